@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from frontend import second_factor
+from frontend.sign_in import second_factor
 from tenants.models import Tenant, User
 from tenants.notifications import mail
 from tenants.permissions import Caller, Permission

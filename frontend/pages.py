@@ -16,7 +16,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
-from frontend.throttling import TooManyAttempts
+from frontend.sign_in.throttling import TooManyAttempts
 from tenants.errors import Refused
 from tenants.models import AuditEntry, User
 from tenants.models.audit import actor_of

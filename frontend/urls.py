@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from frontend.single_sign_on import callback
+from frontend.sign_in.single_sign_on import callback
 from frontend.views import (
     audit,
     batches,
-    conversations,
     engines,
     find,
     home,
@@ -17,9 +16,6 @@ from frontend.views import (
     live,
     members,
     notifications,
-    overview,
-    playground,
-    prompts,
     tickets,
     usage,
 )
@@ -32,6 +28,8 @@ from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
 from frontend.views.operate import usage as all_usage
+from frontend.views.overview import overview
+from frontend.views.playground import conversations, playground, prompts
 from frontend.views.requests import request, requests, views
 
 ADAPTER = [

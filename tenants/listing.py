@@ -16,9 +16,9 @@ from django.db.models import Q
 
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from tenants.models import RefusedRequest, Tenant, UsageEvent
-from tenants.models.listed import REQUEST_ID, Mark, Outcome
-from tenants.models.outcomes import RefusedRequestQuerySet
-from tenants.models.usage import UsageEventQuerySet
+from tenants.models.usage.ledger import UsageEventQuerySet
+from tenants.models.usage.listed import REQUEST_ID, Mark, Outcome
+from tenants.models.usage.outcomes import RefusedRequestQuerySet
 from tenants.permissions import Caller, Permission
 
 HORIZON = 10_000

@@ -24,8 +24,8 @@ from tenants.models import (
     UsageSum,
     User,
 )
-from tenants.models.outcomes import RefusedRequestQuerySet
-from tenants.models.usage import UsageEventQuerySet, UsageSumQuerySet
+from tenants.models.usage.ledger import UsageEventQuerySet, UsageSumQuerySet
+from tenants.models.usage.outcomes import RefusedRequestQuerySet
 
 
 class Permission(Enum):

@@ -8,8 +8,8 @@ from frontend.live.board import Board
 from frontend.live.feeds import Feed
 from frontend.live.messages import News, NotWatched, Unwatch, Watch, decode
 from frontend.live.topics import key_of
-from frontend.sockets import Ping, Pong, hear, say, tell_always
-from frontend.tickets import Ticket
+from frontend.sockets.gate import Ping, Pong, hear, say, tell_always
+from frontend.sockets.tickets import Ticket
 from inference.errors import InvalidRequest
 from inference.gateway.exchange import Receive, Scope, Send
 
@@ -18,7 +18,7 @@ MAX_WATCHED = 20
 
 
 class LiveSocket:
-    """Serves the sockets that `frontend.sockets.Gate` has admitted."""
+    """Serves the sockets that `frontend.sockets.gate.Gate` has admitted."""
 
     def __init__(self, board: Board) -> None:
         self._board = board

@@ -22,7 +22,7 @@ import structlog
 
 from frontend.playground import messages
 from frontend.playground.messages import Failed, Outcome, Phase, Start, Token
-from frontend.sockets import Message
+from frontend.sockets.gate import Message
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
@@ -37,9 +37,9 @@ from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
-from inference.operations.shape import Shape
 from inference.tracing import Span, timed
 
 log = structlog.get_logger(__name__)

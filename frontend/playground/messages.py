@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.sockets import Message, Ping
+from frontend.sockets.gate import Message, Ping
 from inference.errors import InferenceError, InvalidRequest
 from inference.gateway.requests.stream import Stream
 from inference.link.wire import Done, Usage

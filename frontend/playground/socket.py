@@ -1,7 +1,7 @@
 """`/ws/playground/<slug>`: a signed-in person generates as a tenant.
 
-The ticket says who it is and what they may do (`frontend.sockets`). When the console issued it, it
-also made sure that the tenant has the key to which its playground is billed.
+The ticket says who it is and what they may do (`frontend.sockets.gate`). When the console issued
+it, it also made sure that the tenant has the key to which its playground is billed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 
 from frontend.playground.answers import Answer, Owner, Playground, View
 from frontend.playground.messages import Failed, Resume, Start, Stop, decode, id_of
-from frontend.sockets import GONE, NOT_ALLOWED, Ping, Pong, Refused, hear, say, tell_always
-from frontend.tickets import Ticket
+from frontend.sockets.gate import GONE, NOT_ALLOWED, Ping, Pong, Refused, hear, say, tell_always
+from frontend.sockets.tickets import Ticket
 from inference.errors import InferenceError, NotFound
 from inference.gateway.exchange import Receive, Scope, Send
 

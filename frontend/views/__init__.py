@@ -1,1 +1,1 @@
-"""The console's pages, one module each."""
+"""The console's pages: a module each, or a folder where several belong together."""

@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
-from tenants.api.endpoints import engines as connected
+from tenants.api.endpoints.fleet import engines as connected
 from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
 from tenants.permissions import Caller, Permission

@@ -16,7 +16,7 @@ from frontend.navigation import Link, operator_links, tenant_links
 from frontend.pages import signed_in, tenant_page
 from frontend.views.requests.requests import WHOLE_ID
 from tenants.models import Tenant, User
-from tenants.models.listed import REQUEST_ID
+from tenants.models.usage.listed import REQUEST_ID
 from tenants.permissions import Caller, Permission
 
 MOST = 6

@@ -10,9 +10,9 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods
 
-from frontend import second_factor, throttling
-from frontend.accounts import INVITED, invitation_of
 from frontend.pages import signed_in, too_many_attempts
+from frontend.sign_in import second_factor, throttling
+from frontend.sign_in.accounts import INVITED, invitation_of
 from tenants.errors import InvitationOver
 from tenants.models import Invitation, Tenant, User
 

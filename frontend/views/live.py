@@ -21,17 +21,17 @@ from frontend.live.topics import TOPICS
 from frontend.pages import operator_page, tenant_page
 from frontend.views import batches as batches_page
 from frontend.views import engines as engines_page
-from frontend.views import health as health_strip
 from frontend.views import limits as limits_page
-from frontend.views import overview as overview_page
 from frontend.views.operate import engines as fleet_page
 from frontend.views.operate import overview as installation_page
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import rollouts as rollouts_page
+from frontend.views.overview import health as health_strip
+from frontend.views.overview import overview as overview_page
 from frontend.views.requests.requests import RequestFilter, form_of, rows_of
 from tenants.listing import Where, mark_of
 from tenants.models import Tenant
-from tenants.models.listed import Mark
+from tenants.models.usage.listed import Mark
 from tenants.permissions import Caller, Permission
 
 Shown = tuple[str, Mapping[str, Any]]

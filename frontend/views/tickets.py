@@ -11,9 +11,9 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_POST
 
-from frontend import tickets
 from frontend.live.tail import audience
-from frontend.tickets import Signer, Ticket, session_digest
+from frontend.sockets import tickets
+from frontend.sockets.tickets import Signer, Ticket, session_digest
 from tenants.models import ApiKey, AuditEntry, User
 from tenants.models.audit import acting, actor_of
 from tenants.permissions import Caller, Permission

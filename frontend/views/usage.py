@@ -27,7 +27,7 @@ from inference.grants import MICRO, PICO
 from tenants.billing.months import day_start, month_end, month_start
 from tenants.limits import ceilings
 from tenants.models import LimitScope, Tenant, UsageSum, User
-from tenants.models.usage import FIGURES, UsageSumQuerySet
+from tenants.models.usage.ledger import FIGURES, UsageSumQuerySet
 from tenants.permissions import Caller, Permission
 
 PERIODS = {

@@ -33,9 +33,9 @@ from inference.gateway.requests.stream import Stream
 from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI, ErrorShape
-from inference.operations.shape import Shape
 from inference.tracing import Span
 
 Scope = dict[str, Any]

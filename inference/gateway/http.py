@@ -3,7 +3,7 @@
 1. The exchange is routed by its path, to an operation or to the models.
 2. The caller is identified from the headers, before the body is read (`callers.py`); one who sends
    mostly invalid requests is slowed (`pacing.py`).
-3. The body is counted as it arrives (`operations.shape`); the operation parses it: a `Call`.
+3. The body is counted as it arrives (`operations.bodies.shape`); the operation parses it: a `Call`.
 4. With an `Idempotency-Key` the answer may be there already, or run on an engine whose gateway is
    gone (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits: a `Stream` (`dispatcher.py`, `hub.py`).
@@ -34,10 +34,10 @@ from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.operation import Framing, Operation
 from inference.operations.registry import OPERATIONS, Registry
-from inference.operations.shape import Shape
 from inference.tracing import timed
 
 log = structlog.get_logger(__name__)

@@ -26,11 +26,11 @@ from inference.gateway.conversations import Conversations, Said
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
+from inference.operations.bodies.reading import decode
+from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.openai import NULL
-from inference.operations.reading import decode
-from inference.operations.responses import RESPONSES
-from inference.operations.shape import Shape
+from inference.operations.responses.responses import RESPONSES
 
 NOT_ALLOWED, GOING_AWAY = 4403, 1012
 """Websocket close codes: this key may not infer; go to another gateway."""

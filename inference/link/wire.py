@@ -404,7 +404,8 @@ class Resume(Value, frozen=True):
 
 
 class Prefix(Value, frozen=True):
-    """Names the beginnings of a prompt, the shortest first (`inference.operations.beginnings`).
+    """Names the beginnings of a prompt, the shortest first: see
+    `inference.operations.bodies.beginnings`.
 
     `hashes` has HASH_BYTES for each, keyed by tenant and adapter. `ends` has 4 bytes for each:
     where it ends, in characters; the last is about where the prompt does. Little-endian.

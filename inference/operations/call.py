@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inference.link.wire import Prefix
-from inference.operations.beginnings import Beginnings
+from inference.operations.bodies.beginnings import Beginnings
 
 if TYPE_CHECKING:
     from inference.operations.operation import Operation

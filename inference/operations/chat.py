@@ -8,19 +8,19 @@ from typing import Annotated, Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.beginnings import Beginnings
-from inference.operations.constraints import (
+from inference.operations.bodies.beginnings import Beginnings
+from inference.operations.bodies.constraints import (
     check_named,
     check_tools,
     only_allowed,
     read_tool_choice,
     with_parameters,
 )
-from inference.operations.fields import SAMPLING
+from inference.operations.bodies.fields import SAMPLING
+from inference.operations.bodies.reading import check_inner
+from inference.operations.bodies.shape import Shape
 from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
-from inference.operations.reading import check_inner
-from inference.operations.shape import Shape
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""

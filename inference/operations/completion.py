@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.beginnings import MAX_CHARS, Beginnings
+from inference.operations.bodies.beginnings import MAX_CHARS, Beginnings
+from inference.operations.bodies.fields import SAMPLING
 from inference.operations.estimate import MAX_TOKENS
-from inference.operations.fields import SAMPLING
 from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 

@@ -15,12 +15,12 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
-from inference.operations.beginnings import Beginnings
+from inference.operations.bodies.beginnings import Beginnings
+from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
+from inference.operations.bodies.fields import check_fields
+from inference.operations.bodies.reading import decode
 from inference.operations.call import Call
-from inference.operations.constraints import check_response_format, check_structured_outputs
-from inference.operations.fields import check_fields
 from inference.operations.operation import Framing, Operation
-from inference.operations.reading import decode
 
 DONE = b"data: [DONE]\n\n"
 

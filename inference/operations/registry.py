@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
-from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.instant import InstantOperation
-from inference.operations.messages import COUNT_TOKENS, MESSAGES
+from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
-from inference.operations.responses import RESPONSES
-from inference.operations.scoring import RERANK, SCORE
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.scoring import RERANK, SCORE
+from inference.operations.responses.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 

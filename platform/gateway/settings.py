@@ -219,7 +219,7 @@ MIDDLEWARE = [
     "gateway.middleware.Audited",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "frontend.second_factor.SecondFactorRequired",
+    "frontend.sign_in.second_factor.SecondFactorRequired",
     "frontend.times.LocalTime",
 ]
 ROOT_URLCONF = "gateway.urls"
@@ -251,28 +251,28 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
-SESSION_ENGINE = "frontend.sessions"
+SESSION_ENGINE = "frontend.sign_in.sessions"
 MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"  # never the database
 CSRF_FAILURE_VIEW = "gateway.failures.csrf_failure"
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "console"
-ACCOUNT_ADAPTER = "frontend.accounts.AccountAdapter"
+ACCOUNT_ADAPTER = "frontend.sign_in.accounts.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"  # an invitation came by a way that its sender trusts
 ACCOUNT_USERNAME_MIN_LENGTH = 2
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to whatever address a stranger types
-ACCOUNT_FORMS = {"reset_password": "frontend.accounts.ResetPasswordForm"}
-# What `frontend.throttling` slows down is not counted twice; the rest has allauth's limits.
+ACCOUNT_FORMS = {"reset_password": "frontend.sign_in.accounts.ResetPasswordForm"}
+# What `frontend.sign_in.throttling` slows down is not counted twice; the rest has allauth's limits.
 ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
 MFA_FORMS = {
-    "authenticate": "frontend.accounts.AuthenticateForm",
-    "reauthenticate": "frontend.accounts.ReauthenticateForm",
+    "authenticate": "frontend.sign_in.accounts.AuthenticateForm",
+    "reauthenticate": "frontend.sign_in.accounts.ReauthenticateForm",
 }
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation, not by mail address
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Lorikeet"
-SOCIALACCOUNT_ADAPTER = "frontend.accounts.SocialAccountAdapter"
+SOCIALACCOUNT_ADAPTER = "frontend.sign_in.accounts.SocialAccountAdapter"
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
 SOCIALACCOUNT_ONLY = False
 _OIDC_ISSUER = environ.text("OIDC_ISSUER", "")

@@ -22,7 +22,7 @@ from tenants.models import (
 )
 from tenants.models.fleet.quarantine import Decision
 from tenants.models.notifications import DeliveryState, Kind
-from tenants.models.outcomes import BY_OUTCOME
+from tenants.models.usage.outcomes import BY_OUTCOME
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]

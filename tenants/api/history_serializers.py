@@ -11,7 +11,7 @@ from rest_framework import serializers
 from inference.gateway.measuring.measures import DURATION_S
 from tenants.billing.money import amount
 from tenants.listing import Entry
-from tenants.models.listed import Outcome
+from tenants.models.usage.listed import Outcome
 
 BOUNDS = ", ".join(f"{bound:g}" for bound in DURATION_S)
 

@@ -11,19 +11,19 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from tenants.api.endpoints.adapters import Adapters, Aliases, Versions
-from tenants.api.endpoints.credentials import EngineCredentials, Quarantine
-from tenants.api.endpoints.engines import BaseModels, Engines
+from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
+from tenants.api.endpoints.adapters.sessions import Uploads
+from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
+from tenants.api.endpoints.fleet.engines import BaseModels, Engines
+from tenants.api.endpoints.fleet.rollouts import Revisions, Rollouts, Turns
 from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import Keys
 from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
-from tenants.api.endpoints.metrics import Metrics
-from tenants.api.endpoints.prices import Prices
-from tenants.api.endpoints.requests import OneRequest, Requests
-from tenants.api.endpoints.rollouts import Revisions, Rollouts, Turns
-from tenants.api.endpoints.sessions import Uploads
 from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
-from tenants.api.endpoints.usage import Costs, Usage
+from tenants.api.endpoints.usage.metrics import Metrics
+from tenants.api.endpoints.usage.prices import Prices
+from tenants.api.endpoints.usage.requests import OneRequest, Requests
+from tenants.api.endpoints.usage.usage import Costs, Usage
 from tenants.api.endpoints.webhooks import (
     Deliveries,
     InstallationDeliveries,

@@ -21,7 +21,7 @@ from tenants.batches import jobs
 from tenants.batches.states import RUNNING, Status
 from tenants.batches.writing import OK
 from tenants.models import Batch, BatchLine
-from tenants.models.usage import TOKENS
+from tenants.models.usage.ledger import TOKENS
 
 LEASE_S = 15
 TENANT_AT_ONCE = 4

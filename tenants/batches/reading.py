@@ -15,9 +15,9 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest, short
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.operation import Operation
-from inference.operations.shape import Shape
 
 MAX_LINES = 50_000
 MAX_BYTES = 200 << 20

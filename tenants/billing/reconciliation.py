@@ -18,7 +18,7 @@ from django.utils import timezone
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.months import month_end
 from tenants.models import EngineJournal
-from tenants.models.usage import FIGURES
+from tenants.models.usage.ledger import FIGURES
 
 
 def drifts() -> list[Drift]:

@@ -5,7 +5,6 @@ from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, S
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.batches import Batch, BatchLine
-from tenants.models.conversations import Conversation
 from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
 from tenants.models.fleet.engine_hours import EngineHour
 from tenants.models.fleet.engines import EngineCredential
@@ -18,17 +17,11 @@ from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.notifications import Delivery, Muted, Notification, Target
-from tenants.models.outcomes import (
-    RefusedRequest,
-    RequestHour,
-    RequestMinute,
-    TotalHour,
-    TotalMinute,
-)
-from tenants.models.saved_prompts import SavedPrompt
-from tenants.models.saved_views import SavedView
+from tenants.models.saved.conversations import Conversation
+from tenants.models.saved.prompts import SavedPrompt
+from tenants.models.saved.views import SavedView
 from tenants.models.uploads import UploadSession
-from tenants.models.usage import (
+from tenants.models.usage.ledger import (
     EngineJournal,
     Price,
     SupersededAttempt,
@@ -37,6 +30,13 @@ from tenants.models.usage import (
     UsageMonth,
     UsageRollup,
     UsageSum,
+)
+from tenants.models.usage.outcomes import (
+    RefusedRequest,
+    RequestHour,
+    RequestMinute,
+    TotalHour,
+    TotalMinute,
 )
 from tenants.naming import LIVE
 

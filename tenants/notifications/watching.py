@@ -17,7 +17,7 @@ from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import Kind as LimitKind
 from tenants.models import ApiKey, EngineCredential, LimitScope, Tenant, UsageSum
 from tenants.models.notifications import Kind, Notification, Target
-from tenants.models.usage import Span
+from tenants.models.usage.ledger import Span
 from tenants.notifications import mail
 
 app: procrastinate.App = django_app

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.operations.chat import CHAT
-from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.operation import Operation
+from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.registry import OPERATIONS
 from tenants.batches import reading
 from tenants.batches.reading import Report, lines, read

@@ -25,12 +25,14 @@ from openai.types.responses.response_create_params import (
 
 from gateway.start import ROOT
 from inference.errors import InvalidRequest
-from inference.operations import fields, messages, responses
+from inference.operations.bodies import fields
 from inference.operations.chat import CHAT
-from inference.operations.embeddings import EMBEDDINGS
-from inference.operations.messages import MESSAGES
+from inference.operations.messages import messages
+from inference.operations.messages.messages import MESSAGES
 from inference.operations.operation import Operation
-from inference.operations.responses import RESPONSES
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.responses import responses
+from inference.operations.responses.responses import RESPONSES
 from tests.inference.operations.bodies import BODIES
 
 pytestmark = pytest.mark.pure

@@ -14,7 +14,7 @@ from inference.link.wire import Usage
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
-from inference.operations.messages import MESSAGES
+from inference.operations.messages.messages import MESSAGES
 from inference.operations.operation import Operation
 from tests.document.sdk_types import faults
 from tests.engine.driving import QUESTION, Answer, ask

@@ -9,7 +9,7 @@ import pytest
 
 from inference.agent.engines.engine import Engine
 from inference.errors import ContextLengthExceeded, RequestError
-from inference.operations.responses import RESPONSES
+from inference.operations.responses.responses import RESPONSES
 from tests.engine.driving import QUESTION, Answer, ask, goes_on
 from tests.engine.test_messages import written
 from tests.engine.test_vllm import SCHEMA

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from tenants.models import AuditEntry, Conversation, Membership, Tenant
-from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS
+from tenants.models.saved.conversations import MAX_BYTES, MAX_CONVERSATIONS
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_base, make_member, make_tenant
 

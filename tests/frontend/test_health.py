@@ -11,8 +11,8 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.views import health
-from frontend.views.health import HEIGHT, PERIODS, WIDTH, Window
+from frontend.views.overview import health
+from frontend.views.overview.health import HEIGHT, PERIODS, WIDTH, Window
 from inference.gateway.measuring.sums import BUCKETS
 from inference.grants import PICO
 from tenants.models import ApiKey, Tenant

@@ -17,7 +17,7 @@ from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
 from gateway.middleware import policy
 from inference.grants import PICO
-from tenants.api.endpoints import engines
+from tenants.api.endpoints.fleet import engines
 from tenants.models import (
     AuditEntry,
     BaseModel,

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from frontend.views.overview import outlook
+from frontend.views.overview.overview import outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of

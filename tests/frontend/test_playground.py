@@ -23,7 +23,7 @@ from frontend.playground import messages
 from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
 from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
 from frontend.playground.socket import PlaygroundSocket
-from frontend.sockets import GONE, Gate
+from frontend.sockets.gate import GONE, Gate
 from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
 from inference.errors import EngineLost, InvalidRequest
 from inference.gateway.dispatcher import Dispatcher

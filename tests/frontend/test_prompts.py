@@ -44,7 +44,7 @@ def test_prompts_are_ones_own_or_shared(tenant: Tenant) -> None:
 
 
 def test_prompts_are_limited(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenants.models.saved_prompts.MAX_PROMPTS", 2)
+    monkeypatch.setattr("tenants.models.saved.prompts.MAX_PROMPTS", 2)
     owner, where = client_of(tenant, "owner"), address(tenant, "playground/prompts")
     sent = [owner.post(where, {"name": f"p{n}", "text": "x"}).status_code for n in (1, 2, 3, 1)]
     assert sent == [200, 200, 409, 200]

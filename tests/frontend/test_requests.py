@@ -34,8 +34,8 @@ from tenants.models import (
     Tenant,
     UsageEvent,
 )
-from tenants.models.listed import REASONS, Mark, Outcome
-from tenants.models.saved_views import MAX_VIEWS
+from tenants.models.saved.views import MAX_VIEWS
+from tenants.models.usage.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.refusing import met, refuse

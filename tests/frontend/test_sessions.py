@@ -10,7 +10,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.signing import TimestampSigner, b62_decode, b62_encode
 from django.test import Client
 
-from frontend.sessions import ANONYMOUS_S, SessionStore
+from frontend.sign_in.sessions import ANONYMOUS_S, SessionStore
 from tests.tenants.making import make_user
 
 pytestmark = pytest.mark.django_db

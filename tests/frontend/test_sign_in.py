@@ -14,7 +14,7 @@ from django.core import mail
 from django.template.loader import render_to_string
 from django.test import Client, RequestFactory
 
-from frontend import throttling
+from frontend.sign_in import throttling
 from tenants.models import Invitation, Membership, Role, Tenant, User
 from tests.tenants.making import make_member, make_user
 

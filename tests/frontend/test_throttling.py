@@ -12,7 +12,7 @@ from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.throttling import (
+from frontend.sign_in.throttling import (
     CODES,
     INVITATION_LINKS,
     PASSWORDS,

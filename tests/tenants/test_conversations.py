@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 
 from tenants.errors import ConversationChanged, ConversationTooLarge, TooManyConversations
 from tenants.models import AuditEntry, Conversation, Membership, Tenant
-from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS
+from tenants.models.saved.conversations import MAX_BYTES, MAX_CONVERSATIONS
 from tests.tenants.making import make_member, make_tenant
 
 pytestmark = pytest.mark.django_db

@@ -12,8 +12,8 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from frontend.formats import ago
-from frontend.views.health import path, share_of
 from frontend.views.limits import last_day
+from frontend.views.overview.health import path, share_of
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.billing.months import month_start
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth

@@ -18,7 +18,7 @@ from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.adapters.marks import as_seen, mark
 from frontend.views.adapters.traffic import of_versions
-from frontend.views.health import later, points, tone
+from frontend.views.overview.health import later, points, tone
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller, Permission
 

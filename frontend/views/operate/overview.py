@@ -18,14 +18,14 @@ from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
-from frontend.views import health
+from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageSum
-from tenants.models.usage import FIGURES, UsageSumQuerySet
+from tenants.models.usage.ledger import FIGURES, UsageSumQuerySet
 
 TOP = 5
 MAX_JOURNALS = 10

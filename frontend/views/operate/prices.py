@@ -23,7 +23,7 @@ from frontend.times import Moment
 from inference.grants import MICRO
 from tenants.errors import PriceInForce
 from tenants.models import Adapter, BaseModel, Price
-from tenants.models.usage import MAX_PRICE, PriceQuerySet, Tier
+from tenants.models.usage.ledger import MAX_PRICE, PriceQuerySet, Tier
 
 CHOICES = {"": "In force and to come", "past": "Past", "all": "All"}
 STATES = {"": ("in force", "to come"), "past": ("past",), "all": ()}

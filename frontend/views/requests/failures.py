@@ -9,7 +9,7 @@ from django.db.models import Sum
 
 from frontend.views.requests.request import limit_words
 from tenants.models import Tenant, TotalHour
-from tenants.models.listed import Outcome
+from tenants.models.usage.listed import Outcome
 
 MOST = 10
 """Reasons."""

@@ -27,7 +27,7 @@ from tenants.api.tables import download
 from tenants.billing.money import amount
 from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, Words, mark_of
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
-from tenants.models.listed import REQUEST_ID, Outcome
+from tenants.models.usage.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
 
 PAGE = 50

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.requests.requests import RequestFilter, keys_of
 from tenants.models import Membership, SavedView
-from tenants.models.saved_views import MAX_QUERY
+from tenants.models.saved.views import MAX_QUERY
 from tenants.permissions import Caller, Permission
 
 

@@ -12,7 +12,7 @@ from array import array
 from hashlib import blake2b
 
 from inference.errors import InvalidRequest
-from inference.operations.pooling import Text, Vector
+from inference.operations.pooling.pooling import Text, Vector
 
 DIMENSIONS = 64
 _WORD = re.compile(r"\w+")

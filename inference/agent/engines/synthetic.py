@@ -50,13 +50,13 @@ from inference.errors import (
     InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo, Resume
-from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.instant import InstantOperation
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
-from inference.operations.pooling import PoolingOperation, Text, Told
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.pooling import PoolingOperation, Text, Told
+from inference.operations.pooling.scoring import RERANK, SCORE
 from inference.operations.registry import OPERATIONS
-from inference.operations.scoring import RERANK, SCORE
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 TOKEN_CHARS = 4

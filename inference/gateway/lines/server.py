@@ -42,11 +42,11 @@ from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.grants import Directory, Grant
 from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Framing
 from inference.operations.registry import OPERATIONS
-from inference.operations.shape import Shape
 
 log = structlog.get_logger(__name__)
 

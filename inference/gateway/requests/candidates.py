@@ -47,14 +47,14 @@ class Candidates:
         """
         if self._may_have_changed(now):
             self._look(now)
-        tier = None if needs.tiers is None else self._there.tier(needs)
+        revisions = self._there.revisions(needs)
         try:
             if self._silent:
                 with suppress(NoEngine):
-                    return self._chosen(self._speaking, needs, tier, may_take)
-            return self._chosen(self._reading, needs, tier, may_take)
+                    return self._chosen(self._speaking, needs, revisions, may_take)
+            return self._chosen(self._reading, needs, revisions, may_take)
         except NoEngine:
-            if any(tier is None or link.engine.pool in tier for link in self._behind):
+            if any(revisions is None or link.engine.pool in revisions for link in self._behind):
                 raise Overloaded(
                     "The engines are behind with reading requests.", retry_after_s=1
                 ) from None
@@ -65,12 +65,16 @@ class Candidates:
         return self._there.never_done(needs)
 
     def _chosen(
-        self, engines: Engines, needs: Needs, tier: Revisions | None, may_take: MayTake | None
+        self,
+        engines: Engines,
+        needs: Needs,
+        revisions: Revisions | None,
+        may_take: MayTake | None,
     ) -> EngineLink:
         links = self._links
         if may_take is not None:
             engines = Engines(engine for engine in engines if may_take(links[engine.id]))
-        return links[choose(engines.able(needs, tier), needs).id]
+        return links[choose(engines.able(needs, revisions), needs).id]
 
     def _may_have_changed(self, now: float) -> bool:
         return (

@@ -65,7 +65,7 @@ class Placing:
         adapter = needs.adapter
         shape = None if adapter is None else (adapter.rank, adapter.modules)
         tried = None if adapter is None or needs.tiers is None else adapter.name
-        return needs.base_model, needs.operation, shape, needs.tiers, tried
+        return needs.base_model, needs.operation, needs.parsers, shape, needs.tiers, tried
 
     def place(self, stream: Stream, *, paced: bool = False) -> InferenceError | None:
         """Start its next attempt; why that can't be now. With `paced`, only on an engine that has

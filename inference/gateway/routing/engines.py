@@ -64,7 +64,7 @@ class Engines:
     def __iter__(self) -> Iterator[EngineState]:
         return iter(self._engines)
 
-    def able(self, needs: Needs, tier: Revisions | None = None) -> Able:
+    def able(self, needs: Needs, revisions: Revisions | None = None) -> Able:
         """Those that can do it, of these revisions or of any; one at least.
 
         Raises:
@@ -74,23 +74,43 @@ class Engines:
         serving = [
             engine
             for engine in self._kinds.values()
-            if engine.info.name == name and (tier is None or engine.pool in tier)
+            if engine.info.name == name and (revisions is None or engine.pool in revisions)
         ]
         if not serving:
             raise _nobody(name)
         able = [engine for engine in serving if not any(engine.lacks(needs))]
         if not able:
             raise NoEngine(_lacking(serving, needs), retry_after_s=RETRY_AFTER_S)
-        able = [engine for engine in able if engine.offers(needs)] or able
         kinds = frozenset([engine.kind for engine in able])
         if (found := self._of_kinds.get(kinds)) is None:
             found = Able(engine for engine in self._engines if engine.kind in kinds)
             self._of_kinds[kinds] = found
         return found
 
-    def tier(self, needs: Needs) -> Revisions:
-        """The revisions that should run a request: of its first tier with an engine that can;
-        where none can, of the first with any. How full they are is no reason for another tier.
+    def revisions(self, needs: Needs) -> Revisions | None:
+        """The revisions that should run a request, None where any may: of its first tier with an
+        engine that can, those that offer what its client asked for; where none does, all. How full
+        they are is no reason for another one.
+
+        Raises:
+            NoEngine: no engine of any tier is there.
+        """
+        tier = None if needs.tiers is None else self._tier(needs)
+        if len(self._kinds) < 2:
+            return tier
+        able = [
+            engine
+            for engine in self._kinds.values()
+            if engine.info.name == needs.base_model
+            and (tier is None or engine.pool in tier)
+            and not any(engine.lacks(needs))
+        ]
+        offering = frozenset([engine.pool for engine in able if engine.offers(needs)])
+        return offering or tier
+
+    def _tier(self, needs: Needs) -> Revisions:
+        """Of a request's tiers the first with an engine that can run it; where none can, the first
+        with any.
 
         Raises:
             NoEngine: no engine of any tier is there.

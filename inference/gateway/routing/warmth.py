@@ -5,9 +5,9 @@ be warm from that moment on, so that the next request that begins alike follows 
 engine that tells, such a guess holds until it should have been confirmed; of one that doesn't,
 until the engine's cache must have been filled anew.
 
-A beginning is a hash over all that comes before its end (`inference.operations.beginnings`), so
-whoever holds a long one holds the shorter ones too, unless they were forgotten first: therefore the
-shortest is always the freshest.
+A beginning is a hash over all that comes before its end
+(`inference.operations.bodies.beginnings`), so whoever holds a long one holds the shorter ones too,
+unless they were forgotten first: therefore the shortest is always the freshest.
 """
 
 from __future__ import annotations

@@ -22,16 +22,16 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.urls import URLPattern, re_path
 
-from frontend import tickets
 from frontend.live import tail
 from frontend.live.board import Board
 from frontend.live.signals import Signals
 from frontend.live.socket import LiveSocket
 from frontend.playground.answers import Playground
 from frontend.playground.socket import PlaygroundSocket
-from frontend.redeeming import PostgresRedeemer
-from frontend.sockets import Gate, Origins
-from frontend.tickets import Signer
+from frontend.sockets import tickets
+from frontend.sockets.gate import Gate, Origins
+from frontend.sockets.redeeming import PostgresRedeemer
+from frontend.sockets.tickets import Signer
 from gateway.edge.cors import Cors
 from gateway.planes import demand as demand_page
 from gateway.planes import outcomes, traffic

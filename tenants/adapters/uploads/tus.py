@@ -2,7 +2,7 @@
 
 The core, and the extensions creation, expiration and termination. POST makes an upload, HEAD says
 how much has arrived, PATCH appends at that offset, DELETE gives it up. `intake` and
-`tenants.api.endpoints.sessions` speak it.
+`tenants.api.endpoints.adapters.sessions` speak it.
 """
 
 from __future__ import annotations

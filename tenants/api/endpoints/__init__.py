@@ -1,1 +1,1 @@
-"""The addresses of the management API, one module for each kind of thing."""
+"""The addresses of the management API: a module or a folder for each kind of thing."""

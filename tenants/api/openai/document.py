@@ -15,9 +15,9 @@ from inference.errors import BY_CODE, InferenceError
 from inference.operations.error_shapes import ANTHROPIC, OPENAI, ErrorShape
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tenants.api.endpoints import batches, files
-from tenants.api.endpoints.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
-from tenants.api.endpoints.receipts import MAX_LIMIT
+from tenants.api.endpoints.openai import batches, files
+from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
+from tenants.api.endpoints.usage.receipts import MAX_LIMIT
 from tenants.api.openai import shapes
 from tenants.models import Purpose
 

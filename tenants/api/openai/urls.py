@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from tenants.api.endpoints.batches import batch, batches, cancel
-from tenants.api.endpoints.file_uploads import cancel as cancel_upload
-from tenants.api.endpoints.file_uploads import complete, parts, uploads
-from tenants.api.endpoints.files import content, file, files
-from tenants.api.endpoints.organization import completions, costs
-from tenants.api.endpoints.receipts import key_set, public_key, receipt, receipts
+from tenants.api.endpoints.openai.batches import batch, batches, cancel
+from tenants.api.endpoints.openai.files import content, file, files
+from tenants.api.endpoints.openai.organization import completions, costs
+from tenants.api.endpoints.openai.uploads import cancel as cancel_upload
+from tenants.api.endpoints.openai.uploads import complete, parts, uploads
+from tenants.api.endpoints.usage.receipts import key_set, public_key, receipt, receipts
 from tenants.api.openai.views import not_found
 
 urlpatterns: list[URLPattern] = [

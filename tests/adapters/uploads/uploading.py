@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 
 from inference.content import CONFIG, WEIGHTS
 from tenants.adapters.uploads.guard import BodyGuard
-from tenants.api.endpoints.uploads import take_in
+from tenants.api.endpoints.adapters.uploads import take_in
 from tenants.models import Tenant
 from tenants.models.audit import Actor
 from tests.adapters.checks.builder import config_bytes, lora

@@ -20,7 +20,7 @@ from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
 from inference.link.wire import EngineStats, ModelInfo, Others, Prefix, Stats
-from inference.operations.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
+from inference.operations.bodies.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 
 NEAR_BLOCKS, FAR_BLOCKS = NEAR_CHARS // STRIDE, FAR_STRIDE // STRIDE

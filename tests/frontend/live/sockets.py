@@ -12,9 +12,9 @@ from asgiref.testing import ApplicationCommunicator
 from django.conf import settings
 from django.test import Client
 
-from frontend.redeeming import PostgresRedeemer
-from frontend.sockets import Gate, Origins
-from frontend.tickets import Signer
+from frontend.sockets.gate import Gate, Origins
+from frontend.sockets.redeeming import PostgresRedeemer
+from frontend.sockets.tickets import Signer
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
 

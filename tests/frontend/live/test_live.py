@@ -15,8 +15,8 @@ from frontend.live.feeds import Key
 from frontend.live.socket import MAX_WATCHED, LiveSocket
 from frontend.live.tail import ALL, hears
 from frontend.live.topics import TOPICS, Topic, key_of
-from frontend.sockets import Serve
-from frontend.tickets import LIVE, Ticket
+from frontend.sockets.gate import Serve
+from frontend.sockets.tickets import LIVE, Ticket
 from frontend.views.tickets import audience_of
 from tenants.models import Role, Tenant
 from tenants.permissions import RANK, TABLE, Caller, Permission

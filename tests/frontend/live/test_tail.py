@@ -20,7 +20,7 @@ from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.statements import Line
 from tenants.listing import Listed
 from tenants.models import ApiKey, Tenant, UsageEvent
-from tenants.models.listed import Mark
+from tenants.models.usage.listed import Mark
 from tests.frontend.clients import client_of, user_of
 from tests.frontend.live.test_live_board import Reader, board_of, whose
 from tests.inference.rig import until

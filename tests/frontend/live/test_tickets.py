@@ -12,9 +12,9 @@ from channels.db import database_sync_to_async
 from django.db import connection
 from django.test import Client
 
-from frontend import sockets
-from frontend.sockets import GONE, NOT_ALLOWED, NOT_SIGNED_IN, Origins, Ping, hear, say
-from frontend.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
+from frontend.sockets import gate
+from frontend.sockets.gate import GONE, NOT_ALLOWED, NOT_SIGNED_IN, Origins, Ping, hear, say
+from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
 from inference.gateway.exchange import Receive, Scope, Send
 from tenants.models import AuditEntry, Membership, Role, Tenant, User
 from tests.frontend.clients import client_of
@@ -186,7 +186,7 @@ async def test_what_is_no_ticket_opens_nothing(transactional_db: None, said: str
 async def test_who_shows_none_is_closed(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "OPENING_S", 0.01)
+    monkeypatch.setattr(gate, "OPENING_S", 0.01)
     async with door() as app, connected(app, "ws/live") as socket:
         assert await Tab(socket).closed() == GONE
 
@@ -194,7 +194,7 @@ async def test_who_shows_none_is_closed(
 async def test_so_many_may_wait_for_their_tickets(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "MAX_OPENING", 0)
+    monkeypatch.setattr(gate, "MAX_OPENING", 0)
     async with door() as app:
         with pytest.raises(AssertionError):
             async with connected(app, "ws/live"):

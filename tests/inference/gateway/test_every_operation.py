@@ -16,7 +16,7 @@ from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
-from inference.operations.pooling import PoolingOperation
+from inference.operations.pooling.pooling import PoolingOperation
 from inference.operations.registry import OPERATIONS
 from tests.inference.operations.bodies import BODIES, MAX_TOKENS
 from tests.inference.rig import STALLED, Rig, rig, until

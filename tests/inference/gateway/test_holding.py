@@ -66,6 +66,22 @@ async def test_who_waits_for_what_no_engine_can_do_holds_up_nobody_else(bench: B
     assert (await able.asked()).id == "high"
 
 
+async def test_who_wants_tools_waits_for_an_engine_that_has_them_and_holds_up_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
+    for id, parsers in {"t0": ("tool",), "t1": ("tool",), "p0": ()}.items():
+        bench.submit(id, parsers=parsers)
+    model = msgspec.structs.replace(MODEL, revision="r" * 64)
+    able = await bench.join("able", model=msgspec.structs.replace(model, parsers={"tool": "x"}))
+    assert (await able.asked()).id == "t0"
+    plain = await bench.join("plain", model=model)
+    assert (await plain.asked()).id == "p0"
+    assert bench.hub.held == {"base": 1}
+    able.say(Done("t0", Usage(), "stop"))
+    assert (await able.asked()).id == "t1"
+
+
 async def test_who_wants_what_models_of_this_sort_never_do_does_not_wait(bench: Bench) -> None:
     await bench.join(model=msgspec.structs.replace(MODEL, operations=["embeddings"]))
     with pytest.raises(InvalidRequest, match="/v1/embeddings"):

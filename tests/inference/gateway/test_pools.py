@@ -92,17 +92,17 @@ def test_another_tier_is_for_where_the_first_has_no_engine_that_can() -> None:
     tiers = (frozenset([NEW]), SERVING)
     needs = Needs("base", tiers=tiers)
     old, new = engine("a", MODEL), engine("b", NEW_MODEL)
-    assert Engines([old, new]).tier(needs) == {NEW}
-    assert Engines([old]).tier(needs) == {OLD}
-    assert Engines([old, engine("b", NEW_MODEL, draining=True)]).tier(needs) == {OLD}
+    assert Engines([old, new]).revisions(needs) == {NEW}
+    assert Engines([old]).revisions(needs) == {OLD}
+    assert Engines([old, engine("b", NEW_MODEL, draining=True)]).revisions(needs) == {OLD}
     able = msgspec.structs.replace(MODEL, operations=["chat", "embedding"])
     new = engine("b", msgspec.structs.replace(NEW_MODEL, operations=["chat"]))
     tiers = (frozenset([new.pool]), frozenset([able.pool_digest()]))
     only_old = msgspec.structs.replace(needs, operation="embedding", tiers=tiers)
     both = Engines([engine("a", able), new])
-    assert both.tier(only_old) == {able.pool_digest()}
+    assert both.revisions(only_old) == {able.pool_digest()}
     nobody = msgspec.structs.replace(only_old, operation="song")
-    assert Engines([engine("a", able), new]).tier(nobody) == {new.pool}, (
+    assert Engines([engine("a", able), new]).revisions(nobody) == {new.pool}, (
         "whose error says what lacks"
     )
 
@@ -110,13 +110,13 @@ def test_another_tier_is_for_where_the_first_has_no_engine_that_can() -> None:
 def test_where_no_tier_has_an_engine_it_is_said_why() -> None:
     new = engine("b", NEW_MODEL)
     with pytest.raises(NoEngine, match="No engine that serves `base`"):
-        Engines([]).tier(Needs("base", REF, tiers=(SERVING,)))
+        Engines([]).revisions(Needs("base", REF, tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="No engine that serves `base`"):
-        Engines([new]).tier(Needs("base", tiers=(SERVING,)))
+        Engines([new]).revisions(Needs("base", tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="was not tried yet"):
-        Engines([new]).tier(Needs("base", REF, tiers=(SERVING,)))
+        Engines([new]).revisions(Needs("base", REF, tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="was not tried yet"):
-        Engines([new]).tier(Needs("base", REF, tiers=()))
+        Engines([new]).revisions(Needs("base", REF, tiers=()))
 
 
 # --- through a hub -------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
+from inference.operations.bodies.reading import decode
 from inference.operations.call import Call
 from inference.operations.openai import usage_body
 from inference.operations.operation import Framing, Operation, PlainPrompt
-from inference.operations.reading import decode
 
 
 class _EchoFields(msgspec.Struct):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from inference.errors import InvalidRequest
+from inference.operations.bodies.constraints import MAX_CONSTRAINT_BYTES, MAX_ITEMS, MAX_TOOLS_BYTES
 from inference.operations.chat import CHAT
-from inference.operations.constraints import MAX_CONSTRAINT_BYTES, MAX_ITEMS, MAX_TOOLS_BYTES
 
 pytestmark = pytest.mark.pure
 

@@ -14,7 +14,7 @@ from inference.link.wire import Usage
 from inference.operations.call import Call
 from inference.operations.estimate import Estimate
 from inference.operations.instant import InstantOperation
-from inference.operations.messages import COUNT_TOKENS
+from inference.operations.messages.messages import COUNT_TOKENS
 from inference.operations.operation import PlainPrompt
 from inference.operations.registry import OPERATIONS
 from inference.operations.tokens import DETOKENIZE, TOKENIZE

@@ -19,10 +19,10 @@ from inference.errors import (
     RateLimitExceeded,
 )
 from inference.link.wire import Usage
-from inference.operations.beginnings import MAX_MARKS
+from inference.operations.bodies.beginnings import MAX_MARKS
 from inference.operations.call import Call
 from inference.operations.error_shapes import ANTHROPIC
-from inference.operations.messages import COUNT_TOKENS, MESSAGES
+from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Framing, PlainPrompt
 from tests.document.sdk_types import faults
 from tests.inference.operations.bodies import messages

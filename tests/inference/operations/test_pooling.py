@@ -16,12 +16,17 @@ from inference.gateway.fleet.dispatches import Bounds
 from inference.grants import Ask
 from inference.link.wire import Usage
 from inference.operations.call import Call
-from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.estimate import MAX_TOKENS, Estimate
 from inference.operations.operation import PlainPrompt
-from inference.operations.pooling import MAX_ANSWER_BYTES, MAX_INPUTS, PoolingOperation, Told
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.pooling import (
+    MAX_ANSWER_BYTES,
+    MAX_INPUTS,
+    PoolingOperation,
+    Told,
+)
+from inference.operations.pooling.scoring import PAIRS, RERANK, SCORE
 from inference.operations.registry import OPERATIONS
-from inference.operations.scoring import PAIRS, RERANK, SCORE
 from tests.inference.operations.bodies import BODIES
 
 pytestmark = pytest.mark.pure

@@ -19,8 +19,8 @@ from inference.link.wire import Usage
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.operation import PlainPrompt
-from inference.operations.responses import RESPONSES
-from inference.operations.responses_framing import ResponsesFraming
+from inference.operations.responses.framing import ResponsesFraming
+from inference.operations.responses.responses import RESPONSES
 from tests.document.sdk_types import faults
 
 pytestmark = pytest.mark.pure

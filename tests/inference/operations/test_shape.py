@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import InvalidRequest
-from inference.operations.shape import MAX_DEPTH, MAX_VALUES, Shape
+from inference.operations.bodies.shape import MAX_DEPTH, MAX_VALUES, Shape
 
 pytestmark = pytest.mark.pure
 

@@ -16,4 +16,5 @@ def choose(engines: Iterable[EngineState], needs: Needs, rng: random.Random | No
     Raises:
         NoEngine: none can.
     """
-    return choice.choose(Engines(engines).able(needs), needs, rng).id
+    all = Engines(engines)
+    return choice.choose(all.able(needs, all.revisions(needs)), needs, rng).id

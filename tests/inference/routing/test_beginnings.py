@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.link.wire import Prefix
-from inference.operations.beginnings import (
+from inference.operations.bodies.beginnings import (
     FAR_STRIDE,
     MAX_CHARS,
     MAX_MARKS,

@@ -17,7 +17,7 @@ from django.db.models.functions import TruncMonth
 from inference.link.wire import Usage
 from tenants.billing.months import month_end, month_start
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageMonth, UsageRollup, UsageSum
-from tenants.models.usage import FIGURES, Span
+from tenants.models.usage.ledger import FIGURES, Span
 from tests.tenants.making import make_key, make_user
 from tests.tenants.spending import NOON, spend
 

@@ -17,8 +17,8 @@ from django.db import connection
 from django.test import Client
 from psycopg.conninfo import conninfo_to_dict
 
-from frontend.sessions import SessionStore
-from frontend.tickets import session_digest
+from frontend.sign_in.sessions import SessionStore
+from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.grants import Limits, Price, Target
 from inference.link.wire import AdapterRef, ModelInfo

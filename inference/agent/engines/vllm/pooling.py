@@ -29,7 +29,7 @@ from inference.agent.engines.vllm.requests import as_error, invalid_field
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.serving import Serving
 from inference.errors import ContextLengthExceeded, EngineFailed, InvalidRequest
-from inference.operations.pooling import PoolingOperation, Text, Told
+from inference.operations.pooling.pooling import PoolingOperation, Text, Told
 
 Prompt = dict[str, Any]
 """vLLM's `PoolingEngineInput`."""

@@ -16,7 +16,7 @@ from tenants.billing import reconciliation
 from tenants.billing.drift import Drift
 from tenants.billing.months import month_start
 from tenants.billing.reconciliation import Difference, JournalDifference
-from tenants.models.usage import FIGURES
+from tenants.models.usage.ledger import FIGURES
 
 WIDTH = 160
 """Columns of a table where nothing wraps; also in a file."""

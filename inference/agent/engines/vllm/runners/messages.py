@@ -29,7 +29,7 @@ def _as_chat(endpoint: Any, kind: Any, fields: dict[str, Any]) -> Any:
 
 class MessagesRunner(ChatRunner):
     """On `AnthropicServingMessages`, which is an `OpenAIServingChat`. What it makes of the answer
-    is not used: the gateway frames a chat's (`operations.messages_framing`)."""
+    is not used: the gateway frames a chat's (`operations.messages.framing`)."""
 
     request_model = AnthropicMessagesRequest
     endpoint = "anthropic_serving_messages"

@@ -14,9 +14,9 @@ from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreDataRe
 from vllm.outputs import PoolingRequestOutput, ScoringRequestOutput
 
 from inference.errors import InvalidRequest
-from inference.operations.embeddings import EMBEDDINGS
-from inference.operations.pooling import Told, Vector
-from inference.operations.scoring import SCORE, ScoringOperation
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.pooling import Told, Vector
+from inference.operations.pooling.scoring import SCORE, ScoringOperation
 
 Fields = dict[str, Any]
 

@@ -14,10 +14,10 @@ from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.runners.tokens import DetokenizeInquiry, TokenizeInquiry
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
-from inference.operations.embeddings import EMBEDDINGS
-from inference.operations.messages import COUNT_TOKENS, MESSAGES
-from inference.operations.responses import RESPONSES
-from inference.operations.scoring import RERANK, SCORE
+from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.scoring import RERANK, SCORE
+from inference.operations.responses.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 RUNNERS: Mapping[str, Runner] = {

@@ -1,0 +1,221 @@
+"""A tenant's start page: health, budgets, failures, and the first steps that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Exists, OuterRef, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+
+from frontend.formats import utc
+from frontend.pages import tenant_page
+from frontend.views.keys import EXPIRES_SOON
+from frontend.views.limits import shown, used_of
+from frontend.views.overview import health
+from frontend.views.requests.failures import failures
+from frontend.views.usage import added_up
+from inference.grants import MICRO
+from tenants.billing.months import day_start, month_end, month_start
+from tenants.fleet.gateways import gateways
+from tenants.limits import ceilings
+from tenants.limits.kinds import KINDS, Kind
+from tenants.models import (
+    LIVE,
+    Alias,
+    ApiKey,
+    BaseModel,
+    LimitScope,
+    Tenant,
+    UsageSum,
+)
+from tenants.permissions import Caller, Permission
+
+MAX_EXPIRING = 5
+DAY = timedelta(days=1)
+BUDGETS = sorted(
+    (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
+)
+"""In this order: money first."""
+
+Sums = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of the first-run checklist."""
+
+    title: str
+    done: bool
+    text: str
+    page: str = ""
+    action: str = ""
+    needs: Permission | None = None
+    """What the action takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A daily or monthly limit of the tenant; `outlook` says when it will be used up."""
+
+    label: str
+    used: int
+    limit: int
+    text: str
+    outlook: str
+
+
+@tenant_page(Permission.READ_TENANT)
+def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """What the caller may see of health, budgets and failed requests; the checklist until it is
+    done; how to send a request."""
+    now = timezone.now()
+    found = progress(caller.tenant)
+    used = Used.since_month_began(caller, now)
+    context: dict[str, Any] = {
+        "steps": steps(found, caller),
+        "day": used.day,
+        "month": used.month,
+        "own": not caller.sees_all_sums,
+        "may_create": caller.may(Permission.EDIT_OWN_KEYS),
+        "may_limit": caller.may(Permission.EDIT_LIMITS),
+        "model": found.live_adapter or found.base_model or "your-model",
+        "base_url": f"{settings.API_URL}/v1",
+        "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
+    }
+    context["done"] = all(step.done for step in context["steps"])
+    context |= health.of_tenant(caller, health.chosen(request), now)
+    context["periods"] = health.PERIODS.values()
+    if caller.sees_all_sums:
+        context["budgets"] = budgets(caller.tenant, used, now)
+    if caller.may(Permission.READ_USAGE):
+        context["failures"] = failures(caller.tenant, now - DAY, now)
+    return render(request, "overview.html", context)
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Sums of the last 24 hours, the current UTC day and the current month."""
+
+    day: Sums
+    today: Sums
+    month: Sums
+
+    @classmethod
+    def since_month_began(cls, caller: Caller, now: datetime) -> Used:
+        """Of what the caller may see."""
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        starts = hour - DAY, day_start(now), month_start(now)
+        hours = list(caller.usage().sums(["hour"], min(starts), now))
+        return cls(*(added_up(row for row in hours if row["hour"] >= start) for start in starts))
+
+
+def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
+    """The tenant's budgets in force, and how long each will last."""
+    in_force = ceilings.in_force(LimitScope(tenant).sets())
+    found = []
+    for kind in BUDGETS:
+        if (limit := in_force[kind.name]) is None:
+            continue
+        amount = _amount(used.today if kind.window == "day" else used.month, kind)
+        text = f"{used_of(kind, amount)} of {shown(kind, limit)}"
+        pace = _amount(used.day, kind) / DAY.total_seconds()
+        until = outlook(limit - amount, pace, now, _renewal(kind.window, now))
+        found.append(Budget(kind.label, amount, limit, text, until))
+    return found
+
+
+def _amount(sums: Sums, kind: Kind) -> int:
+    """Tokens, or the cost in micro-units, rounded up."""
+    if kind.is_money:
+        return -(-int(sums["cost"]) // MICRO)
+    return int(sums["prompt_tokens"] + sums["completion_tokens"])
+
+
+def _renewal(period: str, now: datetime) -> datetime:
+    if period == "month":
+        return month_end(now)
+    return day_start(now) + DAY
+
+
+def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
+    """When the rest will be used up at the current rate."""
+    if left <= 0:
+        return f"Used up: requests are refused until {utc(renews)}."
+    if not per_s:
+        return "Nothing was used in the last 24 hours."
+    lasts_s = left / per_s
+    if lasts_s >= (renews - now).total_seconds():
+        return "Lasts until it renews, at the pace of the last 24 hours."
+    end = now + timedelta(seconds=lasts_s)
+    return f"Used up on {utc(end)}, at the pace of the last 24 hours."
+
+
+def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
+    """Keys that expire soon: all of the tenant, or only the caller's own."""
+    keys = caller.tenant.keys.filter(
+        revoked_at=None, expires_at__gt=now, expires_at__lt=now + EXPIRES_SOON
+    )
+    if not caller.may(Permission.EDIT_KEYS):
+        keys = keys.filter(created_by=caller.user)
+    return list(keys.order_by("expires_at")[:MAX_EXPIRING])
+
+
+def progress(tenant: Tenant) -> Any:
+    """The tenant, annotated for the checklist and the snippets, in one query."""
+    live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
+    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
+    keys = ApiKey.objects.with_text().filter(
+        tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
+    )
+    return Tenant.objects.annotate(
+        live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
+        base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
+        has_key=Exists(keys),
+        has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
+    ).get(pk=tenant.pk)
+
+
+def steps(found: Any, caller: Caller) -> list[Step]:
+    """The first steps of a new tenant, in order, each with its action if the caller may do it; each
+    turns green by itself."""
+    return [
+        step if step.needs is None or caller.may(step.needs) else replace(step, page="")
+        for step in _steps(found)
+    ]
+
+
+def _steps(found: Any) -> list[Step]:
+    return [
+        Step(
+            "An engine is connected",
+            bool(gateways().fleet().engines),
+            "Engines serve the base model. The operator of this installation starts them.",
+        ),
+        Step(
+            "An adapter is live",
+            found.live_adapter is not None,
+            "Upload what PEFT's save_pretrained wrote. It is checked and tried before it serves.",
+            "adapters",
+            "Upload one",
+            Permission.EDIT_ADAPTERS,
+        ),
+        Step(
+            "There is an API key",
+            found.has_key,
+            "Programs show it to call your models. Its text is shown once.",
+            "keys",
+            "Create key",
+            Permission.EDIT_OWN_KEYS,
+        ),
+        Step(
+            "The first request was answered",
+            found.has_usage,
+            "Send one with an API key.",
+        ),
+    ]

@@ -1,0 +1,94 @@
+"""The playground's page; answers come over its socket (`frontend.playground`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.conf import settings
+from django.db.models import OuterRef, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from frontend.pages import tenant_page
+from frontend.views.playground import prompts
+from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
+from tenants.models.adapters import State
+from tenants.permissions import Caller, Permission
+
+MAX_NAMES = 300
+"""Most names of each kind that the page suggests; any other can be typed."""
+MAX_PANES = 4
+
+
+@require_GET
+@tenant_page(Permission.USE_PLAYGROUND)
+def playground(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """MAX_PANES side by side at most; each `?model=` sets the model of one."""
+    return show(request, caller)
+
+
+def show(
+    request: HttpRequest,
+    caller: Caller,
+    kept: Conversation | None = None,
+    *,
+    read_only: bool = False,
+) -> HttpResponse:
+    """Render the playground, empty or with a conversation."""
+    bases = list(
+        BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)[:MAX_NAMES]
+    )
+    models = [*_adapters(caller.tenant), *((name, "base") for name in bases)]
+    models += _versions(caller.tenant)
+    asked = [name for name in request.GET.getlist("model") if name][:MAX_PANES]
+    context: dict[str, Any] = {
+        "models": models,
+        "model": next(iter(asked or [name for name, _ in models]), ""),
+        "asked": [{"model": name} for name in asked] if len(asked) > 1 else None,
+        "other": next(iter(bases), ""),
+        "base_url": f"{settings.API_URL}/v1",
+        "kept": kept,
+        "panes": json.loads(kept.panes) if kept else None,
+        "link": _link(request, caller, kept),
+        "read_only": read_only,
+        "is_own": kept is not None and kept.member.user == caller.user,
+        "may_keep": caller.role is not None and not read_only,
+        "prompts": [] if read_only else prompts.usable(caller),
+    }
+    return render(request, "playground.html", context)
+
+
+def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> str:
+    """The link under which other members read the conversation, if it is shared."""
+    if kept is None or kept.shared_as is None:
+        return ""
+    path = reverse("playground-shared", args=[caller.tenant.slug, kept.shared_as])
+    return request.build_absolute_uri(path)
+
+
+def _adapters(tenant: Tenant) -> list[tuple[str, str]]:
+    """Adapters with a live version, last promoted first, each with its badge."""
+    live = Alias.objects.filter(adapter__tenant=tenant, name=LIVE)
+    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
+    live = live.order_by("-changed_at")
+    found = live.values_list("adapter__name", "version__number")[:MAX_NAMES]
+    return [(name, f"@{number} live") for name, number in found]
+
+
+def _versions(tenant: Tenant) -> list[tuple[str, str]]:
+    """Versions that are ready, newest first, each with its badge."""
+    live = Alias.objects.filter(adapter=OuterRef("adapter"), name=LIVE)
+    ready = AdapterVersion.objects.filter(adapter__tenant=tenant, state=State.READY)
+    ready = ready.filter(adapter__base_model__in=BaseModel.objects.that_chat())
+    told = ready.annotate(live=Subquery(live.values("version__number")))
+    found = told.order_by("-id").values_list("adapter__name", "number", "live")[:MAX_NAMES]
+    return [(f"{name}@{number}", _badge(number, live)) for name, number, live in found]
+
+
+def _badge(number: int, live: int | None) -> str:
+    if number == live:
+        return f"@{number} live"
+    return f"@{number} candidate" if live is not None and number > live else f"@{number}"

@@ -1,0 +1,1 @@
+"""What gateway and agent read of a body before an engine does."""

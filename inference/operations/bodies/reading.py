@@ -1,0 +1,107 @@
+"""Reads the fields that the gateway needs of a JSON body, and says what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.bodies.shape import Shape
+
+_MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
+_AT = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`+")
+_ANY_ELEMENT = "[...]"
+"""How msgspec's paths name a value of an object with any keys."""
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+SEARCHED_BYTES = 1 << 16
+"""Of a body that is no JSON, to say why: enough for those of people, and short work."""
+
+
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """Read the decoder's fields of a body; the others are only skipped.
+
+    Raises:
+        InvalidRequest: not UTF-8, not JSON, or a field has a wrong type.
+    """
+    try:
+        body.decode()  # msgspec skips the text of fields that it doesn't read
+        return decoder.decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"The body is not UTF-8: {error.reason} at byte {error.start}."
+        ) from None
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not valid JSON: {_half_pair(body) or error}.") from None
+
+
+def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, at: str) -> Any:
+    """Read a part of a body, which is named by its path there. It is valid JSON: `decode` saw it.
+
+    Raises:
+        InvalidRequest: a field of it is wrong.
+    """
+    try:
+        return decoder.decode(part)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error), at) from None
+
+
+def convert(value: Any, kind: Any, at: str) -> Any:
+    """As `decode_part`, of a part that is decoded already.
+
+    Raises:
+        InvalidRequest: it is not of this kind.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error), at) from None
+
+
+def check_inner(text: str, shape: Shape, param: str) -> None:
+    """See that a text within the body, which is JSON to whoever reads it, is bearable as such;
+    `shape` counts it. Whether it is JSON at all is left to its reader.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    shape.begin()
+    try:
+        shape.feed(text.encode())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
+    if half := _half_pair(text.encode()):
+        raise InvalidRequest(f"`{param}`: {half}.", param=param)
+
+
+def _half_pair(body: bytes) -> str:
+    """What is wrong with it, if half of a character is; else empty."""
+    found = _HALF_PAIR.search(body, 0, SEARCHED_BYTES)
+    return f"`{found[0].decode()}` is half of a surrogate pair" if found else ""
+
+
+def _invalid_field(message: str, at: str = "") -> InvalidRequest:
+    """msgspec's sentence (``Expected `str`, got `int` - at `$.model` ``) as ours."""
+    if missing := _MISSING.fullmatch(message):
+        param = _joined(at, missing[2] or "", missing[1])
+        said = f"`{param}` is missing" if "." in param else f"You must provide a {param} parameter"
+        return InvalidRequest(f"{said}.", param=param)
+    found = _AT.fullmatch(message)
+    param = _joined(at, found[2] if found else "")
+    what = found[1] if found else message
+    if not param:
+        return InvalidRequest(f"The body must be a JSON object: {what}.")
+    return InvalidRequest(f"`{param}`: {what[0].lower()}{what[1:]}.", param=param)
+
+
+def _joined(*steps: str) -> str:
+    """A path such as `tools[1].function.name`, as far as it is known."""
+    path = "".join(step if step.startswith((".", "[")) else f".{step}" for step in steps if step)
+    return path.removeprefix(".").partition(_ANY_ELEMENT)[0]

@@ -1,0 +1,295 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API.
+
+A request is a chat that is written in another way. The engine's agent reads it with vLLM's own
+models for it and generates as for a chat; what comes back is framed here (`messages_framing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.bodies.beginnings import Beginnings
+from inference.operations.bodies.constraints import check_client_tools, check_schema
+from inference.operations.bodies.reading import decode, decode_part
+from inference.operations.call import Call
+from inference.operations.chat import CHAT
+from inference.operations.error_shapes import ANTHROPIC
+from inference.operations.instant import InstantOperation, PlainTokenizer, check_text
+from inference.operations.messages.framing import MessagesFraming
+from inference.operations.openai import NULL
+from inference.operations.operation import Framing, Operation, PlainPrompt
+
+SERVED = {
+    "text": ("text",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+    "thinking": ("thinking",),
+    "redacted_thinking": (),
+}
+"""Types of content that are served, with the fields that each must have."""
+
+UNSERVED: Mapping[str, tuple[Any, str]] = {
+    "container": (None, "there are no containers"),
+    "context_management": (None, "the conversation is taken as it is"),
+    "diagnostics": (None, "there are none"),
+    "inference_geo": (None, "where engines run is the operator's to say"),
+    "mcp_servers": (None, "tools are called by the client"),
+    "output_format": (None, "use `output_config`"),
+    "speed": ("standard", "there is one speed"),
+}
+"""As `fields.UNSERVED`."""
+
+WITHOUT_EFFECT = frozenset(
+    {"cache_control", "metadata", "service_tier", "user_profile_id", "workspace_id"}
+)
+"""As `fields.WITHOUT_EFFECT`. Whatever a prompt begins with is cached, marked or not."""
+
+
+class _Block(msgspec.Struct):
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = NULL
+    content: str | list[msgspec.Raw] | None = None
+
+    def texts(self) -> Iterator[str]:
+        yield from (part for part in (self.text, self.thinking, self.name) if part)
+        if self.type == "tool_use":
+            yield bytes(self.input).decode()
+        if isinstance(self.content, str):
+            yield self.content
+        else:
+            yield from (bytes(part).decode() for part in self.content or ())
+
+
+class _Turn(msgspec.Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[_Block]
+
+    def texts(self) -> Iterator[str]:
+        """What a template may write of it."""
+        yield self.role
+        yield from _texts(self.content)
+
+
+class _ToolChoice(msgspec.Struct):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+
+
+class CountFields(msgspec.Struct):
+    """What the gateway reads of any request of this API."""
+
+    model: str
+    messages: list[_Turn]
+    system: str | list[_Block] | None = None
+    tools: msgspec.Raw = NULL
+    tool_choice: msgspec.Raw = NULL
+    thinking: msgspec.Raw = NULL
+    output_config: msgspec.Raw = NULL
+
+
+class MessagesFields(CountFields, kw_only=True):
+    """And of one that generates."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    metadata: dict[str, str | None] | None = None
+
+
+READ = frozenset({"messages", "output_config", "system", "thinking", "tool_choice", "tools"})
+"""The fields that an engine may see of any request of this API."""
+
+_tool_choice = msgspec.json.Decoder(_ToolChoice | None)
+
+
+class Messages(Operation):
+    """Turns of a conversation in, the assistant's next one out."""
+
+    name = "messages"
+    path = "/v1/messages"
+    id_prefix = "msg"
+    accepted = READ | {"max_tokens", "stop_sequences", "stream", "temperature", "top_k", "top_p"}
+    errors = ANTHROPIC
+    decoder = msgspec.json.Decoder(MessagesFields)
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: MessagesFields = decode(self.decoder, body)
+        uses_tools = _check(fields)
+        return Call(
+            operation=self,
+            model=fields.model,
+            stream=bool(fields.stream),
+            max_tokens=fields.max_tokens,
+            parsers=("tool",) if uses_tools else (),
+            body=body,
+            beginnings=_beginnings(fields),
+        )
+
+    def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
+        """As the operation says."""
+        return MessagesFraming(self.answer_id(id), call.model)
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """As the operation says: turns of text and of tools."""
+        kept = _allowed(super().allowed(body), body)
+        if kept.get("top_p") == 0:  # of the likeliest token alone, which vLLM wants said so
+            del kept["top_p"]
+            kept["top_k"] = 1
+        return kept
+
+    def conform(self, choice: dict[str, Any]) -> None:
+        """As a chat's, but for the sequence that ended it, which this API tells."""
+        stop = choice.get("stop_reason")
+        CHAT.conform(choice)
+        if isinstance(stop, str):
+            choice["stop_reason"] = stop
+
+    def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
+        """The turns one after another; the answer repeats the last one."""
+        texts = ["".join(_plain_texts(turn["content"])) for turn in fields["messages"]]
+        roles = ["system", *(turn["role"] for turn in fields["messages"])]
+        said = zip(roles, ["".join(_plain_texts(fields.get("system"))), *texts], strict=True)
+        return PlainPrompt("".join(f"<{role}>{text}" for role, text in said if text), texts[-1])
+
+
+class CountTokens(InstantOperation):
+    """How many tokens a request of `Messages` has before its answer."""
+
+    name = "count_tokens"
+    path = "/v1/messages/count_tokens"
+    accepted = READ
+    errors = ANTHROPIC
+    decoder = msgspec.json.Decoder(CountFields)
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: CountFields = decode(self.decoder, body)
+        _check(fields)
+        turns = sum(len(text) for turn in fields.messages for text in turn.texts())
+        check_text(turns + sum(map(len, _texts(fields.system))), "messages")
+        return Call(self, fields.model, max_tokens=0, body=body)
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """As the operation says."""
+        return _allowed(super().allowed(body), body)
+
+    def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:
+        """As the operation says."""
+        return {"input_tokens": len(tokenizer.encode(MESSAGES.plain_prompt(fields).whole))}
+
+
+def _check(fields: CountFields) -> bool:
+    """See what engines find out too late; whether tools may be called.
+
+    Raises:
+        InvalidRequest: something is wrong.
+    """
+    if not fields.messages:
+        raise InvalidRequest("`messages` must hold at least one turn.", param="messages")
+    choice: _ToolChoice | None = decode_part(_tool_choice, fields.tool_choice, "tool_choice")
+    must_use = choice is not None and choice.type in ("any", "tool")
+    names = check_client_tools(fields.tools, must_use=must_use)
+    if must_use and not names:
+        raise InvalidRequest("`tool_choice` asks for a tool: give `tools`.", param="tools")
+    if choice is not None and choice.type == "tool" and choice.name not in names:
+        raise InvalidRequest(
+            f"`tool_choice.name` is `{choice.name}`, which is not in `tools`.",
+            param="tool_choice.name",
+        )
+    check_schema(fields.output_config, "output_config")
+    return bool(names) and (choice is None or choice.type != "none")
+
+
+def _beginnings(fields: CountFields) -> Beginnings:
+    """Each turn ends one; tools and the system's text are in all of them."""
+    beginnings = Beginnings(b"" if bytes(fields.tools) == b"null" else bytes(fields.tools))
+    for text in _texts(fields.system):
+        beginnings.add(text)
+    beginnings.mark()
+    for turn in fields.messages:
+        if beginnings.full:
+            break
+        for text in turn.texts():
+            beginnings.add(text)
+        beginnings.mark()
+    return beginnings
+
+
+def _texts(content: str | list[_Block] | None) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    else:
+        for block in content or ():
+            yield from block.texts()
+
+
+def _allowed(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """The fields without those that are null.
+
+    Raises:
+        InvalidRequest: the body asks for what no engine does, or there is other content than text.
+    """
+    for name, (harmless, instead) in UNSERVED.items():
+        if (given := body.get(name)) and given != harmless:
+            raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
+    turns = fields.get("messages")
+    if not isinstance(turns, list) or not turns:
+        raise InvalidRequest("`messages` must hold at least one turn.", param="messages")
+    for i, turn in enumerate(turns):
+        if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
+            param = f"messages[{i}]"
+            raise InvalidRequest(f"`{param}` must be an object with a `role`.", param=param)
+        _check_content(turn.get("content"), f"messages[{i}].content")
+    if fields.get("system") is not None:
+        _check_content(fields["system"], "system", served=("text",))
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _check_content(content: Any, param: str, served: Any = tuple(SERVED)) -> None:
+    """Text, or blocks of text and tools. The address of an image must not make an engine fetch it.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise InvalidRequest(f"`{param}` must be a string or an array of blocks.", param=param)
+    for i, block in enumerate(content):
+        at = f"{param}[{i}]"
+        type_: Any = block.get("type") if isinstance(block, dict) else None
+        if type_ not in served:
+            raise InvalidRequest(
+                f"`{at}` is of type `{type_}`: {', '.join(f'`{one}`' for one in served)} are "
+                "served; no model here sees pictures or reads documents.",
+                param=at,
+            )
+        for name in SERVED[type_]:
+            if block.get(name) is None:
+                raise InvalidRequest(f"`{at}.{name}` is missing.", param=f"{at}.{name}")
+        if type_ == "tool_result" and block.get("content") is not None:
+            _check_content(block["content"], f"{at}.content", served=("text",))
+
+
+def _plain_texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for block in content:
+            yield str(block.get("text") or "")
+            yield from _plain_texts(block.get("content"))
+
+
+MESSAGES, COUNT_TOKENS = Messages(), CountTokens()

@@ -1,0 +1,1 @@
+"""Operations that compute prompts and generate nothing: embeddings, and scores of texts."""

@@ -1,0 +1,111 @@
+"""`POST /v1/embeddings`."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.bodies.reading import decode
+from inference.operations.call import Call
+from inference.operations.openai import NULL
+from inference.operations.pooling.pooling import (
+    PoolingOperation,
+    Text,
+    Told,
+    Vector,
+    check_length,
+    check_text,
+    count_texts,
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _EmbeddingFields(msgspec.Struct):
+    model: str
+    input: msgspec.Raw = NULL
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    truncate_prompt_tokens: int | None = None
+    user: str | None = None
+
+
+class Embeddings(PoolingOperation):
+    """Texts in, as such or as tokens; a vector of each out."""
+
+    name = "embeddings"
+    path = "/v1/embeddings"
+    id_prefix = "embd"
+    in_batches = True
+    accepted = frozenset({"dimensions", "encoding_format", "input", "truncate_prompt_tokens"})
+    decoder = msgspec.json.Decoder(_EmbeddingFields)
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: _EmbeddingFields = decode(self.decoder, body)
+        if not fields.model:
+            raise InvalidRequest("You must provide a model parameter.", param="model")
+        if bytes(fields.input) == b"null":
+            raise InvalidRequest("You must provide an input parameter.", param="input")
+        if fields.dimensions is not None and fields.dimensions < 1:
+            raise InvalidRequest(
+                f"`dimensions` is {fields.dimensions}: it must be at least 1.", param="dimensions"
+            )
+        inputs, tokens = count_texts(fields.input, "input")
+        return Call(self, fields.model, max_tokens=0, prompts=inputs, tokens=tokens, body=body)
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Inputs of text or tokens."""
+        kept = {name: value for name, value in super().allowed(body).items() if value is not None}
+        for path, text in self.texts(kept):
+            check_text(text, path, tokens=True)
+        return kept
+
+    def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
+        """A list of numbers is one input."""
+        given = fields["input"]
+        if isinstance(given, list) and not (given and isinstance(given[0], int)):
+            return [(f"input[{i}]", text) for i, text in enumerate(given)]
+        return [("input", given)]
+
+    def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
+        """As the operation says."""
+        return self.whole((self.entry(i, one, fields) for i, one in enumerate(vectors)), told)
+
+    def entry(self, index: int, vector: Vector, fields: dict[str, Any]) -> bytes:
+        """What the answer says of one input."""
+        embedding: str | list[float]
+        if fields.get("encoding_format") == "base64":
+            packed = struct.pack(f"<{len(vector)}f", *vector)
+            embedding = base64.b64encode(packed).decode("ascii")
+        else:
+            embedding = vector.tolist()
+        return _encode({"object": "embedding", "index": index, "embedding": embedding})
+
+    def whole(self, entries: Iterable[bytes], told: Told) -> bytes:
+        """The answer with these entries.
+
+        Raises:
+            InvalidRequest: it would be too long.
+        """
+        data = b",".join(entries)
+        self.check_bytes(len(data))
+        told_of = _encode({"model": told.model, "usage": told.usage})
+        return b'{"object":"list","data":[' + data + b"]," + told_of[1:]
+
+    def check_bytes(self, entries: int) -> None:
+        """See that an answer with entries of so many bytes can be sent.
+
+        Raises:
+            InvalidRequest: it can't.
+        """
+        instead = 'ask for fewer inputs or `dimensions`, or for `encoding_format` "base64"'
+        check_length(entries, instead)
+
+
+EMBEDDINGS = Embeddings()

@@ -1,0 +1,194 @@
+"""`POST /v1/score` and `POST /v1/rerank`, in the shapes that vLLM has.
+
+How a model scores is its own: one that embeds by how alike two vectors are, one that was made for
+it from both texts together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from operator import mul
+from typing import Any
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.bodies.reading import decode
+from inference.operations.call import Call
+from inference.operations.openai import NULL
+from inference.operations.pooling.pooling import (
+    PoolingOperation,
+    Text,
+    Told,
+    Vector,
+    check_length,
+    check_text,
+    count_texts,
+)
+
+_encode = msgspec.json.Encoder().encode
+
+PAIRS = (("queries", "documents"), ("text_1", "text_2"), ("data_1", "data_2"), ("queries", "items"))
+"""What vLLM calls the texts that are compared."""
+NAMES = frozenset(name for pair in PAIRS for name in pair)
+
+
+class ScoringOperation(PoolingOperation):
+    """Two fields of texts are compared: one with each, or each with its counterpart."""
+
+    @abstractmethod
+    def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
+        """The names of the two fields.
+
+        Raises:
+            InvalidRequest: they are not there.
+        """
+
+    @abstractmethod
+    def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
+        """The answer to what `allowed` returned, with the score of each pair.
+
+        Raises:
+            InvalidRequest: it would be too long.
+        """
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Texts to compare."""
+        kept = {name: value for name, value in super().allowed(body).items() if value is not None}
+        for path, text in self.texts(kept):
+            check_text(text, path)
+        one, other = self.pair(kept)
+        counts = [
+            len(value) if isinstance(value := kept[name], list) else 1 for name in (one, other)
+        ]
+        if counts[0] not in (1, counts[1]):
+            raise InvalidRequest(
+                f"`{one}` has {counts[0]} texts and `{other}` {counts[1]}: it must have one, or as "
+                "many.",
+                param=one,
+            )
+        return kept
+
+    def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
+        """Those of the first field before those of the second."""
+        found: list[tuple[str, Text]] = []
+        for name in self.pair(fields):
+            if isinstance(given := fields[name], list):
+                found += [(f"{name}[{i}]", text) for i, text in enumerate(given)]
+            else:
+                found.append((name, given))
+        return found
+
+    def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
+        """As the operation says; by the vectors' product, as they have length 1."""
+        given = fields[self.pair(fields)[0]]
+        count = len(given) if isinstance(given, list) else 1
+        ones, others = list(vectors[:count]), vectors[count:]
+        if count == 1:
+            ones *= len(others)
+        scores = [sum(map(mul, a, b)) for a, b in zip(ones, others, strict=True)]
+        return self.answer(fields, scores, told)
+
+    def _call(self, model: str, pairs: int, body: bytes) -> Call:
+        """Whether each text is a prompt, or each pair, and then one text of many, is the model's
+        matter."""
+        if not model:
+            raise InvalidRequest("You must provide a model parameter.", param="model")
+        return Call(self, model, max_tokens=0, prompts=2 * pairs, rereads=pairs, body=body)
+
+
+class _ScoreFields(msgspec.Struct):
+    model: str
+    data_1: msgspec.Raw = NULL
+    data_2: msgspec.Raw = NULL
+    documents: msgspec.Raw = NULL
+    items: msgspec.Raw = NULL
+    queries: msgspec.Raw = NULL
+    text_1: msgspec.Raw = NULL
+    text_2: msgspec.Raw = NULL
+    truncate_prompt_tokens: int | None = None
+
+
+class Score(ScoringOperation):
+    """How well texts go with each other."""
+
+    name = "score"
+    path = "/v1/score"
+    id_prefix = "score"
+    decoder = msgspec.json.Decoder(_ScoreFields)
+    accepted = NAMES | {"truncate_prompt_tokens"}
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: _ScoreFields = decode(self.decoder, body)
+        given = {name: value for name in _ScoreFields.__struct_fields__
+                 if isinstance(value := getattr(fields, name), msgspec.Raw)
+                 and bytes(value) != b"null"}  # fmt: skip
+        pairs = max(count_texts(given[name], name)[0] for name in self.pair(given))
+        return self._call(fields.model, pairs, body)
+
+    def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
+        """Of these names exactly two that belong together."""
+        given = fields.keys() & NAMES
+        for pair in PAIRS:
+            if given == {*pair}:
+                return pair
+        raise InvalidRequest("Give `queries` and `documents`, and nothing else.", param="queries")
+
+    def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
+        """As the operation says."""
+        data = [{"index": i, "object": "score", "score": one} for i, one in enumerate(scores)]
+        head = {"id": told.id, "object": "list", "created": told.created, "model": told.model}
+        return _encode(head | {"data": data, "usage": told.usage})
+
+
+class _RerankFields(msgspec.Struct):
+    model: str
+    query: str
+    documents: msgspec.Raw = NULL
+    top_n: int | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+class Rerank(ScoringOperation):
+    """Documents, those that answer a query best first."""
+
+    name = "rerank"
+    path = "/v1/rerank"
+    id_prefix = "rerank"
+    decoder = msgspec.json.Decoder(_RerankFields)
+    accepted = frozenset({"documents", "query", "top_n", "truncate_prompt_tokens"})
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: _RerankFields = decode(self.decoder, body)
+        if fields.top_n is not None and fields.top_n < 0:
+            raise InvalidRequest(
+                f"`top_n` is {fields.top_n}: it must be at least 0.", param="top_n"
+            )
+        if bytes(fields.documents) == b"null":
+            raise InvalidRequest("You must provide a documents parameter.", param="documents")
+        count, _ = count_texts(fields.documents, "documents")
+        return self._call(fields.model, count, body)
+
+    def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
+        """The query and the documents."""
+        return "query", "documents"
+
+    def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
+        """As the operation says."""
+        given = fields["documents"]
+        documents = given if isinstance(given, list) else [given]
+        results = [
+            {"index": i, "document": {"text": documents[i]}, "relevance_score": scores[i]}
+            for i in sorted(range(len(scores)), key=lambda i: -scores[i])
+        ]
+        results = results[: fields.get("top_n") or None]
+        head = {"id": told.id, "model": told.model, "usage": told.usage}
+        answer = _encode(head | {"results": results})
+        check_length(len(answer), "ask for the best ones with `top_n`")
+        return answer
+
+
+SCORE, RERANK = Score(), Rerank()

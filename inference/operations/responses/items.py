@@ -1,0 +1,217 @@
+"""The input of `/v1/responses`, a text or items, as the messages of a chat.
+
+What the assistant said, thought and called stands in an item each; a chat has one message for all
+of it. vLLM has such a reader, but it takes the first part of a content for all of it, reads each
+item as one of some thirty models, and finds fault with wrong ones for seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.bodies.reading import check_inner, convert
+from inference.operations.bodies.shape import Shape
+
+SERVED: Mapping[str, tuple[str, ...]] = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": (),
+}
+"""Types of items that are served, with the fields that each must have."""
+
+INSTEAD: Mapping[str, str] = {
+    "item_reference": "answers are not stored, so send the item itself (SDKs do where `store` is "
+    "`false`)",
+}
+"""What to do where another type is not served."""
+
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+"""As chat templates know them."""
+
+TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
+"""Types of parts that are served."""
+
+
+class Part(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def said(self) -> str:
+        return self.text or self.refusal or ""
+
+
+Content = str | list[Part] | None
+
+
+class Item(msgspec.Struct):
+    """Of any type that is served."""
+
+    type: str | None = None
+    role: str | None = None
+    content: Content = None
+    summary: list[Part] | None = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Content = None
+
+    @property
+    def kind(self) -> str:
+        """Its type, which messages may leave out."""
+        return self.type or "message"
+
+    def texts(self) -> Iterator[str]:
+        """What a template may write of it."""
+        about = (self.kind, self.role, self.call_id, self.name)
+        yield "\0".join([part or "" for part in about])
+        if self.arguments:
+            yield self.arguments
+        for content in (self.content, self.summary, self.output):
+            yield from [content] if isinstance(content, str) else _said(content)
+
+
+Input = str | list[Item]
+
+
+def read_input(given: Any) -> Input:
+    """The input in a body that is decoded already.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    found: Input = convert(given, Input, "input")
+    check_input(found)
+    return found
+
+
+def check_input(given: Input) -> None:
+    """See that it is something that is served.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    if isinstance(given, str):
+        return
+    if not given:
+        raise InvalidRequest("`input` must hold at least one item.", param="input")
+    shape = Shape()
+    for i, item in enumerate(given):
+        at = f"input[{i}]"
+        _check_item(item, at)
+        if item.arguments is not None:
+            check_inner(item.arguments, shape, f"{at}.arguments")
+
+
+def _check_item(item: Item, at: str) -> None:
+    if (required := SERVED.get(item.kind)) is None:
+        served = ", ".join(f"`{kind}`" for kind in SERVED)
+        instead = INSTEAD.get(item.kind, f"{served} are served")
+        raise InvalidRequest(f"`{at}` is of type `{item.kind}`: {instead}.", param=at)
+    for name in required:
+        if getattr(item, name) is None:
+            raise InvalidRequest(f"`{at}.{name}` is missing.", param=f"{at}.{name}")
+    if item.kind == "message" and item.role not in ROLES:
+        roles = ", ".join(f"`{role}`" for role in ROLES)
+        raise InvalidRequest(f"`{at}.role` must be one of {roles}.", param=f"{at}.role")
+    for name in ("content", "summary", "output"):
+        _check_parts(getattr(item, name), f"{at}.{name}")
+    if item.encrypted_content and not (item.content or item.summary):
+        raise InvalidRequest(
+            f"`{at}.encrypted_content` was encrypted elsewhere, and there is no other content: "
+            "leave the item out.",
+            param=f"{at}.encrypted_content",
+        )
+
+
+def _check_parts(content: Content, at: str) -> None:
+    """The address of a picture must not make an engine fetch it."""
+    if content is None or isinstance(content, str):
+        return
+    for i, part in enumerate(content):
+        if part.type not in TEXTS:
+            raise InvalidRequest(
+                f"`{at}[{i}]` is of type `{part.type}`: only text is served; no model here sees "
+                "pictures, reads files or hears sound.",
+                param=f"{at}[{i}]",
+            )
+        field = "refusal" if part.type == "refusal" else "text"
+        if getattr(part, field) is None:
+            param = f"{at}[{i}].{field}"
+            raise InvalidRequest(f"`{param}` is missing.", param=param)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def as_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
+    """The chat that it is, the instructions first.
+
+    Raises:
+        InvalidRequest: there is nothing in it.
+    """
+    items = [Item(role="user", content=given)] if isinstance(given, str) else given
+    messages: list[dict[str, Any]] = []
+    if instructions:
+        _instruct(messages, instructions)
+    for item in items:
+        if item.kind == "function_call_output":
+            tool = {"role": "tool", "content": _content(item.output), "tool_call_id": item.call_id}
+            messages.append(tool)
+        elif item.kind == "message" and item.role != "assistant":
+            role = ROLES[item.role or ""]
+            if role == "system":
+                _instruct(messages, "\n".join(_said(item.content)))
+            else:
+                messages.append({"role": role, "content": _content(item.content)})
+        else:
+            _add_of_assistant(messages, item)
+    if not messages:
+        raise InvalidRequest("`input` must hold at least one message.", param="input")
+    return messages
+
+
+def _instruct(messages: list[dict[str, Any]], text: str) -> None:
+    """Templates take one text of the system, at the beginning; a later one is theirs to judge."""
+    if len(messages) == 1 and messages[0]["role"] == "system":
+        messages[0]["content"] += f"\n\n{text}"
+    else:
+        messages.append({"role": "system", "content": text})
+
+
+def _add_of_assistant(messages: list[dict[str, Any]], item: Item) -> None:
+    """To the assistant's last message, unless that has something of this kind: thoughts begin one,
+    then come the text and the calls."""
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    if item.kind == "reasoning":
+        if thoughts := "\n".join(_said(item.content)) or "\n".join(_said(item.summary)):
+            messages.append({"role": "assistant", "content": None, "reasoning": thoughts})
+    elif item.kind == "message":
+        text = "".join(_said(item.content))
+        if last is None or last["content"] is not None:
+            messages.append({"role": "assistant", "content": text})
+        else:
+            last["content"] = text
+    else:
+        if last is None:
+            messages.append(last := {"role": "assistant", "content": None})
+        called = {"name": item.name, "arguments": item.arguments}
+        call = {"id": item.call_id, "type": "function", "function": called}
+        last.setdefault("tool_calls", []).append(call)
+
+
+def _said(content: str | Sequence[Part] | None) -> list[str]:
+    return [content] if isinstance(content, str) else [part.said for part in content or ()]
+
+
+def _content(content: Content) -> str | list[dict[str, str]]:
+    """One text, or several that vLLM joins as the template wants it."""
+    texts = _said(content)
+    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]

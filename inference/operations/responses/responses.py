@@ -1,0 +1,425 @@
+"""`POST /v1/responses`: OpenAI's newer API, of items instead of messages.
+
+A request is a chat that is written in another way, and is made one here: so engines, grammars,
+parsers of tools and thoughts, and moves are those of chats, and what comes back is framed here
+(`responses_framing`). vLLM has an endpoint of its own for it (`OpenAIServingResponses`), which is
+not used. It draws the names of its items at random and numbers its events as it goes, so an answer
+that moves to another engine would begin again in the middle; it ends a truncated stream as
+completed; and it keeps answers in the engine, for whoever names them. The chat under it does
+everything else.
+
+Nothing is stored: `store` is answered `false`, and what needs a stored response is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.bodies.beginnings import Beginnings
+from inference.operations.bodies.constraints import (
+    FunctionTool,
+    check_function_tools,
+    check_schema,
+    check_structured_outputs,
+)
+from inference.operations.bodies.fields import SAMPLING
+from inference.operations.bodies.reading import convert, decode, decode_part
+from inference.operations.call import Call
+from inference.operations.chat import CHAT, plain_messages, template_switches
+from inference.operations.openai import NULL, Sampled
+from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.operations.responses.framing import ResponsesFraming
+from inference.operations.responses.items import Input, as_messages, check_input, read_input
+
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` has to name for them."""
+
+UNSERVED: Mapping[str, tuple[Any, str]] = {
+    "access_programs": (None, "there are none"),
+    "background": (False, "answers are not stored, so nobody could come for it later"),
+    "context_management": (None, "the input is taken as it is"),
+    "conversation": (None, "nothing is stored; send its items as `input`"),
+    "image": (None, "no model here sees pictures"),
+    "moderation": (None, "nothing is moderated; ask a model for its judgement"),
+    "previous_response_id": (None, "answers are not stored; send their items as `input`"),
+    "prompt": (None, "there are no stored prompts; send it as `instructions` and `input`"),
+}
+"""As `fields.UNSERVED`."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "max_tool_calls",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "store",
+        "stream_options",
+        "user",
+    }
+)
+"""As `fields.WITHOUT_EFFECT`. Some are repeated in the answer."""
+
+SAMPLED = SAMPLING - {"logprobs", "max_tokens", "n", "response_format"}
+"""What a chat has under the same name."""
+
+
+class _Format(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: dict[str, msgspec.Raw] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class _Text(msgspec.Struct):
+    format: _Format | None = None
+    verbosity: str | None = None
+
+
+class _Reasoning(msgspec.Struct):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class _Allowed(msgspec.Struct):
+    type: Literal["function"]
+    name: str
+
+
+class _Choice(msgspec.Struct):
+    """An object: one function by its name, or those that may be called."""
+
+    type: Literal["function", "allowed_tools"]
+    name: str | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[_Allowed] = []
+
+    @property
+    def names(self) -> list[str]:
+        """The functions that it is about."""
+        return [self.name or ""] if self.type == "function" else [one.name for one in self.tools]
+
+    @property
+    def must_use(self) -> bool:
+        return self.type == "function" or self.mode == "required"
+
+    def told(self) -> dict[str, Any]:
+        """As this API has it."""
+        if self.type == "function":
+            return {"type": self.type, "name": self.name}
+        tools = [{"type": "function", "name": name} for name in self.names]
+        return {"type": self.type, "mode": self.mode, "tools": tools}
+
+    def of_chat(self) -> dict[str, Any]:
+        """As chats have it."""
+        tools = [{"type": "function", "function": {"name": name}} for name in self.names]
+        if self.type == "function":
+            return tools[0]
+        return {"type": self.type, self.type: {"mode": self.mode, "tools": tools}}
+
+
+_Include = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+"""All but one are about what no answer has here; thoughts are not encrypted."""
+_ToolChoice = Literal["none", "auto", "required"] | _Choice | None
+_Truncation = Literal["auto", "disabled"]
+_Key = Annotated[str, msgspec.Meta(max_length=64)]
+_Value = Annotated[str, msgspec.Meta(max_length=512)]
+_text = msgspec.json.Decoder(_Text | None)
+_tool_choice = msgspec.json.Decoder(_ToolChoice)
+
+
+class ResponsesFields(Sampled, kw_only=True):
+    """What the gateway reads of a request."""
+
+    input: Input
+    include: list[_Include] | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_tool_calls: int | None = None
+    metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    reasoning: _Reasoning | None = None
+    safety_identifier: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    text: msgspec.Raw = NULL
+    tool_choice: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    truncation: _Truncation | None = None
+
+
+class Responses(Operation):
+    """Items of a conversation in, those of the next answer out."""
+
+    name = "responses"
+    path = "/v1/responses"
+    id_prefix = "resp"
+    in_batches = True
+    accepted = SAMPLED | {
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "parallel_tool_calls",
+        "reasoning",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "truncation",
+    }
+    decoder = msgspec.json.Decoder(ResponsesFields)
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: ResponsesFields = decode(self.decoder, body)
+        if not fields.model:
+            raise InvalidRequest("You must provide a model parameter.", param="model")
+        check_input(fields.input)
+        check_structured_outputs(fields.structured_outputs)
+        text, (choice, tools) = _read_text(fields.text), _read_tools(fields)
+        wants_logprobs = LOGPROBS in (fields.include or ())
+        return Call(
+            operation=self,
+            model=fields.model,
+            stream=bool(fields.stream),
+            max_tokens=fields.max_output_tokens,
+            flex=fields.service_tier == "flex",
+            parsers=("tool",) if tools and choice != "none" else (),
+            logprobs=1 + (fields.top_logprobs or 0) if wants_logprobs else 0,
+            body=body,
+            beginnings=_beginnings(fields),
+            told=_told(fields, text, choice, tools),
+        )
+
+    def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
+        """As the operation says."""
+        return ResponsesFraming(self.answer_id(id), id, call.model, created, call.told)
+
+    def answer_id(self, request_id: str) -> str:
+        """As the operation says. Clients tell responses by how their ids begin."""
+        return f"{self.id_prefix}_{request_id}"
+
+    def read(self, body: bytes, max_tokens: int | None) -> dict[str, Any]:
+        """As the operation says."""
+        fields = super().read(body, None)
+        return fields if max_tokens is None else fields | {"max_output_tokens": max_tokens}
+
+    def choices(self, body: dict[str, Any]) -> int:
+        """One."""
+        return 1
+
+    def max_tokens(self, body: dict[str, Any]) -> int | None:
+        """As the operation says, of a body or of the chat that `allowed` makes of it."""
+        if "input" not in body:
+            return CHAT.max_tokens(body)
+        wanted = body.get("max_output_tokens")
+        return max(0, wanted) if isinstance(wanted, int) else None
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """As the operation says: the chat that it is, and whether it may begin later."""
+        for name, (harmless, instead) in UNSERVED.items():
+            if (given := body.get(name)) and given != harmless:
+                raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
+        kept = {name: body[name] for name in self.accepted & body.keys()}
+        chat = {name: kept[name] for name in SAMPLED & kept.keys()} | _as_chat(kept)
+        if switches := template_switches(body.get("chat_template_kwargs")):
+            chat["chat_template_kwargs"] = switches
+        shortened = kept.get("truncation") == "auto"
+        return CHAT.allowed(chat) | ({"truncation": "auto"} if shortened else {})
+
+    def conform(self, choice: dict[str, Any]) -> None:
+        """As a chat's."""
+        CHAT.conform(choice)
+
+    def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
+        """As a chat's."""
+        return plain_messages(fields["messages"])
+
+
+def _read_text(raw: msgspec.Raw) -> _Text:
+    """See that it is one, and bearable.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    check_schema(raw, "text")
+    text: _Text = decode_part(_text, raw, "text") or _Text()
+    if text.verbosity not in (None, "medium"):
+        raise InvalidRequest(
+            "`text.verbosity` is not supported: say in `instructions` how long the answer should "
+            "be.",
+            param="text.verbosity",
+        )
+    if text.format is not None and text.format.type == "json_schema":
+        for name in ("name", "schema"):
+            if getattr(text.format, name) is None:
+                param = f"text.format.{name}"
+                raise InvalidRequest(f"`{param}` is missing.", param=param)
+    return text
+
+
+def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[FunctionTool]]:
+    """The choice among the tools, and these.
+
+    Raises:
+        InvalidRequest: something of it is wrong.
+    """
+    choice: str | _Choice = decode_part(_tool_choice, fields.tool_choice, "tool_choice") or "auto"
+    named = choice if isinstance(choice, _Choice) else None
+    must_use = named.must_use if named else choice == "required"
+    tools = check_function_tools(fields.tools, must_use=must_use)
+    if (must_use or named) and not tools:
+        raise InvalidRequest("`tool_choice` asks for a tool: give `tools`.", param="tools")
+    if named and not named.names:
+        raise InvalidRequest("`tool_choice.tools` must name at least one.", param="tool_choice")
+    for name in named.names if named else ():
+        if name not in [tool.name for tool in tools]:
+            raise InvalidRequest(
+                f"`tool_choice` names the function `{name}`, which is not in `tools`.",
+                param="tool_choice",
+            )
+    return choice, tools
+
+
+def _beginnings(fields: ResponsesFields) -> Beginnings:
+    """Each item ends one; tools and instructions are in all of them."""
+    tools = bytes(fields.tools)
+    beginnings = Beginnings(b"" if tools == b"null" else tools)
+    beginnings.add(fields.instructions or "")
+    beginnings.mark()
+    if isinstance(fields.input, str):
+        beginnings.add(fields.input)
+        beginnings.mark()
+        return beginnings
+    for item in fields.input:
+        if beginnings.full:
+            break
+        for text in item.texts():
+            beginnings.add(text)
+        beginnings.mark()
+    return beginnings
+
+
+def _told(
+    fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[FunctionTool]
+) -> dict[str, Any]:
+    """What the answer repeats. What was not given is shown as OpenAI's defaults, also where the
+    model's own are others."""
+    reasoning = fields.reasoning or _Reasoning()
+    shown: dict[str, Any] = {"format": _shown_format(text.format)}
+    if text.verbosity is not None:
+        shown["verbosity"] = text.verbosity
+    return {
+        "frequency_penalty": _or(fields.frequency_penalty, 0.0),
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "max_tool_calls": fields.max_tool_calls,
+        "metadata": fields.metadata or {},
+        "parallel_tool_calls": _or(fields.parallel_tool_calls, True),
+        "presence_penalty": _or(fields.presence_penalty, 0.0),
+        "prompt_cache_key": fields.prompt_cache_key,
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
+        "safety_identifier": fields.safety_identifier,
+        "service_tier": "flex" if fields.service_tier == "flex" else "default",
+        "temperature": _or(fields.temperature, 1.0),
+        "text": shown,
+        "tool_choice": choice.told() if isinstance(choice, _Choice) else choice,
+        "tools": [_shown_tool(tool) for tool in tools],
+        "top_logprobs": fields.top_logprobs or 0,
+        "top_p": _or(fields.top_p, 1.0),
+        "truncation": fields.truncation or "disabled",
+    }
+
+
+def _or(given: Any, default: Any) -> Any:
+    return default if given is None else given
+
+
+def _shown_format(format: _Format | None) -> dict[str, Any]:
+    if format is None or format.type != "json_schema":
+        return {"type": "text" if format is None else format.type}
+    return {
+        "type": format.type,
+        "name": format.name,
+        "description": format.description,
+        "schema": _kept(format.schema),
+        "strict": bool(format.strict),
+    }
+
+
+def _shown_tool(tool: FunctionTool) -> dict[str, Any]:
+    return {
+        "type": tool.type,
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": _kept(tool.parameters),
+        "strict": tool.strict,
+    }
+
+
+def _kept(schema: dict[str, msgspec.Raw] | None) -> dict[str, msgspec.Raw] | None:
+    """The schema without what it was read from: a raw part keeps the whole body alive."""
+    return None if schema is None else {name: part.copy() for name, part in schema.items()}
+
+
+# --- the chat that it is -------------------------------------------------------------------------
+
+
+def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields that chats have under other names, or written in another way.
+
+    Raises:
+        InvalidRequest: one of them is wrong.
+    """
+    instructions = convert(body.get("instructions"), str | None, "instructions")
+    if body.get("input") is None:
+        raise InvalidRequest("You must provide an input parameter.", param="input")
+    reasoning = convert(body.get("reasoning"), _Reasoning | None, "reasoning")
+    chat: dict[str, Any] = {
+        "messages": as_messages(instructions, read_input(body["input"])),
+        "max_completion_tokens": body.get("max_output_tokens"),
+        "reasoning_effort": reasoning.effort if reasoning else None,
+        "response_format": _response_format((body.get("text") or {}).get("format")),
+    }
+    if LOGPROBS in (body.get("include") or ()):
+        chat |= {"logprobs": True, "top_logprobs": body.get("top_logprobs")}
+    if tools := body.get("tools"):
+        choice: _ToolChoice = convert(body.get("tool_choice"), _ToolChoice, "tool_choice")
+        chat |= {
+            "tools": [_tool(tool) for tool in tools],
+            "tool_choice": choice.of_chat() if isinstance(choice, _Choice) else choice,
+            "parallel_tool_calls": body.get("parallel_tool_calls"),
+        }
+    return chat
+
+
+def _response_format(format: dict[str, Any] | None) -> dict[str, Any] | None:
+    if not format or format["type"] == "text":
+        return None
+    rest = {name: value for name, value in format.items() if name != "type" and value is not None}
+    return {"type": format["type"], format["type"]: rest} if rest else {"type": format["type"]}
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    names = ("name", "description", "parameters", "strict")
+    function = {name: tool[name] for name in names if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+RESPONSES = Responses()

@@ -1,0 +1,71 @@
+"""`POST /adapters/{name}/versions`: an uploaded adapter becomes a new version, or is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from django.core.exceptions import SuspiciousOperation
+from django.core.files.uploadedfile import UploadedFile
+from rest_framework import status
+from rest_framework.exceptions import ParseError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from tenants.adapters.checks.findings import shown, told
+from tenants.adapters.uploads import handover, tus
+from tenants.adapters.uploads.keeping import Destination, refuse_suspended
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.room import reservation
+from tenants.api.endpoints.adapters.sessions import UploadSerializer, actor_behind, address_of
+from tenants.api.parsing import measure
+from tenants.api.serializers import VersionSerializer
+from tenants.models import Tenant, UploadSession, User
+from tenants.models.audit import Actor
+
+
+def receive(request: Request, tenant: Tenant, name: str) -> Response:
+    """Answer an upload to the tenant's adapter `name`: 201 with the new version, which a worker
+    then judges, 200 with the one that has this content already, or 202 with the upload where a
+    worker has not looked into it yet.
+
+    Raises:
+        UploadRefused: see `Refusal`. Nothing was kept.
+    """
+    session = take_in(request, tenant, name, actor_behind(request))
+    context = {"request": request}
+    if session.version is None:
+        body = UploadSerializer(session, context=context).data
+        headers = {"Location": address_of(session, request)}
+        return Response(body, status.HTTP_202_ACCEPTED, headers=headers)
+    body = VersionSerializer(session.version, context=context).data
+    return Response(body, status.HTTP_200_OK if session.known else status.HTTP_201_CREATED)
+
+
+def take_in(request: Request, tenant: Tenant, name: str, actor: Actor) -> UploadSession:
+    """The request's upload, with the version that it became if that came soon.
+
+    Raises:
+        UploadRefused: see `Refusal`. Nothing was kept.
+    """
+    refuse_suspended(tenant)
+    files, fields = _parsed(request)
+    user = request.user if isinstance(request.user, User) else None
+    confirmed = tus.flag("confirm_base_model", fields.get("confirm_base_model", ""))
+    where = Destination(tenant, name, fields.get("base_model", ""), user, confirmed)
+    reserved = reservation(request._request)
+    return handover.outcome(handover.receive(where, files, actor, reserved))
+
+
+def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, str]]:
+    """The files, and the form's fields."""
+    if not str(request.content_type).startswith("multipart/form-data"):
+        raise UploadRefused(
+            Refusal.NOT_MULTIPART,
+            f"The content type is {shown(request.content_type)}, but must be multipart/form-data.",
+        )
+    measure(request._request)
+    try:
+        files, fields = request.FILES, request.POST.dict()
+    except (ParseError, SuspiciousOperation) as error:
+        raise UploadRefused(Refusal.NOT_MULTIPART, told(error)) from error
+    return [file for _, several in files.lists() for file in several], fields

@@ -1,0 +1,1 @@
+"""What serves: engines and their credentials, revisions and rollouts."""

@@ -1,0 +1,210 @@
+"""`/v1/batches`, as OpenAI has them: a file of requests, answered within a day, for keys.
+
+A batch is made here and told of; workers read its file, run its lines and write its answers down
+(`tenants.batches`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+from django.conf import settings
+from django.db import transaction
+from django.http import HttpRequest
+from django.utils import timezone
+
+from inference.errors import (
+    IdempotencyKeyReused,
+    InvalidRequest,
+    NotFound,
+    RateLimitExceeded,
+)
+from inference.gateway.idempotency import name_of
+from inference.gateway.lines.seals import seal
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
+from tenants.adapters import quota
+from tenants.api.endpoints.openai import files
+from tenants.api.openai import listing
+from tenants.api.openai.views import Query, body_of, keyed_by_method
+from tenants.batches import jobs
+from tenants.batches.states import Status
+from tenants.models import ApiKey, Batch, Purpose, Tenant
+
+MAX_PAGE = 100
+WINDOW = timedelta(hours=24)
+MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
+"""Of metadata, as with OpenAI."""
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    input_file_id: str
+    endpoint: str
+    completion_window: Literal["24h"]
+    metadata: dict[str, str] | None = None
+    output_expires_after: files.Expiry | None = None
+
+
+def shown(batch: Batch) -> dict[str, Any]:
+    """The batch as clients see it."""
+    ended = {batch.status: batch.ended_at}
+    times = {
+        "created_at": batch.created_at,
+        "in_progress_at": batch.in_progress_at,
+        "expires_at": batch.expires_at,
+        "finalizing_at": batch.finalizing_at,
+        "completed_at": ended.get(Status.COMPLETED),
+        "failed_at": ended.get(Status.FAILED),
+        "expired_at": ended.get(Status.EXPIRED),
+        "cancelling_at": batch.cancelling_at,
+        "cancelled_at": ended.get(Status.CANCELLED),
+    }
+    return {
+        "id": batch.pk,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
+        "input_file_id": batch.input_file_id,
+        "completion_window": "24h",
+        "status": batch.status,
+        "output_file_id": batch.output_file_id,
+        "error_file_id": batch.error_file_id,
+        **{name: None if at is None else int(at.timestamp()) for name, at in times.items()},
+        "request_counts": {
+            "total": batch.total,
+            "completed": batch.completed,
+            "failed": batch.failed,
+        },
+        "usage": {
+            "input_tokens": batch.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.prompt_tokens + batch.completion_tokens,
+        },
+        "metadata": batch.metadata,
+    }
+
+
+def _found(key: ApiKey, id: str) -> Batch:
+    batch = None if "\0" in id else key.tenant.batches.filter(pk=id).first()
+    if batch is None:
+        raise NotFound(f"No batch found with id '{id[:64]}'.")
+    return batch
+
+
+def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
+    query = Query(request.GET, listing.PARAMETERS)
+    return listing.page(key.tenant.batches.all(), query, shown, most=MAX_PAGE)
+
+
+def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
+    wanted = body_of(request, _Wanted)
+    operation = _operation(wanted.endpoint)
+    _check_metadata(wanted.metadata or {})
+    now = timezone.now()
+    batch = Batch(
+        tenant=key.tenant,
+        key=key,
+        input_file_id=wanted.input_file_id.replace("\0", ""),
+        idempotency_key=_idempotency_key(request),
+        operation=operation.name,
+        endpoint=operation.path,
+        metadata=wanted.metadata,
+        output_seconds=_output_seconds(wanted.output_expires_after),
+        created_at=now,
+        expires_at=now + WINDOW,
+    )
+    batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
+    with transaction.atomic():
+        tenant = quota.locked(key.tenant_id)  # the next one finds and counts this one
+        if (before := _made_before(batch)) is not None:
+            return shown(before)
+        _admit(batch, tenant)
+        jobs.read_later(batch)
+    return shown(batch)
+
+
+def _idempotency_key(request: HttpRequest) -> str:
+    header = request.headers.get("idempotency-key")
+    return "" if header is None else name_of(header.encode("latin-1"))
+
+
+def _made_before(batch: Batch) -> Batch | None:
+    """The batch that was made under the same idempotency key.
+
+    Raises:
+        IdempotencyKeyReused: it is another one.
+    """
+    name = batch.idempotency_key
+    before = Batch.objects.filter(key=batch.key, idempotency_key=name).first() if name else None
+    if before is not None and not before.asks_as(batch):
+        raise IdempotencyKeyReused("This Idempotency-Key was sent with another body before.")
+    return before
+
+
+def _admit(batch: Batch, tenant: Tenant) -> None:
+    """Save a new batch, inside a transaction."""
+    under_way = tenant.batches.unfinished().count()
+    if under_way >= settings.TENANT_BATCHES:
+        raise RateLimitExceeded(
+            f"{under_way} batches of tenant `{tenant.slug}` have not ended, and "
+            f"{settings.TENANT_BATCHES} may be under way.",
+            retry_after_s=60,
+        )
+    # Locked, so that nobody deletes it meanwhile (`keeping.delete`).
+    file = tenant.files.current().select_for_update().filter(pk=batch.input_file_id).first()
+    if file is None:
+        told = f"No such file: {batch.input_file_id[:64]}."
+        raise InvalidRequest(told, param="input_file_id")
+    if file.purpose != Purpose.BATCH:
+        raise InvalidRequest(
+            f"The file's purpose is `{file.purpose}`, but must be `batch`.", param="input_file_id"
+        )
+    batch.save(force_insert=True)
+
+
+def _operation(endpoint: str) -> Operation:
+    operation = OPERATIONS.at(endpoint)
+    if operation is None or not operation.in_batches:
+        there = ", ".join(one.path for one in OPERATIONS if one.in_batches)
+        raise InvalidRequest(
+            f"`endpoint` is {endpoint[:64]!r}, but must be of {there}.", param="endpoint"
+        )
+    return operation
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    if len(metadata) > MAX_PAIRS:
+        message = f"`metadata` has {len(metadata)} pairs, and {MAX_PAIRS} are allowed."
+        raise InvalidRequest(message, param="metadata")
+    for name, value in metadata.items():
+        if len(name) > MAX_NAME or len(value) > MAX_VALUE or "\0" in name + value:
+            raise InvalidRequest(
+                f"A name in `metadata` has {MAX_NAME} characters at most, a value {MAX_VALUE}, "
+                "none of them null.",
+                param="metadata",
+            )
+
+
+def _output_seconds(expiry: files.Expiry | None) -> int:
+    if expiry is None:
+        return files.MOST_S
+    return files.kept_seconds(expiry.seconds, "output_expires_after.seconds")
+
+
+def _retrieve(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    return shown(_found(key, id))
+
+
+def _cancel(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    batch = _found(key, id)
+    batch.cancel()
+    return shown(batch)
+
+
+batches = keyed_by_method(files.USERS, GET=_list, POST=_create)
+batch = keyed_by_method(files.USERS, GET=_retrieve)
+cancel = keyed_by_method(files.USERS, POST=_cancel)

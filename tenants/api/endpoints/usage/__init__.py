@@ -1,0 +1,1 @@
+"""What requests became and cost: usage, prices, receipts, metrics."""

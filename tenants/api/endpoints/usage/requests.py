@@ -1,0 +1,111 @@
+"""A tenant's requests, newest first: those in the ledger, and those that were refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.http import Http404
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from tenants.api.history_serializers import RequestSerializer, RequestsSerializer
+from tenants.api.periods import moment, shown
+from tenants.api.permissions import TenantView
+from tenants.listing import OUTCOMES, Filter, Where, Window, mark_of
+from tenants.models.usage.listed import Mark
+from tenants.permissions import Permission
+
+USUAL = timedelta(days=1)
+SIZE, MOST = 50, 200
+NAMES = [name for name, _ in OUTCOMES]
+MAX_NAME = 255
+PARAMETERS = [
+    OpenApiParameter("model", str, description="An adapter's name, or a model's, as written."),
+    OpenApiParameter("key", int, description="The API key's id."),
+    OpenApiParameter("outcome", str, enum=NAMES, description="`wrong` is `failed` or `refused`."),
+    OpenApiParameter("start", datetime, description="Default: a day before the end."),
+    OpenApiParameter("end", datetime, description="Not part of it; default: now."),
+    OpenApiParameter("before", str, description="Where to go on; `next` has it."),
+    OpenApiParameter(
+        "limit", int, description=f"How many are in a page: {SIZE} if not given, {MOST} at most."
+    ),
+]
+
+
+class Requests(TenantView):
+    needs = {"page": Permission.READ_OWN_USAGE}
+    parameters = [parameter.name for parameter in PARAMETERS]
+    action = "page"  # not "list": drf-spectacular takes those for pages of another form
+
+    @extend_schema(
+        parameters=PARAMETERS, responses={200: RequestsSerializer}, operation_id="requests_list"
+    )
+    def get(self, request: Request) -> Response:
+        """Those that ended, refused ones with their errors included: of more than 20 alike in a
+        minute the rest is only counted, in the metrics."""
+        params = request.query_params.dict()
+        found = Where.of(self.caller).page(
+            _filter(params), _window(params), _before(params), size=_size(params)
+        )
+        address = None
+        if found.next:
+            query = request.query_params.copy()
+            query["before"] = found.next
+            address = request.build_absolute_uri(f"{request.path}?{query.urlencode()}")
+        page = {"next": address, "results": found.entries()}
+        return Response(RequestsSerializer(page).data)
+
+
+class OneRequest(TenantView):
+    needs = {"retrieve": Permission.READ_OWN_USAGE}
+    action = "retrieve"
+
+    @extend_schema(responses={200: RequestSerializer}, operation_id="requests_retrieve")
+    def get(self, request: Request, request_id: str) -> Response:
+        """One of them, by its id in any form."""
+        entries = Where.of(self.caller).named(request_id).entries()
+        if not entries:
+            raise Http404
+        return Response(RequestSerializer(entries[0]).data)
+
+
+def _filter(params: dict[str, str]) -> Filter:
+    outcome, model = params.get("outcome", ""), params.get("model", "")
+    if outcome and outcome not in NAMES:
+        raise ValidationError({"outcome": f"{outcome[:64]!r} is not one of {', '.join(NAMES)}."})
+    if "\0" in model or len(model) > MAX_NAME:
+        raise ValidationError({"model": f"A name of at most {MAX_NAME} characters."})
+    return Filter(model, _number(params, "key", 10**18), outcome)
+
+
+def _window(params: dict[str, str]) -> Window:
+    end = moment(params, "end")
+    start = moment(params, "start") or (end or timezone.now()) - USUAL
+    if end is not None and start >= end:
+        raise ValidationError({"end": f"{shown(end)} is not after the start, {shown(start)}."})
+    return start, end
+
+
+def _before(params: dict[str, str]) -> Mark | None:
+    text = params.get("before")
+    mark = mark_of(text) if text else None
+    if text and mark is None:
+        raise ValidationError({"before": "It is what `next` has, and nothing else."})
+    return mark
+
+
+def _size(params: dict[str, str]) -> int:
+    return min(_number(params, "limit", 10**9) or SIZE, MOST)
+
+
+def _number(params: dict[str, Any], name: str, below: int) -> int | None:
+    text = params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19 and 0 < int(text) < below):
+        raise ValidationError({name: f"{text[:64]!r} is not a positive integer."})
+    return int(text)

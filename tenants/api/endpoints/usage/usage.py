@@ -1,0 +1,164 @@
+"""What a tenant used and what it cost, summed from the sums of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.http import StreamingHttpResponse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.generics import GenericAPIView
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from tenants.api.filters import UsageFilter
+from tenants.api.periods import Bucket, Question, shown
+from tenants.api.permissions import TenantView
+from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
+from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
+from tenants.billing.money import amount
+from tenants.models import UsageSum, User
+from tenants.models.usage.ledger import TOKENS, UsageSumQuerySet
+from tenants.permissions import Permission
+
+BUCKETS = {
+    name: Bucket(timedelta(days=longest), timedelta(days=30), since_midnight=True)
+    for name, longest in {"hour": 92, "day": 1100, "month": 3660, "all": 3660}.items()
+}
+GROUPS: Mapping[str, Sequence[str]] = {
+    "key": ["key", "key_name"],
+    "member": ["member"],
+    "adapter": ["adapter"],
+    "model": ["model"],
+    "base_model": ["base_model"],
+}
+"""What sums can be grouped by, and the columns that each gives."""
+USAGE = ["requests", *TOKENS]
+COST = ["requests", "cost", "currency"]
+
+Row = dict[str, Any]
+
+PARAMETERS = [
+    OpenApiParameter(
+        "bucket", str, enum=list(BUCKETS), default="day", description="In UTC; `all` is one sum."
+    ),
+    OpenApiParameter(
+        "by", str, description=f"What else to sum by, with commas between: {', '.join(GROUPS)}."
+    ),
+    OpenApiParameter(
+        "start", datetime, description="A whole hour; default: 30 days before the end."
+    ),
+    OpenApiParameter(
+        "end", datetime, description="A whole hour, which is not part of it; default: now."
+    ),
+]
+
+
+class Sums(TenantView, GenericAPIView[UsageSum]):
+    """Sums of a tenant's ledger in pages, or all of them as CSV."""
+
+    needs = {"list": Permission.READ_OWN_USAGE}
+    parameters = ["format", *(parameter.name for parameter in PARAMETERS)]
+    renderer_classes = [JSONRenderer, CsvRenderer]
+    queryset = UsageSum.objects.none()
+    filterset_class = UsageFilter
+    action = "list"
+    name = ""
+    figures: Sequence[str] = []
+
+    def get_queryset(self) -> models.QuerySet[UsageSum]:
+        return self.caller.usage()
+
+    def answer(self, request: Request) -> Response | StreamingHttpResponse:
+        asked = Question.read(request.query_params, BUCKETS, "day", GROUPS)
+        usage = self.filter_queryset(self.get_queryset())
+        assert isinstance(usage, UsageSumQuerySet)
+        by = [*([] if asked.bucket == "all" else [asked.bucket]), *asked.by]
+        # One row without any groups, for all of it is of one tenant.
+        rows = usage.sums(by or ["tenant"], asked.start, asked.end)
+        assert request.accepted_renderer is not None
+        if request.accepted_renderer.format == CsvRenderer.format:
+            return self._download(asked, rows)
+        page = self.paginate_queryset(rows)
+        assert page is not None
+        columns = ["start", *asked.columns, *self.figures]
+        return self.get_paginated_response(
+            [{name: row[name] for name in columns} for row in self._complete(asked, page)]
+        )
+
+    def _download(
+        self, asked: Question, rows: models.QuerySet[UsageSum, Row]
+    ) -> StreamingHttpResponse:
+        columns = ["start", *asked.columns, *self.figures]
+        period = f"{asked.start:%Y%m%dT%H}-{asked.end:%Y%m%dT%H}"
+        return download(
+            f"{self.name}-{self.caller.tenant}-{period}.csv",
+            columns,
+            ([row[name] for name in columns] for row in self._chunked(asked, rows)),
+        )
+
+    def _chunked(self, asked: Question, rows: models.QuerySet[UsageSum, Row]) -> Iterator[Row]:
+        """Completed a chunk at a time, from a cursor on the server."""
+        source = rows.iterator(chunk_size=CHUNK_ROWS)
+        while chunk := list(islice(source, CHUNK_ROWS)):
+            yield from self._complete(asked, chunk)
+
+    def _complete(self, asked: Question, rows: Iterable[Row]) -> list[Row]:
+        """The sums with everything that any column shows."""
+        rows = list(rows)
+        keys = {row["key"] for row in rows} if "key" in asked.by else set()
+        names = dict(self.caller.tenant.keys.filter(pk__in=keys).values_list("pk", "name"))
+        makers = User.objects.in_bulk({row["member"] for row in rows if "member" in row})
+        return [self._completed(asked, row, names, makers) for row in rows]
+
+    def _completed(
+        self, asked: Question, row: Row, names: Mapping[int, str], makers: Mapping[int, User]
+    ) -> Row:
+        made: Row = {
+            "start": shown(max(asked.start, row.get(asked.bucket, asked.start))),
+            "cost": amount(int(row["cost"])),
+            "currency": settings.CURRENCY,
+        }
+        if "key" in row:
+            made["key_name"] = names.get(row["key"])  # a key may be gone, its bill stays
+        if "member" in row:
+            maker = makers.get(row["member"])
+            made["member"] = maker.username if maker else None
+        if "adapter" in row:
+            made["adapter"] = row["adapter"] or None
+        return row | made
+
+
+class Usage(Sums):
+    name = "usage"
+    figures = USAGE
+    serializer_class = UsageLineSerializer
+
+    @extend_schema(
+        parameters=PARAMETERS,
+        responses={(200, "application/json"): UsageLineSerializer(many=True), (200, CSV): str},
+        operation_id="usage_list",
+    )
+    def get(self, request: Request) -> Response | StreamingHttpResponse:
+        """Requests and tokens, in pages or as CSV (`?format=csv`, `Accept: text/csv`)."""
+        return self.answer(request)
+
+
+class Costs(Sums):
+    name = "costs"
+    figures = COST
+    serializer_class = CostLineSerializer
+
+    @extend_schema(
+        parameters=PARAMETERS,
+        responses={(200, "application/json"): CostLineSerializer(many=True), (200, CSV): str},
+        operation_id="costs_list",
+    )
+    def get(self, request: Request) -> Response | StreamingHttpResponse:
+        """What it cost, exactly, in pages or as CSV (`?format=csv`, `Accept: text/csv`)."""
+        return self.answer(request)

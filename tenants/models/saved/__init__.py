@@ -1,0 +1,1 @@
+"""What a member keeps in the console: conversations, prompts, filters."""

@@ -1,0 +1,1 @@
+"""The ledger of what requests cost, and figures of what became of each."""

@@ -1,0 +1,244 @@
+"""What became of requests: figures by minute and by hour, and each request that was refused.
+
+Gateways add to it every few seconds (`tenants.directory.outcomes`), as they saw it: one that is
+killed takes its last seconds with it. Bills are the ledger's (`usage`).
+
+Figures of the same group add up, over any time: also times, which are counted by bucket
+(`inference.gateway.measuring.sums`). Percentiles are read from such sums, and never added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Func, Q, Sum, Value
+from django.db.models.functions import Coalesce
+
+from inference.gateway.measuring.sums import BUCKETS
+from tenants.models.accounts import Tenant
+from tenants.models.adapters import AdapterVersion
+from tenants.models.keys import ApiKey
+from tenants.models.usage.listed import Mark, Outcome, RequestQuerySet
+
+M = TypeVar("M", bound=models.Model, covariant=True)
+
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens")
+BY_OUTCOME = ("completed", "cancelled", "refused", "failed")
+"""How requests end, as metrics have it; their counts are figures of these names."""
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class FiguresQuerySet(models.QuerySet[M]):
+    def between(self, start: datetime, end: datetime) -> Self:
+        """Of minutes, or hours, that begin at `start` or later, and before `end`."""
+        return self.filter(at__gte=start, at__lt=end)
+
+    def figures(
+        self, *by: str, step: timedelta | None = None
+    ) -> models.QuerySet[M, dict[str, Any]]:
+        """One dict for each group that there is, in order: a column for each of `by` (fields, and
+        `start` with a `step`: the beginning of the time of that length), then COUNTS, `decode_s`,
+        a count of each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, of each bucket."""
+        found: models.QuerySet[Any, Any] = self.order_by()
+        if step is not None:
+            start = Func(Value(step), F("at"), Value(EPOCH), function="date_bin",
+                         output_field=models.DateTimeField())  # fmt: skip
+            found = found.annotate(start=start)
+        if not by:
+            by = ("everything",)
+            found = found.annotate(everything=Value(0))
+        groups: models.QuerySet[M, dict[str, Any]]
+        groups = found.values(*by).annotate(**_sums()).order_by(*by)
+        return groups
+
+
+def _sums() -> Mapping[str, Any]:
+    sums: dict[str, Any] = {name: Sum(name, default=0) for name in COUNTS}
+    sums["decode_s"] = Sum("decode_s", default=0.0)
+    for outcome in BY_OUTCOME:
+        sums[outcome] = Sum("requests", filter=Q(outcome=outcome), default=0)
+    for name in ("first_tokens", "totals"):
+        for at in range(BUCKETS):
+            sums[f"{name}{at}"] = Coalesce(Sum(f"{name}__{at}"), 0)
+    # Sums are named last: in an aggregate a name means the field, until a sum has it.
+    return dict(reversed(sums.items()))
+
+
+class Figures(models.Model):
+    """Of the requests that ended in one minute, or one hour, of UTC, with one outcome.
+
+    `code` is the finish reason or the error's code; the kind of a limit and its scope are those of
+    the limit that refused. `cost` is in pico-units, as gateways saw it. `decode_tokens` were
+    generated in `decode_s`, after the first one of each.
+    """
+
+    at = models.DateTimeField()
+    outcome = models.CharField(max_length=16)
+    code = models.CharField(max_length=64)
+    limit_kind = models.CharField(max_length=64)
+    limit_scope = models.CharField(max_length=16)
+    requests = models.BigIntegerField()
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    output_tokens = models.BigIntegerField()
+    cost = models.DecimalField(max_digits=38, decimal_places=0)
+    decode_tokens = models.BigIntegerField()
+    decode_s = models.FloatField()
+    first_tokens = ArrayField(models.BigIntegerField())
+    totals = ArrayField(models.BigIntegerField())
+
+    class Meta:
+        abstract = True
+
+
+WHAT = ["outcome", "code", "limit_kind", "limit_scope"]
+
+
+class Detail(Figures):
+    """Of one API key, and one adapter version: none where it is a base model's, or not known."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)
+    key = models.ForeignKey(
+        ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    version = models.ForeignKey(
+        AdapterVersion, models.DO_NOTHING, null=True, related_name="+", db_index=False,
+        db_constraint=False,
+    )  # fmt: skip
+    adapter = models.CharField(max_length=63)
+    base_model = models.CharField(max_length=255)
+
+    class Meta:
+        abstract = True
+
+
+WHOSE = ["tenant", "at", "key", "version", "adapter", "base_model"]
+
+
+class RequestMinute(Detail):
+    objects = FiguresQuerySet["RequestMinute"].as_manager()
+
+    class Meta:
+        ordering = ["tenant", "at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=[*WHOSE, *WHAT], nulls_distinct=False, name="request_minute_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.at:%Y-%m-%d %H:%M} {self.outcome}"
+
+
+class RequestHour(Detail):
+    objects = FiguresQuerySet["RequestHour"].as_manager()
+
+    class Meta:
+        ordering = ["tenant", "at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=[*WHOSE, *WHAT], nulls_distinct=False, name="request_hour_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.at:%Y-%m-%d %H}h {self.outcome}"
+
+
+class Total(Figures):
+    """Of a whole tenant; without one, of the whole installation."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+", db_index=False)
+
+    class Meta:
+        abstract = True
+
+
+class TotalMinute(Total):
+    objects = FiguresQuerySet["TotalMinute"].as_manager()
+
+    class Meta:
+        ordering = ["tenant", "at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "at", *WHAT], nulls_distinct=False, name="total_minute_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.at:%Y-%m-%d %H:%M} {self.outcome}"
+
+
+class TotalHour(Total):
+    objects = FiguresQuerySet["TotalHour"].as_manager()
+
+    class Meta:
+        ordering = ["tenant", "at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "at", *WHAT], nulls_distinct=False, name="total_hour_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.at:%Y-%m-%d %H}h {self.outcome}"
+
+
+class RefusedRequestQuerySet(RequestQuerySet["RefusedRequest"]):
+    def that(self, outcome: Outcome) -> Self:
+        """Those with this outcome."""
+        return self.filter(outcome=outcome.value)
+
+
+class RefusedRequest(models.Model):
+    """A request that was refused, or failed, with the error that its client got.
+
+    Of many alike in a minute some are kept (`inference.gateway.measuring.outcomes`); the figures
+    count all. One that an engine had is in the ledger as well, under the same id and start.
+    """
+
+    id = models.CharField(primary_key=True, max_length=64)
+    started_at = models.DateTimeField()
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="refused", db_index=False)
+    key = models.ForeignKey(
+        ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    version = models.ForeignKey(
+        AdapterVersion, models.DO_NOTHING, null=True, related_name="+", db_index=False,
+        db_constraint=False,
+    )  # fmt: skip
+    adapter = models.CharField(max_length=63)
+    base_model = models.CharField(max_length=255)
+    model = models.CharField(max_length=128)
+    """As its client wrote it; empty where that was not read."""
+    surface = models.CharField(max_length=16)
+    outcome = models.CharField(
+        max_length=16, choices=[("refused", "Refused"), ("failed", "Failed")]
+    )
+    status = models.PositiveSmallIntegerField()
+    """Of HTTP, as its error has it."""
+    code = models.CharField(max_length=64)
+    message = models.CharField(max_length=400)
+    limit_kind = models.CharField(max_length=64)
+    limit_scope = models.CharField(max_length=16)
+    total_s = models.FloatField()
+
+    objects = RefusedRequestQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-started_at"]
+        indexes = [
+            models.Index(fields=["tenant", "started_at"], name="refused_by_tenant"),
+            models.Index(fields=["started_at"], name="refused_by_start"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.started_at, self.id)
