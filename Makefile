@@ -42,8 +42,8 @@ clients: .venv/.ready-dev tests/clients/node_modules/.ready ## generated clients
 tests/clients/node_modules/.ready: tests/clients/package.json tests/clients/package-lock.json
 	@! command -v npm > /dev/null || { npm ci --prefix tests/clients --silent --no-audit --no-fund && touch $@; } || true
 
-# LlamaIndex wants an older openai than the others, so there are two environments.
-frameworks: .venv-clients/frameworks/.ready .venv-clients/llama-index/.ready tests/clients/node_modules/.ready ## what tests/stack/test_clients.py runs, in environments of their own
+# Some want an older openai than the others, so there are two environments.
+frameworks: .venv-clients/frameworks/.ready .venv-clients/older-openai/.ready tests/clients/node_modules/.ready ## what tests/stack/test_clients.py runs, in environments of their own
 
 .venv-clients/%/.ready: requirements/%.txt .venv/.ready-dev
 	.venv/bin/uv venv --quiet --clear --python $(PYTHON) $(@D)
@@ -108,7 +108,7 @@ lock: .venv/.ready-dev ## make requirements/*.txt anew (ARGS=--upgrade for newer
 	$(COMPILE) $(ARGS) pyproject.toml $(CPU) --extra dev -c requirements/cpu.txt \
 		$$(sed -nE 's/^([a-z0-9._-]+)==.*/--no-emit-package \1/p' requirements/cpu.txt) -o requirements/dev.txt
 
-	for name in frameworks llama-index; do \
+	for name in frameworks older-openai; do \
 		$(COMPILE) $(ARGS) tests/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
 
 sbom: .venv/.ready-dev ## write what Lorikeet is made of to dist/ (CycloneDX)

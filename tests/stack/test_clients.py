@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.stack, pytest.mark.clients]
 
 SCRIPTS = ROOT / "tests" / "clients" / "frameworks"
 SUPPORT = TENANTS[0]
+OLDER = {"with_instructor", "with_llama_index"}
+"""Those that want an older openai than the others."""
 LIMIT_S = 300
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -37,7 +39,7 @@ def interpreter(script: Path) -> Path:
         if node is None or not modules.is_dir():
             pytest.skip("needs Node.js, and `make frameworks`")
         return Path(node)
-    name = "llama-index" if script.stem == "with_llama_index" else "frameworks"
+    name = "older-openai" if script.stem in OLDER else "frameworks"
     python = ROOT / ".venv-clients" / name / "bin" / "python"
     if not python.exists():
         pytest.skip("needs `make frameworks`")
