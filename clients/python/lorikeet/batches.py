@@ -149,7 +149,7 @@ def show_(batch: Id, as_json: AsJson = False) -> None:
         "failed": failed,
         "tokens": found["usage"]["total_tokens"],
         **{name.removesuffix("_at"): _at(found[name]) for name in times},
-        **(found["metadata"] or {}),
+        **{f"metadata.{name}": value for name, value in (found["metadata"] or {}).items()},
     }
     show(found, as_json=as_json, columns=["", ""], rows=facts.items())
     if not as_json:
