@@ -14,9 +14,9 @@ import pytest
 from django.db import connections
 from pytest_django import Settings
 
-from inference.gateway.exchange import Receive, Scope, Send
 from inference.link.wire import Usage
 from lorikeet import batches, files
+from tenants.adapters.uploads.guard import Receive, Scope, Send
 from tenants.batches import leases
 from tenants.batches.leases import Result
 from tenants.batches.states import Status
