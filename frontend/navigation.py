@@ -42,6 +42,7 @@ TENANT = (
     Entry("limits", "Limits", P.READ_LIMITS, "gauge", ACCESS),
     Entry("members", "Members", P.READ_MEMBERS, "users", ACCESS),
     Entry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
+    Entry("content", "Stored prompts", P.READ_TENANT, "archive", ACCESS),
     Entry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
 )
 OPERATOR = (
@@ -71,6 +72,7 @@ GO = {
     "members": "m",
     "engines": "e",
     "notifications": "n",
+    "content": "y",
     "audit": "h",
     "operate": "i",
     "operate_tenants": "t",

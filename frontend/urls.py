@@ -8,6 +8,7 @@ from frontend.sign_in.single_sign_on import callback
 from frontend.views import (
     audit,
     batches,
+    content,
     engines,
     find,
     home,
@@ -189,6 +190,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/views", views.save, name="requests-save-view"),
                 path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
+                path("requests/<str:request_id>/content", request.content, name="requests-content"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("batches", batches.batches, name="batches"),
                 path("batches/<str:batch_id>", batches.batch, name="batches-one"),
@@ -199,6 +201,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     name="batches-download",
                 ),
                 path("engines", engines.engines, name="engines"),
+                path("content", content.content, name="content"),
+                path("content/destroy", content.destroy, name="content-destroy"),
+                path(
+                    "content/<int:pk>/confirmation",
+                    content.confirmation,
+                    name="content-confirmation",
+                ),
                 path("notifications", notifications.notifications, name="notifications"),
                 path("notifications/mail", notifications.choose_mails, name="notifications-mail"),
                 path(

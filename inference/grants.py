@@ -82,6 +82,8 @@ class Grant:
     lane: str = "interactive"
     key: str = ""
     """The key's prefix, by which people know it; for logs."""
+    keeps_content: bool = False
+    """Whether its tenant keeps prompts and answers, and the key does not say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,18 @@ class ConversationChanged(Refused):
     code = "conversation_changed"
 
 
+class ContentUnavailable(Refused):
+    """This installation has no key (CONTENT_KEY) to encrypt content by: ask its operator."""
+
+    code = "content_unavailable"
+
+
+class NoContentKey(Refused):
+    """There is no key to destroy: nothing is kept."""
+
+    code = "no_content_key"
+
+
 class TooManyTargets(Refused):
     """There are as many webhooks as there may be: remove some first."""
 

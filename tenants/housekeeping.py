@@ -19,12 +19,15 @@ from tenants.models import (
     RefusedRequest,
     RequestHour,
     RequestMinute,
+    StoredContent,
     TotalHour,
     TotalMinute,
 )
 
 app: procrastinate.App = django_app
 
+BATCH = 1000
+"""Rows that are deleted at a time where each has much in it."""
 MINUTES_KEPT = timedelta(days=2)
 """Figures by the minute are for what happens now: two hours are looked at."""
 
@@ -43,6 +46,7 @@ def keep_house(timestamp: int) -> None:
     forget_sessions()
     forget_invitations()
     forget_requests()
+    forget_content()
     forget_engine_hours()
 
 
@@ -89,6 +93,12 @@ def forget_requests() -> None:
         hourly.objects.filter(at__lt=hours).delete()
     refused = now - timedelta(days=settings.REFUSED_REQUESTS_DAYS)
     RefusedRequest.objects.filter(started_at__lt=refused).delete()
+
+
+def forget_content() -> None:
+    """Prompts and answers whose days are over, or whose tenant's key was destroyed."""
+    while over := list(StoredContent.objects.over().values_list("pk", flat=True)[:BATCH]):
+        StoredContent.objects.filter(pk__in=over).delete()
 
 
 def forget_engine_hours() -> None:

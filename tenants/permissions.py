@@ -47,6 +47,9 @@ class Permission(Enum):
     USE_PLAYGROUND = "use the playground"
     GET_NOTIFICATIONS = "get notifications"
     EDIT_WEBHOOKS = "change webhooks"
+    READ_CONTENT = "read stored prompts and answers"
+    EDIT_CONTENT = "choose whether prompts and answers are stored"
+    DESTROY_CONTENT = "destroy stored prompts and answers"
     USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
@@ -77,11 +80,16 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
     P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
+    P.READ_CONTENT: (Role.ADMIN, frozenset()),
+    P.EDIT_CONTENT: (Role.ADMIN, ADMIN),  # keys may only shorten it
+    P.DESTROY_CONTENT: (Role.ADMIN, frozenset()),
     P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # who may make such a key
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
 }
+OF_MEMBERS = frozenset({P.READ_CONTENT, P.EDIT_CONTENT, P.DESTROY_CONTENT})
+"""What operators may not, unless they are members."""
 KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
     Role.OWNER: ANY_SCOPE,
     Role.ADMIN: ANY_SCOPE,
@@ -101,7 +109,8 @@ class NotPermitted(PermissionDenied):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, about which tenant: a key, a member, or an operator (who may do all)."""
+    """Who asks, about which tenant: a key, a member, or an operator, who may do all but what is
+    OF_MEMBERS."""
 
     tenant: Tenant
     key: ApiKey | None = None
@@ -132,7 +141,7 @@ class Caller:
         role, scopes = TABLE[permission]
         if self.key is not None:
             return not scopes.isdisjoint(self.key.scopes)
-        if self.operator:
+        if self.operator and permission not in OF_MEMBERS:
             return True
         if role is None or self.role is None:
             return False

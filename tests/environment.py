@@ -40,5 +40,6 @@ os.environ |= {
     "WORKER_TOKEN": secrets.token_urlsafe(32),
     "INTERNAL_TOKEN": secrets.token_urlsafe(32),
     "RECEIPT_KEY": secrets.token_urlsafe(32),
+    "CONTENT_KEY": secrets.token_urlsafe(32),
     "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(POSTGRES),
 }

@@ -42,11 +42,11 @@ class Package:
 SPRITE = "icons.svg"
 LANGUAGES = ("bash", "javascript", "json", "python", "sql", "xml")
 ICONS = (
-    "arrow-down", "arrow-left", "arrow-up", "bell", "book-open", "bookmark", "box", "building-2",
-    "chart-column", "check", "chevron-down", "chevrons-up-down", "code", "download", "file-text",
-    "gauge", "house", "key-round", "layers", "list", "menu", "message-circle", "plus", "search",
-    "server", "shield-alert", "sliders-horizontal", "tag", "triangle-alert", "user-cog", "users",
-    "x",
+    "archive", "arrow-down", "arrow-left", "arrow-up", "bell", "book-open", "bookmark", "box",
+    "building-2", "chart-column", "check", "chevron-down", "chevrons-up-down", "code", "download",
+    "file-text", "gauge", "house", "key-round", "layers", "list", "menu", "message-circle", "plus",
+    "search", "server", "shield-alert", "sliders-horizontal", "tag", "triangle-alert", "user-cog",
+    "users", "x",
 )  # fmt: skip
 PACKAGES = [
     Package("htmx.org", "2.0.11", {"dist/htmx.min.js": "htmx.js"}),

@@ -41,8 +41,11 @@ KINDS = {
     "revision": "revision",
     "rollout": "rollout",
     "turn": "turn in a rollout",
+    "webhook": "webhook",
+    "content": "stored prompt",
+    "content key": "key of stored prompts",
 }
-ACTIONS = ("created", "changed", "deleted", "viewed")
+ACTIONS = ("created", "changed", "deleted", "viewed", "read")
 COLUMNS = (
     "id", "at", "actor_kind", "actor_id", "actor_name", "address", "request_id", "action", "kind",
     "name", "object_id", "before", "after",

@@ -109,6 +109,9 @@ class KeyForm(forms.Form):
         ]
     )
     expires = forms.ChoiceField(choices=list(LIFETIMES.items()), required=False)
+    keeps_nothing = forms.BooleanField(
+        required=False, label="Never store its prompts and answers, whatever the tenant stores"
+    )
 
     def __init__(self, caller: Caller, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -127,6 +130,7 @@ class KeyForm(forms.Form):
             scopes=given["scopes"],
             allowed_models=given["models"] or None,
             lane=given["lane"],
+            keeps_nothing=given["keeps_nothing"],
             expires_at=timezone.now() + timedelta(days=int(days)) if days else None,
             created_by=caller.user,
         )

@@ -59,7 +59,7 @@ class Dispatcher:
         engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
         self.records = Records(hub.measures, hub.outcomes, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
-        self._prompts = PromptLengths()
+        self._prompts, self._contents = PromptLengths(), hub.contents
         self.timeout_s, self._grace_s = timeout_s, grace_s
 
     @asynccontextmanager
@@ -84,8 +84,15 @@ class Dispatcher:
             InferenceError: it is refused; nothing stays reserved.
         """
         body_bytes = len(call.body)
+        capture = self._contents.begin(id, grant, call.operation.name, call.body)
         keeping = Keeping(self._grace_s if adoptable else 0.0, label)
-        stream = await self._admit(id, grant, call, watch, keeping, trace, line)
+        try:
+            stream = await self._admit(id, grant, call, watch, keeping, trace, line)
+        except BaseException:
+            if capture is not None:
+                capture.drop()
+            raise
+        stream.take_up(capture)
         try:
             yield stream
         finally:
@@ -132,6 +139,7 @@ class Dispatcher:
             found = known
         order = await self._adopted(found, grant, call, watch, trace)
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
+        stream.take_up(self._contents.begin(stream.id, grant, call.operation.name, call.body))
         try:
             yield stream
         finally:

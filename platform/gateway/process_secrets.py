@@ -32,6 +32,8 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "REDIS_URL",
         "KEY_PEPPER",
         "DISPATCH_KEY",
+        "CONTENT_KEY",
+        "CONTENT_KEY_PREVIOUS",
         "WORKER_TOKEN",
         "ENGINE_TOKEN",
         "INTERNAL_TOKEN",
@@ -45,6 +47,8 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
             "KEY_PEPPER",
             "INTERNAL_TOKEN",
             "RECEIPT_KEY",
+            "CONTENT_KEY",
+            "CONTENT_KEY_PREVIOUS",
             "OIDC_CLIENT_SECRET",
             "EMAIL_HOST_PASSWORD",
         }

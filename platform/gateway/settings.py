@@ -41,6 +41,15 @@ if "INTERNAL_TOKEN" in _OWN:
 if "METRICS_TOKEN" in _OWN:
     METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
     """What Prometheus shows to read /metrics; nobody may where it is not set."""
+if "CONTENT_KEY" in _OWN:
+    CONTENT_KEY = environ.secret("CONTENT_KEY") if environ.text("CONTENT_KEY", "") else ""
+    """Master key by which tenants' keys of kept prompts and answers are encrypted; where it is not
+    set nobody can have any kept."""
+if "CONTENT_KEY_PREVIOUS" in _OWN:
+    CONTENT_KEY_PREVIOUS = (
+        environ.secret("CONTENT_KEY_PREVIOUS") if environ.text("CONTENT_KEY_PREVIOUS", "") else ""
+    )
+    """The one before, while it is changed: what it encrypted can be read."""
 if "RECEIPT_KEY" in _OWN:
     RECEIPT_KEY = environ.secret("RECEIPT_KEY")
     """Seed of the Ed25519 key that signs usage receipts."""

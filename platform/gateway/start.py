@@ -16,7 +16,7 @@ from inference.environ import BadSetting
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = (
     "SECRET_KEY", "KEY_PEPPER", "DISPATCH_KEY", "WORKER_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY",
-    "METRICS_TOKEN",
+    "CONTENT_KEY", "METRICS_TOKEN",
 )  # fmt: skip
 PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""

@@ -200,8 +200,8 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "prefix", "scopes", "models", "lane", "expires_at", "last_used_at",
-            "created_by", "created_at", "revoked_at",
+            "id", "name", "prefix", "scopes", "models", "lane", "keeps_nothing", "expires_at",
+            "last_used_at", "created_by", "created_at", "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["prefix", "last_used_at", "created_at", "revoked_at"]
 
@@ -229,7 +229,8 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
 
 
 def _limits(key: Any) -> dict[str, Any]:
-    return {"allowed_models": key.allowed_models, "expires_at": key.expires_at} if key else {}
+    names = ("allowed_models", "expires_at", "keeps_nothing")
+    return {name: getattr(key, name) for name in names} if key else {}
 
 
 def _require_within(key: ApiKey, attrs: dict[str, Any]) -> None:
@@ -240,6 +241,8 @@ def _require_within(key: ApiKey, attrs: dict[str, Any]) -> None:
     if key.expires_at is not None and (expires_at is None or expires_at > key.expires_at):
         latest = key.expires_at.isoformat()
         raise ValidationError({"expires_at": f"Not later than this key's own: {latest}."})
+    if key.keeps_nothing and not attrs.get("keeps_nothing"):
+        raise ValidationError({"keeps_nothing": "This key keeps nothing, nor do those it makes."})
 
 
 class NewKeySerializer(KeySerializer):

@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
+from tenants.api.endpoints.content import Content, ContentKeys
 from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.fleet.engines import BaseModels, Engines
 from tenants.api.endpoints.fleet.rollouts import Revisions, Rollouts, Turns
@@ -95,6 +96,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("quarantine/<int:pk>", Quarantine.as_view(READ)),
     path("quarantine/<int:pk>/bill", Quarantine.as_view({"post": "bill"})),
     path("quarantine/<int:pk>/dismiss", Quarantine.as_view({"post": "dismiss"})),
+    path("content", Content.as_view(READ | EDIT)),
+    path("content/keys", ContentKeys.as_view(LIST)),
+    path("content/destroy", ContentKeys.as_view({"post": "destroy_all"})),
     path("webhooks", Webhooks.as_view(LIST | CREATE)),
     path("webhooks/<int:pk>", Webhooks.as_view(READ | DELETE)),
     path("webhooks/<int:pk>/rotate", Webhooks.as_view({"post": "rotate"})),

@@ -202,12 +202,16 @@ class Signer:
         seed = HKDF(hashes.SHA256(), 32, salt=None, info=INFO).derive(secret.encode())
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public_key = PublicKey(self._key.public_key().public_bytes_raw())
-        self._header = {"typ": TYPE, "kid": self.public_key.id}
 
     def sign(self, receipt: Mapping[str, Any]) -> dict[str, Any]:
         """The receipt with its signature, as it is given out."""
-        jws = PyJWS().encode(canonical(receipt), self._key, ALGORITHM, headers=self._header)
+        jws = self.jws(TYPE, receipt)
         return {"object": "usage.receipt", "receipt": dict(receipt), "jws": jws}
+
+    def jws(self, type: str, said: Mapping[str, Any]) -> str:
+        """A JWS of what is said, of a type that no other kind of what this key signs has."""
+        headers = {"typ": type, "kid": self.public_key.id}
+        return PyJWS().encode(canonical(said), self._key, ALGORITHM, headers=headers)
 
 
 _signer = lru_cache(maxsize=1)(Signer)

@@ -5,6 +5,7 @@ from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, S
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.batches import Batch, BatchLine
+from tenants.models.content import ContentKey, StoredContent
 from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
 from tenants.models.fleet.engine_hours import EngineHour
 from tenants.models.fleet.engines import EngineCredential
@@ -51,6 +52,7 @@ __all__ = [
     "BaseModel",
     "Batch",
     "BatchLine",
+    "ContentKey",
     "Conversation",
     "Delivery",
     "EngineCredential",
@@ -83,6 +85,7 @@ __all__ = [
     "Scope",
     "Standing",
     "State",
+    "StoredContent",
     "StoredFile",
     "SupersededAttempt",
     "Target",

@@ -14,6 +14,7 @@ from tenants.errors import LastOperator, LastOwner
 from tenants.naming import ACTIVE, ISOLATION_TENANTS, cache_salt
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
+MAX_CONTENT_DAYS = 30
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Shares of an engine; the bounds keep virtual token counters within exact floats."""
 
@@ -87,6 +88,8 @@ class Tenant(models.Model):
         help_text="Adapter versions that it may keep; empty: the platform's default.",
     )
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
+    content_days = models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)
+    """For how long prompts and answers are kept; 0: they are not (`tenants.content`)."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TenantQuerySet.as_manager()
@@ -101,6 +104,9 @@ class Tenant(models.Model):
             models.CheckConstraint(
                 condition=Q(weight__gte=MIN_WEIGHT, weight__lte=MAX_WEIGHT),
                 name="tenant_weight_in_bounds",
+            ),
+            models.CheckConstraint(
+                condition=Q(content_days__lte=MAX_CONTENT_DAYS), name="tenant_content_days"
             ),
         ]
 

@@ -80,7 +80,9 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
             found |= Q(actor_kind=kind)
         return self.filter(found)
 
-    def note(self, actor: Actor, tenant: Tenant, action: str, name: str) -> AuditEntry:
+    def note(
+        self, actor: Actor, tenant: Tenant, action: str, name: str, kind: str = "tenant"
+    ) -> AuditEntry:
         """Write what is no change, such as an operator who looks into a tenant."""
         return self.create(
             tenant=tenant,
@@ -90,7 +92,7 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
             address=actor.address,
             request_id=actor.request_id,
             action=action,
-            kind="tenant",
+            kind=kind,
             name=name,
             object_id=tenant.pk,
         )

@@ -55,6 +55,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         allowed_models: Collection[str] | None = None,
         expires_at: datetime | None = None,
         lane: str = Lane.INTERACTIVE,
+        keeps_nothing: bool = False,
         created_by: User | None = None,
         origin_id: int | None = None,
     ) -> tuple[ApiKey, str]:
@@ -66,6 +67,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
             allowed_models=None if allowed_models is None else sorted(allowed_models),
             expires_at=expires_at,
             lane=lane,
+            keeps_nothing=keeps_nothing,
             created_by=created_by,
             origin_id=origin_id,
         )
@@ -137,6 +139,11 @@ class ApiKey(models.Model):
         choices=Lane,
         default=Lane.INTERACTIVE,
         help_text="Requests of a batch key wait behind interactive ones.",
+    )
+    keeps_nothing = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Its prompts and answers are not kept, whatever the tenant keeps.",
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, editable=False)
@@ -226,6 +233,7 @@ class ApiKey(models.Model):
                 scopes=self.scopes,
                 allowed_models=self.allowed_models,
                 lane=self.lane,
+                keeps_nothing=self.keeps_nothing,
                 expires_at=self.expires_at,
                 created_by=by,
                 origin_id=self.counted_as,

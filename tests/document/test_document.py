@@ -56,7 +56,7 @@ def _references(part: Any) -> Any:
 
 
 KEY = b'{"id":1,"name":"k","prefix":"lk_a","scopes":["admin"],"models":null,"lane":"batch",' \
-      b'"expires_at":null,"last_used_at":null,"created_by":null,' \
+      b'"keeps_nothing":false,"expires_at":null,"last_used_at":null,"created_by":null,' \
       b'"created_at":"2026-05-01T12:00:00Z","revoked_at":null}'  # fmt: skip
 JSON, PROBLEM = "application/json", "application/problem+json"
 FAULT = b'{"type":"about:blank","title":"T","status":404,"detail":"d","code":"not_found"}'

@@ -40,13 +40,14 @@ PASSING = frozenset(
         "console",
         "join",
         "invitation",
+        "content-confirmation",
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",
     }
 )
 """Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
-engine, a conversation of one's own."""
+engine, a conversation of one's own, a key that was destroyed."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
 """What else it takes to open these addresses of what others made."""
 ACCOUNT = {

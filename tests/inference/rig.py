@@ -71,6 +71,8 @@ class Keys:
         """Of every adapter."""
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
         self.revoked: set[str] = set()
+        self.keeping: set[str] = set()
+        """Tenants that keep what they ask and are answered."""
         self.lookups: Counter[str] = Counter()
         """Of `key` and of `model`."""
 
@@ -81,7 +83,10 @@ class Keys:
             raise InvalidApiKey
         id, weight = len(tenant), self.weights.get(tenant, 1.0)
         scopes = frozenset({scope or "inference"})
-        return Grant(id, id, tenant, scopes, None, weight, f"salt-{tenant}", key=f"of-{tenant}")
+        return Grant(
+            id, id, tenant, scopes, None, weight, f"salt-{tenant}", key=f"of-{tenant}",
+            keeps_content=tenant in self.keeping,
+        )  # fmt: skip
 
     async def resolve(self, grant: Grant, name: str) -> Target:
         self.lookups["model"] += 1

@@ -14,12 +14,14 @@ STOP_S = 120.0
 
 
 @contextmanager
-def another_engine(stack: Stack, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A synthetic engine of the demo's pool runs inside; `options` make it another revision."""
+def another_engine(
+    stack: Stack, name: str, *options: str, engine: str = "synthetic"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """An engine of the demo's pool runs inside; `options` make it another revision."""
     made = stack.manage("engine_credential", "make", name, "--pool", demo.MODEL_NAME)
     assert made.returncode == 0, made.stderr
     command = [
-        sys.executable, str(ROOT / "manage.py"), "engine", "--engine", "synthetic", "--id", name,
+        sys.executable, str(ROOT / "manage.py"), "engine", "--engine", engine, "--id", name,
         "--model", str(demo.BASE), "--served-name", demo.MODEL_NAME,
         "--gateway", ",".join(stack.urls), "--cache-dir", str(stack.var / "cache" / name),
         "--journal-dir", str(stack.var / "journal" / name), "--drain", "1", *options,

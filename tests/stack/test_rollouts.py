@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
-from demo import MODEL_NAME, TENANTS
-from tests.stack.asking import CHAT, ask, until
+from demo import TENANTS
+from tests.stack.asking import until
 from tests.stack.engines import another_engine
 from tests.stack.furnished import SETTINGS, furnished
+from tests.stack.rolling import FIRST, answered_by, api, revisions
 from tests.stack.running import Stack, signed_in, up
 
 pytestmark = pytest.mark.stack
 
-FIRST, SECOND, SLOW = "engine-1", "second", "slow"
+SECOND, SLOW = "second", "slow"
 NEWER = ("--max-lora-rank", "32")
 SLOWER = ("--max-lora-rank", "64", "--tokens-per-second", "2")
 """Slow enough for the guard of first tokens, and another revision."""
@@ -38,41 +37,6 @@ def operator(stack: Stack) -> Iterator[httpx.Client]:
         yield client
 
 
-def api(operator: httpx.Client, method: str, path: str, body: Any = None) -> Any:
-    answer = operator.request(method, f"/api/v1/{path}", json=body)
-    assert answer.is_success, answer.text
-    return answer.json()
-
-
-def revisions(operator: httpx.Client, **known: Any) -> list[dict[str, Any]]:
-    rows = api(operator, "GET", "revisions")["results"]
-    return [row for row in rows if known.items() <= row.items()]
-
-
-def answered_by(stack: Stack, operator: httpx.Client, times: int = 1) -> dict[str, set[str]]:
-    """Which engines answered each of the demo's tenants: its adapter and the base model."""
-    asked: dict[str, str] = {}
-    for tenant in TENANTS:
-        with stack.client(stack.key(tenant.slug)) as client:
-            for model in (tenant.adapter, MODEL_NAME) * times:
-                answer = client.post(CHAT, json=ask(model, max_tokens=2))
-                assert answer.status_code == 200, answer.text
-                asked[answer.headers["x-request-id"].removeprefix("req_")] = tenant.slug
-    engines = engines_of(stack, set(asked))
-    found: dict[str, set[str]] = {tenant.slug: set() for tenant in TENANTS}
-    for id, slug in asked.items():
-        found[slug].add(engines[id])
-    return found
-
-
-def engines_of(stack: Stack, ids: set[str]) -> dict[str, str]:
-    """As the ledger has them."""
-    query = "SELECT id, engine_id FROM tenants_usageevent WHERE id = ANY(%s)"
-    with psycopg.connect(stack.database_url, autocommit=True) as ledger:
-        until(lambda: ledger.execute(query, [list(ids)]).rowcount == len(ids))
-        return dict(ledger.execute(query, [list(ids)]).fetchall())
-
-
 def test_tenants_move_by_weight_after_their_adapters_were_tried(
     stack: Stack, operator: httpx.Client
 ) -> None:
@@ -80,7 +44,7 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
     with another_engine(stack, SECOND, *NEWER):
         until(lambda: revisions(operator, standing="waiting", engines=1))
         (new,) = revisions(operator, standing="waiting")
-        assert answered_by(stack, operator) == everywhere, "it waits for its rollout"
+        assert answered_by(stack) == everywhere, "it waits for its rollout"
         assert new["tried"] == 0
 
         plan = {"steps": [1, 100], "step_s": 1, "min_requests": 1, "max_ttft_ratio": None}
@@ -90,7 +54,7 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
         assert api(operator, "PUT", f"{path}/tenants/{first}", {"turn": "first"})["turn"] == "first"
 
         def moved() -> bool:
-            return bool(answered_by(stack, operator)[first] == {SECOND})
+            return bool(answered_by(stack)[first] == {SECOND})
 
         until(moved)
         (now,) = revisions(operator, id=new["id"])
@@ -99,22 +63,22 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
         def at_weight(weight: int) -> bool:
             told = api(operator, "GET", path)
             assert told["state"] in ("running", "finished"), told
-            answered_by(stack, operator)  # so that there is something to watch
+            answered_by(stack)  # so that there is something to watch
             return bool(told["weight"] >= weight)
 
         until(lambda: at_weight(1))
         until(lambda: at_weight(100))
         until(lambda: at_weight(100) and api(operator, "GET", path)["state"] == "finished")
-        assert answered_by(stack, operator) == {tenant.slug: {SECOND} for tenant in TENANTS}
+        assert answered_by(stack) == {tenant.slug: {SECOND} for tenant in TENANTS}
         (now,) = revisions(operator, standing="serving")
         assert now["id"] == new["id"] and now["tried"] >= len(TENANTS)
         checks = api(operator, "GET", path)["needs_isolation"]
         assert checks, "and isolation was checked on it at each weight"
-    until(lambda: answered_by(stack, operator) == everywhere)
+    until(lambda: answered_by(stack) == everywhere)
 
 
 def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.Client) -> None:
-    answered_by(stack, operator, times=5)  # what is usual
+    answered_by(stack, times=5)  # what is usual
     with another_engine(stack, SLOW, *SLOWER):
         until(lambda: revisions(operator, standing="waiting", max_lora_rank=64, engines=1))
         (new,) = revisions(operator, max_lora_rank=64)
@@ -127,7 +91,7 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
         engines: Counter[str] = Counter()
 
         def rolled_back() -> bool:
-            for names in answered_by(stack, operator).values():
+            for names in answered_by(stack).values():
                 engines.update(names)
             return bool(api(operator, "GET", path)["state"] == "rolled back")
 
@@ -136,7 +100,7 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
         assert "First tokens take" in api(operator, "GET", path)["reason"]
         (new,) = revisions(operator, max_lora_rank=64)
         assert new["standing"] == "withdrawn"
-        until(lambda: SLOW not in set().union(*answered_by(stack, operator).values()))
+        until(lambda: SLOW not in set().union(*answered_by(stack).values()))
 
 
 def test_other_engines_in_place_of_all_need_no_rollout(tmp_path: Path) -> None:
@@ -151,4 +115,4 @@ def test_other_engines_in_place_of_all_need_no_rollout(tmp_path: Path) -> None:
         until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))
         (new,) = revisions(operator, engines=1)
         assert (new["max_lora_rank"], new["standing"]) == (32, "waiting")
-        assert answered_by(second, operator) == {tenant.slug: {FIRST} for tenant in TENANTS}
+        assert answered_by(second) == {tenant.slug: {FIRST} for tenant in TENANTS}

@@ -37,6 +37,7 @@ async function open(link) {
   if (!html) return location.assign(link.href); // signed out, gone, or not to be reached: it says so
   const inside = drawer.contains(document.activeElement);
   drawer.innerHTML = html;
+  htmx.process(drawer);
   drawer.scrollTop = 0;
   mark(link.closest("tr"));
   if (drawer.open) {
@@ -115,7 +116,8 @@ addEventListener("popstate", (event) => {
 form?.addEventListener("htmx:configRequest", ({ detail }) => {
   for (const [name, value] of [...detail.formData]) if (!value) detail.formData.delete(name);
 });
-document.addEventListener("htmx:afterSettle", () => {
+document.addEventListener("htmx:afterSettle", ({ target }) => {
+  if (drawer.contains(target)) return; // a part of the request that is open
   history.replaceState(null, "", list = here()); // else htmx would load the page anew on the way back
   if (drawer.open) mark(currentLink()?.closest("tr"));
   followTail();

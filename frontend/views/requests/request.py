@@ -1,4 +1,5 @@
-"""One request: its timeline, cost and receipt, or why it was refused. Never its content."""
+"""One request: its timeline, cost and receipt, or why it was refused; and what was asked and
+answered, where that is stored."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
-from django.views.decorators.http import require_GET
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
 from django.views.decorators.vary import vary_on_headers
 
 from frontend.causes import cause, remedy
@@ -19,9 +21,11 @@ from frontend.pages import tenant_page
 from frontend.views.requests.requests import look_of
 from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
+from tenants.content import reading
 from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
-from tenants.models import ApiKey, RefusedRequest, SupersededAttempt, UsageEvent
+from tenants.models import ApiKey, AuditEntry, RefusedRequest, SupersededAttempt, UsageEvent
+from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
 SCALE = 1000
@@ -62,24 +66,55 @@ class Charge:
 @tenant_page(Permission.READ_OWN_USAGE)
 def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """The whole page, or for htmx the content of the drawer."""
+    return _page(request, caller, request_id, {})
+
+
+@require_POST
+@never_cache
+@vary_on_headers("HX-Request")
+@tenant_page(Permission.READ_CONTENT)
+def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
+    """What was asked and answered, where it is stored; the audit log says who looked."""
+    event = find(caller, request_id)
+    error = None if event else caller.refused().named(request_id).first()
+    found = event or error
+    if found is None or not reading.is_kept(caller.tenant, found.pk):
+        raise Http404
+    actor = actor_of(request)
+    assert actor is not None
+    AuditEntry.objects.note(actor, caller.tenant, "read", f"req_{found.pk}", kind="content")
+    exchange = reading.read(caller.tenant, found.pk)
+    shown = {"exchange": exchange, "unreadable": exchange is None}
+    if "HX-Request" in request.headers:
+        return render(request, "request_content.html", {"caller": caller, **shown})
+    return _page(request, caller, request_id, shown)
+
+
+def _page(
+    request: HttpRequest, caller: Caller, request_id: str, shown: dict[str, Any]
+) -> HttpResponse:
     error = caller.refused().select_related("version__adapter").named(request_id).first()
     event = find(caller, request_id)
     if event is None and error is None:
         raise Http404
     limit = error and limit_words(error.limit_kind, error.limit_scope)
-    context: dict[str, Any] = {"error": error, "limit": limit}
-    shown = event or error
-    assert shown is not None
-    entry = Entry(shown, error)
-    context |= {"entry": entry, "look": look_of(entry), "id": shown.id}
+    context: dict[str, Any] = {"error": error, "limit": limit, **shown}
+    found = event or error
+    assert found is not None
+    entry = Entry(found, error)
+    context |= {"entry": entry, "look": look_of(entry), "id": found.id}
     if error is not None and limit:
         context["limits_url"] = limits_url(caller, error)
     if caller.may(Permission.USE_PLAYGROUND):
-        context["playground"] = playground_url(caller, shown)
+        context["playground"] = playground_url(caller, found)
     if event is not None:
         context |= context_of(caller, event) | {"body": "request_body.html"}
     elif error is not None:
         context |= refused_context(caller, error) | {"body": "refused_body.html"}
+    context |= {
+        "is_kept": reading.is_kept(caller.tenant, found.id),
+        "may_read": caller.may(Permission.READ_CONTENT),
+    }
     part = "HX-Request" in request.headers
     template: str = context["body"] if part else "request.html"
     return render(request, template, context | {"part": part})

@@ -23,6 +23,7 @@ from inference.errors import (
     InferenceError,
     Overloaded,
 )
+from inference.gateway.content import Contents
 from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
@@ -104,6 +105,8 @@ class Hub:
         self.outcomes = Outcomes(uncounted)
         self.stopped: set[int] = set()
         """Credentials of engines that ended on purpose, until somebody has noted that."""
+        self.contents = Contents()
+        """What its requests asked and were answered, of tenants that keep that."""
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""

@@ -16,11 +16,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
+from inference.gateway.content import Capture
 from inference.gateway.measuring.measures import OnEngine
 from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.leg import Leg
@@ -98,6 +100,8 @@ class Stream:
         self.held_s = 0.0
         self.trace = order.trace
         """Its span, if it is traced."""
+        self.capture: Capture | None = None
+        """Takes up its answer, where that is kept."""
         self.done: Done | None = None
         self.total_s: float | None = None
         """When it was done."""
@@ -130,6 +134,19 @@ class Stream:
             self._on_settled.append(callback)
         else:
             callback()
+
+    def take_up(self, capture: Capture | None) -> None:
+        """From its beginning on, what is said goes to the capture as well, if there is one."""
+        if capture is not None:
+            self.capture = capture
+            self.on_settled(partial(self._give_up, capture))
+
+    def _give_up(self, capture: Capture) -> None:
+        assert self.done is not None and self.total_s is not None
+        if self.elsewhere or self.done.finish_reason == GONE:  # another gateway's, or nobody's
+            capture.drop()
+        else:
+            capture.end(self.done, self.target.model, time.time() - self.total_s)
 
     async def read(self) -> Delta | Done:
         """The deltas since the last read as one; after them, how the request ended.
@@ -210,6 +227,8 @@ class Stream:
         delta = self.delivered.add(delta)
         if self.order is not None and not self.delivered.can_move:
             self.stay()
+        if self.capture is not None:
+            self.capture.add(delta)
         if self._cancelled is None:
             self._pending = delta if self._pending is None else self._pending.merged(delta)
             self._wake()

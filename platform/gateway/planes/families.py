@@ -216,6 +216,11 @@ def hub(hub: Hub) -> Families:
         "Requests that the console's history lacks: the database was away for too long.",
         value=hub.outcomes.dropped,
     )
+    yield CounterMetricFamily(
+        "lorikeet_content_dropped",
+        "Requests of which content was to be kept, and was not: there was no room, or no database.",
+        value=hub.contents.dropped,
+    )
 
 
 def ledger(ledger: Ledger) -> Families:

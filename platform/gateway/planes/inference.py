@@ -33,8 +33,8 @@ from frontend.sockets.gate import Gate, Origins
 from frontend.sockets.redeeming import PostgresRedeemer
 from frontend.sockets.tickets import Signer
 from gateway.edge.cors import Cors
+from gateway.planes import content, outcomes, traffic
 from gateway.planes import demand as demand_page
-from gateway.planes import outcomes, traffic
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
@@ -65,6 +65,7 @@ from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
+from tenants.content.store import PostgresContents
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.engines import KnownEngines
@@ -90,6 +91,7 @@ class Parts:
     limiter: StoreLimiter
     directory: PostgresDirectory
     answers: PostgresAnswers
+    contents: PostgresContents
     registry: Registry
     budgets: Database
     gate: Gate
@@ -154,6 +156,7 @@ class Parts:
             limiter=limiter,
             directory=directory,
             answers=PostgresAnswers(),
+            contents=PostgresContents(),
             registry=registry,
             budgets=budgets,
             gate=gate,
@@ -189,7 +192,7 @@ class Lifespan:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         parts = self._parts
-        for database in (parts.budgets, parts.registry):
+        for database in (parts.budgets, parts.registry, parts.contents):
             await database.open()
             stack.push_async_callback(database.close)
         if parts.tracer is not None:
@@ -206,11 +209,13 @@ class Lifespan:
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
         telling = parts.hub.outcomes, parts.registry, self._tell_refused
         stack.push_async_callback(outcomes.write, *telling)
+        stack.push_async_callback(content.write, parts.hub.contents, parts.contents)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),
             ("presence", partial(traffic.note_presence, parts.hub, parts.registry)),
             ("outcomes", partial(outcomes.keep, *telling)),
+            ("content", partial(content.keep, parts.hub.contents, parts.contents)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 

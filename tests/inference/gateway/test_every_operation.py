@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
+from inference.gateway.content import Kept
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
 from inference.operations.pooling.pooling import PoolingOperation
@@ -73,6 +75,22 @@ async def test_it_is_answered_and_billed_once(stack: Rig, operation: Operation) 
     assert stack.gateway.limits.settled == {entry.id: entry.usage}
     assert bool(entry.usage.prompt_tokens) == (operation not in INSTANT)
     assert bool(entry.usage.completion_tokens) == (operation in GENERATING)
+
+
+@ALL
+async def test_content_is_taken_up_of_who_keeps_it_and_of_nobody_else(
+    stack: Rig, operation: Operation
+) -> None:
+    stack.gateway.keys.keeping.add("acme")
+    answers = {key: await ask(stack, operation, key=key) for key in ("acme", "globex")}
+    assert {answer.status_code for answer in answers.values()} == {200}
+    contents = stack.gateway.hub.contents
+    (taken,) = contents.take(10, 1 << 20)
+    kept = msgspec.json.decode(taken.text, type=Kept)
+    assert taken.tenant_id == len("acme")
+    assert f"req_{taken.id}" == answers["acme"].headers["x-request-id"]
+    assert (kept.operation, json.loads(kept.request)) == (operation.name, body_of(operation))
+    assert (kept.text or kept.response) and not kept.cut and contents.used_bytes == 0
 
 
 @ALL

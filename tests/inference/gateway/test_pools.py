@@ -92,17 +92,19 @@ def test_another_tier_is_for_where_the_first_has_no_engine_that_can() -> None:
     tiers = (frozenset([NEW]), SERVING)
     needs = Needs("base", tiers=tiers)
     old, new = engine("a", MODEL), engine("b", NEW_MODEL)
-    assert Engines([old, new]).revisions(needs) == {NEW}
-    assert Engines([old]).revisions(needs) == {OLD}
-    assert Engines([old, engine("b", NEW_MODEL, draining=True)]).revisions(needs) == {OLD}
+    assert Engines([old, new]).revisions(needs) == frozenset([NEW])
+    assert Engines([old]).revisions(needs) == frozenset([OLD])
+    assert Engines([old, engine("b", NEW_MODEL, draining=True)]).revisions(needs) == frozenset(
+        [OLD]
+    )
     able = msgspec.structs.replace(MODEL, operations=["chat", "embedding"])
     new = engine("b", msgspec.structs.replace(NEW_MODEL, operations=["chat"]))
     tiers = (frozenset([new.pool]), frozenset([able.pool_digest()]))
     only_old = msgspec.structs.replace(needs, operation="embedding", tiers=tiers)
     both = Engines([engine("a", able), new])
-    assert both.revisions(only_old) == {able.pool_digest()}
+    assert both.revisions(only_old) == frozenset([able.pool_digest()])
     nobody = msgspec.structs.replace(only_old, operation="song")
-    assert Engines([engine("a", able), new]).revisions(nobody) == {new.pool}, (
+    assert Engines([engine("a", able), new]).revisions(nobody) == frozenset([new.pool]), (
         "whose error says what lacks"
     )
 

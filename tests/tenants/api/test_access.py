@@ -149,6 +149,10 @@ ROWS = [
     # By a connection of its own, which does not see what this test has not committed.
     Row("POST quarantine/<pk>/bill", STAFF, 409, strangers=403),
     Row("POST quarantine/<pk>/dismiss", STAFF, strangers=403),
+    Row("GET content", {*READERS, *KEYS}),
+    Row("PATCH content", {"owner", "admin", "admin key"}, body={"days": 0}),
+    Row("GET content/keys", {*READERS, *KEYS}),
+    Row("POST content/destroy", {"owner", "admin"}, 409),
     Row("GET webhooks", ADMINS),
     Row("POST webhooks", ADMINS, 201, {"url": "https://a.example/", "events": ["adapter.ready"]}),
     Row("GET webhooks/<pk>", ADMINS),

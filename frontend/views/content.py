@@ -1,0 +1,84 @@
+"""Whether a tenant's prompts and answers are stored, and their destruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from frontend.pages import refusals_told, tenant_page
+from tenants.content import choice
+from tenants.models import StoredContent, User
+from tenants.permissions import Caller, Permission
+
+PERIODS = {
+    0: "Store nothing",
+    1: "Store for a day",
+    7: "Store for 7 days",
+    14: "Store for 14 days",
+    30: "Store for 30 days",
+}
+
+
+class ContentForm(forms.Form):
+    """For how long."""
+
+    days = forms.TypedChoiceField(
+        choices=list(PERIODS.items()), coerce=int, label="Prompts and answers"
+    )
+
+
+@require_http_methods(["GET", "POST"])
+@tenant_page(Permission.READ_TENANT)
+def content(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The page; POST chooses for how long."""
+    form = ContentForm(request.POST or None, initial={"days": caller.tenant.content_days})
+    if request.method == "POST":
+        caller.require(Permission.EDIT_CONTENT)
+        if form.is_valid():
+            with refusals_told(request):
+                choice.keep_for(caller.tenant, form.cleaned_data["days"])
+                messages.success(request, "Your choice is saved. It applies within a second.")
+            return redirect("content", caller.tenant.slug)
+    stored = StoredContent.objects.live().filter(tenant=caller.tenant)
+    context: dict[str, Any] = {
+        "form": form,
+        "days": caller.tenant.content_days,
+        "possible": choice.is_possible(),
+        "key": choice.live_key(caller.tenant),
+        "stored": stored.count(),
+        "may_edit": caller.may(Permission.EDIT_CONTENT),
+        "may_destroy": caller.may(Permission.DESTROY_CONTENT),
+        "destroyed": caller.tenant.content_keys.filter(destroyed_at__isnull=False),
+    }
+    return render(request, "content.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+@tenant_page(Permission.DESTROY_CONTENT)
+def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Destroy the key: nobody can read what was stored."""
+    assert isinstance(caller.user, User)
+    with refusals_told(request):
+        choice.destroy(caller.tenant, caller.user)
+        messages.success(request, "The key is destroyed. Nobody can read what was stored.")
+    return redirect("content", caller.tenant.slug)
+
+
+@require_GET
+@tenant_page(Permission.READ_TENANT)
+def confirmation(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Download the signed confirmation that a key was destroyed."""
+    ended = caller.tenant.content_keys.filter(destroyed_at__isnull=False)
+    key = get_object_or_404(ended, pk=pk)
+    said = jwt.decode(key.confirmation, options={"verify_signature": False})  # it is our own
+    body = {"object": "content.destroyed", "confirmation": said, "jws": key.confirmation}
+    name = f'attachment; filename="destroyed-{caller.tenant.slug}-{key.pk}.json"'
+    return JsonResponse(
+        body, json_dumps_params={"indent": 2}, headers={"Content-Disposition": name}
+    )

@@ -1,0 +1,108 @@
+"""Whether a tenant's prompts and answers are stored, and their destruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models, transaction
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins, serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from tenants.api.permissions import TenantView
+from tenants.api.serializers import StrictMixin
+from tenants.content import choice
+from tenants.models import ContentKey, StoredContent, Tenant, User
+from tenants.models.accounts import MAX_CONTENT_DAYS
+from tenants.permissions import NotPermitted, Permission
+
+
+class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
+    """For how long prompts and answers are stored."""
+
+    days = serializers.IntegerField(
+        min_value=0,
+        max_value=MAX_CONTENT_DAYS,
+        help_text="0: none are. Fewer days hold for what is stored already, too.",
+    )
+    available = serializers.BooleanField(
+        read_only=True, help_text="Whether this installation can store any."
+    )
+    stored = serializers.IntegerField(
+        read_only=True, help_text="How many requests and responses are stored."
+    )
+
+
+class ContentKeySerializer(serializers.ModelSerializer[ContentKey]):
+    """A key by which a tenant's prompts and answers are encrypted, or what is left of it."""
+
+    class Meta:
+        model = ContentKey
+        fields = ["id", "created_at", "destroyed_at", "confirmation"]
+        read_only_fields = fields
+        extra_kwargs = {
+            "destroyed_at": {"help_text": "From then on nobody can read what it encrypted."},
+            "confirmation": {"help_text": "A JWS that confirms this; empty before."},
+        }
+
+
+class Content(TenantView, GenericViewSet[Tenant]):
+    """Whether prompts and answers are stored, for how long. Unless an admin of the tenant chooses
+    so, none are."""
+
+    needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_CONTENT}
+    queryset = Tenant.objects.none()
+    serializer_class = ContentSerializer
+
+    def retrieve(self, request: Request) -> Response:
+        """What holds now."""
+        return self._shown()
+
+    def partial_update(self, request: Request) -> Response:
+        """Choose for how long. An API key may only shorten it; it takes an admin to begin."""
+        asked = self.get_serializer(data=request.data, partial=True)
+        asked.is_valid(raise_exception=True)
+        if (days := asked.validated_data.get("days")) is not None:
+            self._keep_for(days)
+        return self._shown()
+
+    def _keep_for(self, days: int) -> None:
+        tenant = self.caller.tenant
+        with transaction.atomic():
+            now = Tenant.objects.select_for_update().get(pk=tenant.pk).content_days
+            if self.caller.key is not None and days > now:
+                said = f"An API key may only shorten the {now} days: ask an admin of the tenant."
+                raise NotPermitted(said, "insufficient_permissions")
+            choice.keep_for(tenant, days)
+
+    def _shown(self) -> Response:
+        tenant = self.caller.tenant
+        body = {
+            "days": tenant.content_days,
+            "available": choice.is_possible(),
+            "stored": StoredContent.objects.live().filter(tenant=tenant).count(),
+        }
+        return Response(self.get_serializer(body).data)
+
+
+class ContentKeys(TenantView, mixins.ListModelMixin, GenericViewSet[ContentKey]):
+    """The keys by which a tenant's prompts and answers are encrypted; one at a time is in use."""
+
+    needs = {"list": Permission.READ_TENANT, "destroy_all": Permission.DESTROY_CONTENT}
+    queryset = ContentKey.objects.none()
+    serializer_class = ContentKeySerializer
+    filter_backends = []
+    bodiless = ["destroy_all"]
+
+    def get_queryset(self) -> models.QuerySet[ContentKey]:
+        return self.caller.tenant.content_keys.all()
+
+    @extend_schema(request=None, responses=ContentKeySerializer)
+    def destroy_all(self, request: Request) -> Response:
+        """Destroy the key: nobody can read what is stored any more, and nothing is stored from now
+        on. The answer has a signed confirmation. It can't be undone, and no API key may do it."""
+        assert isinstance(self.caller.user, User)
+        key = choice.destroy(self.caller.tenant, self.caller.user)
+        return Response(self.get_serializer(key).data, status.HTTP_200_OK)

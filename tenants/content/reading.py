@@ -1,0 +1,110 @@
+"""What is kept of a request, as people read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from inference.gateway.content import Kept
+from tenants.content import sealing
+from tenants.content.sealing import Place, Unreadable
+from tenants.models import Tenant
+from tenants.models.content import Kind, StoredContent, StoredContentQuerySet
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What was asked and answered; `answers` by choice. `cut`: it was too long to be kept whole."""
+
+    request: str
+    answers: list[str]
+    cut: bool
+
+
+def is_kept(tenant: Tenant, request_id: str) -> bool:
+    """Whether there is content of this request to be read."""
+    return _of(tenant, request_id).exists()
+
+
+def read(tenant: Tenant, request_id: str) -> Exchange | None:
+    """The content of this request; None: nothing is kept of it, or it can't be read."""
+    found = _of(tenant, request_id).select_related("content_key").first()
+    if found is None or found.content_key.wrapped is None:
+        return None
+    wrapped, place = bytes(found.content_key.wrapped), Place(tenant.pk, found.kind, found.name)
+    try:
+        key = sealing.tenant_key(sealing.master_keys(), tenant.pk, wrapped)
+        kept = msgspec.json.decode(key.open(place, bytes(found.data)), type=Kept)
+    except Unreadable:
+        return None
+    return Exchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)
+
+
+def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
+    return StoredContent.objects.live().filter(tenant=tenant, kind=Kind.REQUEST, name=request_id)
+
+
+def answers_of(kept: Kept) -> Iterator[str]:
+    """The answer of each choice: what was thought, its text, and the tools that it calls."""
+    if kept.response:
+        yield from _whole(kept.response)
+    elif kept.chunks:
+        yield from _joined(kept.chunks)
+    else:
+        yield kept.text
+
+
+def _whole(response: str) -> list[str]:
+    try:
+        return [_choice(choice) for choice in json.loads(response)["choices"]]
+    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or of an operation without any
+        return [_pretty(response)]
+
+
+def _choice(choice: dict[str, Any]) -> str:
+    message = choice.get("message", {})
+    texts = message.get("reasoning"), message.get("content") or choice.get("text")
+    return _joined_lines(texts, message.get("tool_calls") or [])
+
+
+def _joined(chunks: Iterable[str]) -> Iterator[str]:
+    answers: dict[int, _Answer] = {}
+    for chunk in chunks:
+        for choice in json.loads(chunk).get("choices", []):
+            answers.setdefault(choice.get("index", 0), _Answer()).add(choice)
+    for _, answer in sorted(answers.items()):
+        calls = [{"function": call} for call in answer.calls.values()]
+        yield _joined_lines((answer.thoughts, answer.text), calls)
+
+
+class _Answer:
+    """One choice, from its chunks."""
+
+    def __init__(self) -> None:
+        self.thoughts = self.text = ""
+        self.calls: dict[int, dict[str, str]] = {}
+
+    def add(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta", {})
+        self.thoughts += delta.get("reasoning") or ""
+        self.text += delta.get("content") or choice.get("text") or ""
+        for call in delta.get("tool_calls") or []:
+            known = self.calls.setdefault(call.get("index", 0), {})
+            for name, value in (call.get("function") or {}).items():
+                known[name] = known.get(name, "") + (value or "")
+
+
+def _joined_lines(texts: Iterable[str | None], calls: Iterable[dict[str, Any]]) -> str:
+    shown = [f"{one['function'].get('name', '')}({one['function'].get('arguments', '')})"
+             for one in calls if isinstance(one.get("function"), dict)]  # fmt: skip
+    return "\n".join([*filter(None, texts), *shown])
+
+
+def _pretty(body: str) -> str:
+    """JSON with its fields on lines of their own; as it is where it was cut."""
+    try:
+        return json.dumps(json.loads(body), ensure_ascii=False, indent=2)
+    except ValueError:
+        return body

@@ -1,0 +1,82 @@
+"""Prompts and answers that are kept, encrypted, and the keys by which (`tenants.content`)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from tenants.models.accounts import Tenant
+from tenants.naming import REQUEST, RESPONSE
+
+
+class Kind(models.TextChoices):
+    """What it is the content of; by whose id it is named."""
+
+    REQUEST = REQUEST
+    RESPONSE = RESPONSE
+
+
+class ContentKey(models.Model):
+    """A tenant's key, encrypted by the master key; what is left of one that was destroyed is the
+    signed confirmation."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="content_keys")
+    # The audit log leaves a column of this name out.
+    wrapped = models.BinaryField(null=True, db_column="password")
+    created_at = models.DateTimeField(db_default=Now())
+    destroyed_at = models.DateTimeField(null=True)
+    confirmation = models.TextField(db_default="")
+    """A JWS."""
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant"], condition=Q(destroyed_at=None), name="content_key_one_each"
+            ),
+            models.CheckConstraint(
+                condition=Q(wrapped__isnull=True, destroyed_at__isnull=False)
+                | Q(wrapped__isnull=False, destroyed_at__isnull=True),
+                name="content_key_destroyed",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"key {self.pk} of {self.tenant_id}"
+
+
+class StoredContentQuerySet(models.QuerySet["StoredContent"]):
+    def live(self) -> StoredContentQuerySet:
+        """Those that can be read."""
+        return self.filter(expires_at__gt=timezone.now(), content_key__destroyed_at=None)
+
+    def over(self) -> StoredContentQuerySet:
+        """Those that nobody can read any more."""
+        ended = Q(expires_at__lte=timezone.now()) | Q(content_key__destroyed_at__isnull=False)
+        return self.filter(ended)
+
+
+class StoredContent(models.Model):
+    """What was asked and answered, encrypted by its tenant's key for this tenant, kind and name."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)
+    kind = models.CharField(max_length=16, choices=Kind)
+    name = models.CharField(max_length=64)
+    content_key = models.ForeignKey(ContentKey, models.CASCADE, related_name="contents")
+    at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    data = models.BinaryField()
+
+    objects = StoredContentQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-at"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "kind", "name"], name="content_unique")
+        ]
+        indexes = [models.Index(fields=["expires_at"], name="content_by_end")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

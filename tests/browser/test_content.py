@@ -1,0 +1,46 @@
+"""A tenant stores prompts and answers for a while, reads one, and has all of it destroyed."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from demo import MODEL_NAME
+from tests.browser.people import Customer, completion, follow, go
+from tests.stack.asking import QUESTION, until
+
+pytestmark = pytest.mark.stack
+
+
+def test_what_is_stored_is_read_and_destroyed(owner: Page, customer: Customer) -> None:
+    go(owner, "Stored prompts")
+    expect(owner.get_by_text("Not stored", exact=True)).to_be_visible()
+    owner.get_by_role("button", name="Change").click()
+    dialog = owner.get_by_role("dialog", name="Store prompts and answers?")
+    dialog.get_by_label("Prompts and answers").select_option("Store for 7 days")
+    follow(owner, dialog.get_by_role("button", name="Save"))
+    expect(owner.get_by_text("Stored for 7 days")).to_be_visible()
+
+    with customer.program(customer.key()) as program:
+        answer = completion(program, MODEL_NAME, 8).choices[0].message.content
+    assert answer
+    go(owner, "Requests")
+    until(lambda: owner.reload() and owner.get_by_role("row", name=MODEL_NAME).count())
+    owner.get_by_role("row", name=MODEL_NAME).get_by_role("link").first.click()
+    drawer = owner.get_by_role("dialog", name="Request")
+    expect(drawer.get_by_text(QUESTION)).to_have_count(0)
+    drawer.get_by_role("button", name="Show prompt and answer").click()
+    expect(drawer.get_by_text(QUESTION)).to_be_visible()
+    expect(drawer.get_by_text(answer.strip())).to_be_visible()
+    drawer.get_by_role("button", name="Close").click()
+
+    go(owner, "Audit log")
+    expect(owner.get_by_role("row", name="Read stored prompt")).to_have_count(1)
+    go(owner, "Stored prompts")
+    owner.get_by_role("button", name="Destroy everything stored").click()
+    dialog = owner.get_by_role("dialog", name="Destroy everything stored?")
+    follow(owner, dialog.get_by_role("button", name="Destroy"))
+    expect(owner.get_by_text("Not stored", exact=True)).to_be_visible()
+    with owner.expect_download() as download:
+        owner.get_by_role("link", name="Signed confirmation").click()
+    assert download.value.suggested_filename.startswith(f"destroyed-{customer.slug}-")

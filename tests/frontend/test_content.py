@@ -1,0 +1,116 @@
+"""Stored prompts: who chooses, who reads, and what the audit log says of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from tenants.content import choice, sealing
+from tenants.content.sealing import Place
+from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
+from tenants.naming import REQUEST
+from tests.frontend.clients import client_of, user_of
+from tests.tenants.making import make_key, make_tenant
+from tests.tenants.spending import spend
+
+pytestmark = pytest.mark.django_db
+
+PROMPT, ANSWER = "what only members may read", "the answer to that"
+
+
+def stored(tenant: Tenant) -> str:
+    """A request with content; its id."""
+    choice.keep_for(tenant, 7)
+    event = spend(make_key(tenant)[0], timezone.now())
+    key = ContentKey.objects.get(tenant=tenant, destroyed_at=None)
+    assert key.wrapped is not None
+    cipher = sealing.tenant_key(sealing.master_keys(), tenant.pk, bytes(key.wrapped))
+    text = json.dumps(
+        {"operation": "chat", "model": "base", "request": f'["{PROMPT}"]', "text": ANSWER}
+    )
+    StoredContent.objects.create(
+        tenant=tenant, kind=REQUEST, name=event.pk, content_key=key, at=timezone.now(),
+        expires_at=timezone.now() + timedelta(days=7),
+        data=cipher.seal(Place(tenant.pk, REQUEST, event.pk), text.encode()),
+    )  # fmt: skip
+    return event.pk
+
+
+@pytest.mark.parametrize(
+    ("role", "sees", "chooses"),
+    [("owner", 200, 302), ("admin", 200, 302), ("developer", 200, 403), ("viewer", 200, 403),
+     ("operator", 200, 403), ("outsider", 404, 404), ("nobody", 302, 302)],
+)  # fmt: skip
+def test_who_chooses(tenant: Tenant, role: str, sees: int, chooses: int) -> None:
+    client, where = client_of(tenant, role), f"/t/{tenant.slug}/content"
+    assert client.get(where).status_code == sees
+    assert client.post(where, {"days": "7"}).status_code == chooses
+    tenant.refresh_from_db()
+    chose = chooses == 302 and role != "nobody"
+    assert tenant.content_days == (7 if chose else 0)
+    choice.keep_for(tenant, 7)
+    assert client.post(f"{where}/destroy").status_code == chooses
+    assert ContentKey.objects.filter(destroyed_at=None).exists() != chose
+    key = ContentKey.objects.get()
+    downloaded = client.get(f"{where}/{key.pk}/confirmation")
+    assert downloaded.status_code == (200 if chose else sees if sees != 200 else 404)
+    if chose:
+        assert downloaded.json()["confirmation"]["destroyed_by"] == user_of(client).username
+
+
+@pytest.mark.parametrize("days", ["31", "-1", "2", "x", ""])
+def test_what_cannot_be_chosen(tenant: Tenant, days: str) -> None:
+    answer = client_of(tenant, "owner").post(f"/t/{tenant.slug}/content", {"days": days})
+    assert answer.status_code == 422
+    assert not ContentKey.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [("owner", 200), ("admin", 200), ("developer", 403), ("viewer", 403), ("operator", 403),
+     ("outsider", 404)],
+)  # fmt: skip
+def test_who_reads_is_in_the_audit_log(tenant: Tenant, role: str, status: int) -> None:
+    id, client = stored(tenant), client_of(tenant, role)
+    where = f"/t/{tenant.slug}/requests/{id}"
+    page = client.get(where)
+    if page.status_code == 200:
+        text = page.content.decode()
+        assert PROMPT not in text and "Not stored." not in text
+        assert ("Show prompt and answer" in text) == (status == 200)
+        assert ("Admins and owners of" in text) == (status != 200)
+    for headers in ({}, {"HX-Request": "true"}):
+        answer = client.post(f"{where}/content", headers=headers)
+        assert answer.status_code == status
+        if status == 200:
+            assert PROMPT in answer.content.decode() and ANSWER in answer.content.decode()
+            assert "no-store" in answer["Cache-Control"]
+    read = AuditEntry.objects.filter(action="read", kind="content")
+    assert read.count() == (2 if status == 200 else 0)
+    if status == 200:
+        assert read[0].name == f"req_{id}" and read[0].actor_name == user_of(client).username
+
+
+def test_there_is_nothing_to_read_of_other_requests(tenant: Tenant) -> None:
+    id = stored(tenant)
+    other = make_tenant("other")
+    client = client_of(other, "owner")
+    assert client.post(f"/t/other/requests/{id}/content").status_code == 404
+    bare = spend(make_key(tenant)[0], timezone.now()).pk
+    owner, where = client_of(tenant, "owner"), f"/t/{tenant.slug}/requests/{bare}"
+    page = owner.get(where).content.decode()
+    assert "Show prompt" not in page and "Not stored." in page
+    assert owner.post(f"{where}/content").status_code == 404
+    choice.destroy(tenant, user_of(owner))
+    assert owner.post(f"/t/{tenant.slug}/requests/{id}/content").status_code == 404
+    assert not AuditEntry.objects.filter(kind="content").exists()
+
+
+def test_without_a_master_key_the_page_says_so(tenant: Tenant, settings: Any) -> None:
+    settings.CONTENT_KEY = ""
+    page = client_of(tenant, "owner").get(f"/t/{tenant.slug}/content").content.decode()
+    assert "has not set CONTENT_KEY" in page and 'data-opens="choose"' not in page

@@ -1,0 +1,62 @@
+"""Whether prompts and answers are stored, over the management API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tenants.models import AuditEntry, ContentKey, Tenant
+from tests.tenants.callers import person, with_key
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_admin_has_content_stored_and_destroyed(tenant: Tenant) -> None:
+    ask, admin = person(tenant, "admin")
+    assert ask("GET", "content").json() == {"days": 0, "available": True, "stored": 0}
+    assert ask("PATCH", "content", {"days": 7}).json()["days"] == 7
+    assert ask("PATCH", "content", {}).json()["days"] == 7
+    tenant.refresh_from_db()
+    assert tenant.content_days == 7
+    (key,) = ask("GET", "content/keys").json()["results"]
+    assert (key["destroyed_at"], key["confirmation"]) == (None, "")
+    destroyed = ask("POST", "content/destroy").json()
+    assert destroyed["id"] == key["id"] and destroyed["confirmation"].count(".") == 2
+    assert ask("GET", "content/keys").json()["results"] == [destroyed]
+    assert ask("GET", "content").json()["days"] == 0
+    answer = ask("POST", "content/destroy")
+    assert (answer.status_code, answer.json()["code"]) == (409, "no_content_key")
+    logged = AuditEntry.objects.filter(kind__in=("tenant", "content key"), tenant=tenant)
+    assert {one.actor_name for one in logged if one.action == "changed"} == {admin.username}
+
+
+def test_a_key_may_only_shorten_the_time(tenant: Tenant) -> None:
+    ask, _ = with_key(tenant, "admin")
+    refused = ask("PATCH", "content", {"days": 1})
+    assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_permissions")
+    assert not ContentKey.objects.exists()
+    admin, _ = person(tenant, "owner")
+    admin("PATCH", "content", {"days": 7})
+    assert ask("PATCH", "content", {"days": 8}).status_code == 403
+    for days in (7, 3, 0):
+        assert ask("PATCH", "content", {"days": days}).json()["days"] == days
+    assert ask("PATCH", "content", {"days": 3}).status_code == 403
+    assert ask("POST", "content/destroy").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body", [{"days": 31}, {"days": -1}, {"days": "7"}, {"days": None}, {"stored": 1}, [], "7"]
+)
+def test_what_cannot_be_chosen(tenant: Tenant, body: Any) -> None:
+    ask, _ = person(tenant, "owner")
+    assert ask("PATCH", "content", body).status_code == 400
+    assert not ContentKey.objects.exists()
+
+
+def test_without_a_master_key_nothing_can_be_stored(tenant: Tenant, settings: Any) -> None:
+    settings.CONTENT_KEY = ""
+    ask, _ = person(tenant, "owner")
+    assert ask("GET", "content").json()["available"] is False
+    answer = ask("PATCH", "content", {"days": 7})
+    assert (answer.status_code, answer.json()["code"]) == (409, "content_unavailable")

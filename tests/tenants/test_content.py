@@ -1,0 +1,351 @@
+"""What is kept of prompts and answers: for whom, how it is encrypted, and how it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import msgspec
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.management import CommandError, call_command
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+from jwt import PyJWS
+from jwt.exceptions import InvalidSignatureError
+from jwt.utils import base64url_encode
+
+from gateway.planes import content as writing
+from inference.gateway.content import Capture, Contents, Kept
+from inference.grants import Grant
+from inference.link.wire import Delta, Done, Usage
+from tenants.billing.receipts import TYPE as RECEIPT
+from tenants.billing.receipts import InvalidReceipt, signer, verify
+from tenants.content import choice, reading, sealing
+from tenants.content.sealing import Place, Unreadable
+from tenants.content.store import Item, PostgresContents
+from tenants.errors import ContentUnavailable, NoContentKey
+from tenants.housekeeping import forget_content
+from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
+from tenants.naming import REQUEST, RESPONSE
+from tests.tenants.making import make_key, make_member, make_tenant, make_user
+
+MASTER = "a master key of more than thirty-two characters"
+TEXT = b"a secret prompt"
+
+
+# --- Encryption ----------------------------------------------------------------------------------
+
+
+@pytest.mark.pure
+def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
+    wrapped = sealing.new_key(MASTER, 1)
+    key, place = sealing.tenant_key([MASTER], 1, wrapped), Place(1, REQUEST, "r1")
+    sealed = key.seal(place, TEXT)
+    assert key.open(place, sealed) == TEXT and TEXT not in sealed
+    assert key.seal(place, TEXT) != sealed  # a nonce of its own
+    for elsewhere in (Place(2, REQUEST, "r1"), Place(1, RESPONSE, "r1"), Place(1, REQUEST, "r2")):
+        with pytest.raises(Unreadable):
+            key.open(elsewhere, sealed)
+    for changed in (b"", sealed[:-1], sealed[:20] + bytes([sealed[20] ^ 1]) + sealed[21:]):
+        with pytest.raises(Unreadable):
+            key.open(place, changed)
+    another = sealing.tenant_key([MASTER], 1, sealing.new_key(MASTER, 1))
+    with pytest.raises(Unreadable):
+        another.open(place, sealed)
+    for master, tenant in ((MASTER[:-1] + "x", 1), (MASTER, 2)):
+        with pytest.raises(Unreadable):
+            sealing.tenant_key([master], tenant, wrapped)
+
+
+# --- Choosing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_key_can_keep_less_than_its_tenant_and_never_more(tenant: Tenant) -> None:
+    def keeps(**fields: Any) -> bool:
+        key, _ = make_key(tenant, **fields)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT t.content_days > 0 AND NOT k.keeps_nothing FROM tenants_apikey k "
+                "JOIN tenants_tenant t ON t.id = k.tenant_id WHERE k.id = %s",
+                [key.pk],
+            )
+            return bool(cursor.fetchone()[0])
+
+    assert tenant.content_days == 0 and not keeps() and not keeps(keeps_nothing=True)
+    choice.keep_for(tenant, 7)
+    assert keeps() and not keeps(keeps_nothing=True)
+    quiet, _ = make_key(tenant, keeps_nothing=True)
+    assert quiet.rotate(timedelta(days=1), None)[0].keeps_nothing
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("days", [31, -1])
+def test_it_is_kept_for_thirty_days_at_most(tenant: Tenant, days: int) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        choice.keep_for(tenant, days)
+
+
+@pytest.mark.django_db
+def test_without_a_master_key_nothing_can_be_kept(tenant: Tenant, settings: Any) -> None:
+    settings.CONTENT_KEY = ""
+    with pytest.raises(ContentUnavailable):
+        choice.keep_for(tenant, 1)
+    choice.keep_for(tenant, 0)
+    assert not ContentKey.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_choice_is_in_the_audit_log_and_the_key_is_not(tenant: Tenant) -> None:
+    choice.keep_for(tenant, 7)
+    choice.keep_for(tenant, 3)
+    key = ContentKey.objects.get()
+    logged = list(AuditEntry.objects.filter(tenant=tenant).order_by("id").values())
+    changed = [
+        (one["after"] or {}).get("content_days") for one in logged if one["action"] == "changed"
+    ]
+    assert changed == [7, 3]
+    assert key.wrapped is not None and bytes(key.wrapped).hex() not in str(logged)
+
+
+# --- Keeping -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def store(transactional_db: None) -> AsyncIterator[PostgresContents]:
+    store = PostgresContents()
+    await store.open()
+    yield store
+    await store.close()
+
+
+def keeping(slug: str = "acme", days: int = 7) -> Tenant:
+    tenant = make_tenant(slug)
+    choice.keep_for(tenant, days)
+    return tenant
+
+
+def item(tenant: Tenant, name: str = "r1", text: bytes = TEXT, kind: str = REQUEST) -> Item:
+    return Item(tenant.pk, kind, name, time.time(), text)
+
+
+async def test_what_is_kept_is_found_by_its_tenant_alone(store: PostgresContents) -> None:
+    acme, globex = await sync_to_async(keeping)(), await sync_to_async(keeping)("globex")
+    await store.keep([item(acme), item(globex, "r2"), item(acme, "r1", b"more", RESPONSE)])
+    assert await store.read(acme.pk, REQUEST, "r1") == TEXT
+    assert await store.read(acme.pk, RESPONSE, "r1") == b"more"
+    assert await store.read(globex.pk, REQUEST, "r1") is None
+    await store.keep([item(acme, text=b"anew")])
+    assert await store.read(acme.pk, REQUEST, "r1") == b"anew"
+    assert not await store.delete(globex.pk, REQUEST, "r1")
+    assert await store.delete(acme.pk, REQUEST, "r1")
+    assert await store.read(acme.pk, REQUEST, "r1") is None
+    async for one in StoredContent.objects.all():
+        assert TEXT not in bytes(one.data) and b"more" not in bytes(one.data)
+        assert one.expires_at - one.at == timedelta(days=7)
+
+
+async def test_nothing_is_written_of_who_keeps_nothing_whatever_is_in_memory(
+    store: PostgresContents,
+) -> None:
+    never = await sync_to_async(make_tenant)("never")
+    no_more = await sync_to_async(keeping)("no-more")
+    await sync_to_async(choice.keep_for)(no_more, 0)
+    destroyed = await sync_to_async(keeping)("destroyed")
+    await sync_to_async(lambda: choice.destroy(destroyed, make_user("ann")))()
+    await store.keep([item(never), item(no_more), item(destroyed)])
+    assert not await StoredContent.objects.aexists()
+
+
+async def test_a_shorter_time_holds_for_what_is_kept_already(store: PostgresContents) -> None:
+    tenant = await sync_to_async(keeping)()
+    await store.keep([item(tenant)])
+    await sync_to_async(choice.keep_for)(tenant, 30)
+    one = await StoredContent.objects.aget()
+    assert one.expires_at - one.at == timedelta(days=7)  # it was promised so
+    await sync_to_async(choice.keep_for)(tenant, 1)
+    one = await StoredContent.objects.aget()
+    assert one.expires_at - one.at == timedelta(days=1)
+    await StoredContent.objects.aupdate(expires_at=timezone.now())
+    assert await store.read(tenant.pk, REQUEST, "r1") is None
+    await sync_to_async(forget_content)()
+    assert not await StoredContent.objects.aexists()
+
+
+async def test_who_has_the_database_and_another_master_key_reads_nothing(
+    store: PostgresContents, settings: Any
+) -> None:
+    tenant = await sync_to_async(keeping)()
+    await store.keep([item(tenant)])
+    settings.CONTENT_KEY = MASTER
+    with pytest.raises(Unreadable):
+        await store.read(tenant.pk, REQUEST, "r1")
+    await store.keep([item(tenant, "r2")])  # nor is anything kept that nobody could read
+    assert await StoredContent.objects.acount() == 1
+    assert await sync_to_async(reading.read)(tenant, "r1") is None
+
+
+@pytest.mark.pure
+def test_a_key_is_encrypted_anew_by_another_master_key() -> None:
+    place, other = Place(1, REQUEST, "r1"), MASTER[::-1]
+    wrapped = sealing.new_key(MASTER, 1)
+    sealed = sealing.tenant_key([MASTER], 1, wrapped).seal(place, TEXT)
+    assert sealing.tenant_key([other, MASTER], 1, wrapped).open(place, sealed) == TEXT
+    anew = sealing.rewrapped([other, MASTER], 1, wrapped)
+    assert sealing.tenant_key([other], 1, anew).open(place, sealed) == TEXT
+    with pytest.raises(Unreadable):
+        sealing.tenant_key([MASTER], 1, anew)
+    for masters, tenant in (([other], 1), ([other, MASTER], 2)):
+        with pytest.raises(Unreadable):
+            sealing.rewrapped(masters, tenant, wrapped)
+
+
+async def test_the_master_key_is_changed_while_content_is_read_and_written(
+    store: PostgresContents, settings: Any
+) -> None:
+    acme, _ = await sync_to_async(keeping)(), await sync_to_async(keeping)("globex")
+    gone = await sync_to_async(keeping)("gone")
+    await sync_to_async(lambda: choice.destroy(gone, make_user("ann")))()
+    await store.keep([item(acme)])
+    before = settings.CONTENT_KEY
+    settings.CONTENT_KEY, settings.CONTENT_KEY_PREVIOUS = MASTER, before
+    assert await store.read(acme.pk, REQUEST, "r1") == TEXT
+    await store.keep([item(acme, "r2")])
+    for _ in range(2):
+        assert (await sync_to_async(rewrapped)()).endswith(": 2.\n")
+    settings.CONTENT_KEY_PREVIOUS = ""
+    assert await store.read(acme.pk, REQUEST, "r1") == TEXT
+    assert await store.read(acme.pk, REQUEST, "r2") == TEXT
+    settings.CONTENT_KEY = before
+    with pytest.raises(CommandError, match="acme"):
+        await sync_to_async(rewrapped)()
+    settings.CONTENT_KEY = ""
+    with pytest.raises(CommandError, match="CONTENT_KEY is not set"):
+        await sync_to_async(rewrapped)()
+
+
+def rewrapped() -> str:
+    out = StringIO()
+    call_command("rewrap_content_keys", stdout=out)
+    return out.getvalue()
+
+
+# --- Destroying ----------------------------------------------------------------------------------
+
+
+async def test_destroying_the_key_makes_all_of_it_unreadable_and_is_confirmed(
+    store: PostgresContents,
+) -> None:
+    acme, globex = await sync_to_async(keeping)(), await sync_to_async(keeping)("globex")
+    await store.keep([item(acme, "r1"), item(acme, "r2"), item(globex)])
+    before = await ContentKey.objects.aget(tenant=acme)
+    ann = await sync_to_async(make_member)(acme, "owner")
+    key = await sync_to_async(choice.destroy)(acme, ann)
+    assert await store.read(acme.pk, REQUEST, "r1") is None
+    assert await store.read(globex.pk, REQUEST, "r1") == TEXT
+    assert (await Tenant.objects.aget(pk=acme.pk)).content_days == 0
+    known = signer().public_key
+    said = msgspec.json.decode(PyJWS().decode(key.confirmation, known.key, algorithms=["EdDSA"]))
+    assert said | {"tenant": "acme", "items": 2, "destroyed_by": ann.username} == said
+    head = PyJWS().get_unverified_header(key.confirmation)
+    assert head["typ"] == choice.TYPE != RECEIPT and head["kid"] == known.id
+    with pytest.raises(InvalidReceipt):  # it can't be taken for a receipt
+        verify({"jws": key.confirmation}, [known])
+    start, _, signature = key.confirmation.split(".")
+    forged = base64url_encode(msgspec.json.encode(said | {"items": 1})).decode()
+    changed = f"{start}.{forged}.{signature}"
+    with pytest.raises(InvalidSignatureError):
+        PyJWS().decode(changed, known.key, algorithms=["EdDSA"])
+
+    def left() -> list[Any]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT password FROM tenants_contentkey WHERE id = %s", [before.pk])
+            return list(cursor.fetchone())
+
+    assert await sync_to_async(left)() == [None]
+    await sync_to_async(forget_content)()
+    assert [one.tenant_id async for one in StoredContent.objects.all()] == [globex.pk]
+
+
+@pytest.mark.django_db
+def test_a_key_is_destroyed_once_and_another_one_is_made_anew(tenant: Tenant) -> None:
+    ann = make_user("ann")
+    with pytest.raises(NoContentKey):
+        choice.destroy(tenant, ann)
+    choice.keep_for(tenant, 7)
+    first = choice.destroy(tenant, ann)
+    with pytest.raises(NoContentKey):
+        choice.destroy(tenant, ann)
+    choice.keep_for(tenant, 7)
+    assert choice.live_key(tenant) != first and ContentKey.objects.count() == 2
+    destroyed = AuditEntry.objects.get(kind="content key", action="changed")
+    assert destroyed.after is not None and destroyed.after["confirmation"] == first.confirmation
+
+
+# --- From a gateway's memory to people -----------------------------------------------------------
+
+
+def taken_up(contents: Contents, tenant: Tenant, id: str) -> Capture:
+    grant = Grant(1, tenant.pk, tenant.slug, frozenset(), None, 1.0, "", keeps_content=True)
+    capture = contents.begin(id, grant, "chat", b'{"messages":[]}')
+    assert capture is not None
+    return capture
+
+
+async def test_what_a_gateway_takes_up_is_written_and_read(store: PostgresContents) -> None:
+    tenant, contents = await sync_to_async(keeping)(), Contents()
+    capture = taken_up(contents, tenant, "r1")
+    capture.add(Delta("r1", "Hello", 1))
+    capture.end(Done("r1", Usage(1, 0, 1), "stop"), "base", time.time())
+    await writing.write(contents, store)
+    found = await sync_to_async(reading.read)(tenant, "r1")
+    assert found == reading.Exchange('{\n  "messages": []\n}', ["Hello"], False)
+    assert contents.dropped == 0
+
+
+async def test_what_cannot_be_written_is_lost_and_holds_up_nobody(transactional_db: None) -> None:
+    tenant, contents = await sync_to_async(keeping)(), Contents()
+    taken_up(contents, tenant, "r1").end(Done("r1", Usage(1, 0, 1), "stop"), "base", time.time())
+    closed = PostgresContents(answer_s=0.2)
+    await closed.open()
+    await closed.close()
+    await writing.write(contents, closed)
+    assert (contents.dropped, contents.used_bytes) == (1, 0)
+
+
+CHUNKS = [
+    '{"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning": "Which?"}}]}',
+    '{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}',
+    '{"choices": [{"index": 1, "delta": {"content": "Two"}}]}',
+    '{"choices": [{"index": 0, "delta": {"content": "On"}}]}',
+    '{"choices": [{"index": 0, "delta": {"content": "e"}}]}',
+    '{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function":'
+    ' {"name": "weather", "arguments": "{\\"in\\":"}}]}}]}',
+    '{"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function":'
+    ' {"arguments": " 1}"}}]}}]}',
+    '{"choices": [], "usage": {}}',
+]
+WHOLE = (
+    '{"choices": [{"message": {"content": null, "reasoning": "Hm", "tool_calls": [{"function":'
+    ' {"name": "weather", "arguments": "{}"}}]}}, {"text": "Two"}]}'
+)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("fields", "answers"),
+    [
+        ({"text": "One"}, ["One"]),
+        ({"chunks": CHUNKS}, ['Which?\nOne\nweather({"in": 1})', "Two"]),
+        ({"response": WHOLE}, ["Hm\nweather({})", "Two"]),
+        ({"response": '{"data": [1]}'}, ['{\n  "data": [\n    1\n  ]\n}']),
+        ({"response": '{"choices": [{"mess', "cut": True}, ['{"choices": [{"mess']),
+        ({"response": '{"choices": [3]}'}, ['{\n  "choices": [\n    3\n  ]\n}']),
+    ],
+)
+def test_answers_as_people_read_them(fields: Any, answers: list[str]) -> None:
+    assert list(reading.answers_of(Kept("chat", "base", "{}", **fields))) == answers
