@@ -43,8 +43,9 @@ async def console(scope: Scope, receive: Receive, send: Send) -> None:
     """A console. Of its `/v1` the directory is opened here, as its start opens it elsewhere."""
     from gateway.planes.control import application, django_app
 
+    whole: Any = application
     if not scope["path"].startswith("/v1/"):
-        await application(scope, receive, send)
+        await whole(scope, receive, send)
         return
     async with PostgresDirectory() as directory:
         await FileIntake(django_app, directory)(scope, receive, send)
