@@ -16,18 +16,19 @@ def get_weather(city: Literal["Tokyo", "Rome"]) -> str:
     return f"The weather in {city} is sunny."
 
 
-def main() -> None:
+async def main() -> None:
     set_tracing_disabled(True)  # traces go to OpenAI
     assistant = Agent(name="Assistant", instructions="You are a helpful assistant", model=MODEL)
-    assert "Lima" in Runner.run_sync(assistant, "What is the capital of Peru?").final_output
-    asyncio.run(stream(assistant))
+    answer = await Runner.run(assistant, "What is the capital of Peru?")
+    assert "Lima" in answer.final_output
+    await stream(assistant)
     forecaster = Agent(
         name="Weather agent",
         tools=[get_weather],
         model=MODEL,
         model_settings=ModelSettings(tool_choice="required"),  # of the first step alone
     )
-    answer = Runner.run_sync(forecaster, "What is the weather in Tokyo?")
+    answer = await Runner.run(forecaster, "What is the weather in Tokyo?")
     results = [item.output for item in answer.new_items if isinstance(item, ToolCallOutputItem)]
     assert results and "is sunny" in results[0]
     assert answer.final_output
@@ -41,4 +42,4 @@ async def stream(agent: Agent) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -19,14 +19,14 @@ def weather_forecast(location: str) -> str:
     return f"It is sunny in {location}."
 
 
-def main() -> None:
+async def main() -> None:
     agent = Agent(MODEL, instructions="Be concise, reply with one sentence.")
-    assert "Lima" in agent.run_sync("What is the capital of Peru?").output
-    asyncio.run(stream(agent))
+    assert "Lima" in (await agent.run("What is the capital of Peru?")).output
+    await stream(agent)
     forecaster = Agent(MODEL, tools=[weather_forecast])
-    answer = forecaster.run_sync("What is the weather in Paris?")
+    answer = await forecaster.run("What is the weather in Paris?")
     assert answer.output
-    typed = Agent(MODEL, output_type=CityLocation).run_sync("Lima is a city in Peru.")
+    typed = await Agent(MODEL, output_type=CityLocation).run("Lima is a city in Peru.")
     assert isinstance(typed.output, CityLocation)
 
 
@@ -36,4 +36,4 @@ async def stream(agent: Agent) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())
