@@ -117,6 +117,13 @@ class UnknownResponse(RequestError):
     http_status = 400
 
 
+class ResponseNotFound(RequestError):
+    """There is no such response, or it is not stored any longer."""
+
+    code = "response_not_found"
+    http_status = 404
+
+
 class NotFound(RequestError):
     """There is nothing at this address."""
 

@@ -359,6 +359,23 @@ class KeptAnswer:
     body: bytes
 
 
+class StoredResponses(Protocol):
+    """Responses of tenants that keep content, by the ids of their requests, found by their tenant
+    alone. Every method raises `Unavailable` where the database is away."""
+
+    async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
+        """Keep it; False: the tenant keeps nothing any more."""
+        ...
+
+    async def read(self, tenant_id: int, id: str) -> bytes | None:
+        """What is kept; None: nothing is, or not any longer."""
+        ...
+
+    async def delete(self, tenant_id: int, id: str) -> bool:
+        """Whether there was something to delete."""
+        ...
+
+
 class Answers(Protocol):
     """Answers kept by idempotency key, for a day after their request came.
 

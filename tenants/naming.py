@@ -23,9 +23,9 @@ each member generates a line of usage."""
 TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` of a key is written at most this often."""
 INFERENCE = "inference"
+"""The scope of keys that may infer."""
 REQUEST, RESPONSE = "request", "response"
 """What content is kept of: a request, and a response of the Responses API; by its id each."""
-"""The scope of keys that may infer."""
 ACTIVE = "active"
 """The status of a tenant that is not suspended."""
 ISOLATION_TENANTS = ("lorikeet-isolation-a", "lorikeet-isolation-b")

@@ -7,6 +7,7 @@ from typing import Any
 import jwt
 from django import forms
 from django.contrib import messages
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -14,6 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from frontend.pages import refusals_told, tenant_page
 from tenants.content import choice
 from tenants.models import StoredContent, User
+from tenants.naming import REQUEST, RESPONSE
 from tenants.permissions import Caller, Permission
 
 PERIODS = {
@@ -46,12 +48,14 @@ def content(request: HttpRequest, caller: Caller) -> HttpResponse:
                 messages.success(request, "Your choice is saved. It applies within a second.")
             return redirect("content", caller.tenant.slug)
     stored = StoredContent.objects.live().filter(tenant=caller.tenant)
+    counts = dict(stored.order_by().values_list("kind").annotate(count=Count("pk")))
     context: dict[str, Any] = {
         "form": form,
         "days": caller.tenant.content_days,
         "possible": choice.is_possible(),
         "key": choice.live_key(caller.tenant),
-        "stored": stored.count(),
+        "requests": counts.get(REQUEST, 0),
+        "responses": counts.get(RESPONSE, 0),
         "may_edit": caller.may(Permission.EDIT_CONTENT),
         "may_destroy": caller.may(Permission.DESTROY_CONTENT),
         "destroyed": caller.tenant.content_keys.filter(destroyed_at__isnull=False),

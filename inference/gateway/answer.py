@@ -24,6 +24,8 @@ async def write_whole(
 ) -> None:
     """One JSON body, when the engine has ended."""
     body = await whole(stream, framed, await stream.read())
+    if exchange.keeping is not None:
+        body = await exchange.keeping.whole(exchange.id, body)
     await exchange.reply(200, body, headers)
 
 
@@ -60,7 +62,10 @@ async def write_stream(
         opening = b""
         news = await stream.read()
     closing = opening + framing.closing(_finish_reason(news), stream.limited)
-    await exchange.write(closing + framing.ending(news.usage), more=False)
+    ending = framing.ending(news.usage)
+    if exchange.keeping is not None:
+        ending = await exchange.keeping.ending(exchange.id, ending)
+    await exchange.write(closing + ending, more=False)
 
 
 def _events(delta: Delta, framing: Framing, opening: bytes) -> Iterator[bytes]:

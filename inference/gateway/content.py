@@ -2,24 +2,23 @@
 
 Nothing waits for it. What there is no room for is dropped, and counted: more than MAX_BYTES of a
 body or an answer, which is cut then, more than ROOM_BYTES of all requests that run or wait to be
-written, more than a SHARE of that of one tenant. So a tenant with huge prompts costs another
+written, more than a share of that of one tenant. So a tenant with huge prompts costs another
 neither time nor content.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 
 import msgspec
 
+from inference.gateway.space import Space
 from inference.grants import Grant
 from inference.link.wire import Delta, Done
 
 MAX_BYTES = 256 << 10
 """Of a body, and of an answer."""
 ROOM_BYTES = 64 << 20
-SHARE = 4
-"""A tenant has at most one part in so many of the room."""
 EACH_BYTES = 1 << 10
 """What one takes besides its texts."""
 
@@ -111,43 +110,39 @@ class Contents:
     """Of one gateway process."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
-        self._room_bytes = room_bytes
-        self._used: Counter[int] = Counter()
-        """Bytes by tenant, of those that run and those that wait."""
-        self._total = 0
+        self.space = Space(room_bytes)
+        """Of those that run and those that wait; responses that are to be stored take of it too."""
         self._waiting: deque[tuple[int, Taken]] = deque()
         self.dropped = 0
         """Requests of which nothing is kept, for want of room or of a database."""
 
     @property
     def used_bytes(self) -> int:
-        return self._total
+        return self.space.used_bytes
 
     def begin(self, id: str, grant: Grant, operation: str, body: bytes) -> Capture | None:
         """Begin to take up a request; None: nothing is kept of it."""
         if not grant.keeps_content:
             return None
         capture = Capture(self, id, grant, operation)
-        if not self._has_room(grant.tenant_id, capture.bytes):
+        if not self.space.take(grant.tenant_id, capture.bytes):
             self.dropped += 1
             return None
-        self._count(grant.tenant_id, capture.bytes)
         capture.asked(body)
         return capture
 
     def grow(self, capture: Capture, more: int) -> bool:
         """Whether there is room for so many bytes more."""
-        if not self._has_room(capture.tenant_id, more):
+        if not self.space.take(capture.tenant_id, more):
             return False
         capture.bytes += more
-        self._count(capture.tenant_id, more)
         return True
 
     def ended(self, capture: Capture, taken: Taken) -> None:
         self._waiting.append((capture.bytes, taken))
 
     def dropped_by_itself(self, capture: Capture) -> None:
-        self._count(capture.tenant_id, -capture.bytes)
+        self.space.give_back(capture.tenant_id, capture.bytes)
 
     def take(self, most: int, most_bytes: int) -> list[Taken]:
         """The oldest of those that wait to be written: they take no room any more."""
@@ -157,20 +152,10 @@ class Contents:
             if found and size > most_bytes:
                 break
             self._waiting.popleft()
-            self._count(taken.tenant_id, -size)
+            self.space.give_back(taken.tenant_id, size)
             most_bytes -= size
             found.append(taken)
         return found
-
-    def _has_room(self, tenant_id: int, more: int) -> bool:
-        whole = self._total + more <= self._room_bytes
-        return whole and self._used[tenant_id] + more <= self._room_bytes // SHARE
-
-    def _count(self, tenant_id: int, more: int) -> None:
-        self._total += more
-        self._used[tenant_id] += more
-        if not self._used[tenant_id]:
-            del self._used[tenant_id]
 
 
 def _text(part: bytes | bytearray) -> str:

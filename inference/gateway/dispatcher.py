@@ -60,6 +60,8 @@ class Dispatcher:
         self.records = Records(hub.measures, hub.outcomes, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts, self._contents = PromptLengths(), hub.contents
+        self.space = hub.contents.space
+        """For what is to be stored."""
         self.timeout_s, self._grace_s = timeout_s, grace_s
 
     @asynccontextmanager

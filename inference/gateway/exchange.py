@@ -11,7 +11,8 @@ import hmac
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -37,6 +38,9 @@ from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.tracing import Span
+
+if TYPE_CHECKING:
+    from inference.gateway.stored_responses import Keeping
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -84,12 +88,15 @@ class Exchange:
         """How its client is told of errors."""
         self.failed: Callable[[InferenceError], bytes] = lambda _: b""
         """What its framing says of one in a stream; empty where `errors` say it."""
+        self.keeping: Keeping | None = None
+        """Stores its answer, if that is to be stored."""
         self.reservation: Reservation | None = None
         """For the `x-ratelimit` headers."""
         self.began = time.monotonic()
         self._receive, self._send = receive, send
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._headers = dict(self._all_headers)
+        self._query: bytes = scope.get("query_string", b"")
 
     @property
     def shown_id(self) -> str:
@@ -105,6 +112,11 @@ class Exchange:
         """By which its client wants it to be a part of a trace; empty if it doesn't."""
         header: bytes = self._headers.get(b"traceparent", b"")
         return header.decode("latin-1")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What the address asks for, by name; of what is there twice the last."""
+        return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
 
     def require_method(self, *methods: str) -> None:
         """Raise MethodNotAllowed unless it is one of these."""

@@ -15,6 +15,7 @@ Channels' router mounts it beside Django; everything it needs is handed to it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
@@ -26,14 +27,15 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
-from inference.gateway import answer, idempotency, models
+from inference.gateway import answer, idempotency, models, stored_responses
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
-from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
+from inference.gateway.stored_responses import Responses
+from inference.grants import Answers, Claim, Directory, Grant, KeptAnswer, Limiter, StoredResponses
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.operation import Framing, Operation
@@ -45,8 +47,8 @@ log = structlog.get_logger(__name__)
 INSTEAD = {
     "/v1/moderations": "Nothing is moderated here. Ask a chat model for its judgement, with a "
     "`response_format` of type `json_schema` that has the categories you need.",
-    "/v1/conversations": "Nothing is stored: send the items of a conversation as the `input` of "
-    "each response.",
+    "/v1/conversations": "There are none: go on from a response by `previous_response_id`, or send "
+    "the items of a conversation as the `input` of each response.",
     "/v1/responses/compact": "Nothing makes a conversation shorter but `truncation`: `auto` leaves "
     "out its first messages.",
 }
@@ -63,6 +65,7 @@ class OpenAIServer:
         limiter: Limiter,
         *,
         answers: Answers,
+        stored: StoredResponses,
         max_body_bytes: int,
         body_timeout_s: float = BODY_TIMEOUT_S,
         operations: Registry = OPERATIONS,
@@ -80,6 +83,9 @@ class OpenAIServer:
         )
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
+        )
+        self.responses = Responses(
+            self._callers, stored, dispatcher.space, max_body_bytes=max_body_bytes
         )
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
@@ -125,22 +131,26 @@ class OpenAIServer:
     async def _route(self, exchange: Exchange, operation: Operation | None) -> None:
         path = exchange.path
         if operation is not None:
-            await self._serve(exchange, operation)
+            exchange.require_method("POST")
+            await self._serve(exchange, partial(self._answer, operation=operation))
         elif path == models.PATH:
             await self._models.reply_list(exchange)
         elif path.startswith(f"{models.PATH}/"):
             await self._models.reply_one(exchange)
+        elif path.startswith(stored_responses.PATH) and path not in INSTEAD:
+            await self._serve(exchange, self.responses.reply)
         else:
             said = f"Unknown address: {exchange.method} {path}."
             raise NotFound(f"{said} {INSTEAD.get(path, '')}".rstrip())
 
-    async def _serve(self, exchange: Exchange, operation: Operation) -> None:
-        exchange.require_method("POST")
+    async def _serve(
+        self, exchange: Exchange, answer: Callable[[Exchange], Awaitable[None]]
+    ) -> None:
         with timed(exchange.span, "authenticate"):
             grant = await self._callers.identify(exchange)
         await self._callers.wait_turn(grant)
         try:
-            await self._answer(exchange, operation)
+            await answer(exchange)
         except RequestError as error:
             await self._callers.note_invalid(exchange, grant, error)
             raise
@@ -184,14 +194,15 @@ class OpenAIServer:
         if claim.request_id == own:
             await self._generate(exchange, call, turn)
             return True
-        grant = await self._callers.identify(exchange)
+        grant, call = await self._followed(exchange, call)
         adoption = self._dispatcher.adoption(
             claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
         )
         try:
-            async with adoption as stream:
-                log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
-                await self._write(exchange, call, stream, turn)
+            with self.responses.keeping(exchange, grant, call):
+                async with adoption as stream:
+                    log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
+                    await self._write(exchange, call, stream, turn)
         except Gone:
             exchange.id, exchange.stream, exchange.reservation = own, None, None
             turn.give_back()
@@ -202,19 +213,29 @@ class OpenAIServer:
         self, exchange: Exchange, call: Call, recording: Recording | None = None
     ) -> None:
         """Generate the answer; one that is recorded also when its client went away."""
-        grant = await self._callers.identify(exchange)
+        asked = call
+        grant, call = await self._followed(exchange, call)
+        if call is not asked:
+            asked.take_body()
         generation = self._dispatcher.generation(
             exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
         )
-        async with generation as stream:
-            watcher = None
-            if recording is None:
-                watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
-            try:
-                await self._write(exchange, call, stream, recording)
-            finally:
-                if watcher is not None:
-                    watcher.cancel()
+        with self.responses.keeping(exchange, grant, call):
+            async with generation as stream:
+                watcher = None
+                if recording is None:
+                    watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
+                try:
+                    await self._write(exchange, call, stream, recording)
+                finally:
+                    if watcher is not None:
+                        watcher.cancel()
+
+    async def _followed(self, exchange: Exchange, call: Call) -> tuple[Grant, Call]:
+        """The caller's grant as of now, and the call with all that it goes on from."""
+        grant = await self._callers.identify(exchange)
+        exchange.call = call = await self.responses.followed(grant, call)
+        return await self._callers.identify(exchange), call
 
     async def _write(
         self, exchange: Exchange, call: Call, stream: Stream, recording: Recording | None

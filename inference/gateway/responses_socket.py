@@ -6,8 +6,9 @@ headers by which the socket's client said who it is: so limits, bill, moves and 
 any request, and the key holds for each turn anew.
 
 What `previous_response_id` may name is the response before, on the same socket: its items are kept
-in memory as long as the socket is open (`conversations.py`), and nowhere else. A turn that fails
-forgets it, as its client can't know how far it came. Nobody else's is ever there.
+in memory as long as the socket is open (`conversations.py`). A turn that fails forgets it, as its
+client can't know how far it came. It may also name a response that is stored
+(`stored_responses.py`). Nobody else's is ever there.
 
 One turn runs at a time, and one message may wait.
 """
@@ -26,10 +27,12 @@ from inference.gateway.conversations import Conversations, Said
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
-from inference.operations.bodies.reading import decode
+from inference.gateway.stored_responses import Responses
+from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.openai import NULL
+from inference.operations.responses.items import joined, listed
 from inference.operations.responses.responses import RESPONSES
 
 NOT_ALLOWED, GOING_AWAY = 4403, 1012
@@ -63,6 +66,7 @@ class _Ended(msgspec.Struct):
 
 
 _message = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_name = msgspec.json.Decoder(str | None)
 _ended = msgspec.json.Decoder(_Ended)
 _json = msgspec.json.Encoder().encode
 
@@ -99,7 +103,7 @@ class ResponsesSocket:
         # More than a body may have, so that one above it hears so.
         trust(scope, 2 * self._max_body_bytes, paced=True)
         await send({"type": "websocket.accept"})
-        kept = _Kept(self._conversations, grant.tenant_id)
+        kept = _Kept(self._conversations, self._server.responses, grant.tenant_id)
         try:
             await _Socket(self._server, http, receive, send, kept).run(self._closed, self._life_s)
         finally:
@@ -109,12 +113,16 @@ class ResponsesSocket:
 class _Kept:
     """What is kept for one socket."""
 
-    def __init__(self, conversations: Conversations, tenant_id: int) -> None:
-        self._conversations, self._tenant_id = conversations, tenant_id
+    def __init__(self, conversations: Conversations, responses: Responses, tenant_id: int) -> None:
+        self._conversations, self._responses = conversations, responses
+        self._tenant_id = tenant_id
 
-    @property
-    def said(self) -> Said | None:
-        return self._conversations.find(self._tenant_id, self)
+    async def said(self, id: str) -> Said | None:
+        """What was said up to the end of this response; None: there is none such."""
+        said = self._conversations.find(self._tenant_id, self)
+        if said is not None and said.id == id:
+            return said
+        return await self._responses.said(self._tenant_id, id)
 
     def keep(self, said: Said) -> None:
         self._conversations.keep(self._tenant_id, self, said)
@@ -170,15 +178,15 @@ class _Socket:
     async def _take(self, message: bytes) -> None:
         try:
             fields = self._read_message(message)
-            goes_on = self._go_on(fields)
+            goes_on = await self._go_on(fields)
         except InferenceError as error:
             return await self._fail(error)
-        items = _items(fields.get("input", NULL))
+        items = listed(bytes(fields.get("input", NULL)))
         turn = _Turn(_json(fields), self._send, self._gone)
         del fields, message
         await self._server(self._http, turn.receive, turn.send)
         if turn.ended is not None:
-            self._kept.keep(Said(turn.ended.id, _joined(items, _items(turn.ended.output))))
+            self._kept.keep(Said(turn.ended.id, joined(items, listed(bytes(turn.ended.output)))))
         elif goes_on:
             self._kept.forget()
 
@@ -201,19 +209,19 @@ class _Socket:
         fields["stream"] = msgspec.Raw(b"true")
         return fields
 
-    def _go_on(self, fields: dict[str, msgspec.Raw]) -> bool:
+    async def _go_on(self, fields: dict[str, msgspec.Raw]) -> bool:
         """Put what was said before in front of the input, if it goes on from a response; whether it
         does.
 
         Raises:
-            UnknownResponse: it is not the last one of this socket.
+            UnknownResponse: it is not the last one of this socket, nor stored.
         """
-        named = bytes(fields.pop("previous_response_id", NULL))
-        if named == b"null":
+        named = decode_part(_name, fields.pop("previous_response_id", NULL), "previous_response_id")
+        if named is None:
             return False
-        if (said := self._kept.said) is None or named != _json(said.id):
+        if (said := await self._kept.said(named)) is None:
             raise UnknownResponse(param="previous_response_id")
-        items = _joined(said.items, _items(fields.get("input", NULL)))
+        items = joined(said.items, listed(bytes(fields.get("input", NULL))))
         fields["input"] = msgspec.Raw(b"[" + items + b"]")
         return True
 
@@ -272,17 +280,3 @@ def _as_http(scope: Scope) -> Scope:
 def _as_event(status: int, error: bytes) -> bytes:
     """The body of an error, as an event."""
     return b'{"type":"error","status":' + str(status).encode() + b"," + error[1:]
-
-
-def _joined(*items: bytes) -> bytes:
-    """Those of several lists, without brackets."""
-    return b",".join(filter(None, items))
-
-
-def _items(given: msgspec.Raw) -> bytes:
-    """An input, or an output, as items without the brackets of their list. What is none is left
-    out: the HTTP edge refuses it where nothing comes before it."""
-    text = bytes(given).strip()
-    if text.startswith(b'"'):
-        return b'{"role":"user","content":' + text + b"}"
-    return text[1:-1].strip() if text.startswith(b"[") else b""

@@ -23,7 +23,9 @@ class Call:
     (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. A text of the
     body may be part of as many prompts as it has `rereads`. `body` is what
     the engine's agent gets: the client's bytes, unless the operation makes something else of them;
-    `beginnings` are those of its prompt, none where it has many. Its answer repeats what is `told`.
+    `beginnings` are those of its prompt, none where it has many. Its answer repeats what is `told`,
+    may be `stored` where its tenant keeps content, and goes on from the response that it `follows`.
+    If it `refers`, items of its input stand in stored responses.
     """
 
     operation: Operation
@@ -41,6 +43,9 @@ class Call:
     body: bytes = b""
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
     told: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    stored: bool = False
+    follows: str = ""
+    refers: bool = False
 
     def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
         """What names its prompt's beginnings for this tenant's salt and adapter; they are not kept

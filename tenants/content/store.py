@@ -76,9 +76,9 @@ class PostgresContents(Database):
     def __init__(self, answer_s: float = ANSWER_S) -> None:
         super().__init__("content", answer_s)
 
-    async def keep(self, items: Sequence[Item]) -> None:
+    async def keep(self, items: Sequence[Item]) -> int:
         """Keep these, in place of what is there under their names; nothing of tenants that keep
-        nothing. A place is named once."""
+        nothing. A place is named once. How many are kept."""
         keys = await self._keys({item.tenant_id for item in items})
         rows = []
         for item in items:
@@ -86,10 +86,11 @@ class PostgresContents(Database):
                 id, key = known
                 rows.append((id, item.kind, item.name, item.at, key.seal(item.place, item.text)))
                 await asyncio.sleep(0)  # half a megabyte takes a fraction of a millisecond
-        if rows:
-            names = ("keys", "kinds", "names", "times", "data")
-            columns = (list(column) for column in zip(*rows, strict=True))
-            await self.execute(KEEP, dict(zip(names, columns, strict=True)))
+        if not rows:
+            return 0
+        names = ("keys", "kinds", "names", "times", "data")
+        columns = (list(column) for column in zip(*rows, strict=True))
+        return await self.execute(KEEP, dict(zip(names, columns, strict=True)))
 
     async def read(self, tenant_id: int, kind: str, name: str) -> bytes | None:
         """What is kept there; None: nothing is, or not any more."""

@@ -124,6 +124,8 @@ async def _serve_gateway(port: int) -> None:
     from inference.gateway.http import OpenAIServer
     from inference.gateway.sockets import EngineSocket
     from tenants.answers import PostgresAnswers
+    from tenants.content.responses import PostgresResponses
+    from tenants.content.store import PostgresContents
     from tenants.directory.auth import PostgresDirectory
     from tenants.directory.engines import KnownEngines
 
@@ -143,6 +145,7 @@ async def _serve_gateway(port: int) -> None:
         directory,
         limiter,
         answers=answers,
+        stored=PostgresResponses(PostgresContents()),  # of tenants that keep nothing: never asked
         max_body_bytes=settings.MAX_REQUEST_BYTES,
     )
     health = Health({}, {"engine": engine_connected})

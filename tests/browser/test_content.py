@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from openai import NotFoundError
 from playwright.sync_api import Page, expect
 
 from demo import MODEL_NAME
@@ -33,6 +34,9 @@ def test_what_is_stored_is_read_and_destroyed(owner: Page, customer: Customer) -
     expect(drawer.get_by_text(QUESTION)).to_be_visible()
     expect(drawer.get_by_text(answer.strip())).to_be_visible()
     drawer.get_by_role("button", name="Close").click()
+    with customer.program(customer.key()) as program:
+        stored = program.responses.create(model=MODEL_NAME, input=QUESTION, max_output_tokens=8)
+        assert program.responses.retrieve(stored.id).output_text == stored.output_text
 
     go(owner, "Audit log")
     expect(owner.get_by_role("row", name="Read stored prompt")).to_have_count(1)
@@ -41,6 +45,8 @@ def test_what_is_stored_is_read_and_destroyed(owner: Page, customer: Customer) -
     dialog = owner.get_by_role("dialog", name="Destroy everything stored?")
     follow(owner, dialog.get_by_role("button", name="Destroy"))
     expect(owner.get_by_text("Not stored", exact=True)).to_be_visible()
+    with customer.program(customer.key()) as program, pytest.raises(NotFoundError):
+        program.responses.retrieve(stored.id)
     with owner.expect_download() as download:
         owner.get_by_role("link", name="Signed confirmation").click()
     assert download.value.suggested_filename.startswith(f"destroyed-{customer.slug}-")

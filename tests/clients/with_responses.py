@@ -154,6 +154,8 @@ def refuses(client: OpenAI, model: str) -> None:
         assert caught.value.param == param
     with pytest.raises(NotFoundError):
         client.responses.create(model="nothing", input=QUESTION)
+    with pytest.raises(NotFoundError):
+        client.responses.retrieve(f"resp_{'0' * 32}")
 
 
 if __name__ == "__main__":

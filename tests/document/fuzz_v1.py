@@ -25,6 +25,7 @@ from tenants.files.intake import FileIntake
 from tenants.models import ApiKey, Scope, Tenant
 from tests.document.fuzzing import CHECKS, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
+from tests.inference.operations.bodies import responses
 from tests.inference.rig import rig
 from tests.inference.samples import GRANT, MODEL
 from tests.tenants.making import make_key
@@ -32,11 +33,12 @@ from tests.tenants.spending import spend
 
 __all__ = ["in_time"]
 OF_FILES = ("/v1/files", "/v1/uploads", "/v1/batches")
+OF_GATEWAYS = ("/v1/models", "/v1/responses")
 KEPT = [one for one in operations("/v1/") if one[1].startswith(OF_FILES)]
 GENERATED = [
     one
     for one in operations("/v1/")
-    if one not in KEPT and ("/models" in one[1] or one[0] == "POST")
+    if one not in KEPT and (one[1].startswith(OF_GATEWAYS) or one[0] == "POST")
 ]
 REPORTED = [one for one in operations("/v1/") if one not in (*GENERATED, *KEPT)]
 ANSWERED = [check for check in CHECKS if check is not openapi.negative_data_rejection]
@@ -49,6 +51,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with start_blocking_portal() as portal:
         running = rig(tmp_path_factory.mktemp("rig"))
         with portal.wrap_async_context_manager(running) as made:
+            made.gateway.keys.keeping.add("acme")
             yield made.gateway.url
 
 
@@ -67,10 +70,12 @@ def served(context: Any, body: Any) -> Any:
 
 @pytest.mark.parametrize(("method", "path"), GENERATED)
 def test_what_generates(method: str, path: str, gateway: str) -> None:
-    schema = schema_of("/v1/", {"models/model": [MODEL.name, "nothing"]})
-    schema.hooks.hook("map_body")(served)
     session = requests.Session()
     session.headers["Authorization"] = "Bearer acme"
+    stored = session.post(f"{gateway}/v1/responses", json=responses()).json()["id"]
+    known = {"models/model": [MODEL.name, "nothing"], "responses/id": [stored, "nothing"]}
+    schema = schema_of("/v1/", known)
+    schema.hooks.hook("map_body")(served)
     assert fuzz(schema[path][method], session, gateway, ANSWERED) > 1
 
 

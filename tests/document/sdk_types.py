@@ -43,7 +43,11 @@ RESPONSES_NULLS = {
     "usage",
 }
 """What the Open Responses specification wants there, be it null."""
-NULLS = {"messages": ANTHROPIC_NULLS, "responses": RESPONSES_NULLS}
+NULLS = {
+    "messages": ANTHROPIC_NULLS,
+    "responses": RESPONSES_NULLS,
+    "responses_retrieve": RESPONSES_NULLS,
+}
 ECHOED_NULLS = {"token_logprobs", "top_logprobs"}
 """Lists whose first value is null where a prompt is echoed: of its first token, as with OpenAI."""
 OURS = {"finish_details", "reasoning"}
@@ -51,13 +55,19 @@ OURS = {"finish_details", "reasoning"}
 OF_RESPONSES = {"bytes", "frequency_penalty", "presence_penalty", "store"}
 """Fields of that specification that the SDK's types have not."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
-EXTRAS = {"responses": OF_RESPONSES, "models_retrieve": OF_MODELS}
+EXTRAS = {
+    "responses": OF_RESPONSES,
+    "responses_retrieve": OF_RESPONSES,
+    "models_retrieve": OF_MODELS,
+}
 TYPES = {
     "chat": ("openai.types.chat", "ChatCompletion", "ChatCompletionChunk"),
     "completion": ("openai.types", "Completion", "Completion"),
     "embeddings": ("openai.types", "CreateEmbeddingResponse", None),
     "models_retrieve": ("openai.types", "Model", None),
     "responses": ("openai.types.responses", "Response", "ResponseStreamEvent"),
+    "responses_retrieve": ("openai.types.responses", "Response", None),
+    "responses_input_items": ("openai.types.responses", "ResponseItemList", None),
     "messages": ("anthropic.types", "Message", "RawMessageStreamEvent"),
     "count_tokens": ("anthropic.types", "MessageTokensCount", None),
 }

@@ -25,6 +25,31 @@ class Row:
     answer: KeptAnswer | None = None
 
 
+class MemoryResponses:
+    """StoredResponses in memory; while they are `away`, nobody gets at them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, str], bytes] = {}
+        self.away = False
+
+    async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
+        self._look()
+        self.rows[tenant_id, id] = record
+        return True
+
+    async def read(self, tenant_id: int, id: str) -> bytes | None:
+        self._look()
+        return self.rows.get((tenant_id, id))
+
+    async def delete(self, tenant_id: int, id: str) -> bool:
+        self._look()
+        return self.rows.pop((tenant_id, id), None) is not None
+
+    def _look(self) -> None:
+        if self.away:
+            raise Unavailable("Away.")
+
+
 class MemoryAnswers:
     """Time passes only when `now` is set; `away` is a database that does not answer."""
 

@@ -43,7 +43,7 @@ from inference.grants import (
 )
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
 from tests.document import conforming
-from tests.inference.answers import MemoryAnswers
+from tests.inference.answers import MemoryAnswers, MemoryResponses
 from tests.inference.limits import Counted
 from tests.inference.samples import DISPATCH_KEY, MODEL
 
@@ -208,6 +208,7 @@ class Gateway:
     ledger: Ledger
     limits: Counted
     answers: MemoryAnswers
+    stored: MemoryResponses
     server: uvicorn.Server
     url: str
 
@@ -230,6 +231,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     keys, ledger, limits = Keys(), Ledger(), Counted()
     recorder: Recorder = options.pop("recorder", ledger)
     answers = options.pop("answers", None) or MemoryAnswers()
+    stored = options.pop("stored", None) or MemoryResponses()
     engines = KnownEngines()
     hub = Hub(
         url,
@@ -248,7 +250,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     dispatched = {name: options.pop(name, default) for name, default in given.items()}
     dispatcher = Dispatcher(hub, keys, limits, **dispatched)
     bounds = {"max_body_bytes": 100_000}
-    server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
+    server = OpenAIServer(
+        dispatcher, keys, limits, answers=answers, stored=stored, **(bounds | options)
+    )
     responses = ResponsesSocket(
         server,
         Callers(keys, limits),
@@ -281,7 +285,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
-        yield Gateway(hub, engines, keys, ledger, limits, answers, running, url)
+        yield Gateway(hub, engines, keys, ledger, limits, answers, stored, running, url)
     finally:
         running.should_exit = running.force_exit = True
         with suppress(asyncio.CancelledError):

@@ -25,11 +25,13 @@ from inference.link.wire import Delta, Done, Usage
 from tenants.billing.receipts import TYPE as RECEIPT
 from tenants.billing.receipts import InvalidReceipt, signer, verify
 from tenants.content import choice, reading, sealing
+from tenants.content.responses import PostgresResponses
 from tenants.content.sealing import Place, Unreadable
 from tenants.content.store import Item, PostgresContents
+from tenants.directory.reader import Reader
 from tenants.errors import ContentUnavailable, NoContentKey
 from tenants.housekeeping import forget_content
-from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
+from tenants.models import ApiKey, AuditEntry, ContentKey, StoredContent, Tenant
 from tenants.naming import REQUEST, RESPONSE
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
@@ -64,23 +66,28 @@ def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
 # --- Choosing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
-def test_a_key_can_keep_less_than_its_tenant_and_never_more(tenant: Tenant) -> None:
-    def keeps(**fields: Any) -> bool:
-        key, _ = make_key(tenant, **fields)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT t.content_days > 0 AND NOT k.keeps_nothing FROM tenants_apikey k "
-                "JOIN tenants_tenant t ON t.id = k.tenant_id WHERE k.id = %s",
-                [key.pk],
-            )
-            return bool(cursor.fetchone()[0])
+async def test_a_key_can_keep_less_than_its_tenant_and_never_more(transactional_db: None) -> None:
+    reader = Reader()
+    await reader.open()
 
-    assert tenant.content_days == 0 and not keeps() and not keeps(keeps_nothing=True)
-    choice.keep_for(tenant, 7)
-    assert keeps() and not keeps(keeps_nothing=True)
-    quiet, _ = make_key(tenant, keeps_nothing=True)
-    assert quiet.rotate(timedelta(days=1), None)[0].keeps_nothing
+    async def keeps(key: ApiKey) -> bool:
+        row = await reader.key(key.prefix)
+        assert row is not None
+        grant = row.verdict()
+        assert isinstance(grant, Grant)
+        return grant.keeps_content
+
+    try:
+        tenant = await sync_to_async(make_tenant)("acme")
+        plain, _ = await sync_to_async(make_key)(tenant)
+        quiet, _ = await sync_to_async(make_key)(tenant, keeps_nothing=True)
+        assert not await keeps(plain) and not await keeps(quiet)
+        await sync_to_async(choice.keep_for)(tenant, 7)
+        assert await keeps(plain) and not await keeps(quiet)
+        rotated, _ = await sync_to_async(quiet.rotate)(timedelta(days=1), None)
+        assert not await keeps(rotated)
+    finally:
+        await reader.close()
 
 
 @pytest.mark.django_db
@@ -305,6 +312,28 @@ async def test_what_a_gateway_takes_up_is_written_and_read(store: PostgresConten
     found = await sync_to_async(reading.read)(tenant, "r1")
     assert found == reading.Exchange('{\n  "messages": []\n}', ["Hello"], False)
     assert contents.dropped == 0
+
+
+async def test_responses_are_kept_apart_from_requests_and_by_their_tenant(
+    store: PostgresContents, settings: Any
+) -> None:
+    acme, never = await sync_to_async(keeping)(), await sync_to_async(make_tenant)("never")
+    responses = PostgresResponses(store)
+    assert await responses.keep(acme.pk, "r1", TEXT)
+    assert not await responses.keep(never.pk, "r1", TEXT)
+    assert await responses.read(acme.pk, "r1") == TEXT
+    assert await store.read(acme.pk, REQUEST, "r1") is None
+    assert await responses.read(never.pk, "r1") is None
+    assert not await responses.delete(never.pk, "r1")
+    before, settings.CONTENT_KEY = settings.CONTENT_KEY, MASTER
+    assert await responses.read(acme.pk, "r1") is None, "it can't be read, so it is not there"
+    settings.CONTENT_KEY = before
+    assert await responses.delete(acme.pk, "r1")
+    assert await responses.read(acme.pk, "r1") is None
+    assert await responses.keep(acme.pk, "r1", TEXT)
+    ann = await sync_to_async(make_member)(acme, "owner")
+    await sync_to_async(choice.destroy)(acme, ann)
+    assert await responses.read(acme.pk, "r1") is None
 
 
 async def test_what_cannot_be_written_is_lost_and_holds_up_nobody(transactional_db: None) -> None:

@@ -408,6 +408,9 @@ class Link:
         call = operation.parse(ask.body)
         if call.stream:
             raise InvalidRequest("A line of a batch cannot stream.", param="stream")
+        if call.follows:
+            said = "A line of a batch goes on from no response: send the items as `input`."
+            raise InvalidRequest(said, param="previous_response_id")
         return call
 
     def _withdraw(self, batch: str) -> None:

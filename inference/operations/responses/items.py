@@ -7,7 +7,7 @@ item as one of some thirty models, and finds fault with wrong ones for seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,25 +16,26 @@ from inference.errors import InvalidRequest
 from inference.operations.bodies.reading import check_inner, convert
 from inference.operations.bodies.shape import Shape
 
+REFERENCE = "item_reference"
+"""Names an item of a stored response by its id; gateways put that in its place."""
+
 SERVED: Mapping[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
     "reasoning": (),
+    REFERENCE: ("id",),
 }
 """Types of items that are served, with the fields that each must have."""
-
-INSTEAD: Mapping[str, str] = {
-    "item_reference": "answers are not stored, so send the item itself (SDKs do where `store` is "
-    "`false`)",
-}
-"""What to do where another type is not served."""
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """As chat templates know them."""
 
 TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
 """Types of parts that are served."""
+
+MAX_PAGE, PAGE = 100, 20
+"""Items of a stored input that are listed at a time, as with OpenAI."""
 
 
 class Part(msgspec.Struct):
@@ -54,6 +55,7 @@ class Item(msgspec.Struct):
     """Of any type that is served."""
 
     type: str | None = None
+    id: str | None = None
     role: str | None = None
     content: Content = None
     summary: list[Part] | None = None
@@ -92,8 +94,8 @@ def read_input(given: Any) -> Input:
     return found
 
 
-def check_input(given: Input) -> None:
-    """See that it is something that is served.
+def check_input(given: Input, *, references: bool = False) -> None:
+    """See that it is something that is served; `references` are only where they are resolved.
 
     Raises:
         InvalidRequest: it isn't.
@@ -106,15 +108,25 @@ def check_input(given: Input) -> None:
     for i, item in enumerate(given):
         at = f"input[{i}]"
         _check_item(item, at)
+        if item.kind == REFERENCE and not references:
+            raise unknown_reference(at)
         if item.arguments is not None:
             check_inner(item.arguments, shape, f"{at}.arguments")
+
+
+def unknown_reference(at: str) -> InvalidRequest:
+    """Of an item that is not stored."""
+    return InvalidRequest(
+        f"`{at}` names an item that is not stored: send the item itself (SDKs do where `store` is "
+        "`false`).",
+        param=at,
+    )
 
 
 def _check_item(item: Item, at: str) -> None:
     if (required := SERVED.get(item.kind)) is None:
         served = ", ".join(f"`{kind}`" for kind in SERVED)
-        instead = INSTEAD.get(item.kind, f"{served} are served")
-        raise InvalidRequest(f"`{at}` is of type `{item.kind}`: {instead}.", param=at)
+        raise InvalidRequest(f"`{at}` is of type `{item.kind}`: {served} are served.", param=at)
     for name in required:
         if getattr(item, name) is None:
             raise InvalidRequest(f"`{at}.{name}` is missing.", param=f"{at}.{name}")
@@ -215,3 +227,66 @@ def _content(content: Content) -> str | list[dict[str, str]]:
     """One text, or several that vLLM joins as the template wants it."""
     texts = _said(content)
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+
+
+# --- items as bytes ------------------------------------------------------------------------------
+
+
+def listed(given: bytes) -> bytes:
+    """An input, or an output, as items without the brackets of their list. What is none is left
+    out: who reads the whole refuses it."""
+    text = given.strip()
+    if text.startswith(b'"'):
+        return b'{"role":"user","content":' + text + b"}"
+    return text[1:-1].strip() if text.startswith(b"[") else b""
+
+
+def joined(*items: bytes) -> bytes:
+    """Those of several lists, without brackets."""
+    return b",".join(filter(None, items))
+
+
+# --- as they are shown ---------------------------------------------------------------------------
+
+
+_items = msgspec.json.Decoder(list[Item])
+
+
+def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]]:
+    """The items of an input, without the brackets of their list, as OpenAI lists them. What has no
+    id gets that which `id_of` says for its kind and place."""
+    return [
+        {"id": item.id or id_of(item.kind, i), "type": item.kind, "status": "completed"}
+        | _content_shown(item)
+        for i, item in enumerate(_items.decode(b"[" + items + b"]"))
+    ]
+
+
+def _content_shown(item: Item) -> dict[str, Any]:
+    if item.kind == "function_call":
+        return {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+    if item.kind == "function_call_output":
+        output = item.output if isinstance(item.output, str) else _parts(item.output, _of_input)
+        return {"call_id": item.call_id, "output": output}
+    if item.kind == "reasoning":
+        return {
+            "summary": [{"type": "summary_text", "text": text} for text in _said(item.summary)],
+            "content": [{"type": "reasoning_text", "text": text} for text in _said(item.content)],
+        }
+    form = _of_answer if item.role == "assistant" else _of_input
+    return {"role": item.role, "content": _parts(item.content, form)}
+
+
+def _parts(content: Content, form: Callable[[Part], dict[str, Any]]) -> list[dict[str, Any]]:
+    parts = [Part(text=content)] if isinstance(content, str) else content or []
+    return [form(part) for part in parts]
+
+
+def _of_input(part: Part) -> dict[str, Any]:
+    return {"type": "input_text", "text": part.said}
+
+
+def _of_answer(part: Part) -> dict[str, Any]:
+    if part.type == "refusal":
+        return {"type": "refusal", "refusal": part.refusal}
+    return {"type": "output_text", "text": part.said, "annotations": [], "logprobs": []}

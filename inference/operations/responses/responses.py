@@ -8,7 +8,8 @@ that moves to another engine would begin again in the middle; it ends a truncate
 completed; and it keeps answers in the engine, for whoever names them. The chat under it does
 everything else.
 
-Nothing is stored: `store` is answered `false`, and what needs a stored response is refused.
+Whether a response is stored, and what one is followed on from, is the gateway's to see to
+(`gateway.stored_responses`); `store` is answered `false` unless it does.
 """
 
 from __future__ import annotations
@@ -33,19 +34,25 @@ from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
 from inference.operations.operation import Framing, Operation, PlainPrompt
 from inference.operations.responses.framing import ResponsesFraming
-from inference.operations.responses.items import Input, as_messages, check_input, read_input
+from inference.operations.responses.items import (
+    REFERENCE,
+    Input,
+    Item,
+    as_messages,
+    check_input,
+    read_input,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has to name for them."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "access_programs": (None, "there are none"),
-    "background": (False, "answers are not stored, so nobody could come for it later"),
+    "background": (False, "wait for the answer, or send a batch"),
     "context_management": (None, "the input is taken as it is"),
-    "conversation": (None, "nothing is stored; send its items as `input`"),
+    "conversation": (None, "use `previous_response_id`, or send its items as `input`"),
     "image": (None, "no model here sees pictures"),
     "moderation": (None, "nothing is moderated; ask a model for its judgement"),
-    "previous_response_id": (None, "answers are not stored; send their items as `input`"),
     "prompt": (None, "there are no stored prompts; send it as `instructions` and `input`"),
 }
 """As `fields.UNSERVED`."""
@@ -58,7 +65,6 @@ WITHOUT_EFFECT = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "safety_identifier",
-        "store",
         "stream_options",
         "user",
     }
@@ -153,9 +159,11 @@ class ResponsesFields(Sampled, kw_only=True):
     max_tool_calls: int | None = None
     metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] | None = None
     parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
     prompt_cache_key: str | None = None
     reasoning: _Reasoning | None = None
     safety_identifier: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    store: bool | None = None
     text: msgspec.Raw = NULL
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
@@ -190,7 +198,7 @@ class Responses(Operation):
         fields: ResponsesFields = decode(self.decoder, body)
         if not fields.model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
-        check_input(fields.input)
+        check_input(fields.input, references=True)
         check_structured_outputs(fields.structured_outputs)
         text, (choice, tools) = _read_text(fields.text), _read_tools(fields)
         wants_logprobs = LOGPROBS in (fields.include or ())
@@ -205,6 +213,9 @@ class Responses(Operation):
             body=body,
             beginnings=_beginnings(fields),
             told=_told(fields, text, choice, tools),
+            stored=fields.store is not False,
+            follows=fields.previous_response_id or "",
+            refers=any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
@@ -333,6 +344,7 @@ def _told(
         "metadata": fields.metadata or {},
         "parallel_tool_calls": _or(fields.parallel_tool_calls, True),
         "presence_penalty": _or(fields.presence_penalty, 0.0),
+        "previous_response_id": fields.previous_response_id,
         "prompt_cache_key": fields.prompt_cache_key,
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "safety_identifier": fields.safety_identifier,

@@ -65,6 +65,7 @@ from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
+from tenants.content.responses import PostgresResponses
 from tenants.content.store import PostgresContents
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
@@ -326,6 +327,7 @@ def application(parts: Parts) -> Any:
         directory,
         limiter,
         answers=parts.answers,
+        stored=PostgresResponses(parts.contents),
         max_body_bytes=most,
         currency=settings.CURRENCY,
     )

@@ -15,6 +15,7 @@ from inference.errors import BY_CODE, InferenceError
 from inference.operations.error_shapes import ANTHROPIC, OPENAI, ErrorShape
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
+from inference.operations.responses import items as response_items
 from tenants.api.endpoints.openai import batches, files
 from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.usage.receipts import MAX_LIMIT
@@ -39,7 +40,7 @@ BODIES: Mapping[str, tuple[type, type]] = {
 """Request and answer of each operation of the registry, by its name."""
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
-           shapes.AnthropicErrorAnswer,
+           shapes.AnthropicErrorAnswer, shapes.ResponseItems, shapes.DeletedResponse,
            shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
            shapes.FileUpload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
@@ -126,9 +127,22 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     for path, shape in (("jwks.json", shapes.JwkSet), ("key", shapes.ReceiptKey)):
         operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
         yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
+    yield from _of_responses()
     yield from _of_files()
     yield from _of_uploads()
     yield from _of_batches()
+
+
+def _of_responses() -> Iterator[tuple[str, str, Object]]:
+    id, path = _within("id"), "/v1/responses/{id}"
+    stored = _looking_up("responses_retrieve", shapes.ResponseObject, [id])
+    yield path, "get", stored
+    yield path, "delete", _looking_up("responses_delete", shapes.DeletedResponse, [id])
+    page = _pages(response_items.MAX_PAGE)
+    listed = _looking_up("responses_input_items", shapes.ResponseItems, [id, *page])
+    yield f"{path}/input_items", "get", listed
+    cancelled = _looking_up("responses_cancel", shapes.ResponseObject, [id])
+    yield f"{path}/cancel", "post", cancelled
 
 
 def _of_files() -> Iterator[tuple[str, str, Object]]:
@@ -205,6 +219,12 @@ def _changing(name: str, answer: type, parameters: Sequence[Object] = ()) -> Obj
     errors = _errors(CHANGING)
     operation = _asking(name, answer, parameters)
     return operation | {"responses": {"200": operation["responses"]["200"], **errors}}
+
+
+def _looking_up(name: str, answer: type, parameters: Sequence[Object]) -> Object:
+    """What is asked of a stored response. Who asks for what is not there is slowed, and counted."""
+    operation = _asking(name, answer, parameters)
+    return operation | {"responses": operation["responses"] | _errors({429})}
 
 
 def _within(name: str) -> Object:

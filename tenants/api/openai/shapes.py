@@ -307,9 +307,11 @@ class ResponsesRequest(Sampled, kw_only=True):
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
     prompt_cache_key: str | None = None
     reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None
+    store: bool | None = None
     text: dict[str, Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     tools: list[FunctionTool] | None = None
@@ -716,6 +718,18 @@ class Listed(Shape):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class ResponseItems(Listed, kw_only=True):
+    """What the model was given for a response, item by item."""
+
+    data: list[Item]
+
+
+class DeletedResponse(Shape):
+    id: str
+    object: Literal["response"]
+    deleted: bool
 
 
 class Files(Listed, kw_only=True):

@@ -91,10 +91,12 @@ async def test_a_stream_that_fails_ends_with_that(stack: Rig) -> None:
     assert stack.gateway.answers.rows == {}, "it is not kept as the answer to that key"
 
 
-async def test_what_follows_on_a_stored_answer_is_refused(client: AsyncOpenAI) -> None:
+async def test_what_follows_on_an_answer_that_is_not_stored_is_refused(
+    client: AsyncOpenAI,
+) -> None:
     first = await client.responses.create(model=MODEL.name, input=SAID, store=True)
     assert first.to_dict()["store"] is False
-    with pytest.raises(BadRequestError, match="answers are not stored") as caught:
+    with pytest.raises(BadRequestError, match="no such response") as caught:
         await client.responses.create(
             model=MODEL.name, input=SAID, previous_response_id=first.id, instructions=omit
         )

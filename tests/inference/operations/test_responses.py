@@ -114,7 +114,7 @@ def test_items_that_begin_alike_are_found() -> None:
         ({"input": []}, "input"),
         ({"input": [7]}, "input[0]"),
         ({"input": [{"type": "web_search_call"}]}, "input[0]"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [said("tool", "x")]}, "input[0].role"),
         ({"input": [said("user", [PICTURE])]}, "input[0].content[0]"),
@@ -176,9 +176,17 @@ def test_no_engine_sees_what_none_serves(fields: dict[str, Any], param: str) -> 
     assert caught.value.param == param
 
 
-def test_a_reference_to_an_item_is_told_what_to_do() -> None:
+def test_a_reference_to_an_item_is_the_gateways_to_resolve() -> None:
+    reference = {"type": "item_reference", "id": "msg_1"}
+    assert parse([reference]).refers and not parse([said("user", "Hi")]).refers
+    assert not parse("Hi").refers
     with pytest.raises(InvalidRequest, match="`store` is `false`"):
-        parse([{"type": "item_reference", "id": "msg_1"}])
+        chat([reference])
+
+
+def test_what_is_to_be_stored_and_followed_is_told() -> None:
+    assert parse().stored and not parse(store=False).stored
+    assert parse(previous_response_id="resp_1").follows == "resp_1" and not parse().follows
 
 
 def test_an_engine_sees_a_chat() -> None:

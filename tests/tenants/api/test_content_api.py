@@ -45,6 +45,18 @@ def test_a_key_may_only_shorten_the_time(tenant: Tenant) -> None:
     assert ask("POST", "content/destroy").status_code == 403
 
 
+def test_a_key_that_stores_nothing_makes_none_that_do(tenant: Tenant) -> None:
+    ask, _ = with_key(tenant, "admin", keeps_nothing=True)
+    new = {"name": "new", "scopes": ["admin"]}
+    refused = ask("POST", "keys", new)
+    assert refused.status_code == 400 and "keeps_nothing" in refused.content.decode()
+    made = ask("POST", "keys", new | {"keeps_nothing": True}).json()
+    assert made["keeps_nothing"] is True
+    loosened = ask("PATCH", f"keys/{made['id']}", {"keeps_nothing": False})
+    assert loosened.status_code == 400
+    assert ask("GET", f"keys/{made['id']}").json()["keeps_nothing"] is True
+
+
 @pytest.mark.parametrize(
     "body", [{"days": 31}, {"days": -1}, {"days": "7"}, {"days": None}, {"stored": 1}, [], "7"]
 )
