@@ -160,6 +160,5 @@ def _call_of(body: bytes, operation: Operation, max_body_bytes: int) -> Call:
         raise InvalidRequest(f"The body has more than {max_body_bytes} bytes.")
     Shape(operation.max_numbers).feed(body)
     call = operation.parse(body)
-    if call.stream:
-        raise InvalidRequest("A request of a batch cannot stream.", param="stream")
+    call.check_as_line()
     return call

@@ -14,9 +14,10 @@ from inference.operations.chat import CHAT
 from inference.operations.operation import Operation
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.registry import OPERATIONS
+from inference.operations.responses.responses import RESPONSES
 from tenants.batches import reading
 from tenants.batches.reading import Report, lines, read
-from tests.inference.operations.bodies import BODIES
+from tests.inference.operations.bodies import BODIES, responses
 
 pytestmark = pytest.mark.pure
 
@@ -82,6 +83,21 @@ def test_bodies_are_read_as_their_operation_reads_them(operation: Operation) -> 
     assert report.models == {"base": 1, "other": 3}
     told = [(one["line"], one["code"], one["param"]) for one in report.errors]
     assert told == [(2, "invalid_request", "body.model"), (4, "mismatched_url", "url")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"stream": True}, "body.stream"),
+        ({"previous_response_id": "resp_1"}, "body.previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "msg_1_0"}]}, "body.input"),
+    ],
+    ids=["stream", "previous", "reference"],
+)
+def test_a_line_is_whole_in_itself(changed: dict[str, Any], param: str) -> None:
+    content = line("a", url=RESPONSES.path, body=responses("base") | changed)
+    (error,) = read(io.BytesIO(content), RESPONSES, 1000).errors
+    assert (error["code"], error["param"]) == ("invalid_request", param)
 
 
 def test_what_batches_may_have() -> None:
