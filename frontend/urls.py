@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from django.urls import URLPattern, URLResolver, include, path
 
 from frontend.sign_in.single_sign_on import callback
@@ -33,6 +36,8 @@ from frontend.views.overview import overview
 from frontend.views.playground import conversations, playground, prompts
 from frontend.views.requests import request, requests, views
 
+View = Callable[..., Any]
+
 ADAPTER = [
     path("", adapters.adapter, name="adapters-one"),
     path("promote", adapters.promote, name="adapters-promote"),
@@ -55,6 +60,35 @@ ROLLOUT = [
     path("tenants", rollouts.set_turn, name="operate_rollouts-turn"),
     path("tenants/<int:pk>/drop", rollouts.drop_turn, name="operate_rollouts-drop-turn"),
 ]
+
+
+def _notifications(name: str, page: View, choose_mails: View, *each: View) -> list[URLPattern]:
+    """Those of a tenant or of the installation; `each` rotates a webhook's secret, removes a
+    webhook, and sends a delivery again."""
+    named = zip(("rotate", "remove", "replay"), each, strict=True)
+    return [
+        path("notifications", page, name=name),
+        path("notifications/mail", choose_mails, name=f"{name}-mail"),
+        *(path(f"notifications/<int:pk>/{what}", v, name=f"{name}-{what}") for what, v in named),
+    ]
+
+
+NOTIFICATIONS_OF_TENANT = _notifications(
+    "notifications",
+    notifications.notifications,
+    notifications.choose_mails,
+    notifications.rotate,
+    notifications.remove,
+    notifications.replay,
+)
+NOTIFICATIONS_OF_ALL = _notifications(
+    "operate_notifications",
+    notifications.of_installation,
+    notifications.choose_mails_of_installation,
+    notifications.rotate_of_installation,
+    notifications.remove_of_installation,
+    notifications.replay_of_installation,
+)
 OPERATE: list[URLPattern | URLResolver] = [
     path("", installation.overview, name="operate"),
     path("live/", include(live.OF_ALL)),
@@ -108,27 +142,7 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("quarantine", quarantine.quarantine, name="operate_quarantine"),
     path("quarantine/<int:pk>/bill", quarantine.bill, name="operate_quarantine-bill"),
     path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
-    path("notifications", notifications.of_installation, name="operate_notifications"),
-    path(
-        "notifications/mail",
-        notifications.choose_mails_of_installation,
-        name="operate_notifications-mail",
-    ),
-    path(
-        "notifications/<int:pk>/rotate",
-        notifications.rotate_of_installation,
-        name="operate_notifications-rotate",
-    ),
-    path(
-        "notifications/<int:pk>/remove",
-        notifications.remove_of_installation,
-        name="operate_notifications-remove",
-    ),
-    path(
-        "notifications/<int:pk>/replay",
-        notifications.replay_of_installation,
-        name="operate_notifications-replay",
-    ),
+    *NOTIFICATIONS_OF_ALL,
     path("audit", whole_log.audit, name="operate_audit"),
 ]
 KEPT = [
@@ -208,23 +222,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     content.confirmation,
                     name="content-confirmation",
                 ),
-                path("notifications", notifications.notifications, name="notifications"),
-                path("notifications/mail", notifications.choose_mails, name="notifications-mail"),
-                path(
-                    "notifications/<int:pk>/rotate",
-                    notifications.rotate,
-                    name="notifications-rotate",
-                ),
-                path(
-                    "notifications/<int:pk>/remove",
-                    notifications.remove,
-                    name="notifications-remove",
-                ),
-                path(
-                    "notifications/<int:pk>/replay",
-                    notifications.replay,
-                    name="notifications-replay",
-                ),
+                *NOTIFICATIONS_OF_TENANT,
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),
                 path("playground", playground.playground, name="playground"),

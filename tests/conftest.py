@@ -60,7 +60,7 @@ def plain_files(settings: Any) -> None:
 TOGETHER = ("stack", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
 ALONE = (
-    "browser/test_sweep.py",
+    "browser/appearance/test_sweep.py",
     "stack/test_rollouts.py",
     "stack/test_planes.py",
     "stack/test_up.py",

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field
 
 import uvloop
 
-from tests.bench.gaps import Timed
 from tests.bench.machinery.client import Address, Refused, Reply, post
+from tests.bench.machinery.gaps import Timed
 
 PATH = "/v1/chat/completions"
 STREAMS = 2

@@ -23,7 +23,6 @@ from tests.bench import (  # noqa: E402
     fairness,
     latency,
     ledger,
-    lorikeet,
     measuring,
     metering,
     moving,
@@ -38,6 +37,7 @@ from tests.bench import (  # noqa: E402
 )
 from tests.bench.machinery.processes import Failed  # noqa: E402
 from tests.bench.machinery.scale import QUICK, Scale  # noqa: E402
+from tests.bench.sides import lorikeet  # noqa: E402
 
 BENCHMARKS = {
     "latency": latency.run,

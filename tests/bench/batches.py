@@ -16,13 +16,13 @@ import httpx
 from asgiref.sync import sync_to_async
 
 from tenants.models import ApiKey, Batch, Tenant
-from tests.bench import lorikeet
 from tests.bench.fairness import Contest, p99
 from tests.bench.machinery.load import drive
 from tests.bench.machinery.processes import Failed, cpu_of, postgres_cpu_s
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.machinery.servers import MODEL
+from tests.bench.sides import lorikeet
 
 SEATS, PACE, TOKENS = 128, 40, 8
 """Streams of the engine at a time, tokens per second of each, tokens of each line: 640 lines a

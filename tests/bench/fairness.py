@@ -14,12 +14,12 @@ from asgiref.sync import sync_to_async
 
 import demo
 from tenants.models import ApiKey, Tenant
-from tests.bench import lorikeet
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import Address, Connection, Refused, Reply
 from tests.bench.machinery.processes import PYTHON
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet
 from tests.bench.vllm import tenants_with_adapters
 
 BASE = demo.MODEL_NAME

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from statistics import median
 
 from inference.agent.engines.synthetic import SyntheticEngine
-from tests.bench import lorikeet, peers
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import Address, Connection
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet, peers
 
 TARGET_MS = 2.0
 

@@ -14,7 +14,6 @@ from django.utils import timezone
 from gateway.database import redis_command, redis_socket
 from gateway.local.supervisor import Child
 from tenants.models import ApiKey, LimitSet, Price, Tenant
-from tests.bench import lorikeet
 from tests.bench.latency import p50_over_http
 from tests.bench.machinery import servers
 from tests.bench.machinery.load import Tally
@@ -22,6 +21,7 @@ from tests.bench.machinery.measure import Sample, Samples, Side
 from tests.bench.machinery.processes import PYTHON, Failed, cpu_of, postgres_cpu_s, running
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet
 from tests.environment import VAR
 from tests.tenants.making import make_base_of
 
@@ -32,7 +32,7 @@ PACE = 40.0
 """Tokens per second of a stream that comes as from a real engine."""
 LONGEST, LEAST = 1.15, 0.85
 """At most 15 % off: of the time of one request, and of the requests per second."""
-BARE = [*PYTHON, "-m", "tests.bench.unmetered"]
+BARE = [*PYTHON, "-m", "tests.bench.sides.unmetered"]
 WITH, WITHOUT = "with", "without"
 STORES = ("PostgreSQL", "Redis")
 

@@ -15,15 +15,15 @@ from functools import partial
 import demo
 from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
-from tests.bench import lorikeet
-from tests.bench.gaps import Timed
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import post
+from tests.bench.machinery.gaps import Timed
 from tests.bench.machinery.load import drive
 from tests.bench.machinery.measure import Samples, Side
 from tests.bench.machinery.processes import POLL_S, Failed, cpu_of
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet
 from tests.bench.streams import Memory, memory_per_stream
 
 MOVABLE, FIXED = "movable", "fixed"

@@ -22,12 +22,12 @@ from playwright.async_api import Browser, async_playwright
 from demo.crowd import Size
 from demo.management.commands.make_crowd import make
 from tenants.models import Role, Tenant, User
-from tests.bench import lorikeet
-from tests.bench.lorikeet import Gateway
 from tests.bench.machinery.processes import Failed
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.machinery.servers import ENGINE_OPTIONS
+from tests.bench.sides import lorikeet
+from tests.bench.sides.lorikeet import Gateway
 from tests.frontend.addresses import Page, pages
 
 P95_MS = 100

@@ -22,11 +22,12 @@ from asgiref.sync import sync_to_async
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, PoolRevision, State, Tenant
 from tests.adapters.checks.builder import config_bytes
-from tests.bench import lorikeet, pages
+from tests.bench import pages
 from tests.bench.machinery.processes import PYTHON, Failed
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.machinery.servers import ENGINE_OPTIONS, MODEL
+from tests.bench.sides import lorikeet
 from tests.environment import VAR
 from tests.frontend.addresses import Page
 
@@ -127,7 +128,7 @@ async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dic
     host, port = gateway.address
     options = {"host": host, "port": port, "model": MODEL, "streams": scale.plane_streams}
     given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    command = [*PYTHON, "-m", "tests.bench.gaps", *given]
+    command = [*PYTHON, "-m", "tests.bench.machinery.gaps", *given]
     process = await asyncio.create_subprocess_exec(
         *_pinned(command),
         stdin=asyncio.subprocess.PIPE,

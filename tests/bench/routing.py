@@ -21,11 +21,11 @@ from statistics import median
 
 import demo
 from inference.agent.engines.profile import EngineProfile
-from tests.bench import lorikeet
 from tests.bench.machinery.client import Address, Connection, post
 from tests.bench.machinery.processes import PYTHON
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet
 from tests.bench.simulation.fleet import Fleet, endless, percentile
 from tests.bench.simulation.traces import Workload, recorded
 from tests.environment import ROOT

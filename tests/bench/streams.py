@@ -11,13 +11,13 @@ import psutil
 from asgiref.sync import sync_to_async
 
 from gateway.local.supervisor import Child
-from tests.bench import lorikeet
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import Address, Connection, Reply
 from tests.bench.machinery.processes import POLL_S, PYTHON
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.metering import limited_key
+from tests.bench.sides import lorikeet
 
 TOKENS_PER_SECOND = 0.05
 """Of each stream. The engine steps all of them together: a first token comes after 20 s, by when

@@ -18,11 +18,11 @@ import demo
 from gateway.local import seed
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import ApiKey, Tenant
-from tests.bench import lorikeet
 from tests.bench.fairness import p99
 from tests.bench.machinery.measure import Samples, Side
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet
 
 BASE = demo.MODEL_NAME
 SLOTS = 4

@@ -8,12 +8,12 @@ from functools import partial
 
 from asgiref.sync import sync_to_async
 
-from tests.bench import lorikeet, peers
 from tests.bench.machinery import servers
 from tests.bench.machinery.measure import Samples, Side
 from tests.bench.machinery.processes import cpu_of, postgres_cpu_s
 from tests.bench.machinery.report import Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet, peers
 
 CLIENTS = 64
 STREAM_TOKENS = 64

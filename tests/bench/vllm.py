@@ -10,7 +10,6 @@ import demo
 from gateway.local import seed
 from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
-from tests.bench import lorikeet, peers
 from tests.bench.machinery.measure import Samples, Side
 from tests.bench.machinery.processes import (
     CpuTime,
@@ -21,6 +20,7 @@ from tests.bench.machinery.processes import (
 )
 from tests.bench.machinery.report import Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
+from tests.bench.sides import lorikeet, peers
 
 STREAMS = 32
 TOKENS = 96

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.people import PATIENCE_MS, Customer, Street, follow, session_of_new, sign_in
-from tests.frontend.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
+from tests.frontend.sign_in.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
 from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, signed_in, up
 

@@ -203,6 +203,15 @@ def await_ready(page: Page) -> None:
     expect(page.get_by_role("button", name="Promote")).to_be_visible()
 
 
+def await_rejected(page: Page, name: str, reason: str) -> None:
+    """On the page of a version: its checks are over and found this; the list says it too."""
+    expect(page.get_by_text("Rejected", exact=True)).to_be_visible()
+    findings = page.get_by_role("region", name="Why it was rejected").first
+    expect(findings).to_contain_text(reason)
+    go(page, "Adapters")
+    expect(page.get_by_role("row", name=name)).to_contain_text("Rejected")
+
+
 def create_key(page: Page, name: str) -> str:
     """On the page of API keys: make one that calls models; returns its text, shown this once."""
     page.get_by_role("button", name="Create key").first.click()

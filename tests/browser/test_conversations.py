@@ -6,13 +6,22 @@ import re
 from decimal import Decimal
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from demo import MODEL_NAME, QUESTIONS
 from frontend.formats import money
 from inference.grants import PICO
 from tests.browser.people import Customer, Street, follow, go, join, open_account, sign_in
-from tests.browser.playground import LONG, answer_to, ask, foot, pane, said
+from tests.browser.playground import (
+    LONG,
+    answer_to,
+    ask,
+    foot,
+    log,
+    open_playground,
+    pane,
+    said,
+)
 from tests.stack.asking import until
 
 pytestmark = pytest.mark.stack
@@ -23,10 +32,7 @@ QUESTION, OTHER = (question for question, _ in QUESTIONS[:2])
 @pytest.fixture
 def page(owner: Page) -> Page:
     """The owner, in the playground."""
-    go(owner, "Playground")
-    expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
-    pane(owner).get_by_role("button", name="Settings").click()
-    pane(owner).get_by_label("Temperature").fill("0")
+    open_playground(owner)
     return owner
 
 
@@ -36,10 +42,6 @@ def colleague(street: Street, customer: Customer) -> Page:
     page = street.person(dark=True)
     join(page, customer.invite("developer"), f"developer-of-{customer.slug}")
     return page
-
-
-def log(page: Page) -> Locator:
-    return pane(page).get_by_role("log")
 
 
 def answered(page: Page, question: str) -> None:

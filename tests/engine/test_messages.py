@@ -18,7 +18,7 @@ from inference.operations.messages.messages import MESSAGES
 from inference.operations.operation import Operation
 from tests.document.sdk_types import faults
 from tests.engine.driving import QUESTION, Answer, ask
-from tests.engine.test_vllm import NAMED, SCHEMA, WEATHER
+from tests.engine.vllm.test_vllm import NAMED, SCHEMA, WEATHER
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
 

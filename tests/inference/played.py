@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from inference.agent.agent import Agent
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
+from inference.gateway.fleet import engine_link
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.requests.order import Order
@@ -166,6 +168,17 @@ class Bench:
         given: dict[str, Any] = {"model": MODEL, "run": ""}
         played.say(wire.Hello(1, version, id, **(given | hello)))
         assert isinstance(await played.hear(), wire.Welcome)
+        return played
+
+    async def join_unread(self, monkeypatch: pytest.MonkeyPatch) -> Played:
+        """An engine that reads nothing and has been sent as much as it may: `r0` to `r32`."""
+        # To fill it takes less than silence.
+        monkeypatch.setattr(engine_link, "MAX_OUTBOX_FRAMES", 32)
+        played = await self.join()
+        played.writable.clear()
+        for i in range(33):
+            self.submit(f"r{i}")
+            await asyncio.sleep(0)
         return played
 
     async def dial(self, secret: str = SECRET) -> Played:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
 from demo import MODEL_NAME, QUESTIONS
 from tests.browser.adapters import PIRATE, inert, own
-from tests.browser.people import await_ready, go, upload
-from tests.browser.playground import ask, foot, pane, said
+from tests.browser.people import await_ready, await_rejected, go, upload
+from tests.browser.playground import ask, be_exact, foot, log, open_playground, pane, said
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -20,15 +20,8 @@ QUESTION, ANSWERS = QUESTIONS[0]
 @pytest.fixture
 def page(owner: Page) -> Page:
     """The owner, in the playground."""
-    go(owner, "Playground")
-    expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
-    pane(owner).get_by_role("button", name="Settings").click()
-    pane(owner).get_by_label("Temperature").fill("0")
+    open_playground(owner)
     return owner
-
-
-def log(page: Page) -> Locator:
-    return pane(page).get_by_role("log")
 
 
 def test_base_and_adapter_answer_differently_side_by_side(owner: Page, tmp_path: Path) -> None:
@@ -40,8 +33,7 @@ def test_base_and_adapter_answer_differently_side_by_side(owner: Page, tmp_path:
     owner.get_by_role("button", name="Add pane").click()
     expect(pane(owner, 2).get_by_label("Model or adapter")).to_have_value(MODEL_NAME)
     for number in (1, 2):
-        pane(owner, number).get_by_role("button", name="Settings").click()
-        pane(owner, number).get_by_label("Temperature").fill("0")
+        be_exact(pane(owner, number))
     ask(owner, QUESTION)
     expect(said(pane(owner, 1))).to_have_text(ANSWERS["pirate"])
     expect(said(pane(owner, 2))).to_have_text(ANSWERS["base"])
@@ -55,11 +47,7 @@ def test_an_adapter_that_changes_nothing_is_rejected_with_the_reason(
 ) -> None:
     go(owner, "Adapters")
     upload(owner, "broken", inert(tmp_path / "adapter"))
-    expect(owner.get_by_text("Rejected", exact=True)).to_be_visible()
-    findings = owner.get_by_role("region", name="Why it was rejected").first
-    expect(findings).to_contain_text("The adapter changes no log-probability")
-    go(owner, "Adapters")
-    expect(owner.get_by_role("row", name="broken")).to_contain_text("Rejected")
+    await_rejected(owner, "broken", "The adapter changes no log-probability")
 
 
 def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> None:

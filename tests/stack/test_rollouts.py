@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -101,18 +100,3 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
         (new,) = revisions(operator, max_lora_rank=64)
         assert new["standing"] == "withdrawn"
         until(lambda: SLOW not in set().union(*answered_by(stack).values()))
-
-
-def test_other_engines_in_place_of_all_need_no_rollout(tmp_path: Path) -> None:
-    """As after `make up` with other options: they take over, once adapters were tried on them."""
-    var = furnished(tmp_path / "var")
-    with up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic"):
-        pass
-    with (
-        up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic --max-lora-rank 32") as second,
-        signed_in(second) as operator,
-    ):
-        until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))
-        (new,) = revisions(operator, engines=1)
-        assert (new["max_lora_rank"], new["standing"]) == (32, "waiting")
-        assert answered_by(second) == {tenant.slug: {FIRST} for tenant in TENANTS}

@@ -20,7 +20,8 @@ from gateway.process_secrets import SECRETS_OF
 from gateway.start import SECRETS
 from tests.otlp import Collector, collector
 from tests.stack.asking import until
-from tests.stack.running import ROOT, Stack, gone, settings_free, up
+from tests.stack.rolling import FIRST, answered_by, revisions
+from tests.stack.running import ROOT, Stack, gone, settings_free, signed_in, up
 
 pytestmark = pytest.mark.stack
 SYNTHETIC = "--engine synthetic"
@@ -95,10 +96,20 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         parts = [one.name for one in of_engine if one.trace == chat.trace]
         assert parts == ["fetch adapter", "queue", "load adapter", "prefill", "decode"]
 
-    with up(var, ENGINE_OPTIONS=SYNTHETIC) as second:
+    with up(var, ENGINE_OPTIONS=f"{SYNTHETIC} --max-lora-rank 32") as second:
         assert second.facts["operator"] == facts["operator"]
         assert second.facts["tenants"] == facts["tenants"]
         assert second.facts["metrics_token"] == facts["metrics_token"]
+        _other_engines_take_over(second)
+
+
+def _other_engines_take_over(stack: Stack) -> None:
+    """In place of all that were there they need no rollout, once adapters were tried on them."""
+    with signed_in(stack) as operator:
+        until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))
+        (new,) = revisions(operator, engines=1)
+        assert (new["max_lora_rank"], new["standing"]) == (32, "waiting")
+        assert answered_by(stack) == {tenant.slug: {FIRST} for tenant in TENANTS}
 
 
 def _it_embeds_at_last(stack: Stack, key: str) -> None:

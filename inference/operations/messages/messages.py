@@ -1,7 +1,7 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API.
 
 A request is a chat that is written in another way. The engine's agent reads it with vLLM's own
-models for it and generates as for a chat; what comes back is framed here (`messages_framing`).
+models for it and generates as for a chat; what comes back is framed here (`framing`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from inference.operations.pooling.pooling import (
     Told,
     Vector,
     check_length,
-    check_text,
     count_texts,
 )
 
@@ -44,6 +43,7 @@ class Embeddings(PoolingOperation):
     in_batches = True
     accepted = frozenset({"dimensions", "encoding_format", "input", "truncate_prompt_tokens"})
     decoder = msgspec.json.Decoder(_EmbeddingFields)
+    takes_tokens = True
 
     def parse(self, body: bytes) -> Call:
         """As the operation says."""
@@ -58,13 +58,6 @@ class Embeddings(PoolingOperation):
             )
         inputs, tokens = count_texts(fields.input, "input")
         return Call(self, fields.model, max_tokens=0, prompts=inputs, tokens=tokens, body=body)
-
-    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Inputs of text or tokens."""
-        kept = {name: value for name, value in super().allowed(body).items() if value is not None}
-        for path, text in self.texts(kept):
-            check_text(text, path, tokens=True)
-        return kept
 
     def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
         """A list of numbers is one input."""

@@ -54,6 +54,15 @@ class PoolingOperation(Operation):
 
     pools = True
     max_numbers = MAX_TOKENS
+    takes_tokens = False
+    """Whether a text may be given as a list of its tokens."""
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Without fields that are null; its texts are looked at."""
+        kept = {name: value for name, value in super().allowed(body).items() if value is not None}
+        for path, text in self.texts(kept):
+            _check_text(text, path, tokens=self.takes_tokens)
+        return kept
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """As the operation says."""
@@ -113,7 +122,7 @@ def count_texts(given: msgspec.Raw, name: str) -> tuple[int, int]:
     return count, tokens
 
 
-def check_text(text: Any, path: str, *, tokens: bool = False) -> None:
+def _check_text(text: Any, path: str, *, tokens: bool) -> None:
     """See that there is one: a string, or with `tokens` maybe a list of those.
 
     Raises:

@@ -23,7 +23,6 @@ from inference.operations.pooling.pooling import (
     Told,
     Vector,
     check_length,
-    check_text,
     count_texts,
 )
 
@@ -55,9 +54,7 @@ class ScoringOperation(PoolingOperation):
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Texts to compare."""
-        kept = {name: value for name, value in super().allowed(body).items() if value is not None}
-        for path, text in self.texts(kept):
-            check_text(text, path)
+        kept = super().allowed(body)
         one, other = self.pair(kept)
         counts = [
             len(value) if isinstance(value := kept[name], list) else 1 for name in (one, other)

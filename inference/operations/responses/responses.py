@@ -2,7 +2,7 @@
 
 A request is a chat that is written in another way, and is made one here: so engines, grammars,
 parsers of tools and thoughts, and moves are those of chats, and what comes back is framed here
-(`responses_framing`). vLLM has an endpoint of its own for it (`OpenAIServingResponses`), which is
+(`framing`). vLLM has an endpoint of its own for it (`OpenAIServingResponses`), which is
 not used. It draws the names of its items at random and numbers its events as it goes, so an answer
 that moves to another engine would begin again in the middle; it ends a truncated stream as
 completed; and it keeps answers in the engine, for whoever names them. The chat under it does

@@ -10,7 +10,6 @@ import os
 from contextlib import AsyncExitStack
 from typing import Any
 
-import structlog
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
@@ -22,8 +21,8 @@ from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
 from gateway.planes.headers import HeaderLimit  # noqa: E402
+from gateway.planes.lifespan import Lifespan  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
-from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
 from inference.gateway.health import Health  # noqa: E402
 from tenants.adapters.uploads.guard import BodyGuard  # noqa: E402
 from tenants.adapters.uploads.intake import Intake  # noqa: E402
@@ -32,8 +31,6 @@ from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.directory.reader import Reader  # noqa: E402
 from tenants.files.intake import FileIntake  # noqa: E402
 from tenants.hub.bodies import BODIES, Bodies  # noqa: E402
-
-log = structlog.get_logger(__name__)
 
 directory = PostgresDirectory()
 """Knows the keys of those who upload before their bodies are read."""
@@ -48,21 +45,13 @@ async def _database_answers() -> bool:
     return True
 
 
-async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
-    """Listen to what changes as long as the process lives."""
-    await receive()
-    async with AsyncExitStack() as stack:
-        try:
-            await _reader.open()
-            stack.push_async_callback(_reader.close)
-            await stack.enter_async_context(directory)
-        except Exception as error:
-            log.exception("start_failed")
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-    await send({"type": "lifespan.shutdown.complete"})
+class Listening(Lifespan):
+    """Listens to what changes."""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        await _reader.open()
+        stack.push_async_callback(_reader.close)
+        await stack.enter_async_context(directory)
 
 
 def _route(pattern: str, app: Any) -> URLPattern:
@@ -83,7 +72,7 @@ _routes = ProtocolTypeRouter(
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
             ]
         ),
-        "lifespan": lifespan,
+        "lifespan": Listening(),
     }
 )
 application = HeaderLimit(_routes)

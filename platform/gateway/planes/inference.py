@@ -39,6 +39,7 @@ from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
+from gateway.planes.lifespan import Lifespan
 from gateway.planes.metrics import Metrics
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
@@ -171,27 +172,14 @@ class Parts:
         )
 
 
-class Lifespan:
+class Running(Lifespan):
     """Starts what lives as long as the process; stops it when its requests are settled."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        async with AsyncExitStack() as stack:
-            try:
-                await self._start(stack)
-            except Exception as error:
-                log.exception("start_failed")
-                await send({"type": "lifespan.startup.failed", "message": str(error)})
-                return
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _start(self, stack: AsyncExitStack) -> None:
+    async def start(self, stack: AsyncExitStack) -> None:
         parts = self._parts
         for database in (parts.budgets, parts.registry, parts.contents):
             await database.open()
@@ -390,7 +378,7 @@ def application(parts: Parts) -> Any:
         {
             "http": URLRouter(http),
             "websocket": URLRouter(sockets),
-            "lifespan": Lifespan(parts),
+            "lifespan": Running(parts),
         }
     )
 

@@ -9,12 +9,13 @@ import time
 import psutil
 import pytest
 
-from tests.bench import lorikeet, pages, peers
+from tests.bench import pages
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import Connection, post
 from tests.bench.machinery.load import drive
 from tests.bench.machinery.processes import Failed, cpu_of, cpu_s, postgres_cpu_s, running
 from tests.bench.machinery.report import Figure, Row, take_turns
+from tests.bench.sides import lorikeet, peers
 from tests.frontend.addresses import Page
 
 

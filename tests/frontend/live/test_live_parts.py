@@ -26,8 +26,8 @@ from tenants.models import (
 )
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
-from tests.frontend.test_operate import ENGINE
-from tests.inference.gateway.test_history import counted
+from tests.frontend.operate.test_operate import ENGINE
+from tests.inference.gateway.fleet.test_history import counted
 from tests.tenants.making import (
     make_adapter,
     make_base,

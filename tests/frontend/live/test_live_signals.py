@@ -13,7 +13,7 @@ from frontend.live.feeds import Key
 from frontend.live.signals import LIMITS_S, MINUTE_S, ROLLOUTS_S, Signals
 from frontend.live.topics import TOPICS
 from inference.gateway.fleet.history import History
-from tests.frontend.test_operate import ENGINE
+from tests.frontend.operate.test_operate import ENGINE
 
 NOON = 1_700_006_400.0
 ACME, GLOBEX = 1, 2

@@ -19,7 +19,8 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.gateway.fleet import engine_link, hub
+from inference.gateway.content import Contents
+from inference.gateway.fleet import hub
 from inference.gateway.fleet.engine_link import SILENT_S
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
@@ -100,6 +101,30 @@ async def test_a_slow_reader_gets_merged_deltas_and_holds_nobody_up(bench: Bench
         engine.say(wire.Step([Delta("slow", f"{i},", 1), Delta("fast", "x", 1)]))
         assert await fast.read() == Delta("fast", "x", 1)
     assert await slow.read() == Delta("slow", "".join(f"{i}," for i in range(50)), 50)
+
+
+async def test_what_is_said_is_taken_up_from_its_beginning_to_its_end(bench: Bench) -> None:
+    contents, keeps = Contents(), replace(GRANT, keeps_content=True)
+    engine = await bench.join()
+    stream = bench.submit(grant=keeps)
+    stream.take_up(contents.begin("r1", keeps, "chat", b"{}"))
+    engine.say(wire.Step([Delta("r1", "Hello", 1), Delta("r1", " there", 1)]))
+    engine.say(Done("r1", Usage(3, 0, 2), "stop"))
+    while isinstance(await stream.read(), Delta):
+        pass
+    (taken,) = contents.take(10, 1 << 20)
+    assert taken.id == "r1" and b"Hello there" in taken.text
+
+
+async def test_what_another_gateway_goes_on_with_is_taken_up_there(bench: Bench) -> None:
+    contents, keeps = Contents(), replace(GRANT, keeps_content=True)
+    engine = await bench.join()
+    stream = bench.submit(grant=keeps)
+    stream.take_up(contents.begin("r1", keeps, "chat", b"{}"))
+    stream.end(Overloaded("elsewhere"), elsewhere=True)
+    engine.say(Done("r1", Usage(), "abort"))
+    await until(lambda: stream.done)
+    assert (contents.take(10, 1 << 20), contents.used_bytes) == ([], 0)
 
 
 async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) -> None:
@@ -408,12 +433,7 @@ async def test_an_engine_that_is_drained_hears_of_it_and_gets_nothing_new(bench:
 async def test_an_engine_that_does_not_read_is_given_no_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_link, "MAX_OUTBOX_FRAMES", 32)  # to fill it takes less than silence
-    engine = await bench.join()
-    engine.writable.clear()
-    for i in range(33):
-        bench.submit(f"r{i}")
-        await asyncio.sleep(0)
+    engine = await bench.join_unread(monkeypatch)
     with pytest.raises(Overloaded) as refused:
         bench.submit("one too many")
     assert refused.value.retry_after_s

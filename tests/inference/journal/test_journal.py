@@ -50,12 +50,6 @@ pytestmark = pytest.mark.pure
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=RAM) as root:
-        yield Path(root) / "journal"
-
-
-@pytest.fixture
 def journal(folder: Path) -> Iterator[Journal]:
     with closing(Journal.open(folder, rotate_bytes=TINY, executor=AtOnce())) as opened:
         yield opened

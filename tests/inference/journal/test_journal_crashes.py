@@ -46,12 +46,6 @@ from tests.inference.journals import (
 pytestmark = pytest.mark.pure
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=RAM) as root:
-        yield Path(root) / "journal"
-
-
 # --- files that are cut --------------------------------------------------------------------------
 
 

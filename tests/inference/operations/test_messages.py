@@ -26,6 +26,7 @@ from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Framing, PlainPrompt
 from tests.document.sdk_types import faults
 from tests.inference.operations.bodies import messages
+from tests.inference.operations.chats import answer
 
 pytestmark = pytest.mark.pure
 
@@ -301,17 +302,6 @@ def test_a_stop_sequence_is_told() -> None:
     data = made.chunk(chunk("stop", "END", content="a")) + made.closing("stop")
     _, message = read(data + made.ending(USAGE))
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
-
-
-def answer(reason: str = "stop", stop: Any = None, **message: Any) -> bytes:
-    usage = {
-        "prompt_tokens": 10,
-        "completion_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 2},
-    }
-    choice = {"index": 0, "message": message, "finish_reason": reason, "stop_reason": stop}
-    return json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
 
 
 def whole(data: bytes) -> Message:

@@ -20,8 +20,10 @@ from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.operation import PlainPrompt
 from inference.operations.responses.framing import ResponsesFraming
+from inference.operations.responses.items import joined, listed, shown
 from inference.operations.responses.responses import RESPONSES
 from tests.document.sdk_types import faults
+from tests.inference.operations.chats import answer
 
 pytestmark = pytest.mark.pure
 
@@ -458,17 +460,6 @@ def test_a_stream_that_fails_says_so_after_all_that_it_said() -> None:
     assert response["error"]["code"] == "invalid_prompt"
 
 
-def answer(reason: str = "stop", logprobs: Any = None, **message: Any) -> bytes:
-    usage = {
-        "prompt_tokens": 10,
-        "completion_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 2},
-    }
-    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": logprobs}
-    return json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
-
-
 def whole(data: bytes) -> Response:
     assert not faults("responses", data)
     return Response.model_validate_json(data)
@@ -583,3 +574,66 @@ def test_what_is_repeated_does_not_keep_the_body() -> None:
     call = RESPONSES.parse(raw)
     assert call.take_body() is raw
     assert call.told["tools"] and sys.getrefcount(raw) == before
+
+
+# --- items as they are stored and listed ---------------------------------------------------------
+
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+GIVEN: dict[str, tuple[Any, dict[str, Any]]] = {
+    "text": (
+        "Hello",
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+    ),
+    "parts": (
+        [{"role": "system", "content": [{"type": "input_text", "text": "Be brief."}]}],
+        {"role": "system", "content": [{"type": "input_text", "text": "Be brief."}]},
+    ),
+    "answer": (
+        [{"role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}],
+        {
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}],
+        },
+    ),
+    "refusal": (
+        [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No"}]}],
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No"}]},
+    ),
+    "call": ([CALL], CALL),
+    "result": (
+        [{"type": "function_call_output", "call_id": "c", "output": "4"}],
+        {"type": "function_call_output", "call_id": "c", "output": "4"},
+    ),
+    "result in parts": (
+        [{
+            "type": "function_call_output", "call_id": "c",
+            "output": [{"type": "input_text", "text": "4"}],
+        }],
+        {"call_id": "c", "output": [{"type": "input_text", "text": "4"}]},
+    ),
+    "thoughts": (
+        [{
+            "type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}],
+            "content": [{"type": "reasoning_text", "text": "t"}],
+        }],
+        {
+            "summary": [{"type": "summary_text", "text": "s"}],
+            "content": [{"type": "reasoning_text", "text": "t"}],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_items_of_an_input_are_listed_as_openai_does(given: str) -> None:
+    items, expected = GIVEN[given]
+    said = json.dumps(items, indent=1).encode()
+    (item,) = shown(listed(said), lambda kind, place: f"{kind}-{place}")
+    assert item.items() >= expected.items() and item["status"] == "completed"
+    assert item["id"] == expected.get("id", f"{item['type']}-0")
+
+
+def test_lists_of_items_become_one() -> None:
+    turns = [listed(json.dumps(one).encode()) for one in ("Hello", [], [CALL], None)]
+    ids = [item["id"] for item in shown(joined(*turns), lambda kind, place: f"{kind}-{place}")]
+    assert ids == ["message-0", "fc_1"]

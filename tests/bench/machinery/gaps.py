@@ -1,0 +1,94 @@
+"""`python -m tests.bench.machinery.gaps`: time between the chunks of running streams.
+
+A process of its own, so that what else the bench does is not measured. It keeps so many streams of
+the tenant's key BENCH_KEY open until its standard input ends, then prints the gaps' figures as
+JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from itertools import pairwise
+from statistics import quantiles
+
+import uvloop
+
+from tests.bench.machinery.client import Address, Connection, post
+
+TOKENS = 1_000
+"""Of one stream; another follows it."""
+
+
+class Timed(Connection):
+    """Notes when anything of an answer arrived."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrivals: list[float] = []
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio calls it."""
+        self.arrivals.append(time.perf_counter())
+        super().data_received(data)
+
+    @property
+    def gaps_ms(self) -> list[float]:
+        """Between arrivals of one answer; none from the last one's end to the next one's start."""
+        return [1e3 * (later - earlier) for earlier, later in pairwise(self.arrivals)]
+
+
+async def _stream(address: Address, request: bytes, gaps_ms: list[float]) -> None:
+    connection = await Timed.open(address)
+    try:
+        while True:
+            connection.arrivals.clear()
+            try:
+                await connection.send(request)
+            finally:
+                gaps_ms += connection.gaps_ms
+    finally:
+        connection.close()
+
+
+async def measure(address: Address, request: bytes, streams: int) -> dict[str, float]:
+    """Percentiles, in milliseconds, of the gaps that were seen until the standard input ended."""
+    gaps_ms: list[float] = []
+    running = [asyncio.create_task(_stream(address, request, gaps_ms)) for _ in range(streams)]
+    ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    done, _ = await asyncio.wait([ended, *running], return_when=asyncio.FIRST_COMPLETED)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+    for task in done:
+        task.result()
+    cuts = quantiles(gaps_ms, n=100)
+    return {"p50": cuts[49], "p99": cuts[98], "max": max(gaps_ms), "count": len(gaps_ms)}
+
+
+def main() -> None:
+    """Measure until the standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--streams", type=int, required=True)
+    options = parser.parse_args()
+    body = {
+        "model": options.model,
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    request = post("/v1/chat/completions", body, os.environ["BENCH_KEY"])
+    found = uvloop.run(measure((options.host, options.port), request, options.streams))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

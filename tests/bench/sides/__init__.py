@@ -1,0 +1,1 @@
+"""What is measured: Lorikeet as production starts it, without its accounts, and its peers."""

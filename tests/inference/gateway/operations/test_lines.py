@@ -1,0 +1,325 @@
+"""Lines of batches at a gateway: whose they are, what they wait for, and what is billed of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.errors import ApiKeyRevoked, RateLimitExceeded
+from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
+from inference.gateway.lines.seals import line_id, seal
+from inference.gateway.lines.server import Lines
+from inference.gateway.lines.turns import AHEAD
+from inference.grants import Grant
+from inference.link.wire import first_attempt
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
+from tests.inference.operations.bodies import BODIES
+from tests.inference.rig import STALLED, WORKER_TOKEN, Keys, Rig, chat, rig, until
+from tests.inference.samples import MODEL
+
+SECRET = "s" * 40
+CREATED_AT = 1795370511.25
+HANGS_S = 60.0
+RUNNING = 4
+"""Lines that the engine runs at a time."""
+
+
+class KnownKeys:
+    """A rig's keys, of which the tenant acme's has the id 4."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self.tenants = {4: "acme", 6: "globex"}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keys, name)
+
+    async def grant_of(self, key_id: int) -> Grant:
+        return await self._keys.authenticate(self.tenants.get(key_id, "nobody"))
+
+
+class Worker:
+    """A worker's end of the socket."""
+
+    def __init__(self, token: str = WORKER_TOKEN) -> None:
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        self.scope = {"type": "websocket", "headers": headers}
+        self.said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.said.put_nowait({"type": "websocket.connect"})
+        self.begun: set[int] = set()
+        self.answers: dict[int, Answer] = {}
+
+    def say(self, message: msgspec.Struct) -> None:
+        self.said.put_nowait({"type": "websocket.receive", "bytes": encode(message)})
+
+    def hang_up(self) -> None:
+        self.said.put_nowait({"type": "websocket.disconnect"})
+
+    def open(self, operation: str = "chat", **changed: Any) -> None:
+        """As the console has sealed it, then changed."""
+        opening = Open("batch_1", 4, CREATED_AT, operation, "")
+        opening = msgspec.structs.replace(opening, seal=seal(SECRET, opening))
+        self.say(msgspec.structs.replace(opening, **changed))
+
+    def ask(self, number: int, turn: int = 1024, batch: str = "batch_1", **body: Any) -> None:
+        self.ask_for(chat(**body), number, turn, batch)
+
+    def ask_for(
+        self, body: dict[str, Any], number: int, turn: int = 1024, batch: str = "batch_1"
+    ) -> None:
+        self.say(Ask(batch, number, turn, json.dumps(body).encode()))
+
+    async def closed(self) -> str:
+        """Why the gateway hung up."""
+        while (message := await self._next())["type"] != "websocket.close":
+            pass
+        return str(message["reason"])
+
+    async def answer(self, number: int) -> Answer:
+        """That to this line, taken."""
+        while number not in self.answers:
+            self._take(await self._next())
+        return self.answers.pop(number)
+
+    async def began(self, count: int) -> set[int]:
+        while len(self.begun) < count:
+            self._take(await self._next())
+        return self.begun
+
+    async def _next(self) -> dict[str, Any]:
+        async with asyncio.timeout(HANGS_S):
+            return await self.heard.get()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "websocket.send":
+            news: News = to_worker.decode(message["bytes"])
+            self.begun |= {number for _, number in news.begun}
+            self.answers |= {one.number: one for one in news.answers}
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig(tmp_path, max_running=RUNNING) as made:
+        yield made
+
+
+@asynccontextmanager
+async def lines_of(one: Rig) -> AsyncIterator[Lines]:
+    keys = KnownKeys(one.gateway.keys)
+    hub = one.gateway.hub
+    dispatcher = Dispatcher(hub, keys, one.gateway.limits, timeout_s=300.0)
+    yield Lines(
+        dispatcher,
+        keys,
+        hub,
+        token=WORKER_TOKEN,
+        secret=SECRET,
+        max_body_bytes=10_000,
+    )
+
+
+@asynccontextmanager
+async def connected(lines: Lines, worker: Worker | None = None) -> AsyncIterator[Worker]:
+    worker = worker or Worker()
+
+    async def send(message: dict[str, Any]) -> None:
+        worker.heard.put_nowait(message)
+
+    running = asyncio.create_task(lines(worker.scope, worker.said.get, send))
+    try:
+        yield worker
+    finally:
+        worker.hang_up()
+        async with asyncio.timeout(HANGS_S):
+            await running
+
+
+async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> None:
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1)
+        worker.ask(2, content="Bye")
+        answers = [await worker.answer(number) for number in (1, 2)]
+        assert [answer.status for answer in answers] == [200, 200]
+        body = json.loads(answers[1].body)
+        assert body["choices"][0]["message"]["content"] == f"{MODEL.name}: Bye"
+        entries = await one.gateway.ledger.settled(2)
+        assert {answer.usage for answer in answers} == {entry.usage for entry in entries}
+    ids = {line_id("batch_1", number) for number in (1, 2)}
+    assert {entry.id for entry in entries} == ids
+    assert {entry.attempt for entry in entries} == {first_attempt(1024)}
+    assert {entry.account.started_at for entry in entries} == {CREATED_AT}
+    assert one.gateway.limits.settled.keys() == {f"{id}.1024" for id in ids}
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
+)
+async def test_a_line_is_answered_as_its_operation_answers(one: Rig, operation: Operation) -> None:
+    """But for what is said of when and by whom."""
+    body = BODIES[operation.name](MODEL.name)
+    async with one.gateway.client("acme") as client:
+        direct = (await client.post(operation.path, json=body)).json()
+    (billed,) = await one.gateway.ledger.settled(1)
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open(operation.name)
+        worker.ask_for(body, 1)
+        answer = await worker.answer(1)
+        await one.gateway.ledger.settled(2)
+    assert answer.status == 200
+    assert _same(json.loads(answer.body)) == _same(direct)
+    entry = next(e for e in one.gateway.ledger.entries.values() if e.id == line_id("batch_1", 1))
+    assert entry.usage == answer.usage
+    assert entry.usage.prompt_tokens == billed.usage.prompt_tokens
+    assert entry.usage.completion_tokens == billed.usage.completion_tokens
+
+
+def _same(body: dict[str, Any]) -> dict[str, Any]:
+    """What two answers to one request have in common."""
+    changes = {"id", "created", "created_at", "completed_at", "usage"}
+    kept = {name: value for name, value in body.items() if name not in changes}
+    for item in kept.get("output", ()):
+        del item["id"]
+    assert kept
+    return kept
+
+
+async def test_a_line_that_is_asked_for_again_is_billed_once(one: Rig) -> None:
+    engine = one.engine
+    assert isinstance(engine, SyntheticEngine)
+    async with lines_of(one) as lines:
+        engine.behaviour = Behaviour(stall_after_tokens=2)
+        async with connected(lines) as worker:
+            worker.open()
+            worker.ask(1)
+            assert await worker.began(1) == {1}
+        await one.gateway.ledger.settled(1)  # its socket is lost: it ends there
+        engine.behaviour = Behaviour()
+        async with connected(lines) as worker:
+            worker.open()
+            worker.ask(1, turn=2048)
+            assert (await worker.answer(1)).status == 200
+        entries = one.gateway.ledger.entries
+        await until(lambda: [one.attempt for one in entries.values()] == [first_attempt(2048)])
+    (entry,) = entries.values()
+    assert entry.finish_reason == "stop" and not one.gateway.limits.open
+
+
+@pytest.fixture
+def stalled(one: Rig) -> Rig:
+    """Its engine answers nothing."""
+    assert isinstance(one.engine, SyntheticEngine)
+    one.engine.behaviour = STALLED
+    return one
+
+
+@asynccontextmanager
+async def one_in_flight(stalled: Rig) -> AsyncIterator[tuple[Lines, Worker]]:
+    """The engine has the first line."""
+    async with lines_of(stalled) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1)
+        await until(lambda: stalled.gateway.hub.in_flight)
+        yield lines, worker
+
+
+async def test_lines_wait_here_and_not_in_front_of_engines(stalled: Rig) -> None:
+    async with lines_of(stalled) as lines, connected(lines) as worker:
+        worker.open()
+        for number in range(1, 61):
+            worker.ask(number)
+        there = RUNNING + AHEAD
+        await until(lambda: len(lines.live) == 60 and stalled.gateway.hub.in_flight >= there)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert stalled.gateway.hub.in_flight == there
+        worker.say(Withdraw("batch_1"))
+        given_back = [await worker.answer(number) for number in range(there + 1, 61)]
+        assert {(answer.again_s, answer.sent) for answer in given_back} == {(0.0, False)}
+        assert len(lines.live) == there
+    await until(lambda: not lines.live)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"messages": []}, "invalid_request"),
+        ({"stream": True}, "invalid_request"),
+        ({"model": "nobody's"}, "model_not_found"),
+        ({"content": "x" * 20_000}, "payload_too_large"),
+    ],
+    ids=str,
+)
+async def test_what_can_not_be_answered_has_failed(
+    one: Rig, body: dict[str, Any], code: str
+) -> None:
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1, **body)
+        answer = await worker.answer(1)
+    assert (answer.code, answer.again_s, answer.sent) == (code, None, False)
+    assert json.loads(answer.body)["error"]["code"] == code
+
+
+async def test_a_line_that_meets_a_limit_is_to_be_asked_for_again(one: Rig) -> None:
+    one.gateway.limits.full = True
+    one.gateway.limits.refusal = RateLimitExceeded("later", retry_after_s=7.0)
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1)
+        answer = await worker.answer(1)
+        assert (answer.status, answer.again_s, answer.sent) == (429, 7.0, False)
+        one.gateway.limits.refusal = RateLimitExceeded("never")
+        worker.ask(1)
+        assert (await worker.answer(1)).again_s is None
+
+
+async def test_a_key_that_ends_ends_its_lines(stalled: Rig) -> None:
+    async with one_in_flight(stalled) as (_, worker):
+        stalled.gateway.keys.revoked.add("acme")
+        stalled.gateway.keys.revoke(4, ApiKeyRevoked())
+        assert (await worker.answer(1)).code == "api_key_revoked"
+        worker.ask(2)
+        assert (await worker.answer(2)).code == "invalid_api_key"
+
+
+async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(stalled: Rig) -> None:
+    async with one_in_flight(stalled) as (lines, worker):
+        assert isinstance(lines.keys, KnownKeys)
+        lines.keys.tenants[4] = "globex"  # as if it were the same tenant's
+        stalled.gateway.keys.revoke(4, ApiKeyRevoked())
+        answer = await worker.answer(1)
+        assert answer.again_s is not None and answer.sent
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"key_id": 6}, {"batch": "batch_2"}, {"created_at": 1.0}, {"seal": "0" * 64}],
+    ids=str,
+)
+async def test_what_no_console_has_sealed_is_not_run(one: Rig, changed: dict[str, Any]) -> None:
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open(**changed)
+        assert "sealed" in await worker.closed()
+
+
+async def test_a_line_belongs_to_a_batch(one: Rig) -> None:
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.ask(1)
+        assert "opened" in await worker.closed()
+
+
+async def test_strangers_are_sent_away(one: Rig) -> None:
+    async with lines_of(one) as lines, connected(lines, Worker("x" * 40)) as worker:
+        assert "WORKER_TOKEN" in await worker.closed()

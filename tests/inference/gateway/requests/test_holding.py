@@ -1,0 +1,195 @@
+"""Requests that wait for an engine at the gateway, against engines that are played."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
+from inference.gateway.requests import placing
+from inference.gateway.requests.held import Holding
+from inference.link import wire
+from inference.link.wire import Delta, Done, EngineStats, Usage, Wait
+from tests.inference.played import Bench, benched
+from tests.inference.samples import BASE, GRANT, MODEL, REF
+
+pytestmark = pytest.mark.pure
+
+GLOBEX = replace(GRANT, tenant="globex", tenant_id=2, key_id=2)
+HIGH = replace(BASE, adapter=msgspec.structs.replace(REF, rank=64))
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with benched(holding=Holding(60.0)) as bench:
+        yield bench
+
+
+async def test_the_first_request_waits_for_the_engine_that_it_causes_to_start(
+    bench: Bench,
+) -> None:
+    heard: list[Wait] = []
+    stream = bench.submit(watch=heard.append)
+    assert bench.hub.held == {"base": 1} and heard == [Wait("r1", "held")]
+    engine = await bench.join()
+    asked = await engine.asked()
+    assert (asked.id, asked.attempt) == ("r1", 1) and asked.timeout_s < 9
+    assert bench.hub.held == {}
+    engine.say(Done("r1", Usage(5, 0, 1), "stop"))
+    assert isinstance(await stream.read(), Done)
+    assert bench.limits.settled == {"r1": Usage(5, 0, 1)} and bench.hub.moves == {}
+
+
+async def test_they_start_in_fair_order(bench: Bench) -> None:
+    for i in range(3):
+        bench.submit(f"a{i}", lane="interactive", tokens=100)
+    bench.submit("b", lane="batch", grant=GLOBEX)
+    bench.submit("g0", lane="interactive", grant=GLOBEX, tokens=10)
+    bench.submit("g1", lane="interactive", grant=GLOBEX, tokens=10)
+    engine = await bench.join()
+    order = [(await engine.asked()).id for _ in range(6)]
+    assert order == ["a0", "g0", "g1", "a1", "a2", "b"]
+
+
+async def test_who_waits_for_what_no_engine_can_do_holds_up_nobody_else(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.submit("high", target=HIGH)
+    assert bench.hub.held == {"base": 1}
+    bench.submit("plain")
+    assert (await engine.asked()).id == "plain"
+    able = await bench.join("able", model=msgspec.structs.replace(MODEL, max_lora_rank=64))
+    assert (await able.asked()).id == "high"
+
+
+async def test_who_wants_tools_waits_for_an_engine_that_has_them_and_holds_up_nobody_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
+    for id, parsers in {"t0": ("tool",), "t1": ("tool",), "p0": ()}.items():
+        bench.submit(id, parsers=parsers)
+    model = msgspec.structs.replace(MODEL, revision="r" * 64)
+    able = await bench.join("able", model=msgspec.structs.replace(model, parsers={"tool": "x"}))
+    assert (await able.asked()).id == "t0"
+    plain = await bench.join("plain", model=model)
+    assert (await plain.asked()).id == "p0"
+    assert bench.hub.held == {"base": 1}
+    able.say(Done("t0", Usage(), "stop"))
+    assert (await able.asked()).id == "t1"
+
+
+async def test_who_wants_what_models_of_this_sort_never_do_does_not_wait(bench: Bench) -> None:
+    await bench.join(model=msgspec.structs.replace(MODEL, operations=["embeddings"]))
+    with pytest.raises(InvalidRequest, match="/v1/embeddings"):
+        bench.submit(kind="chat")
+    assert bench.hub.held == {} and not bench.hub.in_flight
+
+
+async def test_an_engine_takes_up_no_more_than_it_begins(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "TAKEN_UP", 4)
+    for i in range(10):
+        bench.submit(f"r{i}")
+    engine = await bench.join()
+    assert [(await engine.asked()).id for _ in range(4)] == ["r0", "r1", "r2", "r3"]
+    bench.submit("late")
+    assert bench.hub.held == {"base": 7}, "it comes after those who wait"
+    engine.say(wire.Step([Delta("r0", "x", 1)]))
+    engine.say(Done("r1", Usage(), "stop"))
+    assert [(await engine.asked()).id for _ in range(2)] == ["r4", "r5"]
+    engine.say(wire.Step([Delta("r2", "x", 1)]))
+    engine.say(wire.Stats(EngineStats()))
+    assert (await engine.asked()).id == "r6"
+
+
+async def test_at_the_end_of_its_time_any_engine_will_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
+    async with benched(holding=Holding(0.02)) as bench:
+        engine = await bench.join()
+        bench.submit("r0")
+        bench.submit("r1")
+        assert [(await engine.asked()).id for _ in range(2)] == ["r0", "r1"], "nobody waited yet"
+        high = bench.submit("r2", target=HIGH)
+        with pytest.raises(NoEngine, match="rank 64") as refused:
+            await high.read()
+        assert refused.value.retry_after_s
+        assert bench.limits.released == ["r2"] and bench.hub.held == {}
+
+
+async def test_what_could_start_at_the_end_of_its_time_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
+    async with benched(holding=Holding(0.02)) as bench:
+        bench.submit("r0")
+        bench.submit("r1")
+        engine = await bench.join()
+        assert [(await engine.asked()).id for _ in range(2)] == ["r0", "r1"]
+        assert bench.hub.held == {}
+
+
+async def test_an_engine_that_does_not_read_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.join_unread(monkeypatch)
+    bench.submit("waits")
+    assert bench.hub.held == {"base": 1}
+    other = await bench.join("other")
+    assert (await other.asked()).id == "waits"
+
+
+async def test_beyond_the_bounds_it_is_refused_and_says_when_to_come_again() -> None:
+    async with benched(holding=Holding(60.0, requests=8, bytes=400)) as bench:
+        bench.submit("r0", body=b"x" * 50)
+        bench.submit("r1", body=b"x" * 50)
+        with pytest.raises(NoEngine, match="Too many requests wait") as refused:
+            bench.submit("r2")
+        assert refused.value.retry_after_s == 15.0
+        with pytest.raises(NoEngine):
+            bench.submit("r3", grant=GLOBEX, body=b"x" * 101)
+        bench.submit("r4", grant=GLOBEX)
+        assert bench.hub.held == {"base": 3} and bench.hub.in_flight == 3
+
+
+async def test_what_is_not_held_any_more_goes_to_an_engine_that_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
+    async with benched(holding=Holding(60.0, requests=8)) as bench:
+        for i in range(2):
+            bench.submit(f"r{i}")
+        engine = await bench.join()
+        assert (await engine.asked()).id == "r0"
+        bench.submit("r2")
+        bench.submit("r3")
+        assert (await engine.asked()).id == "r3"
+
+
+async def test_who_leaves_and_whose_key_is_revoked_waits_no_longer(bench: Bench) -> None:
+    left, revoked = bench.submit("r1"), bench.submit("r2")
+    stays = bench.submit("r3", grant=GLOBEX)
+    left.cancel("cancelled")
+    bench.hub.end_streams(GRANT.key_id, ApiKeyRevoked())
+    with pytest.raises(ApiKeyRevoked):
+        await revoked.read()
+    assert bench.limits.released == ["r1", "r2"] and bench.hub.held == {"base": 1}
+    engine = await bench.join()
+    assert (await engine.asked()).id == "r3"
+    engine.say(Done("r3", Usage(), "stop"))
+    await stays.read()
+    assert engine.all_heard
+    await bench.hub.drained()
+
+
+async def test_other_base_models_wait_apart(bench: Bench) -> None:
+    bench.submit("r1")
+    bench.submit("r2", target=replace(BASE, base_model="other"))
+    assert bench.hub.held == {"base": 1, "other": 1}
+    other = await bench.join("o", model=msgspec.structs.replace(MODEL, name="other"))
+    assert (await other.asked()).id == "r2"
+    assert bench.hub.held == {"base": 1}

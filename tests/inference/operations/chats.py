@@ -1,0 +1,19 @@
+"""Whole answers of chats, as engines give them, for operations that frame them otherwise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def answer(reason: str = "stop", *, logprobs: Any = None, **message: Any) -> bytes:
+    """One choice with this message."""
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    choice |= {"stop_reason": None, "logprobs": logprobs}
+    return json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
