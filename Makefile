@@ -23,7 +23,7 @@ endef
 # The files of the tests marked as pure, which run once, with coverage; the others don't even collect them.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test clients coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -41,6 +41,14 @@ clients: .venv/.ready-dev tests/clients/node_modules/.ready ## generated clients
 # Without Node.js there is no TypeScript client.
 tests/clients/node_modules/.ready: tests/clients/package.json tests/clients/package-lock.json
 	@! command -v npm > /dev/null || { npm ci --prefix tests/clients --silent --no-audit --no-fund && touch $@; } || true
+
+# Some want an older openai than the others, so there are two environments.
+frameworks: .venv-clients/frameworks/.ready .venv-clients/older-openai/.ready tests/clients/node_modules/.ready ## what tests/stack/test_clients.py runs, in environments of their own
+
+.venv-clients/%/.ready: requirements/%.txt .venv/.ready-dev
+	.venv/bin/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	.venv/bin/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
+	@touch $@
 
 coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
 	$(PY) -m coverage erase
@@ -100,6 +108,9 @@ lock: .venv/.ready-dev ## make requirements/*.txt anew (ARGS=--upgrade for newer
 	$(COMPILE) $(ARGS) pyproject.toml $(CPU) --extra dev -c requirements/cpu.txt \
 		$$(sed -nE 's/^([a-z0-9._-]+)==.*/--no-emit-package \1/p' requirements/cpu.txt) -o requirements/dev.txt
 
+	for name in frameworks older-openai; do \
+		$(COMPILE) $(ARGS) tests/clients/frameworks/$$name.in -o requirements/$$name.txt || exit; done
+
 sbom: .venv/.ready-dev ## write what Lorikeet is made of to dist/ (CycloneDX)
 	$(PY) tools/sbom.py
 
@@ -114,4 +125,4 @@ INSTALLER := requirements/install.txt requirements/cpu.txt requirements/gpu.txt 
 	@touch $@ .venv/.ready
 
 clean: ## forget the virtual environment and everything that was written
-	rm -rf .venv var
+	rm -rf .venv .venv-clients var

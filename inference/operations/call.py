@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from inference.errors import InvalidRequest
 from inference.link.wire import Prefix
 from inference.operations.bodies.beginnings import Beginnings
 
@@ -46,6 +47,21 @@ class Call:
     stored: bool = False
     follows: str = ""
     refers: bool = False
+
+    def check_as_line(self) -> None:
+        """See that a batch can have it: its answer is whole, and all that it is about is its body.
+
+        Raises:
+            InvalidRequest: it can't.
+        """
+        if self.stream:
+            raise InvalidRequest("A line of a batch cannot stream.", param="stream")
+        if self.follows:
+            said = "A line of a batch goes on from no response: send the items as `input`."
+            raise InvalidRequest(said, param="previous_response_id")
+        if self.refers:
+            said = "A line of a batch refers to no stored items: send these as `input`."
+            raise InvalidRequest(said, param="input")
 
     def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
         """What names its prompt's beginnings for this tenant's salt and adapter; they are not kept

@@ -6,7 +6,7 @@ was slow and lost the batch writes nothing, and who has it now knows all that wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,6 +44,8 @@ WHERE id = (
     FOR UPDATE OF one SKIP LOCKED LIMIT 1)
 RETURNING id
 """
+STORE_BYTES = 16 << 20
+"""Of answers in one statement, unless one is longer: PostgreSQL takes no value of 1 GiB."""
 RENEW = f"""
 UPDATE tenants_batch SET leased_until = now() + interval '{LEASE_S} seconds',
     completed = completed + %s, failed = failed + %s,
@@ -113,12 +115,12 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
         Lost: nothing was written.
     """
     with transaction.atomic(), connection.cursor() as cursor:
-        stored: list[Result] = []
-        if results:
-            numbers, statuses, bodies, _ = ([*column] for column in zip(*results, strict=True))
+        new: set[int] = set()
+        for some in _statements(results):
+            numbers, statuses, bodies, _ = ([*column] for column in zip(*some, strict=True))
             cursor.execute(STORE, [lease.id, numbers, statuses, bodies])
-            new = {number for (number,) in cursor.fetchall()}
-            stored = [one for one in results if one.number in new]
+            new |= {number for (number,) in cursor.fetchall()}
+        stored = [one for one in results if one.number in new]
         completed = sum(one.status == OK for one in stored)
         counts = [completed, len(stored) - completed]
         tokens = [sum(getattr(one.usage, kind) for one in stored) for kind in TOKENS]
@@ -127,6 +129,18 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
         if row is None:
             raise Lost(lease.id)
     return Status(row[0])
+
+
+def _statements(results: Sequence[Result]) -> Iterator[Sequence[Result]]:
+    """The answers that are stored in each statement."""
+    first = size = 0
+    for at, one in enumerate(results):
+        if size and size + len(one.body) > STORE_BYTES:
+            yield results[first:at]
+            first, size = at, 0
+        size += len(one.body)
+    if first < len(results):
+        yield results[first:]
 
 
 def release(lease: Lease, results: Sequence[Result] = ()) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest, short
 from inference.operations.bodies.shape import Shape
+from inference.operations.call import Call
 from inference.operations.operation import Operation
 
 MAX_LINES = 50_000
@@ -25,6 +26,8 @@ MAX_ERRORS = 100
 MAX_CUSTOM_ID = 512
 MAX_MODELS = 100
 """That one file may name."""
+MAX_TEXTS = 50_000
+"""That one file may have embedded, as with OpenAI: its answers have a vector of each."""
 AROUND_BYTES = 8192
 """What a line may have beside the request's body."""
 
@@ -69,11 +72,12 @@ def lines(file: IO[bytes], max_bytes: int) -> Iterator[Numbered]:
 
 @dataclass
 class Report:
-    """What was found in a file: how many requests, where each model is named first, what is
-    wrong."""
+    """What was found in a file: how many requests, where each model is named first, how many texts
+    are to be embedded, what is wrong."""
 
     requests: int = 0
     models: dict[str, int] = field(default_factory=dict)
+    texts: int = 0
     errors: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -131,9 +135,14 @@ def _read_line(
         told = f"`url` is {request.url[:64]!r}, but the batch's endpoint is {operation.path}."
         return report.refuse("mismatched_url", told, number, "url")
     try:
-        model = _model_of(bytes(request.body), operation, max_body_bytes)
+        call = _call_of(bytes(request.body), operation, max_body_bytes)
     except InferenceError as error:
         return report.refuse(error.code, error.message, number, f"body.{error.param or ''}")
+    before, model = report.texts, call.model
+    report.texts += call.prompts if operation.pools else 0
+    if before <= MAX_TEXTS < report.texts:  # told once
+        told = f"A batch can have {MAX_TEXTS} inputs at most, and this one is beyond."
+        return report.refuse("too_many_inputs", told, number, "body.input")
     if model not in report.models and len(report.models) >= MAX_MODELS:
         told = f"A batch can be for {MAX_MODELS} models at most."
         return report.refuse("too_many_models", told, number, "body.model")
@@ -141,8 +150,8 @@ def _read_line(
     return None
 
 
-def _model_of(body: bytes, operation: Operation, max_body_bytes: int) -> str:
-    """The model that a body names.
+def _call_of(body: bytes, operation: Operation, max_body_bytes: int) -> Call:
+    """What a body asks for.
 
     Raises:
         RequestError: a gateway would refuse the body.
@@ -151,6 +160,5 @@ def _model_of(body: bytes, operation: Operation, max_body_bytes: int) -> str:
         raise InvalidRequest(f"The body has more than {max_body_bytes} bytes.")
     Shape(operation.max_numbers).feed(body)
     call = operation.parse(body)
-    if call.stream:
-        raise InvalidRequest("A request of a batch cannot stream.", param="stream")
-    return call.model
+    call.check_as_line()
+    return call

@@ -54,6 +54,7 @@ THREADS = 4
 READ_AT_ONCE, READ_BYTES = 64, 1 << 20
 """Lines that are read from a file at a time, and their size unless it is one line."""
 MAX_RESULTS = 4 * FLUSH_LINES
+MAX_RESULT_BYTES = 32 << 20
 """Answers that wait to be written; with more, while the database is away, nothing is sent."""
 
 
@@ -161,6 +162,7 @@ class Running:
         self._news = asyncio.Event()
         self.results: list[Result] = []
         """That are not written yet."""
+        self._result_bytes = 0
         self._flushed_at = time.monotonic()
         self._ahead: deque[Numbered] = deque()
         """Lines that were read from the file and not sent yet."""
@@ -212,6 +214,7 @@ class Running:
         verdict = self._window.answered(gateway, answer, time.monotonic())
         if verdict is Verdict.DONE:
             self.results.append(Result(answer.number, answer.status, answer.body, answer.usage))
+            self._result_bytes += len(answer.body)
         elif verdict is Verdict.KEY_ENDED:
             self._end(Status.CANCELLED, f"Its API key can't be used any more: `{answer.code}`.")
         self._news.set()
@@ -223,9 +226,13 @@ class Running:
         unsent = self._ahead or self._ready is not None or not self._read_all
         return self._window.empty and (self._window.closed or not unsent)
 
+    @property
+    def _full(self) -> bool:
+        return len(self.results) >= MAX_RESULTS or self._result_bytes >= MAX_RESULT_BYTES
+
     async def _send(self, file: IO[bytes], unread: Iterator[Numbered]) -> None:
         """Send what may be sent now."""
-        while self._window.gateway(time.monotonic()) and len(self.results) < MAX_RESULTS:
+        while self._window.gateway(time.monotonic()) and not self._full:
             if self._ready is None:
                 self._ready = await self._next(file, unread)
             gateway = self._window.gateway(time.monotonic())
@@ -263,7 +270,7 @@ class Running:
 
     @property
     def _flush_at(self) -> float:
-        if len(self.results) >= FLUSH_LINES:
+        if len(self.results) >= FLUSH_LINES or self._result_bytes >= MAX_RESULT_BYTES:
             return self._flushed_at
         return self._flushed_at + (FLUSH_S if self.results else RENEW_S)
 
@@ -293,12 +300,14 @@ class Running:
     async def _flush(self) -> None:
         """Write answers, and see whether the batch is to go on."""
         results, self.results = self.results, []
+        size, self._result_bytes = self._result_bytes, 0
         self._flushed_at = time.monotonic()
         try:
             status = await self._runner.in_thread(partial(leases.renew, self.lease, results))
         except DatabaseError as error:  # whether that was written or not it can be written again
             log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
             self.results = results + self.results
+            self._result_bytes += size
             self._flushed_at = time.monotonic() + LOOK_S
             return
         if status is Status.CANCELLING:

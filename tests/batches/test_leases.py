@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
@@ -68,6 +70,23 @@ def test_tokens_count_with_the_answers(key: ApiKey) -> None:
     batch.refresh_from_db()
     assert (batch.prompt_tokens, batch.cached_tokens) == (30, 4)
     assert (batch.completion_tokens, batch.reasoning_tokens) == (12, 1)
+
+
+def test_answers_are_stored_some_at_a_time(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL takes no value of a gigabyte, and answers may be long."""
+    monkeypatch.setattr(leases, "STORE_BYTES", 10)
+    batch = make_batch(key)
+    lease = leases.claim()
+    assert lease is not None
+    sizes = [6, 4, 1, 25, 3, 3]
+    with CaptureQueriesContext(connection) as asked:
+        results = [Result(n, 200, b"x" * size) for n, size in enumerate(sizes, start=1)]
+        leases.renew(lease, results)
+    stored = [one["sql"] for one in asked if "INSERT INTO tenants_batchline" in one["sql"]]
+    assert len(stored) == 4, "6 and 4, 1, 25, 3 and 3"
+    assert [len(one.body) for one in batch.lines.order_by("number")] == sizes
+    batch.refresh_from_db()
+    assert batch.completed == len(sizes)
 
 
 def test_which_batches_run(key: ApiKey) -> None:

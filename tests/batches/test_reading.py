@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.operations.chat import CHAT
+from inference.operations.operation import Operation
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.registry import OPERATIONS
+from inference.operations.responses.responses import RESPONSES
 from tenants.batches import reading
 from tenants.batches.reading import Report, lines, read
+from tests.inference.operations.bodies import BODIES, responses
 
 pytestmark = pytest.mark.pure
 
@@ -64,6 +69,52 @@ def test_a_sound_file() -> None:
 )
 def test_what_is_wrong_with_a_line(wrong: bytes, code: str) -> None:
     assert told(line("a") + wrong + line("z")) == [(2, code)]
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
+)
+def test_bodies_are_read_as_their_operation_reads_them(operation: Operation) -> None:
+    def of(id: str, **changed: Any) -> bytes:
+        return line(id, url=operation.path, body=BODIES[operation.name]("base") | changed)
+
+    content = of("a") + of("b", model="") + of("c", model="other") + line("d", url="/v1/other")
+    report = read(io.BytesIO(content), operation, 1000)
+    assert report.models == {"base": 1, "other": 3}
+    told = [(one["line"], one["code"], one["param"]) for one in report.errors]
+    assert told == [(2, "invalid_request", "body.model"), (4, "mismatched_url", "url")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"stream": True}, "body.stream"),
+        ({"previous_response_id": "resp_1"}, "body.previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "msg_1_0"}]}, "body.input"),
+    ],
+    ids=["stream", "previous", "reference"],
+)
+def test_a_line_is_whole_in_itself(changed: dict[str, Any], param: str) -> None:
+    content = line("a", url=RESPONSES.path, body=responses("base") | changed)
+    (error,) = read(io.BytesIO(content), RESPONSES, 1000).errors
+    assert (error["code"], error["param"]) == ("invalid_request", param)
+
+
+def test_what_batches_may_have() -> None:
+    names = {one.name for one in OPERATIONS if one.in_batches}
+    assert names == {"chat", "completion", "responses", "embeddings"}
+
+
+def test_so_many_texts_are_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(id: str, *texts: str) -> bytes:
+        return line(id, url=EMBEDDINGS.path, body={"model": "base", "input": texts})
+
+    monkeypatch.setattr(reading, "MAX_TEXTS", 4)
+    content = of("a", "x", "y") + of("b", "x", "y")
+    assert not read(io.BytesIO(content), EMBEDDINGS, 1000).errors
+    more = content + of("c", "x") + of("d", "x")
+    (error,) = read(io.BytesIO(more), EMBEDDINGS, 1000).errors
+    assert (error["line"], error["code"]) == (3, "too_many_inputs")
 
 
 def test_a_field_of_a_body_is_named() -> None:

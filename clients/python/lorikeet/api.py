@@ -56,6 +56,15 @@ class Api:
         return response.json()
 
     @contextmanager
+    def downloaded(self, path: str) -> Iterator[Iterator[bytes]]:
+        """What there is under `/v1/`, part by part."""
+        with self.http.stream("GET", f"{self.where.api_url}/v1/{path}") as response:
+            if not response.is_success:
+                response.read()
+                raise_for(response)
+            yield response.iter_bytes()
+
+    @contextmanager
     def streamed(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[str]]:
         """The events of a stream under `/v1/`."""
         url = f"{self.where.api_url}/v1/{path}"

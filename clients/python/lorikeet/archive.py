@@ -5,13 +5,13 @@ It is the same bytes each time, so that an upload can go on where it broke off.
 
 from __future__ import annotations
 
-import hashlib
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lorikeet.failures import Failure
+from lorikeet.memory import fingerprint
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 ARCHIVES = (".tar", ".zip")
@@ -59,11 +59,7 @@ class Archive:
     @property
     def fingerprint(self) -> str:
         """The same for as long as the files are."""
-        found = hashlib.sha256()
-        for path in self._paths:
-            facts = path.stat()
-            found.update(f"{path.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
-        return found.hexdigest()
+        return fingerprint(self._paths)
 
     def read(self, start: int, count: int, chunk: int = 256 << 10) -> Iterator[bytes]:
         """`count` bytes from `start` on, or those that there are."""

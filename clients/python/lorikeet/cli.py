@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lorikeet import adapters, chat, keys, usage
+from lorikeet import adapters, batches, chat, keys, usage
 from lorikeet.api import Api, connected
 from lorikeet.connection import Connection, save
 from lorikeet.output import AsJson, say, show, show_json
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(batches.app, name="batches")
 app.add_typer(keys.app, name="keys")
 app.command("usage")(usage.usage)
 app.command("chat")(chat.chat)

@@ -32,7 +32,7 @@ class NotFound(Failure):
 
 
 class Rejected(Failure):
-    """The adapter was refused, or did not pass its checks."""
+    """The adapter was refused, or did not pass its checks; the batch ended without being done."""
 
     exit_code = 5
 

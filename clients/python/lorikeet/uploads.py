@@ -7,17 +7,16 @@ the next push of the same files goes on: the address of an unfinished upload is 
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 
-from lorikeet import connection
 from lorikeet.api import Api
 from lorikeet.archive import Archive
 from lorikeet.failures import NotFound, Rejected, Unreachable, raise_for
+from lorikeet.memory import Memory
 
 TUS = {"Tus-Resumable": "1.0.0"}
 PART_BYTES = 64 << 20
@@ -38,7 +37,8 @@ class Upload:
     def __init__(self, api: Api, archive: Archive, name: str, fields: dict[str, str]) -> None:
         self._api, self._archive = api, archive
         self._fields = {"adapter": name, "filename": archive.name} | fields
-        self._memory = _Memory(f"{api.where.url} {sorted(self._fields.items())}", archive)
+        purpose = f"{api.where.url} {sorted(self._fields.items())}"
+        self._memory = Memory[str](f"{archive.fingerprint} {purpose}")
 
     def send(self, progress: Progress) -> dict[str, Any]:
         """The version that it became, once the server has looked into it.
@@ -56,7 +56,7 @@ class Upload:
         return version
 
     def _sent(self, progress: Progress) -> dict[str, Any]:
-        url = self._memory.url() or self._create()
+        url = self._memory.recall() or self._create()
         try:
             self._send_all(url, progress)
         except NotFound:  # it expired, or was given up elsewhere
@@ -159,32 +159,3 @@ def _raise_for(response: httpx.Response) -> None:
 def _gone(error: Exception) -> Unreachable:
     reason = str(error) or type(error).__name__
     return Unreachable(f"The upload broke off ({reason}). Push again to go on from there.")
-
-
-class _Memory:
-    """The address of the unfinished upload of an archive, in a file of its own."""
-
-    def __init__(self, purpose: str, archive: Archive) -> None:
-        self._file = connection.folder() / "uploads.json"
-        self._key = f"{archive.fingerprint} {purpose}"
-
-    def url(self) -> str | None:
-        return self._all().get(self._key)
-
-    def remember(self, url: str) -> None:
-        self._write(self._all() | {self._key: url})
-
-    def forget(self) -> None:
-        known = self._all()
-        if known.pop(self._key, None):
-            self._write(known)
-
-    def _all(self) -> dict[str, str]:
-        try:
-            known: dict[str, str] = json.loads(self._file.read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return known
-
-    def _write(self, known: dict[str, str]) -> None:
-        connection.write_private(self._file, json.dumps(dict(list(known.items())[-100:])))

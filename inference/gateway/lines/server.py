@@ -406,11 +406,7 @@ class Link:
         operation = OPERATIONS.named(batch.operation)
         Shape(operation.max_numbers).feed(ask.body)
         call = operation.parse(ask.body)
-        if call.stream:
-            raise InvalidRequest("A line of a batch cannot stream.", param="stream")
-        if call.follows:
-            said = "A line of a batch goes on from no response: send the items as `input`."
-            raise InvalidRequest(said, param="previous_response_id")
+        call.check_as_line()
         return call
 
     def _withdraw(self, batch: str) -> None:

@@ -40,6 +40,7 @@ class Embeddings(PoolingOperation):
     name = "embeddings"
     path = "/v1/embeddings"
     id_prefix = "embd"
+    in_batches = True
     accepted = frozenset({"dimensions", "encoding_format", "input", "truncate_prompt_tokens"})
     decoder = msgspec.json.Decoder(_EmbeddingFields)
     takes_tokens = True

@@ -177,6 +177,7 @@ class Responses(Operation):
     name = "responses"
     path = "/v1/responses"
     id_prefix = "resp"
+    in_batches = True
     accepted = SAMPLED | {
         "include",
         "input",

@@ -12,7 +12,9 @@ from typing import Any
 import openai
 import psycopg
 import pytest
-from openai.types import Batch
+from openai.types import Batch, CreateEmbeddingResponse
+from openai.types.responses import Response
+from pydantic import BaseModel
 
 from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, up
@@ -46,14 +48,14 @@ def line(id: str, content: str, **body: Any) -> dict[str, Any]:
     }
 
 
-def begin(client: openai.OpenAI, lines: list[dict[str, Any]]) -> Batch:
+def begin(
+    client: openai.OpenAI, lines: list[dict[str, Any]], endpoint: Any = "/v1/chat/completions"
+) -> Batch:
     content = b"".join(json.dumps(one).encode() + b"\n" for one in lines)
     file = client.files.create(file=("lines.jsonl", content), purpose="batch")
     assert (file.bytes, file.purpose, file.filename) == (len(content), "batch", "lines.jsonl")
     assert client.files.content(file.id).read() == content
-    return client.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
 
 
 def ended(client: openai.OpenAI, batch: Batch) -> Batch:
@@ -113,6 +115,28 @@ def test_each_line_is_answered_and_billed_once(stack: Stack, client: openai.Open
     ids = {one["response"]["request_id"].removeprefix("req_") for one in found.values()}
     assert {*bills(stack, batch)} >= ids
     assert batch.id in {one.id for one in client.batches.list()}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer"),
+    [
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 8}, Response),
+        ("/v1/embeddings", {"input": ["hello", "bye"]}, CreateEmbeddingResponse),
+    ],
+    ids=["responses", "embeddings"],
+)
+def test_batches_may_ask_for_more_than_chats(
+    stack: Stack, client: openai.OpenAI, path: str, body: dict[str, Any], answer: type[BaseModel]
+) -> None:
+    model = {"model": "lorikeet-demo"}
+    lines = [line(f"line {n}", "") | {"url": path, "body": model | body} for n in range(20)]
+    batch = ended(client, begin(client, lines, path))
+    assert batch.status == "completed" and batch.endpoint == path
+    found = answers(client, batch.output_file_id)
+    assert {*found} == {f"line {n}" for n in range(20)}
+    for one in found.values():
+        answer.model_validate(one["response"]["body"], strict=True)
+    assert {*billed(stack, batch, 20).values()} == {1}
 
 
 def test_what_is_wrong_is_told_with_its_line(client: openai.OpenAI) -> None:

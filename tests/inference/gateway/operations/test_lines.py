@@ -21,6 +21,9 @@ from inference.gateway.lines.server import Lines
 from inference.gateway.lines.turns import AHEAD
 from inference.grants import Grant
 from inference.link.wire import first_attempt
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
+from tests.inference.operations.bodies import BODIES
 from tests.inference.rig import STALLED, WORKER_TOKEN, Keys, Rig, chat, rig, until
 from tests.inference.samples import MODEL
 
@@ -63,14 +66,19 @@ class Worker:
     def hang_up(self) -> None:
         self.said.put_nowait({"type": "websocket.disconnect"})
 
-    def open(self, **changed: Any) -> None:
+    def open(self, operation: str = "chat", **changed: Any) -> None:
         """As the console has sealed it, then changed."""
-        opening = Open("batch_1", 4, CREATED_AT, "chat", "")
+        opening = Open("batch_1", 4, CREATED_AT, operation, "")
         opening = msgspec.structs.replace(opening, seal=seal(SECRET, opening))
         self.say(msgspec.structs.replace(opening, **changed))
 
     def ask(self, number: int, turn: int = 1024, batch: str = "batch_1", **body: Any) -> None:
-        self.say(Ask(batch, number, turn, json.dumps(chat(**body)).encode()))
+        self.ask_for(chat(**body), number, turn, batch)
+
+    def ask_for(
+        self, body: dict[str, Any], number: int, turn: int = 1024, batch: str = "batch_1"
+    ) -> None:
+        self.say(Ask(batch, number, turn, json.dumps(body).encode()))
 
     async def closed(self) -> str:
         """Why the gateway hung up."""
@@ -153,6 +161,38 @@ async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> 
     assert {entry.attempt for entry in entries} == {first_attempt(1024)}
     assert {entry.account.started_at for entry in entries} == {CREATED_AT}
     assert one.gateway.limits.settled.keys() == {f"{id}.1024" for id in ids}
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
+)
+async def test_a_line_is_answered_as_its_operation_answers(one: Rig, operation: Operation) -> None:
+    """But for what is said of when and by whom."""
+    body = BODIES[operation.name](MODEL.name)
+    async with one.gateway.client("acme") as client:
+        direct = (await client.post(operation.path, json=body)).json()
+    (billed,) = await one.gateway.ledger.settled(1)
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open(operation.name)
+        worker.ask_for(body, 1)
+        answer = await worker.answer(1)
+        await one.gateway.ledger.settled(2)
+    assert answer.status == 200
+    assert _same(json.loads(answer.body)) == _same(direct)
+    entry = next(e for e in one.gateway.ledger.entries.values() if e.id == line_id("batch_1", 1))
+    assert entry.usage == answer.usage
+    assert entry.usage.prompt_tokens == billed.usage.prompt_tokens
+    assert entry.usage.completion_tokens == billed.usage.completion_tokens
+
+
+def _same(body: dict[str, Any]) -> dict[str, Any]:
+    """What two answers to one request have in common."""
+    changes = {"id", "created", "created_at", "completed_at", "usage"}
+    kept = {name: value for name, value in body.items() if name not in changes}
+    for item in kept.get("output", ()):
+        del item["id"]
+    assert kept
+    return kept
 
 
 async def test_a_line_that_is_asked_for_again_is_billed_once(one: Rig) -> None:

@@ -1,0 +1,136 @@
+"""Sends a file in parts (`/v1/uploads`): what was sent is never sent again.
+
+A connection that breaks is tried again. Where the program is ended, the next upload of the same
+file goes on: which of its parts have arrived is remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, TypedDict
+
+import httpx
+
+from lorikeet.api import Api
+from lorikeet.failures import Failure, Unreachable, raise_for
+from lorikeet.memory import Memory, fingerprint
+
+PART_BYTES = 8 << 20
+"""The server takes 64 MiB, and a thousand parts."""
+ATTEMPTS = 6
+"""In a row that fail; the pauses between them double from 1 s on."""
+PAUSE_S = 1.0
+
+Progress = Callable[[int], None]
+"""Is told how many bytes have arrived."""
+
+
+class _Begun(TypedDict):
+    """An upload, and its parts that have arrived, from the first one on."""
+
+    upload: str
+    parts: list[str]
+
+
+class _Gone(Exception):
+    """The upload has ended, or its file was deleted."""
+
+
+class FileUpload:
+    """A file on its way to be one of the tenant's, for `purpose`."""
+
+    def __init__(self, api: Api, path: Path, purpose: str) -> None:
+        """Raises Failure where there is nothing to send."""
+        if not path.is_file() or not path.stat().st_size:
+            raise Failure(f"{path} is no file, or an empty one.")
+        self._api, self._path, self._purpose = api, path, purpose
+        self.size = path.stat().st_size
+        of = f"{fingerprint([path])} {api.where.api_url} {purpose} in {PART_BYTES}"
+        self._memory = Memory[_Begun](of)
+
+    def send(self, progress: Progress) -> str:
+        """The id of the file that it became. Until `forget`, another upload of the same file is
+        this one.
+
+        Raises:
+            Unreachable: the server was away for too long; a later upload goes on from here.
+        """
+        try:
+            return self._sent(progress)
+        except _Gone:
+            self._memory.forget()
+            return self._sent(progress)
+
+    def forget(self) -> None:
+        """Whoever sends this file again wants another one."""
+        self._memory.forget()
+
+    def _sent(self, progress: Progress) -> str:
+        begun = self._memory.recall() or self._begin()
+        with self._path.open("rb") as file:
+            while (start := len(begun["parts"]) * PART_BYTES) < self.size:
+                progress(start)
+                part = self._add(begun["upload"], self._read(file, start))
+                begun["parts"].append(part)
+                self._memory.remember(begun)
+        progress(self.size)
+        ended = self._post(f"{begun['upload']}/complete", json={"part_ids": begun["parts"]})
+        if ended["file"] is None:
+            raise _Gone
+        id: str = ended["file"]["id"]
+        return id
+
+    def _begin(self) -> _Begun:
+        wanted = {
+            "filename": self._path.name,
+            "purpose": self._purpose,
+            "bytes": self.size,
+            "mime_type": "application/jsonl",
+        }
+        made = insisting(lambda: self._api.infer("POST", "uploads", json=wanted))
+        begun = _Begun(upload=made["id"], parts=[])
+        self._memory.remember(begun)
+        return begun
+
+    def _read(self, file: IO[bytes], start: int) -> bytes:
+        file.seek(start)
+        data = file.read(PART_BYTES)
+        if len(data) < min(PART_BYTES, self.size - start):
+            raise Failure(f"{self._path} became shorter while it was sent: send it again.")
+        return data
+
+    def _add(self, upload: str, data: bytes) -> str:
+        id: str = self._post(f"{upload}/parts", files={"data": ("part", data)})["id"]
+        return id
+
+    def _post(self, path: str, **options: Any) -> Any:
+        """Raises _Gone where the upload is."""
+        url = f"{self._api.where.api_url}/v1/uploads/{path}"
+
+        def posted() -> Any:
+            response = self._api.http.post(url, **options)
+            if response.status_code in (404, 409):
+                raise _Gone
+            raise_for(response)
+            return response.json()
+
+        return insisting(posted)
+
+
+def insisting(ask: Callable[[], Any]) -> Any:
+    """What is answered, though the connection breaks or the server is away for a while.
+
+    Raises:
+        Unreachable: it was so ATTEMPTS times in a row.
+    """
+    for failed in range(1, ATTEMPTS):
+        try:
+            return ask()
+        except (httpx.TransportError, Unreachable):
+            time.sleep(PAUSE_S * 2 ** (failed - 1))
+    try:
+        return ask()
+    except httpx.TransportError as error:
+        raise Unreachable.of(error) from error

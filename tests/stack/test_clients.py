@@ -1,0 +1,65 @@
+"""What agent frameworks do on their first page, unmodified and with their defaults, on the demo of
+`make up`. The scripts are in `tests/clients/frameworks`; `make frameworks` makes what they need."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from demo import BASE, MODEL_NAME, TENANTS
+from tests.environment import ROOT
+from tests.stack.running import Stack, settings_free
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack, pytest.mark.clients]
+
+SCRIPTS = ROOT / "tests" / "clients" / "frameworks"
+SUPPORT = TENANTS[0]
+OLDER = {"with_instructor", "with_llama_index"}
+"""Those that want an older openai than the others."""
+LIMIT_S = 300
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "LANGSMITH_TRACING": "false",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+}
+"""So that nothing is asked of anybody but Lorikeet."""
+
+
+def interpreter(script: Path) -> Path:
+    """What runs it.
+
+    Raises:
+        pytest.skip.Exception: it is not there.
+    """
+    if script.suffix == ".mjs":
+        node, modules = shutil.which("node"), SCRIPTS.parent / "node_modules" / "ai"
+        if node is None or not modules.is_dir():
+            pytest.skip("needs Node.js, and `make frameworks`")
+        return Path(node)
+    name = "older-openai" if script.stem in OLDER else "frameworks"
+    python = ROOT / ".venv-clients" / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip("needs `make frameworks`")
+    return python
+
+
+@pytest.mark.parametrize("name", sorted(script.name for script in SCRIPTS.glob("with_*.*")))
+def test_the_first_page_of_a_framework(stack: Stack, name: str, tmp_path: Path) -> None:
+    script = SCRIPTS / name
+    command = [str(interpreter(script)), str(script)]
+    environment = settings_free() | OFFLINE | {
+        "HOME": str(tmp_path),
+        "OPENAI_BASE_URL": stack.facts["base_url"],
+        "OPENAI_API_KEY": stack.key(SUPPORT.slug),
+        "ANTHROPIC_BASE_URL": stack.url,
+        "ANTHROPIC_API_KEY": stack.key(SUPPORT.slug),
+        "MODEL": MODEL_NAME,
+        "TOKENIZER": str(BASE),
+    }  # fmt: skip
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
