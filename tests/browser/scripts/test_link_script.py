@@ -68,7 +68,7 @@ def test_an_answer_goes_on_where_it_was(page: Page, sockets: Sockets) -> None:
     assert sockets.until(2, 3) == [
         TICKET,
         PING,
-        {"type": "resume", "id": "a", "after": 7, "tokens": 2},
+        {"type": "resume", "id": "a", "after": 7, "tokens": 2, "calls": 0},
     ]
 
 

@@ -43,6 +43,8 @@ from tests.inference.samples import BASE, GRANT, MODEL, REF
 
 pytestmark = pytest.mark.pure
 
+NEWER = wire.PROTOCOL_VERSION + 1
+
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
@@ -376,7 +378,7 @@ async def test_a_violation_closes_the_link_with_a_reason_and_nothing_else(
     assert isinstance(await stream.read(), Done)
 
 
-@pytest.mark.parametrize("frame", [wire.Heartbeat(), wire.Hello(7, 9, "e", MODEL)])
+@pytest.mark.parametrize("frame", [wire.Heartbeat(), wire.Hello(NEWER, NEWER, "e", MODEL)])
 async def test_an_engine_that_cannot_be_greeted_is_refused(bench: Bench, frame: Frame) -> None:
     engine = await bench.dial()
     engine.say(frame)
