@@ -72,7 +72,7 @@ GO = {
     "members": "m",
     "engines": "e",
     "notifications": "n",
-    "content": "y",
+    "content": "z",
     "audit": "h",
     "operate": "i",
     "operate_tenants": "t",

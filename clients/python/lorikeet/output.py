@@ -21,13 +21,16 @@ notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 def show(
     body: Any, *, as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Print `body` as JSON, or a table."""
+    """Print `body` as JSON, or a table; its first column, which names what other commands take, is
+    never cut."""
     if as_json:
         show_json(body)
         return
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(_cell(one) for one in row))
+    cells = [[_cell(one) for one in row] for row in rows]
+    table.columns[0].min_width = max((len(row[0]) for row in cells), default=0)
+    for row in cells:
+        table.add_row(*row)
     screen.print(table)
 
 
