@@ -118,6 +118,18 @@ async def test_what_is_said_is_taken_up_from_its_beginning_to_its_end(bench: Ben
     assert taken.id == "r1" and b"Hello there" in taken.text
 
 
+async def test_nothing_is_taken_up_of_who_keeps_nothing(bench: Bench) -> None:
+    contents = Contents()
+    engine = await bench.join()
+    stream = bench.submit()
+    stream.take_up(contents.begin("r1", GRANT, "chat", b"{}"))
+    engine.say(wire.Step([Delta("r1", "Hello", 1)]))
+    engine.say(Done("r1", Usage(3, 0, 1), "stop"))
+    while isinstance(await stream.read(), Delta):
+        pass
+    assert contents.take(10, 1 << 20) == []
+
+
 async def test_what_another_gateway_goes_on_with_is_taken_up_there(bench: Bench) -> None:
     contents, keeps = Contents(), replace(GRANT, keeps_content=True)
     engine = await bench.join()
