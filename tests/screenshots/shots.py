@@ -80,7 +80,7 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("viewers-keys", "viewer", f"{at}/keys")
     yield Shot("menu", "owner", f"{at}/", menu)
     yield Shot("palette", "owner", f"{at}/", palette)
-    yield Shot("shortcuts", "owner", f"{at}/", partial(opened, "shortcuts"))
+    yield Shot("shortcuts", "owner", f"{at}/", shortcuts)
     yield Shot("request", "owner", f"{at}/requests", drawer)
     yield Shot("sending", "owner", f"{at}/adapters", sending)
     yield Shot("new-key", "owner", f"{at}/keys", partial(opened, "new-key"))
@@ -121,6 +121,11 @@ def _entrance(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("sign-up-closed", "stranger", "/account/signup/")
     yield Shot("invitation-over", "nobody", "/invitations/nonsense")
     yield Shot("invitation-wait", "nobody", "/invitations/nonsense", too_many_links)
+
+
+def shortcuts(page: Page) -> None:
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
 def opened(dialog: str, page: Page) -> None:
