@@ -73,7 +73,7 @@ class Content(TenantView, GenericViewSet[Tenant]):
         with transaction.atomic():
             now = Tenant.objects.select_for_update().get(pk=tenant.pk).content_days
             if self.caller.key is not None and days > now:
-                said = f"An API key may only shorten the {now} days: ask an admin of the tenant."
+                said = f"`days` is {now}, and an API key may only lower it: ask an admin."
                 raise NotPermitted(said, "insufficient_permissions")
             choice.keep_for(tenant, days)
 
