@@ -16,7 +16,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 define ALL_TESTS
 said=$$(mktemp); nice -n 10 $(MAKE) --no-print-directory coverage > $$said 2>&1 & pure=$$!; \
 	trap 'kill $$pure; wait; exit 130' INT TERM; \
-	$(PY) -m pytest -n 3 $(PURE_TESTS:%=--ignore=%); others=$$?; \
+	$(PY) -m pytest -n 4 $(PURE_TESTS:%=--ignore=%); others=$$?; \
 	wait $$pure; pure=$$?; cat $$said; rm $$said; exit $$((others || pure))
 endef
 

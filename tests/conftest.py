@@ -16,6 +16,7 @@ from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from inference.gateway.routing import choice, engine_state
 from tests import databases
@@ -57,24 +58,28 @@ def plain_files(settings: Any) -> None:
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
 
 
-TOGETHER = ("stack", "browser", "engine")
+TOGETHER = ("stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
 ALONE = (
     "browser/appearance/test_sweep.py",
+    "stack/answers/test_embeddings.py",
+    "stack/answers/test_batches.py",
     "stack/test_rollouts.py",
     "stack/test_planes.py",
     "stack/test_up.py",
 )
 """Files in these folders that start stacks of their own, or are worth another one, the longest
 first."""
-LONGEST = (*TOGETHER, *ALONE)
+LONGEST = ("stack", ALONE[0], "browser/work", "browser", "engine", *ALONE[1:])
 
 
 def scope_of(nodeid: str) -> str:
-    """What runs in one process of `-n 3`: a file, or what a folder of TOGETHER shares."""
+    """What runs in one process of `-n 4`: a file, or what a folder of TOGETHER shares."""
     path = PurePosixPath(nodeid.partition("::")[0]).relative_to("tests")
-    shares = path.parts[0] in TOGETHER and str(path) not in ALONE
-    return path.parts[0] if shares else str(path)
+    if str(path) in ALONE:
+        return str(path)
+    shared = (folder for folder in TOGETHER if path.is_relative_to(folder))
+    return next(shared, str(path))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,10 +108,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByCost(LoadScopeScheduling):
-    """Each scope in one process, in the order of the collection."""
+    """Each scope in one process, in the order of the collection.
+
+    A process begins the last test of a scope when it knows the test after that. Behind a long scope
+    this is one of the shortest: else long ones would wait for a process that has another to end.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self.workqueue:
+            if self._pending_of(assigned := self.assigned_work[node]) > 1:
+                return
+            shortest = next(reversed(self.workqueue))
+            if next(reversed(assigned)) in LONGEST and shortest not in LONGEST:
+                self.workqueue.move_to_end(shortest, last=False)
+        super()._reschedule(node)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
