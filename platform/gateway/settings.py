@@ -165,6 +165,8 @@ TENANT_FILES = environ.integer("TENANT_FILES", 1000, low=1)
 """Their bytes count with those of adapters in TENANT_STORED_BYTES."""
 TENANT_BATCHES = environ.integer("TENANT_BATCHES", 50, low=1)
 """Of one tenant that have not ended."""
+TENANT_BACKGROUND_RESPONSES = environ.integer("TENANT_BACKGROUND_RESPONSES", 1000, low=1)
+"""Of one tenant that have not ended."""
 FORWARDED_BYTES_PER_S = environ.size("FORWARDED_BYTES_PER_S", 32 << 20)
 """What each gateway process passes on to a console of files, all together."""
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
@@ -342,7 +344,12 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = environ.text("STATIC_ROOT", str(VAR / "static"))
-STATICFILES_FINDERS = ["gateway.storage.ServedFiles"]
+STATICFILES_FINDERS = [
+    "gateway.storage.ServedFiles",
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+]
+DOCUMENTS = start.documents_folder()
+STATICFILES_DIRS = [("documents", DOCUMENTS / "images")]
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+import frontend
 from gateway.process_secrets import environment_of
 from inference.environ import BadSetting
 
@@ -33,6 +34,12 @@ process = ""
 def var_folder() -> Path:
     """Where this installation writes."""
     return Path(os.environ.get("LORIKEET_VAR") or ROOT / "var")
+
+
+def documents_folder() -> Path:
+    """The documentation: a checkout's `docs`, which a wheel has as `frontend/docs`."""
+    here = ROOT / "docs"
+    return here if here.is_dir() else Path(frontend.__file__).with_name("docs")
 
 
 def main(arguments: list[str]) -> None:

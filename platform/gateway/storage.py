@@ -48,7 +48,7 @@ def are_collected() -> bool:
         return False
     ignored = StaticFilesConfig.ignore_patterns
     found = {
-        path: storage.path(path)
+        str(Path(getattr(storage, "prefix", None) or "") / path): storage.path(path)
         for finder in get_finders()
         for path, storage in finder.list(ignored)
     }

@@ -169,9 +169,14 @@ async def guessed_keys(target: Target) -> None:
 @stranger
 async def guessed_passwords(target: Target) -> None:
     async def guess() -> None:
-        form = b"login=operator&password=" + random.randbytes(8).hex().encode()
-        kind = {"Content-Type": "application/x-www-form-urlencoded"}
-        await send(target, target.console, request("POST", "/account/login/", kind, form))
+        token = "a" * 32  # a form is believed whose token is the cookie's, whatever it is
+        form = f"login=operator&password={random.randbytes(8).hex()}&csrfmiddlewaretoken={token}"
+        head = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Cookie": f"csrftoken={token}",
+        }
+        asked = request("POST", "/account/login/", head, form.encode())
+        await send(target, target.console, asked)
 
     await at_once(4, guess)
 

@@ -93,7 +93,8 @@ class Victim:
     def __init__(self, address: Address, model: str, key: str) -> None:
         self._address = address
         question = {"model": model, "messages": [{"role": "user", "content": "Hello there"}]}
-        stream = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+        # An end that is sampled has no text, and tokens without text make no chunk: none is.
+        stream = {"stream": True, "stream_options": {"include_usage": True}, "min_tokens": TOKENS}
         self._stream = post(PATH, {**question, **stream, "max_tokens": TOKENS}, key)
         self._question = post(PATH, {**question, "max_tokens": 1}, key)
         self._phase = Phase()

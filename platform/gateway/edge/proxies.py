@@ -9,6 +9,7 @@ not is the client. This is the one place that reads these headers; all others re
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 from inference.environ import BadSetting
@@ -33,6 +34,7 @@ def parse(text: str) -> Address:
     return address
 
 
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """Whose address it is, as far as one can tell: the /64 of an IPv6 address, which is what the
     smallest customer gets; any other is alone."""
@@ -101,6 +103,7 @@ def _without_port(hop: str) -> str:
     return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
+@lru_cache(maxsize=4096)
 def plain(address: str) -> str:
     """An address as it is written everywhere."""
     try:

@@ -8,9 +8,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from inference.priority import give_way
 
 BACKOFF_S = (1.0, 30.0)
 """Shortest and longest pause before a restart."""
@@ -86,13 +87,6 @@ class Child:
             log.seek(max(0, self.log.stat().st_size - 8192))
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-LAST_LINES:])
-
-
-def give_way(nice: int) -> None:
-    """Let this process and its session give way to others where cores are few, as by nice(1)."""
-    os.nice(nice)
-    with suppress(OSError):  # Linux may weigh sessions instead of processes
-        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _die_with_parent() -> None:

@@ -20,6 +20,7 @@ from django.conf import settings  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
+from gateway.edge.refusals import SlowRefusals  # noqa: E402
 from gateway.planes.headers import HeaderLimit  # noqa: E402
 from gateway.planes.lifespan import Lifespan  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
@@ -32,6 +33,8 @@ from tenants.directory.reader import Reader  # noqa: E402
 from tenants.files.intake import FileIntake  # noqa: E402
 from tenants.hub.bodies import BODIES, Bodies  # noqa: E402
 
+REFUSALS = (401, 429)
+"""What guesses of keys and passwords are answered."""
 directory = PostgresDirectory()
 """Knows the keys of those who upload before their bodies are read."""
 _reader = Reader()
@@ -75,4 +78,4 @@ _routes = ProtocolTypeRouter(
         "lifespan": Listening(),
     }
 )
-application = HeaderLimit(_routes)
+application = HeaderLimit(SlowRefusals(_routes, REFUSALS))

@@ -26,7 +26,7 @@ from inference.gateway.measuring.histogram import Example, Histogram
 from inference.gateway.measuring.measures import OF_ENGINES, Measures
 from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.routing.engine_state import EngineState
-from tenants.batches.figures import Standing
+from tenants.batches.figures import InBackground, Standing
 from tenants.billing.drift import Drift
 from tenants.billing.ledger import Ledger
 from tenants.limits.kinds import KINDS
@@ -358,6 +358,24 @@ def batches(found: Sequence[Standing]) -> Families:
         for one in found:
             family.add_metric([one.status], value(one))
         yield family
+
+
+def in_background(found: Sequence[InBackground]) -> Families:
+    """How far responses of the background are."""
+    count = GaugeMetricFamily(
+        "lorikeet_background_responses",
+        "Responses of the background that have not ended.",
+        labels=["status"],
+    )
+    oldest = GaugeMetricFamily(
+        "lorikeet_background_oldest_seconds",
+        "Since the first of the responses in this state was asked for; 0: there is none.",
+        labels=["status"],
+    )
+    for one in found:
+        count.add_metric([one.status], one.responses)
+        oldest.add_metric([one.status], one.oldest_s)
+    yield from (count, oldest)
 
 
 def disk(free_bytes: int, total_bytes: int) -> Families:

@@ -66,6 +66,7 @@ from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
+from tenants.content.conversations import PostgresConversations
 from tenants.content.responses import PostgresResponses
 from tenants.content.store import PostgresContents
 from tenants.database import Database
@@ -315,7 +316,9 @@ def application(parts: Parts) -> Any:
         directory,
         limiter,
         answers=parts.answers,
-        stored=PostgresResponses(parts.contents),
+        stored=PostgresResponses(parts.contents, most=settings.TENANT_BACKGROUND_RESPONSES),
+        conversations=PostgresConversations(parts.contents),
+        secret=settings.INTERNAL_TOKEN,
         max_body_bytes=most,
         currency=settings.CURRENCY,
     )
@@ -362,6 +365,7 @@ def application(parts: Parts) -> Any:
                 dispatcher,
                 directory,
                 hub,
+                inference.background,
                 token=settings.WORKER_TOKEN,
                 secret=settings.INTERNAL_TOKEN,
                 max_body_bytes=most,

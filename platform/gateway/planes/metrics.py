@@ -24,7 +24,14 @@ from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.hub import Hub
-from tenants.batches.figures import STANDING, UNFINISHED, Standing
+from tenants.batches.figures import (
+    IN_BACKGROUND,
+    RUNNING,
+    STANDING,
+    UNFINISHED,
+    InBackground,
+    Standing,
+)
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
@@ -87,6 +94,7 @@ class Metrics:
                 await self._rows(UnderWay, rollouts.OPEN), await self._rows(Ended, rollouts.ENDED)
             ),
             *families.batches(await self._rows(Standing, STANDING, [UNFINISHED])),
+            *families.in_background(await self._rows(InBackground, IN_BACKGROUND, [RUNNING])),
             *await self._disk(),
         ]
 

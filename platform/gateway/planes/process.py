@@ -15,6 +15,7 @@ from django.conf import settings
 
 import tenants
 from gateway import secret_links
+from gateway.edge.refusals import SlowRefusals
 from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import NotStarted, serve
 from inference.environ import BadSetting, base_urls
@@ -25,6 +26,8 @@ from tenants.directory.notices import conninfo
 
 log = structlog.get_logger(__name__)
 
+REFUSALS = (401,)
+"""What guesses of keys and tokens are answered; of limits, tenants may hear at once."""
 LEAVE_S = 1.0
 """How long engines may take to say that they have what is left to them."""
 
@@ -59,7 +62,7 @@ def main(arguments: list[str]) -> None:
 
     try:
         serve(
-            application(parts),
+            SlowRefusals(application(parts), REFUSALS),
             options.host,
             options.port,
             graceful_s=int(LOST_S),

@@ -27,7 +27,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         until = time.monotonic() + options["wait"]
-        found = [self._check(base, until) for base in BaseModel.objects.that_chat()]
+        found = [self._check(base, until) for base in isolation.that_can_be_asked()]
         if not found:
             raise CommandError("No base model is known: connect an engine first.", returncode=1)
         for check in found:

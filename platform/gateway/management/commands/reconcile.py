@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tenants.billing import reconciliation
 from tenants.billing.drift import Drift
-from tenants.billing.months import month_start
+from tenants.billing.months import DAY, MONTH, month_start
 from tenants.billing.reconciliation import Difference, JournalDifference
 from tenants.models.usage.ledger import FIGURES
 
@@ -27,6 +27,7 @@ JOURNALS = (
 GROUP = ("key", "adapter", "model", "base model")
 HOURS = ("tenant", "hour", *GROUP, "differs: events / sums")
 MONTHS = ("tenant", "month", *GROUP, "differs: hours / sums")
+TOTALS = ("tenant", "begins", *GROUP, "differs: hours / sums")
 
 
 class Command(BaseCommand):
@@ -88,11 +89,21 @@ class Command(BaseCommand):
                 for start, end in track(months, "Adding up events", console=progress)
                 for difference in reconciliation.rollup_differences(start, end)
             ]
-            of_months = [
-                difference
+            whole = [
+                (start, end)
                 for start, end in months
                 if (start, end) == (month_start(start), month_start(end))
+            ]
+            of_months = [
+                difference
+                for start, end in whole
                 for difference in reconciliation.month_differences(start, end)
+            ]
+            totals = [
+                difference
+                for start, end in whole
+                for span in (DAY, MONTH)
+                for difference in reconciliation.total_differences(span, start, end)
             ]
             # A journal's sums are not by time.
             journals = [] if since or until else reconciliation.journal_differences()
@@ -101,12 +112,15 @@ class Command(BaseCommand):
         if of_months:
             title = "Sums of months that differ from those of their hours"
             self._show(title, MONTHS, map(_month, of_months))
+        if totals:
+            title = "Sums of tenants' days and months that differ from those of their hours"
+            self._show(title, TOTALS, map(_day, totals))
         if journals:
             columns = ("journal", "differs: events / sums")
             self._show(
                 "Journals that differ from their events", columns, map(_journal_sums, journals)
             )
-        return len(hours) + len(of_months) + len(journals)
+        return len(hours) + len(of_months) + len(totals) + len(journals)
 
     def _show(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table = Table(*columns, title=title)
@@ -146,6 +160,10 @@ def _journal(drift: Drift) -> Sequence[str]:
 
 def _hours(difference: Difference) -> Sequence[str]:
     return _sums(difference, "%Y-%m-%d %Hh")
+
+
+def _day(difference: Difference) -> Sequence[str]:
+    return _sums(difference, "%Y-%m-%d")
 
 
 def _month(difference: Difference) -> Sequence[str]:
