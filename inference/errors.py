@@ -124,6 +124,13 @@ class ResponseNotFound(RequestError):
     http_status = 404
 
 
+class ConversationNotFound(RequestError):
+    """There is no such conversation, or it is not stored any longer."""
+
+    code = "conversation_not_found"
+    http_status = 404
+
+
 class NotFound(RequestError):
     """There is nothing at this address."""
 

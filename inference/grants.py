@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -359,9 +360,46 @@ class KeptAnswer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A response that is to be run in the background, by the `id` of its request. `seal` is that of
+    its line's batch (`lines.seals`), `once` the digest of idempotency key and body, empty where
+    there is none."""
+
+    tenant_id: int
+    key_id: int
+    id: str
+    batch: str
+    created_at: datetime
+    seal: str
+    record: bytes
+    once: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a response of the background stands: its status, and the code of the error with which it
+    ended, where its record does not say that."""
+
+    status: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The status in which a response of the background ended, and its record from then on."""
+
+    status: str
+    record: bytes
+
+
 class StoredResponses(Protocol):
     """Responses of tenants that keep content, by the ids of their requests, found by their tenant
-    alone. Every method raises `Unavailable` where the database is away."""
+    alone. Every method raises `Unavailable` where the database is away.
+
+    One that runs in the background is queued before, begun in a turn, and ended once: by the
+    highest turn that began, or by whoever cancels or deletes it.
+    """
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
         """Keep it; False: the tenant keeps nothing any more."""
@@ -369,6 +407,53 @@ class StoredResponses(Protocol):
 
     async def read(self, tenant_id: int, id: str) -> bytes | None:
         """What is kept; None: nothing is, or not any longer."""
+        ...
+
+    async def delete(self, tenant_id: int, id: str) -> bool:
+        """Whether there was something to delete."""
+        ...
+
+    async def queue(self, queued: Queued) -> str | None:
+        """Keep its record and have it run: its id, or that of the one that was queued under the
+        same `once` within a day. None: the tenant keeps nothing any more.
+
+        Raises:
+            RateLimitExceeded: so many of the tenant's have not ended.
+        """
+        ...
+
+    async def standing(self, tenant_id: int, id: str) -> Standing | None:
+        """How it stands; None: it is none of the background."""
+        ...
+
+    async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:
+        """The record of one that is run in this turn from now on. None: it has ended, is not stored
+        any more, or runs in a higher turn."""
+        ...
+
+    async def end(self, tenant_id: int, id: str, turn: int, ended: Ended) -> bool:
+        """Keep how it ended; False: it has ended before, or runs in a higher turn."""
+        ...
+
+    async def cancel(self, tenant_id: int, id: str) -> None:
+        """End it, unless it has ended."""
+        ...
+
+
+class StoredConversations(Protocol):
+    """Conversations of tenants that keep content, found by their tenant alone. Every method raises
+    `Unavailable` where the database is away."""
+
+    async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
+        """Keep a new one; False: the tenant keeps nothing."""
+        ...
+
+    async def read(self, tenant_id: int, id: str) -> tuple[bytes, bytes] | None:
+        """What is kept of it, and which version that is; None: nothing is, or not any longer."""
+        ...
+
+    async def replace(self, tenant_id: int, id: str, version: bytes, record: bytes) -> bool:
+        """Keep this in place of that version; False: it is another one by now, or gone."""
         ...
 
     async def delete(self, tenant_id: int, id: str) -> bool:

@@ -62,6 +62,15 @@ class Callers:
         if wait_s:
             await asyncio.sleep(wait_s)
 
+    async def count(self, exchange: Exchange, grant: Grant) -> None:
+        """Count a request that generates nothing against the limits of requests.
+
+        Raises:
+            RateLimitExceeded: these are reached.
+        """
+        exchange.reservation = await self._limiter.reserve(exchange.id, grant, NO_MODEL, NOTHING)
+        self._limiter.settle(exchange.id, Usage())
+
     def note_valid(self, grant: Grant) -> None:
         """A request was answered, or failed for no fault of its own."""
         self._pacing.note(grant.tenant_id, time.monotonic(), refused=False)

@@ -40,7 +40,7 @@ from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.tracing import Span
 
 if TYPE_CHECKING:
-    from inference.gateway.stored_responses import Keeping
+    from inference.gateway.stored.responses import Keeping
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

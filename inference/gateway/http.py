@@ -27,15 +27,27 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
-from inference.gateway import answer, idempotency, models, stored_responses
+from inference.gateway import answer, idempotency, models
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
+from inference.gateway.lines.background import Background
 from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
-from inference.gateway.stored_responses import Responses
-from inference.grants import Answers, Claim, Directory, Grant, KeptAnswer, Limiter, StoredResponses
+from inference.gateway.stored import conversations, responses
+from inference.gateway.stored.conversations import Conversations
+from inference.gateway.stored.responses import Responses
+from inference.grants import (
+    Answers,
+    Claim,
+    Directory,
+    Grant,
+    KeptAnswer,
+    Limiter,
+    StoredConversations,
+    StoredResponses,
+)
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.operation import Framing, Operation
@@ -47,8 +59,6 @@ log = structlog.get_logger(__name__)
 INSTEAD = {
     "/v1/moderations": "Nothing is moderated here. Ask a chat model for its judgement, with a "
     "`response_format` of type `json_schema` that has the categories you need.",
-    "/v1/conversations": "There are none: go on from a response by `previous_response_id`, or send "
-    "the items of a conversation as the `input` of each response.",
     "/v1/responses/compact": "Nothing makes a conversation shorter but `truncation`: `auto` leaves "
     "out its first messages.",
 }
@@ -66,12 +76,15 @@ class OpenAIServer:
         *,
         answers: Answers,
         stored: StoredResponses,
+        conversations: StoredConversations,
+        secret: str,
         max_body_bytes: int,
         body_timeout_s: float = BODY_TIMEOUT_S,
         operations: Registry = OPERATIONS,
         currency: str = "usd",
     ) -> None:
-        """`body_timeout_s` bounds the arrival of a request's body; prices are in `currency`."""
+        """What is to run in the background is sealed with the `secret`. `body_timeout_s` bounds the
+        arrival of a request's body; prices are in `currency`."""
         self._dispatcher, self._operations = dispatcher, operations
         self._callers, self._records = Callers(directory, limiter), dispatcher.records
         self._models = models.Models(
@@ -84,9 +97,20 @@ class OpenAIServer:
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
         )
-        self.responses = Responses(
-            self._callers, stored, dispatcher.space, max_body_bytes=max_body_bytes
+        self._conversations = Conversations(
+            self._callers,
+            conversations,
+            max_body_bytes=max_body_bytes,
+            body_timeout_s=body_timeout_s,
         )
+        self.responses = Responses(
+            self._callers,
+            stored,
+            self._conversations,
+            dispatcher.space,
+            max_body_bytes=max_body_bytes,
+        )
+        self.background = Background(stored, directory, dispatcher.space, secret=secret)
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -137,8 +161,10 @@ class OpenAIServer:
             await self._models.reply_list(exchange)
         elif path.startswith(f"{models.PATH}/"):
             await self._models.reply_one(exchange)
-        elif path.startswith(stored_responses.PATH) and path not in INSTEAD:
+        elif path.startswith(responses.PATH) and path not in INSTEAD:
             await self._serve(exchange, self.responses.reply)
+        elif path == conversations.PATH or path.startswith(f"{conversations.PATH}/"):
+            await self._serve(exchange, self._conversations.reply)
         else:
             said = f"Unknown address: {exchange.method} {path}."
             raise NotFound(f"{said} {INSTEAD.get(path, '')}".rstrip())
@@ -215,6 +241,8 @@ class OpenAIServer:
         """Generate the answer; one that is recorded also when its client went away."""
         asked = call
         grant, call = await self._followed(exchange, call)
+        if call.background:
+            return await self._queue(exchange, call, recording)
         if call is not asked:
             asked.take_body()
         generation = self._dispatcher.generation(
@@ -230,6 +258,16 @@ class OpenAIServer:
                 finally:
                     if watcher is not None:
                         watcher.cancel()
+
+    async def _queue(self, exchange: Exchange, call: Call, recording: Recording | None) -> None:
+        """Have it run in the background, and answer how it stands. What is stored for it counts as
+        a request, as it may be cancelled before it runs."""
+        grant = await self._callers.identify(exchange)
+        await self._callers.count(exchange, grant)
+        once = "" if recording is None else idempotency.once(recording.claim)
+        id = await self.background.queue(grant, call, exchange.id, once)
+        body = await self.responses.as_it_stands(grant, id)
+        await exchange.reply(200, body)
 
     async def _followed(self, exchange: Exchange, call: Call) -> tuple[Grant, Call]:
         """The caller's grant as of now, and the call with all that it goes on from."""

@@ -96,6 +96,11 @@ async def digest_of(path: str, body: bytes) -> bytes:
     return digest.digest()
 
 
+def once(claim: Claim) -> str:
+    """What makes what two claims ask for the same, whichever gateways they are at."""
+    return hashlib.sha256(claim.name.encode() + b"\0" + claim.digest).hexdigest()
+
+
 def taken_over() -> Unavailable:
     """Why an answer ends that another gateway goes on with."""
     return Unavailable(

@@ -1,19 +1,19 @@
-"""Slows tenants that send mostly what is refused. Sans-IO: the caller passes the time.
+"""Slows who sends mostly what is refused: tenants, addresses. Sans-IO: the caller passes the time.
 
-A request that is refused costs its tenant little and this process something: its body is received,
+A request that is refused costs its sender little and this process something: its body is received,
 counted and read. Whoever keeps to limits and sends valid requests never notices anything of this.
 
-- Requests that were refused for their own fault, and others, are counted per tenant; the counts
+- Requests that were refused for their own fault, and others, are counted per sender; the counts
   halve every HALF_LIFE_S.
-- A tenant with more refused ones than others, beyond the first FREE, starts one request every
-  SPACING_S. One that would have to wait for more than MAX_WAIT_S is refused, before its body is
-  read.
-- Each gateway process counts for itself.
+- A sender with more refused ones than others, beyond the first FREE, gets a turn every SPACING_S.
+  One who would have to wait for it for more than MAX_WAIT_S gets none.
+- Each process counts for itself.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 FREE = 20.0
@@ -21,8 +21,8 @@ FREE = 20.0
 HALF_LIFE_S = 30.0
 SPACING_S = 0.1
 MAX_WAIT_S = 1.0
-MAX_TENANTS = 4096
-"""Of which the counts are kept; those that were quiet longest are forgotten."""
+MAX_SENDERS = 4096
+"""Of whom the counts are kept; those who were quiet longest are forgotten."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Record:
     at: float = 0.0
     """When the counts were as they are."""
     next_at: float = 0.0
-    """When the next request may start."""
+    """When the next turn is."""
 
     def decay(self, now: float) -> None:
         factor = 0.5 ** (max(0.0, now - self.at) / HALF_LIFE_S)
@@ -49,12 +49,12 @@ class Pacing:
     """Times are in seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[int, _Record] = OrderedDict()
+        self._records: OrderedDict[Hashable, _Record] = OrderedDict()
 
-    def wait_s(self, tenant_id: int, now: float) -> float | None:
-        """How long the tenant's next request has to wait for its start, which is then taken; None:
-        longer than anybody waits here, and nothing is taken."""
-        record = self._records.get(tenant_id)
+    def wait_s(self, sender: Hashable, now: float) -> float | None:
+        """How long the sender has to wait for the next turn, which is then taken; None: longer than
+        anybody waits here, and nothing is taken."""
+        record = self._records.get(sender)
         if record is None:
             return 0.0
         record.decay(now)
@@ -66,18 +66,18 @@ class Pacing:
         record.next_at = max(record.next_at, now) + SPACING_S
         return wait_s
 
-    def note(self, tenant_id: int, now: float, *, refused: bool) -> None:
-        """A request of the tenant was refused for its own fault, or was not."""
-        record = self._records.get(tenant_id)
+    def note(self, sender: Hashable, now: float, *, refused: bool) -> None:
+        """A request of the sender was refused for its own fault, or was not."""
+        record = self._records.get(sender)
         if record is None:
-            if not refused:  # most tenants, all the time
+            if not refused:  # most senders, all the time
                 return
-            record = self._records[tenant_id] = _Record(at=now)
-            if len(self._records) > MAX_TENANTS:
+            record = self._records[sender] = _Record(at=now)
+            if len(self._records) > MAX_SENDERS:
                 self._records.popitem(last=False)
         record.decay(now)
         if refused:
             record.refused += 1
-            self._records.move_to_end(tenant_id)
+            self._records.move_to_end(sender)
         else:
             record.others += 1

@@ -8,7 +8,7 @@ any request, and the key holds for each turn anew.
 What `previous_response_id` may name is the response before, on the same socket: its items are kept
 in memory as long as the socket is open (`conversations.py`). A turn that fails forgets it, as its
 client can't know how far it came. It may also name a response that is stored
-(`stored_responses.py`). Nobody else's is ever there.
+(`stored/responses.py`). Nobody else's is ever there.
 
 One turn runs at a time, and one message may wait.
 """
@@ -27,7 +27,7 @@ from inference.gateway.conversations import Conversations, Said
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
-from inference.gateway.stored_responses import Responses
+from inference.gateway.stored.responses import Responses
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI
@@ -43,12 +43,14 @@ KEPT_HEADERS = {b"authorization", b"traceparent", *KEY_HEADERS}
 """Of the socket's, in each turn."""
 UNSERVED = {
     "background": "the events come on the socket",
+    "conversation": "go on by `previous_response_id`",
     "generate": "there is nothing to prepare",
     "stream_id": "one response comes at a time",
 }
 """Fields of a message that are refused, and why."""
 HARMLESS = {
     "background": (b"null", b"false"),
+    "conversation": (b"null",),
     "generate": (b"null", b"true"),
     "stream_id": (b"null",),
 }

@@ -25,8 +25,10 @@ class Call:
     body may be part of as many prompts as it has `rereads`. `body` is what
     the engine's agent gets: the client's bytes, unless the operation makes something else of them;
     `beginnings` are those of its prompt, none where it has many. Its answer repeats what is `told`,
-    may be `stored` where its tenant keeps content, and goes on from the response that it `follows`.
-    If it `refers`, items of its input stand in stored responses.
+    may be `stored` where its tenant keeps content, and goes on from the response that it `follows`,
+    or a `conversation`, to which is added what is `said`, its own items, and answered.
+    If it `refers`, items of its input stand in stored responses. One of the `background` is
+    answered before it is run.
     """
 
     operation: Operation
@@ -45,7 +47,10 @@ class Call:
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
     told: Mapping[str, Any] = field(default_factory=dict, compare=False)
     stored: bool = False
+    background: bool = False
     follows: str = ""
+    conversation: str = ""
+    said: bytes = b""
     refers: bool = False
 
     def check_as_line(self) -> None:
@@ -56,6 +61,12 @@ class Call:
         """
         if self.stream:
             raise InvalidRequest("A line of a batch cannot stream.", param="stream")
+        if self.background:
+            said = "A line of a batch is not waited for anyway: leave `background` out."
+            raise InvalidRequest(said, param="background")
+        if self.conversation:
+            said = "A line of a batch goes on from no conversation: send the items as `input`."
+            raise InvalidRequest(said, param="conversation")
         if self.follows:
             said = "A line of a batch goes on from no response: send the items as `input`."
             raise InvalidRequest(said, param="previous_response_id")

@@ -1,14 +1,17 @@
-"""`inference.grants.Answers` in memory: passes the contract tests of the one in PostgreSQL."""
+"""`inference.grants.Answers` and `StoredResponses` in memory: they pass the contract tests of those
+in PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inference.errors import IdempotencyKeyReused, Unavailable
-from inference.grants import Claim, KeptAnswer
+from inference.errors import IdempotencyKeyReused, RateLimitExceeded, Unavailable
+from inference.grants import Claim, Ended, KeptAnswer, Queued, Standing
+from inference.operations.responses.framing import CANCELLED, LIVE, QUEUED
 
 CLAIM_S = 15.0
 GIVEN_BACK_S = 6.0
@@ -25,12 +28,25 @@ class Row:
     answer: KeptAnswer | None = None
 
 
-class MemoryResponses:
-    """StoredResponses in memory; while they are `away`, nobody gets at them."""
+@dataclass
+class Run:
+    """A response of the background."""
 
-    def __init__(self) -> None:
+    queued: Queued
+    status: str = QUEUED
+    code: str = ""
+    turn: int = 0
+
+
+class MemoryResponses:
+    """StoredResponses in memory; while they are `away`, nobody gets at them. Of each tenant `most`
+    run in the background."""
+
+    def __init__(self, most: int = 3) -> None:
         self.rows: dict[tuple[int, str], bytes] = {}
+        self.runs: dict[tuple[int, str], Run] = {}
         self.away = False
+        self._most = most
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
         self._look()
@@ -43,11 +59,79 @@ class MemoryResponses:
 
     async def delete(self, tenant_id: int, id: str) -> bool:
         self._look()
+        self.runs.pop((tenant_id, id), None)
         return self.rows.pop((tenant_id, id), None) is not None
+
+    async def queue(self, queued: Queued) -> str | None:
+        self._look()
+        runs = [run for (tenant_id, _), run in self.runs.items() if tenant_id == queued.tenant_id]
+        for run in runs:
+            if queued.once and run.queued.once == queued.once:
+                return run.queued.id
+        if sum(run.status in LIVE for run in runs) >= self._most:
+            raise RateLimitExceeded(f"{self._most} may.", retry_after_s=10.0)
+        self.rows[queued.tenant_id, queued.id] = queued.record
+        self.runs[queued.tenant_id, queued.id] = Run(queued)
+        return queued.id
+
+    async def standing(self, tenant_id: int, id: str) -> Standing | None:
+        self._look()
+        run = self.runs.get((tenant_id, id))
+        return None if run is None else Standing(run.status, run.code)
+
+    async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:
+        self._look()
+        run = self.runs.get((tenant_id, id))
+        if run is None or run.status not in LIVE or turn < run.turn:
+            return None
+        run.turn = turn
+        return self.rows[tenant_id, id]
+
+    async def end(self, tenant_id: int, id: str, turn: int, ended: Ended) -> bool:
+        self._look()
+        run = self.runs.get((tenant_id, id))
+        if run is None or run.status not in LIVE or turn != run.turn:
+            return False
+        run.status, self.rows[tenant_id, id] = ended.status, ended.record
+        return True
+
+    async def cancel(self, tenant_id: int, id: str) -> None:
+        self._look()
+        run = self.runs.get((tenant_id, id))
+        if run is not None and run.status in LIVE:
+            run.status = CANCELLED
 
     def _look(self) -> None:
         if self.away:
             raise Unavailable("Away.")
+
+
+class MemoryConversations:
+    """StoredConversations in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, str], tuple[bytes, bytes]] = {}
+        self.raced: list[Callable[[], None]] = []
+        """Each is called before a change, which it may come before."""
+        self._versions = itertools.count()
+
+    async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
+        self.rows[tenant_id, id] = record, b"%d" % next(self._versions)
+        return True
+
+    async def read(self, tenant_id: int, id: str) -> tuple[bytes, bytes] | None:
+        return self.rows.get((tenant_id, id))
+
+    async def replace(self, tenant_id: int, id: str, version: bytes, record: bytes) -> bool:
+        if self.raced:
+            self.raced.pop()()
+        found = self.rows.get((tenant_id, id))
+        if found is None or found[1] != version:
+            return False
+        return await self.keep(tenant_id, id, record)
+
+    async def delete(self, tenant_id: int, id: str) -> bool:
+        return self.rows.pop((tenant_id, id), None) is not None
 
 
 class MemoryAnswers:

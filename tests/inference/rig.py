@@ -43,13 +43,14 @@ from inference.grants import (
 )
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
 from tests.document import conforming
-from tests.inference.answers import MemoryAnswers, MemoryResponses
+from tests.inference.answers import MemoryAnswers, MemoryConversations, MemoryResponses
 from tests.inference.limits import Counted
 from tests.inference.samples import DISPATCH_KEY, MODEL
 
 SECRET = "c" * 40
 ENGINE = EngineCredential(7, "engine")
 WORKER_TOKEN = "w" * 40
+INTERNAL_TOKEN = "s" * 40
 HANGS_S = 60.0
 """What takes that long would hang for ever."""
 SLOW = Behaviour(tokens_per_second=200.0)
@@ -209,6 +210,7 @@ class Gateway:
     limits: Counted
     answers: MemoryAnswers
     stored: MemoryResponses
+    conversations: MemoryConversations
     server: uvicorn.Server
     url: str
 
@@ -232,6 +234,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     recorder: Recorder = options.pop("recorder", ledger)
     answers = options.pop("answers", None) or MemoryAnswers()
     stored = options.pop("stored", None) or MemoryResponses()
+    conversations = MemoryConversations()
     engines = KnownEngines()
     hub = Hub(
         url,
@@ -249,15 +252,21 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     given = {"timeout_s": 300.0, "grace_s": 0.0, "tracer": None}
     dispatched = {name: options.pop(name, default) for name, default in given.items()}
     dispatcher = Dispatcher(hub, keys, limits, **dispatched)
-    bounds = {"max_body_bytes": 100_000}
+    bounds: dict[str, Any] = {"max_body_bytes": 100_000, "secret": INTERNAL_TOKEN}
     server = OpenAIServer(
-        dispatcher, keys, limits, answers=answers, stored=stored, **(bounds | options)
+        dispatcher,
+        keys,
+        limits,
+        answers=answers,
+        stored=stored,
+        conversations=conversations,
+        **(bounds | options),
     )
     responses = ResponsesSocket(
         server,
         Callers(keys, limits),
         hub.closed,
-        max_body_bytes=bounds["max_body_bytes"],
+        max_body_bytes=100_000,
         kept_bytes=1 << 20,
     )
     http = URLRouter(
@@ -285,7 +294,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
-        yield Gateway(hub, engines, keys, ledger, limits, answers, stored, running, url)
+        yield Gateway(
+            hub, engines, keys, ledger, limits, answers, stored, conversations, running, url
+        )
     finally:
         running.should_exit = running.force_exit = True
         with suppress(asyncio.CancelledError):

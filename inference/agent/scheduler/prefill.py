@@ -3,8 +3,8 @@
 vLLM computes at most so many tokens in a step, those of the requests that came first before those
 of later ones: a few long prompts would keep everybody else from their next token until all of them
 are computed. So of prompts that take more than a step, one is computed at a time; the engine is
-told to give it half of a step (`EngineProfile.on_cpu`). Of shorter ones two steps' worth may be
-waiting, so that the engine never waits for the agent.
+told to give it a quarter of a step (`EngineProfile.on_cpu`). Of shorter ones two steps' worth may
+be waiting, so that the engine never waits for the agent.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from inference.errors import (
     InferenceError,
     Overloaded,
 )
-from inference.gateway.content import Contents
 from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
@@ -43,6 +42,7 @@ from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import Pool, Revisions
+from inference.gateway.stored.content import Contents
 from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S

@@ -1,8 +1,9 @@
 """What names a batch and its lines, and the proof that the holder of a key made it.
 
-A console seals a batch when its key's holder makes it, with a secret that workers don't have;
-gateways run a line only of a batch whose seal is right. So a worker, which reads what strangers
-upload, can ask for nothing in the name of a key that has made no batch.
+A console seals a batch when its key's holder makes it, with a secret that workers don't have, and a
+gateway a response that is to run in the background. Gateways run a line only of a batch whose seal
+is right. So a worker, which reads what strangers upload, can ask for nothing in the name of a key
+that has made no batch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 from typing import Protocol
 
 PREFIX = "batch_"
+BACKGROUND = "background_"
+"""Of what is sealed of a response that runs in the background: a batch of one line."""
 NUMBER_DIGITS = 8
 
 
@@ -46,9 +49,14 @@ def new_batch_id() -> str:
     return f"{PREFIX}{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"
 
 
+def background_id(request_id: str) -> str:
+    """A new id for a response that is asked for in the request of this id, and begins like it."""
+    return f"{BACKGROUND}{request_id[:-NUMBER_DIGITS]}"
+
+
 def line_id(batch_id: str, number: int) -> str:
     """The request id of a line, from 1: the same whenever and wherever it is run."""
-    return f"{batch_id.removeprefix(PREFIX)}{number:0{NUMBER_DIGITS}x}"
+    return f"{batch_id.rpartition('_')[2]}{number:0{NUMBER_DIGITS}x}"
 
 
 def batch_of(line_id: str) -> str:

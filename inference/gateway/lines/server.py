@@ -20,6 +20,7 @@ import structlog
 
 from inference.errors import (
     ApiKeyRevoked,
+    ClientDisconnected,
     GenerationTimeout,
     InferenceError,
     InsufficientQuota,
@@ -33,6 +34,7 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.dispatcher import Line as LineOf
 from inference.gateway.exchange import Receive, Scope, Send
 from inference.gateway.lines import frames
+from inference.gateway.lines.background import Background, Work, is_background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw
 from inference.gateway.lines.seals import holds, line_id
 from inference.gateway.lines.turns import Turns
@@ -86,7 +88,8 @@ class Fleet(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A line that was asked for. `id` is its request's."""
+    """A line that was asked for. `id` is its request's; `work` is there where it is a response that
+    runs in the background."""
 
     link: Link
     batch: Open
@@ -95,6 +98,12 @@ class Waiting:
     call: Call
     base_model: str
     began: float
+    work: Work | None = None
+
+    def close(self) -> None:
+        """It waits no more, and does not run."""
+        if self.work is not None:
+            self.work.close()
 
 
 class Lines:
@@ -105,6 +114,7 @@ class Lines:
         dispatcher: Dispatcher,
         keys: Keys,
         fleet: Fleet,
+        background: Background,
         *,
         token: str,
         secret: str,
@@ -114,6 +124,7 @@ class Lines:
         self.keys, self.secret, self.max_body_bytes = keys, secret, max_body_bytes
         self.live: set[str] = set()
         """Ids of lines that wait, or that are not settled."""
+        self.background = background
         self._dispatcher, self._fleet, self._token = dispatcher, fleet, token
         self._turns: dict[str, Turns[Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,6 +150,8 @@ class Lines:
         """Take out of those that wait here."""
         gone = [line for turns in self._turns.values() for line in turns.withdraw(of)]
         self.live.difference_update(line.id for line in gone)
+        for line in gone:
+            line.close()
         return gone
 
     def _go_on(self, base_model: str) -> None:
@@ -146,8 +159,8 @@ class Lines:
             return
         while (line := turns.next(self._engines_of(base_model))) is not None:
             task = asyncio.create_task(self._run(line, turns), name="line")
-            line.link.tasks.add(task)
-            task.add_done_callback(line.link.tasks.discard)
+            line.link.tasks[task] = line
+            task.add_done_callback(line.link.tasks.pop)
         if turns.idle:
             del self._turns[base_model]
 
@@ -168,12 +181,18 @@ class Lines:
             if isinstance(error, ApiKeyRevoked) and await self._goes_on(line):
                 error = Overloaded("The key was rotated.", retry_after_s=SOON_S)
             said = running.failed(error)
+            await _keep(line.work, error)
+        except asyncio.CancelledError:
+            left = running.failed(ClientDisconnected())
+            self._dispatcher.records.ended(running.asked(left.status), running.error)
+            raise
         except Exception:
             log.exception("line_crashed", request_id=line.id)
             said = running.failed(InferenceError())
         finally:
             begun()
             turns.ended()
+            line.close()
             if running.stream is None:
                 self.live.discard(line.id)
             self._go_on(line.base_model)
@@ -205,6 +224,8 @@ class Lines:
                 return call.operation.framing(call, line.id, int(time.time()), stream.revision)
 
             body = await answer.whole(stream, framed, news)
+        if line.work is not None:
+            await line.work.answered(body)
         return Answer(batch.batch, ask.number, 200, body, sent=True, usage=running.usage)
 
     async def _goes_on(self, line: Waiting) -> bool:
@@ -260,7 +281,7 @@ class Running:
         line = self.line
         return Asked(
             id=line.id,
-            surface="batch",
+            surface="batch" if line.work is None else "background",
             began=line.began,
             status=status,
             operation=line.call.operation.name,
@@ -286,6 +307,12 @@ def answer_of(
     )
 
 
+async def _keep(work: Work | None, error: InferenceError) -> None:
+    """Keep what a response of the background ended with, unless it is asked for again."""
+    if work is not None and _again_s(error) is None:
+        await work.failed(error)
+
+
 def _again_s(error: InferenceError) -> float | None:
     """When to ask for it again; None where that can't help. What no limit ever has room for is told
     so by having no time."""
@@ -302,8 +329,8 @@ class Link:
     """One worker's socket."""
 
     def __init__(self, lines: Lines, transport: AsgiTransport) -> None:
-        self.tasks: set[asyncio.Task[None]] = set()
-        """Of its lines at engines."""
+        self.tasks: dict[asyncio.Task[None], Waiting] = {}
+        """Its lines at engines."""
         self._lines, self._transport = lines, transport
         self._batches: dict[str, Open] = {}
         self._begun: list[tuple[str, int]] = []
@@ -332,7 +359,9 @@ class Link:
                 task.cancel()
 
     def tell(self, said: Answer) -> None:
-        """The worker is to hear this."""
+        """The worker is to hear this; of a response of the background no more than that it is."""
+        if is_background(said.batch):
+            said = msgspec.structs.replace(said, body=b"")
         self._answers.append(said)
         self._news.set()
 
@@ -385,16 +414,25 @@ class Link:
         """Have a line wait for its turn, or say at once that it can't."""
         if (batch := self._batches.get(ask.batch)) is None:
             raise InvalidRequest("A line belongs to a batch that was opened before.")
+        if is_background(batch.batch) and ask.number != 1:
+            raise InvalidRequest("A response of the background has one line.")
         id = line_id(batch.batch, ask.number)
         if id in self._lines.live:  # an engine is still to say the last word on the turn before
             return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
+        work: Work | None = None
         try:
-            call = self._call(batch, ask)
             grant = await self._lines.keys.grant_of(batch.key_id)
+            if is_background(batch.batch):
+                work = await self._lines.background.begin(grant, id, ask.turn)
+            call = self._call(batch, ask) if work is None else work.call()
             target = await self._lines.keys.resolve(grant, call.model)
         except InferenceError as error:
+            await _keep(work, error)
+            if work is not None:
+                work.close()
             return self.tell(answer_of(ask, error))
-        waiting = Waiting(self, batch, ask, id, call, target.base_model, time.monotonic())
+        began = time.monotonic()
+        waiting = Waiting(self, batch, ask, id, call, target.base_model, began, work)
         self._lines.add(waiting, grant.tenant)
         return None
 
@@ -414,6 +452,9 @@ class Link:
             self._lines.withdraw(lambda line: line.link is self and line.ask.batch == batch)
         )
         self._batches.pop(batch, None)
+        for task, line in [*self.tasks.items()]:
+            if line.work is not None and line.ask.batch == batch:  # nobody waits for its answer
+                task.cancel()
 
     def _give_back(self, lines: Iterable[Waiting]) -> None:
         for line in lines:

@@ -73,7 +73,7 @@ class Asked:
 
     id: str
     surface: str
-    """`api`, `playground` or `batch`."""
+    """`api`, `playground`, `batch` or `background`."""
     began: float
     """Of the monotonic clock."""
     method: str | None = None

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
-from inference.gateway.content import Capture
 from inference.gateway.measuring.measures import OnEngine
 from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.leg import Leg
 from inference.gateway.requests.order import Order
+from inference.gateway.stored.content import Capture
 from inference.grants import Limiter
 from inference.link.wire import (
     GONE,

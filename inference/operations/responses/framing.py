@@ -46,6 +46,10 @@ DELTAS = {
 
 IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED = "in_progress", "completed", "incomplete", "failed"
 """Of a response, or of an item."""
+QUEUED, CANCELLED = "queued", "cancelled"
+"""Of a response that runs in the background."""
+LIVE = (QUEUED, IN_PROGRESS)
+"""Of one that has not ended."""
 
 
 class _Logprobs(msgspec.Struct):
@@ -168,6 +172,10 @@ class ResponsesFraming(Framing):
         self._reason = ""
         self._limited: InferenceError | None = None
 
+    def queued(self) -> bytes:
+        """The response before it is run, which may be much later."""
+        return _json(self._response | {"status": QUEUED})
+
     def opening(self) -> bytes:
         """As the framing says."""
         if self._number:
@@ -218,8 +226,7 @@ class ResponsesFraming(Framing):
     def failed(self, error: InferenceError) -> bytes:
         """As the framing says."""
         open = [] if self._open is None else [self._open.shown(INCOMPLETE)]
-        said = {"code": _code_of(error), "message": error.message, "type": error.code}
-        failed = {"status": FAILED, "error": said, "output": self._output + open}
+        failed = failure(error) | {"output": self._output + open}
         events = self.opening()
         return events + self._event("response.failed", response=self._response | failed) + DONE
 
@@ -360,6 +367,12 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
+
+
+def failure(error: InferenceError) -> dict[str, Any]:
+    """The fields of a response that ended with this."""
+    said = {"code": _code_of(error), "message": error.message, "type": error.code}
+    return {"status": FAILED, "error": said}
 
 
 def _code_of(error: InferenceError) -> str:

@@ -246,10 +246,54 @@ def joined(*items: bytes) -> bytes:
     return b",".join(filter(None, items))
 
 
+def split(items: bytes) -> list[msgspec.Raw]:
+    """The items of a list without brackets, each as bytes of its own."""
+    return [msgspec.Raw(bytes(one)) for one in _raws.decode(b"[" + items + b"]")]
+
+
 # --- as they are shown ---------------------------------------------------------------------------
 
 
 _items = msgspec.json.Decoder(list[Item])
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def listing(items: list[dict[str, Any]], query: Mapping[str, str], what: str) -> dict[str, Any]:
+    """A page of items, the oldest of which comes first: of `limit`, in an `order`, `after` one of
+    them. `what` they are items of.
+
+    Raises:
+        InvalidRequest: the query is wrong.
+    """
+    limit, order = _limit(query), query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("`order` must be `asc` or `desc`.", param="order")
+    if order == "desc":
+        items = items[::-1]
+    if after := query.get("after"):
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise InvalidRequest(f"`after` names no item of this {what}.", param="after")
+        items = items[ids.index(after) + 1 :]
+    return listed_page(items[:limit], has_more=len(items) > limit)
+
+
+def listed_page(page: list[dict[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
+    """Items, as OpenAI lists them."""
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": has_more,
+    }
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    given = query.get("limit", str(PAGE))
+    if not (given.isascii() and given.isdigit() and len(given) < 4 and 1 <= int(given) <= MAX_PAGE):
+        raise InvalidRequest(f"`limit` must be from 1 to {MAX_PAGE}.", param="limit")
+    return int(given)
 
 
 def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]]:

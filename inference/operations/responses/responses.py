@@ -8,8 +8,9 @@ that moves to another engine would begin again in the middle; it ends a truncate
 completed; and it keeps answers in the engine, for whoever names them. The chat under it does
 everything else.
 
-Whether a response is stored, and what one is followed on from, is the gateway's to see to
-(`gateway.stored_responses`); `store` is answered `false` unless it does.
+Whether a response is stored, what one is followed on from, and which run in the background, is the
+gateway's to see to (`gateway.stored.responses`, `gateway.lines.background`); `store` is answered
+`false` unless it does.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from inference.operations.bodies.reading import convert, decode, decode_part
 from inference.operations.call import Call
 from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
-from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.operations.operation import Operation, PlainPrompt
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     REFERENCE,
@@ -48,9 +49,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "access_programs": (None, "there are none"),
-    "background": (False, "wait for the answer, or send a batch"),
     "context_management": (None, "the input is taken as it is"),
-    "conversation": (None, "use `previous_response_id`, or send its items as `input`"),
     "image": (None, "no model here sees pictures"),
     "moderation": (None, "nothing is moderated; ask a model for its judgement"),
     "prompt": (None, "there are no stored prompts; send it as `instructions` and `input`"),
@@ -143,21 +142,31 @@ _Include = Literal[
 """All but one are about what no answer has here; thoughts are not encrypted."""
 _ToolChoice = Literal["none", "auto", "required"] | _Choice | None
 _Truncation = Literal["auto", "disabled"]
+_ConversationId = Annotated[str, msgspec.Meta(max_length=64)]
 _Key = Annotated[str, msgspec.Meta(max_length=64)]
 _Value = Annotated[str, msgspec.Meta(max_length=512)]
+Metadata = Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)]
 _text = msgspec.json.Decoder(_Text | None)
 _tool_choice = msgspec.json.Decoder(_ToolChoice)
+
+
+class _Conversation(msgspec.Struct):
+    """What a response goes on from, and is added to."""
+
+    id: _ConversationId
 
 
 class ResponsesFields(Sampled, kw_only=True):
     """What the gateway reads of a request."""
 
     input: Input
+    background: bool | None = None
+    conversation: _ConversationId | _Conversation | None = None
     include: list[_Include] | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_tool_calls: int | None = None
-    metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] | None = None
+    metadata: Metadata | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     prompt_cache_key: str | None = None
@@ -200,6 +209,9 @@ class Responses(Operation):
             raise InvalidRequest("You must provide a model parameter.", param="model")
         check_input(fields.input, references=True)
         check_structured_outputs(fields.structured_outputs)
+        _check_background(fields)
+        _check_conversation(fields)
+        conversation = fields.conversation
         text, (choice, tools) = _read_text(fields.text), _read_tools(fields)
         wants_logprobs = LOGPROBS in (fields.include or ())
         return Call(
@@ -214,11 +226,15 @@ class Responses(Operation):
             beginnings=_beginnings(fields),
             told=_told(fields, text, choice, tools),
             stored=fields.store is not False,
+            background=bool(fields.background),
+            conversation=conversation.id
+            if isinstance(conversation, _Conversation)
+            else conversation or "",
             follows=fields.previous_response_id or "",
             refers=any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
         )
 
-    def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
+    def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
         """As the operation says."""
         return ResponsesFraming(self.answer_id(id), id, call.model, created, call.told)
 
@@ -261,6 +277,39 @@ class Responses(Operation):
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
         """As a chat's."""
         return plain_messages(fields["messages"])
+
+
+def _check_background(fields: ResponsesFields) -> None:
+    """See that it can be run in the background, if it is to be.
+
+    Raises:
+        InvalidRequest: it can't.
+    """
+    if fields.background and fields.store is False:
+        said = "`background` stores the response until it is asked for: leave `store` out."
+        raise InvalidRequest(said, param="store")
+    if fields.background and fields.stream:
+        said = "`stream` is not supported with `background`: ask for the response by its id."
+        raise InvalidRequest(said, param="stream")
+
+
+def _check_conversation(fields: ResponsesFields) -> None:
+    """See that nothing of it is against the conversation that it goes on from.
+
+    Raises:
+        InvalidRequest: something is.
+    """
+    if fields.conversation is None:
+        return
+    if fields.previous_response_id is not None:
+        said = "`conversation` and `previous_response_id` both say what is gone on from: send one."
+        raise InvalidRequest(said, param="previous_response_id")
+    if fields.store is False:
+        said = "`conversation` stores what is said: leave `store` out."
+        raise InvalidRequest(said, param="store")
+    if fields.background:
+        said = "`conversation` is not supported with `background`: use `previous_response_id`."
+        raise InvalidRequest(said, param="conversation")
 
 
 def _read_text(raw: msgspec.Raw) -> _Text:

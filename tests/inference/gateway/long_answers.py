@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from inference.agent.engines.synthetic import Behaviour
-from tests.inference.operations.bodies import messages, responses
+from tests.inference.operations.examples import messages, responses
 from tests.inference.operations.items import as_chat, check_order, is_item_event
 from tests.inference.rig import chat
 from tests.inference.samples import MOVABLE

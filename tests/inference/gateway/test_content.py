@@ -9,8 +9,8 @@ from itertools import count
 import msgspec
 import pytest
 
-from inference.gateway.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
 from inference.gateway.space import SHARE
+from inference.gateway.stored.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
 

@@ -19,12 +19,12 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.gateway.content import Contents
 from inference.gateway.fleet import hub
 from inference.gateway.fleet.engine_link import SILENT_S
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
+from inference.gateway.stored.content import Contents
 from inference.grants import Ask, Price, Reservation
 from inference.link import wire
 from inference.link.wire import (

@@ -7,7 +7,7 @@ import pytest
 from inference.gateway.pacing import (
     FREE,
     HALF_LIFE_S,
-    MAX_TENANTS,
+    MAX_SENDERS,
     MAX_WAIT_S,
     SPACING_S,
     Pacing,
@@ -80,10 +80,10 @@ def test_it_is_forgotten_with_time() -> None:
     assert [pacing.wait_s(ACME, 2 * HALF_LIFE_S) for _ in range(9)] == [0.0] * 9
 
 
-def test_only_so_many_tenants_are_remembered() -> None:
+def test_only_so_many_senders_are_remembered() -> None:
     pacing = Pacing()
     refused(pacing, MANY)
-    for tenant in range(10, 10 + MAX_TENANTS):
+    for tenant in range(10, 10 + MAX_SENDERS):
         refused(pacing, 1, tenant=tenant)
-    assert len(pacing._records) == MAX_TENANTS
+    assert len(pacing._records) == MAX_SENDERS
     assert [pacing.wait_s(ACME, 0.0) for _ in range(9)] == [0.0] * 9

@@ -18,7 +18,7 @@ from inference.operations.messages.messages import COUNT_TOKENS
 from inference.operations.operation import PlainPrompt
 from inference.operations.registry import OPERATIONS
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
-from tests.inference.operations.bodies import BODIES, SAID
+from tests.inference.operations.examples import EXAMPLES, SAID
 
 pytestmark = pytest.mark.pure
 
@@ -33,7 +33,7 @@ def parse(operation: InstantOperation, **fields: Any) -> Call:
 
 @pytest.mark.parametrize("operation", INSTANT, ids=lambda one: one.name)
 def test_it_reserves_nothing_and_waits_as_its_text_would(operation: InstantOperation) -> None:
-    call = operation.parse(json.dumps(BODIES[operation.name]("m")).encode())
+    call = operation.parse(json.dumps(EXAMPLES[operation.name].body("m")).encode())
     assert (call.model, call.stream, call.max_tokens) == ("m", False, 0)
     assert operation.estimate(call, 7, 2048) == Estimate(7, Ask(0, 0, 0), grows=False)
     assert operation.bound(call, 0) is None

@@ -25,8 +25,8 @@ from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Framing, PlainPrompt
 from tests.document.sdk_types import faults
-from tests.inference.operations.bodies import messages
 from tests.inference.operations.chats import answer
+from tests.inference.operations.examples import messages
 
 pytestmark = pytest.mark.pure
 

@@ -27,7 +27,7 @@ from inference.operations.pooling.pooling import (
 )
 from inference.operations.pooling.scoring import PAIRS, RERANK, SCORE
 from inference.operations.registry import OPERATIONS
-from tests.inference.operations.bodies import BODIES
+from tests.inference.operations.examples import EXAMPLES
 
 pytestmark = pytest.mark.pure
 
@@ -56,7 +56,7 @@ def test_the_synthetic_engine_answers_as_others_do() -> None:
 
 @EACH
 def test_it_reserves_its_prompts_and_nothing_else(operation: PoolingOperation) -> None:
-    body = BODIES[operation.name]("m")
+    body = EXAMPLES[operation.name].body("m")
     call = operation.parse(json.dumps(body).encode())
     assert (call.model, call.stream, call.max_tokens, call.choices) == ("m", False, 0, 1)
     assert operation.estimate(call, 7, 2048) == Estimate(7, Ask(7, 0, 0), grows=False)
@@ -67,8 +67,8 @@ def test_it_reserves_its_prompts_and_nothing_else(operation: PoolingOperation) -
 
 @EACH
 def test_its_answer_is_what_the_engine_says(operation: PoolingOperation) -> None:
-    framing = operation.framing(operation.parse(json.dumps(BODIES[operation.name]("m")).encode()),
-                                "1", 0)  # fmt: skip
+    body = json.dumps(EXAMPLES[operation.name].body("m")).encode()
+    framing = operation.framing(operation.parse(body), "1", 0)
     assert framing.response(b'{"a":1}', None) == b'{"a":1}'
     assert framing.ending(Usage()) == b""
 

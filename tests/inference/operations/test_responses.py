@@ -20,7 +20,14 @@ from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.operation import PlainPrompt
 from inference.operations.responses.framing import ResponsesFraming
-from inference.operations.responses.items import joined, listed, shown
+from inference.operations.responses.items import (
+    joined,
+    listed,
+    listed_page,
+    listing,
+    shown,
+    split,
+)
 from inference.operations.responses.responses import RESPONSES
 from tests.document.sdk_types import faults
 from tests.inference.operations.chats import answer
@@ -154,6 +161,13 @@ def test_items_that_begin_alike_are_found() -> None:
         ({"tools": [TOOL], "tool_choice": ONLY_NOW | {"tools": []}}, "tool_choice"),
         ({"tools": [OTHER], "tool_choice": ONLY_NOW}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"background": 1}, "background"),
+        ({"background": True, "store": False}, "store"),
+        ({"background": True, "stream": True}, "stream"),
+        ({"conversation": {"id": 7}}, "conversation.id"),
+        ({"conversation": "c", "previous_response_id": "r"}, "previous_response_id"),
+        ({"conversation": "c", "store": False}, "store"),
+        ({"conversation": "c", "background": True}, "conversation"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
@@ -169,7 +183,7 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
         ({"input": [said("user", [PICTURE])]}, "input[0].content[0]"),
         ({"input": [{"type": "reasoning"}]}, "input"),
         ({"instructions": 7}, "instructions"),
-        ({"background": True}, "background"),
+        ({"moderation": {"model": "x"}}, "moderation"),
     ],
 )
 def test_no_engine_sees_what_none_serves(fields: dict[str, Any], param: str) -> None:
@@ -184,6 +198,33 @@ def test_a_reference_to_an_item_is_the_gateways_to_resolve() -> None:
     assert not parse("Hi").refers
     with pytest.raises(InvalidRequest, match="`store` is `false`"):
         chat([reference])
+
+
+def test_one_of_the_background_is_queued_and_no_line_of_a_batch() -> None:
+    call = parse(background=True)
+    assert call.background and not parse(background=False).background
+    with pytest.raises(InvalidRequest) as caught:
+        call.check_as_line()
+    assert caught.value.param == "background"
+    call.told = {**call.told, "background": True}
+    data = RESPONSES.framing(call, "1", 7).queued()
+    assert not faults("responses", data)
+    queued = json.loads(data)
+    assert (queued["id"], queued["status"], queued["output"]) == ("resp_1", "queued", [])
+    call.told = queued | {"model": "adapter"}  # as it goes on when it is run
+    ended = json.loads(RESPONSES.framing(call, "1", 9).whole("Hi", "stop", USAGE))
+    assert (ended["created_at"], ended["status"], ended["model"]) == (7, "completed", "adapter")
+    assert ended["background"] and ended["usage"]
+
+
+def test_a_conversation_is_named_by_its_id_and_in_no_batch() -> None:
+    for given in ("conv_1", {"id": "conv_1"}):
+        call = parse(conversation=given)
+        assert call.conversation == "conv_1"
+        with pytest.raises(InvalidRequest) as caught:
+            call.check_as_line()
+        assert caught.value.param == "conversation"
+    assert not parse().conversation
 
 
 def test_what_is_to_be_stored_and_followed_is_told() -> None:
@@ -631,6 +672,24 @@ def test_items_of_an_input_are_listed_as_openai_does(given: str) -> None:
     (item,) = shown(listed(said), lambda kind, place: f"{kind}-{place}")
     assert item.items() >= expected.items() and item["status"] == "completed"
     assert item["id"] == expected.get("id", f"{item['type']}-0")
+
+
+def test_items_are_listed_page_by_page() -> None:
+    items = [{"id": str(number)} for number in range(3)]
+    assert listing(items, {}, "list") == listed_page(items[::-1])
+    page = listing(items, {"order": "asc", "limit": "1", "after": "0"}, "list")
+    assert (page["first_id"], page["last_id"], page["has_more"]) == ("1", "1", True)
+    empty = listing(items, {"after": "0"}, "list")
+    assert (empty["data"], empty["first_id"], empty["last_id"]) == ([], None, None)
+    for query in ({"order": "up"}, {"limit": "0"}, {"limit": "x"}, {"after": "7"}):
+        with pytest.raises(InvalidRequest) as caught:
+            listing(items, query, "list")
+        assert caught.value.param in query
+
+
+def test_items_are_told_apart() -> None:
+    assert [*map(bytes, split(b'{"a":1},{"b":2}'))] == [b'{"a":1}', b'{"b":2}']
+    assert split(b"") == []
 
 
 def test_lists_of_items_become_one() -> None:

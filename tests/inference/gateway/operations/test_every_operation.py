@@ -1,71 +1,43 @@
-"""What every operation has without asking for it: keys, limits, tenants, idempotency, a bill, and
-errors in its own shape. Over all that are registered, so that a new one can't be forgotten."""
+"""What every operation has without asking for it: keys, limits, fairness, idempotency, a bill, a
+line in the log, and errors in its own shape. Over all that are registered, so that a new one can't
+be forgotten. `test_isolation.py` and `test_hostile_input.py` are of the same kind."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import httpx
-import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
-from inference.errors import InvalidRequest
-from inference.gateway.content import Kept
-from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
-from inference.operations.pooling.pooling import PoolingOperation
-from inference.operations.registry import OPERATIONS
-from tests.inference.operations.bodies import BODIES, MAX_TOKENS
-from tests.inference.rig import STALLED, Rig, rig, until
+from tests.inference.gateway.operations.every import (
+    GENERATING,
+    INSTANT,
+    POOLING,
+    WITH_ECHO,
+    ask,
+    code_of,
+    each,
+)
+from tests.inference.operations.examples import EXAMPLES, TO_DO
+from tests.inference.rig import STALLED, Rig, until
 from tests.inference.samples import MODEL
 
-ALL = pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda operation: operation.name)
-INSTANT = [one for one in OPERATIONS if isinstance(one, InstantOperation)]
-POOLING = [one for one in OPERATIONS if isinstance(one, PoolingOperation)]
-GENERATING = [one for one in OPERATIONS if one not in (*INSTANT, *POOLING)]
+SECRET = "What is the weather like in Cusco?"
 
 
-@pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rig(tmp_path, max_running=1) as made:
-        yield made
+@each(WITH_ECHO)
+def test_it_has_an_example(operation: Operation) -> None:
+    assert operation.name in EXAMPLES, f"{operation.name} is not tested: {TO_DO}"
 
 
-def body_of(operation: Operation, model: str = MODEL.name, **fields: Any) -> dict[str, Any]:
-    return BODIES[operation.name](model) | fields
+def test_every_example_is_of_an_operation() -> None:
+    assert EXAMPLES.keys() == {operation.name for operation in WITH_ECHO}
 
 
-async def ask(
-    stack: Rig,
-    operation: Operation,
-    body: dict[str, Any] | None = None,
-    key: str = "acme",
-    headers: dict[str, str] | None = None,
-) -> httpx.Response:
-    async with stack.gateway.client(key) as client:
-        body = body_of(operation) if body is None else body
-        return await client.post(operation.path, json=body, headers=headers)
-
-
-def code_of(answer: httpx.Response, operation: Operation) -> tuple[int, str]:
-    """Its status and code; it has the shape of its operation's errors."""
-    body = answer.json()
-    assert set(body) == set(json.loads(operation.errors.body(InvalidRequest(), "x")))
-    if header := operation.errors.id_header:
-        assert answer.headers[header.decode()] == answer.headers["x-request-id"]
-    return answer.status_code, body["error"]["code"]
-
-
-def test_each_has_a_body() -> None:
-    assert BODIES.keys() == {operation.name for operation in OPERATIONS}
-
-
-@ALL
+@each(WITH_ECHO)
 async def test_it_is_answered_and_billed_once(stack: Rig, operation: Operation) -> None:
     answer = await ask(stack, operation)
     assert answer.status_code == 200, answer.text
@@ -77,54 +49,49 @@ async def test_it_is_answered_and_billed_once(stack: Rig, operation: Operation) 
     assert bool(entry.usage.completion_tokens) == (operation in GENERATING)
 
 
-@ALL
-async def test_content_is_taken_up_of_who_keeps_it_and_of_nobody_else(
-    stack: Rig, operation: Operation
-) -> None:
-    stack.gateway.keys.keeping.add("acme")
-    answers = {key: await ask(stack, operation, key=key) for key in ("acme", "globex")}
-    assert {answer.status_code for answer in answers.values()} == {200}
-    contents = stack.gateway.hub.contents
-    (taken,) = contents.take(10, 1 << 20)
-    kept = msgspec.json.decode(taken.text, type=Kept)
-    assert taken.tenant_id == len("acme")
-    assert f"req_{taken.id}" == answers["acme"].headers["x-request-id"]
-    assert (kept.operation, json.loads(kept.request)) == (operation.name, body_of(operation))
-    assert (kept.text or kept.response) and not kept.cut and contents.used_bytes == 0
+@each(WITH_ECHO)
+async def test_who_asked_is_written_down_and_not_what_for(stack: Rig, operation: Operation) -> None:
+    """Of an answer and of a refusal: in the log, in the counters and in the ledger."""
+    body = EXAMPLES[operation.name].body
+    with capture_logs() as logged:
+        answer = await ask(stack, operation, body(text=SECRET))
+        refused = await ask(stack, operation, body("nothing", SECRET), "globex")
+        await until(lambda: len([one for one in logged if one["event"] == "request"]) == 2)
+    lines = {line["tenant"]: line for line in logged if line["event"] == "request"}
+    told = {"operation": operation.name, "path": operation.path, "surface": "api"}
+    for tenant, one, ended in (
+        ("acme", answer, {"status": 200, "outcome": "completed", "base_model": MODEL.name}),
+        ("globex", refused, {"status": 404, "outcome": "refused", "error": "model_not_found"}),
+    ):
+        line = lines[tenant]
+        assert line.items() >= (told | ended | {"key": f"of-{tenant}"}).items()
+        assert f"req_{line['request_id']}" == one.headers["x-request-id"]
+    assert "Cusco" not in str(logged)
+    (entry,) = await stack.gateway.ledger.settled()
+    assert (entry.id, entry.account.tenant_id, entry.account.key_id) == (
+        lines["acme"]["request_id"],
+        len("acme"),
+        len("acme"),
+    )
 
 
-@ALL
-async def test_adapters_are_their_tenants_own(stack: Rig, operation: Operation) -> None:
-    ref = stack.adapter("acme", "support")
-    mine, theirs = [
-        await ask(stack, operation, body_of(operation, "support"), key)
-        for key in ("acme", "globex")
-    ]
-    assert mine.status_code == 200
-    assert code_of(theirs, operation) == (404, "model_not_found")
-    loaded = [adapter.ref.name for adapter in stack.engine._loaded.values()]  # type: ignore[attr-defined]
-    assert loaded == ([ref.name] if operation.uses_adapter else [])
-
-
-@ALL
+@each(WITH_ECHO)
 async def test_refusals_have_its_shape(stack: Rig, operation: Operation) -> None:
     async def code(body: dict[str, Any] | None = None, key: str = "acme") -> tuple[int, str]:
         return code_of(await ask(stack, operation, body, key), operation)
 
+    example = EXAMPLES[operation.name]
     assert await code(key="") == (401, "invalid_api_key")
     assert await code(key="nobody") == (401, "invalid_api_key")
     assert await code(key="acme:usage:read") == (403, "insufficient_permissions")
     assert await code({"model": MODEL.name}) == (400, "invalid_request")
-    assert await code(body_of(operation) | {"model": 7}) == (400, "invalid_request")
-    assert await code(body_of(operation, "nothing")) == (404, "model_not_found")
+    assert await code(example.body("nothing")) == (404, "model_not_found")
     async with stack.gateway.client() as client:
         assert code_of(await client.get(operation.path), operation)[0] == 405
-        large = await client.post(operation.path, content=b'"' + b"a" * 200_000)
-        assert code_of(large, operation) == (413, "payload_too_large")
     assert stack.engine.stats().completion_tokens == 0
 
 
-@ALL
+@each(WITH_ECHO)
 async def test_limits_of_requests_hold(stack: Rig, operation: Operation) -> None:
     stack.gateway.limits.full = True
     refused = await ask(stack, operation)
@@ -133,38 +100,40 @@ async def test_limits_of_requests_hold(stack: Rig, operation: Operation) -> None
     assert not stack.engine.stats().completion_tokens
 
 
-@pytest.mark.parametrize("operation", GENERATING, ids=lambda operation: operation.name)
+@each(GENERATING)
 async def test_limits_of_tokens_hold(stack: Rig, operation: Operation) -> None:
+    example = EXAMPLES[operation.name]
     stack.gateway.limits.tokens_left = 10
     assert code_of(await ask(stack, operation), operation) == (429, "rate_limit_exceeded")
-    bound: dict[str, Any] = {MAX_TOKENS.get(operation.name, "max_tokens"): 10}
-    allowed = await ask(stack, operation, body_of(operation, **bound))
+    allowed = await ask(stack, operation, example.body() | {example.bound: 10})
     assert allowed.headers["x-ratelimit-remaining-tokens"] == "0"
 
 
-@pytest.mark.parametrize("operation", INSTANT, ids=lambda operation: operation.name)
-async def test_what_generates_nothing_takes_no_tokens(stack: Rig, operation: Operation) -> None:
+@each([*POOLING, *INSTANT])
+async def test_what_generates_nothing_takes_no_output_tokens(
+    stack: Rig, operation: Operation
+) -> None:
+    """Of prompts it takes what it computes."""
     stack.gateway.limits.tokens_left = 0
-    answer = await ask(stack, operation)
-    assert answer.status_code == 200
+    assert (await ask(stack, operation)).status_code == 200
     (usage,) = stack.gateway.limits.settled.values()
-    assert usage is not None
-    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (0, 0, 0)
+    assert usage is not None and not usage.completion_tokens
+    assert bool(usage.prompt_tokens) == (operation in POOLING)
 
 
-@ALL
+@each(WITH_ECHO)
 async def test_what_is_left_is_told_whatever_is_answered(stack: Rig, operation: Operation) -> None:
     stack.gateway.limits.tokens_left = 1000
     key = {"Idempotency-Key": "order 17"}
-    for body, status in ((body_of(operation), 200), (body_of(operation), 200), ({}, 400)):
-        answer = await ask(stack, operation, body, headers=key if body else None)
+    for body, status in ((None, 200), (None, 200), ({}, 400)):
+        answer = await ask(stack, operation, body, headers=None if body == {} else key)
         assert answer.status_code == status
         for what in ("requests", "tokens"):
             for figure in ("limit", "remaining", "reset"):
                 assert f"x-ratelimit-{figure}-{what}" in answer.headers
 
 
-@ALL
+@each(WITH_ECHO)
 async def test_a_retry_gets_the_same_answer_and_pays_nothing(
     stack: Rig, operation: Operation
 ) -> None:
@@ -172,18 +141,19 @@ async def test_a_retry_gets_the_same_answer_and_pays_nothing(
     first, again = [await ask(stack, operation, headers=key) for _ in range(2)]
     assert first.content == again.content
     assert again.headers["idempotent-replayed"] == "true"
-    another = await ask(stack, operation, body_of(operation) | {"user": "x"}, headers=key)
+    changed = EXAMPLES[operation.name].body(text="Another text.")
+    another = await ask(stack, operation, changed, headers=key)
     assert code_of(another, operation) == (409, "idempotency_key_reused")
     assert len(await stack.gateway.ledger.settled()) == 1
 
 
-@ALL
+@each(WITH_ECHO)
 async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None:
     """Who waits with one request of it goes before another tenant's second one."""
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.behaviour = STALLED
     ended: list[str] = []
-    chat = OPERATIONS.named("chat")
+    chat = WITH_ECHO.named("chat")
 
     async def run(name: str, key: str, one: Operation) -> None:
         assert (await ask(stack, one, key=key)).status_code == 200
@@ -205,7 +175,6 @@ async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None
     ("path", "instead"),
     [
         ("/v1/moderations", "chat model"),
-        ("/v1/conversations", "as the `input`"),
         ("/v1/responses/compact", "`truncation`"),
     ],
 )

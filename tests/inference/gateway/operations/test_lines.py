@@ -15,6 +15,7 @@ import pytest
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked, RateLimitExceeded
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.lines.background import Background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines
@@ -23,11 +24,11 @@ from inference.grants import Grant
 from inference.link.wire import first_attempt
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tests.inference.operations.bodies import BODIES
-from tests.inference.rig import STALLED, WORKER_TOKEN, Keys, Rig, chat, rig, until
+from tests.inference.operations.examples import EXAMPLES
+from tests.inference.rig import INTERNAL_TOKEN, STALLED, WORKER_TOKEN, Keys, Rig, chat, rig, until
 from tests.inference.samples import MODEL
 
-SECRET = "s" * 40
+SECRET = INTERNAL_TOKEN
 CREATED_AT = 1795370511.25
 HANGS_S = 60.0
 RUNNING = 4
@@ -123,6 +124,7 @@ async def lines_of(one: Rig) -> AsyncIterator[Lines]:
         dispatcher,
         keys,
         hub,
+        Background(one.gateway.stored, keys, dispatcher.space, secret=SECRET),
         token=WORKER_TOKEN,
         secret=SECRET,
         max_body_bytes=10_000,
@@ -168,7 +170,7 @@ async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> 
 )
 async def test_a_line_is_answered_as_its_operation_answers(one: Rig, operation: Operation) -> None:
     """But for what is said of when and by whom."""
-    body = BODIES[operation.name](MODEL.name)
+    body = EXAMPLES[operation.name].body(MODEL.name)
     async with one.gateway.client("acme") as client:
         direct = (await client.post(operation.path, json=body)).json()
     (billed,) = await one.gateway.ledger.settled(1)
@@ -183,6 +185,20 @@ async def test_a_line_is_answered_as_its_operation_answers(one: Rig, operation: 
     assert entry.usage == answer.usage
     assert entry.usage.prompt_tokens == billed.usage.prompt_tokens
     assert entry.usage.completion_tokens == billed.usage.completion_tokens
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
+)
+async def test_a_line_reaches_no_adapter_of_another_tenant(one: Rig, operation: Operation) -> None:
+    ref = one.adapter("globex", "support")
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open(operation.name)
+        for number, name in enumerate(("support", "globex/support", ref.name), 1):
+            worker.ask_for(EXAMPLES[operation.name].body(name), number)
+            answer = await worker.answer(number)
+            assert (answer.status, answer.code) == (404, "model_not_found")
+    assert not one.gateway.ledger.entries
 
 
 def _same(body: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, omit
 
 from inference.agent.engines.synthetic import SyntheticEngine
-from tests.inference.operations.bodies import SAID, responses
+from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order
 from tests.inference.rig import SLOW, Rig, rig, until
 from tests.inference.samples import MODEL

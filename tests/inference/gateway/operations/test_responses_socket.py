@@ -19,7 +19,7 @@ from websockets import ClientConnection, ConnectionClosed, InvalidStatus, connec
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.gateway.responses_socket import GOING_AWAY
 from tests.document.sdk_types import faults
-from tests.inference.operations.bodies import SAID, responses
+from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order
 from tests.inference.rig import SLOW, STALLED, Rig, rig, until
 from tests.inference.samples import MODEL

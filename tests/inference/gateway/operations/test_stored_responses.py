@@ -16,13 +16,13 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.responses import Response
 
 from inference.agent.engines.synthetic import SyntheticEngine
-from inference.gateway import stored_responses
+from inference.gateway.stored import responses as stored_responses
 from tests.inference.answers import MemoryResponses
 from tests.inference.gateway.fleet.test_takeover import ASKED, began, fleet, gave_up
 from tests.inference.gateway.long_answers import STEADY
 from tests.inference.gateway.operations.test_responses import events_of
 from tests.inference.gateway.operations.test_responses_socket import code, socket, turn
-from tests.inference.operations.bodies import SAID, responses
+from tests.inference.operations.examples import SAID, responses
 from tests.inference.rig import SLOW, Rig, rig, until
 from tests.inference.samples import MODEL
 
@@ -235,8 +235,6 @@ async def test_what_runs_in_the_foreground_is_not_cancelled(client: AsyncOpenAI)
         await client.responses.cancel(made.id)
     with pytest.raises(BadRequestError, match="`stream`"):
         await client.responses.retrieve(made.id, stream=True)
-    with pytest.raises(BadRequestError, match="`background`"):
-        await client.responses.create(model=MODEL.name, input=SAID, background=True)
 
 
 async def test_without_a_database_the_answer_is_told_not_to_be_stored(

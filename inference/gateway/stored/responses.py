@@ -20,8 +20,11 @@ import msgspec
 import structlog
 
 from inference.errors import (
+    BY_CODE,
+    InferenceError,
     InvalidRequest,
     NotFound,
+    Overloaded,
     PayloadTooLarge,
     ResponseNotFound,
     Unavailable,
@@ -31,15 +34,17 @@ from inference.gateway.callers import Callers
 from inference.gateway.conversations import Said
 from inference.gateway.exchange import Exchange
 from inference.gateway.space import Space
-from inference.grants import Grant, StoredResponses
+from inference.gateway.stored.conversations import Addition, Conversations
+from inference.grants import Grant, Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
+from inference.operations.openai import NULL
+from inference.operations.responses.framing import CANCELLED, LIVE, failure
 from inference.operations.responses.items import (
-    MAX_PAGE,
-    PAGE,
     REFERENCE,
     joined,
     listed,
+    listing,
     shown,
     unknown_reference,
 )
@@ -61,15 +66,21 @@ _json = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class _Record(msgspec.Struct, frozen=True):
-    """What is stored; the items as a list."""
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored; the items as a list. Of a response that is still to be run there are the
+    other `fields` of its body."""
 
     items: msgspec.Raw
     response: msgspec.Raw
+    fields: dict[str, msgspec.Raw] | None = None
 
 
 class _Response(msgspec.Struct):
     output: msgspec.Raw
+
+
+class _Background(msgspec.Struct):
+    background: bool = False
 
 
 class _Event(msgspec.Struct):
@@ -83,30 +94,35 @@ class _Item(msgspec.Struct):
 
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _item = msgspec.json.Decoder(_Item)
-_record = msgspec.json.Decoder(_Record)
+read_record = msgspec.json.Decoder(Record).decode
 _response = msgspec.json.Decoder(_Response)
+_background = msgspec.json.Decoder(_Background)
 _event = msgspec.json.Decoder(_Event)
 
 
 class Keeping(NamedTuple):
-    """A response that is to be stored once it is whole."""
+    """A response that is to be stored once it is whole, and added to the conversation that it goes
+    on from."""
 
     store: StoredResponses
     tenant_id: int
     items: bytes
+    addition: Addition | None = None
 
     async def whole(self, id: str, body: bytes) -> bytes:
         """Store the answer to the request of this id; the answer as it is to be sent."""
-        return body if await self._keep(id, body) else _unstored(body)
+        if self.addition is not None:
+            output = listed(bytes(_response.decode(body).output))
+            if not await self.addition.add(id, output):
+                body = _changed(body, conversation=NULL)
+        return body if await self._keep(id, body) else _changed(body, store=msgspec.Raw(b"false"))
 
     async def ending(self, id: str, events: bytes) -> bytes:
         """The same of a stream: its last event has the response."""
         name, _, rest = events.partition(b"\ndata: ")
         data, _, after = rest.partition(b"\n\n")
         response = bytes(_event.decode(data).response)
-        if await self._keep(id, response):
-            return events
-        told = data.replace(response, _unstored(response))
+        told = data.replace(response, await self.whole(id, response))
         return name + b"\ndata: " + told + b"\n\n" + after
 
     async def _keep(self, id: str, response: bytes) -> bool:
@@ -114,7 +130,7 @@ class Keeping(NamedTuple):
             return False
         items = msgspec.Raw(b"[" + self.items + b"]")
         try:
-            record = _json(_Record(items, msgspec.Raw(response)))
+            record = _json(Record(items, msgspec.Raw(response)))
             return await self.store.keep(self.tenant_id, id, record)
         except Unavailable as error:
             log.warning("response_not_stored", request_id=id, error=str(error))
@@ -125,10 +141,17 @@ class Responses:
     """Those of a gateway process's callers."""
 
     def __init__(
-        self, callers: Callers, store: StoredResponses, space: Space, *, max_body_bytes: int
+        self,
+        callers: Callers,
+        store: StoredResponses,
+        conversations: Conversations,
+        space: Space,
+        *,
+        max_body_bytes: int,
     ) -> None:
         """Inputs of responses that run take of the `space` until these are stored."""
         self._callers, self._store, self._space = callers, store, space
+        self._conversations = conversations
         self._max_body_bytes = max_body_bytes
 
     # --- while they are generated ----------------------------------------------------------------
@@ -143,15 +166,21 @@ class Responses:
                 body may have.
             Unavailable: the database is away.
         """
-        if not (call.follows or call.refers):
+        if not (call.follows or call.refers or call.conversation):
             return call
         before = b""
-        if call.follows:
+        if call.conversation and not grant.keeps_content:
+            told = "`conversation` stores what is said, and this API key stores nothing."
+            raise InvalidRequest(told, param="conversation")
+        if call.conversation:
+            before = await self._conversations.items(grant.tenant_id, call.conversation)
+        elif call.follows:
             if (said := await self.said(grant.tenant_id, call.follows)) is None:
                 raise UnknownResponse(param="previous_response_id")
             before = said.items
         fields = _fields.decode(call.body)
-        fields.pop("previous_response_id", None)
+        for name in ("conversation", "previous_response_id"):
+            fields.pop(name, None)
         given = bytes(fields["input"])
         if call.refers:
             given = await self._resolved(grant.tenant_id, given)
@@ -162,6 +191,9 @@ class Responses:
         whole = call.operation.parse(body)
         if call.follows:
             whole.told = {**whole.told, "previous_response_id": call.follows}
+        if call.conversation:
+            whole.conversation, whole.said = call.conversation, listed(given)
+            whole.told = {**whole.told, "conversation": {"id": call.conversation}}
         return whole
 
     async def _resolved(self, tenant_id: int, given: bytes) -> bytes:
@@ -185,7 +217,7 @@ class Responses:
         found = await self._store.read(tenant_id, request_id)
         if found is None:
             return {}
-        output = _raws.decode(_response.decode(_record.decode(found).response).output)
+        output = _raws.decode(_response.decode(read_record(found).response).output)
         return {_item.decode(part).id: part for part in output}
 
     def _check_size(self, size: int) -> None:
@@ -199,6 +231,9 @@ class Responses:
         """All that was said up to the end of this response; None: the tenant has none such."""
         if (record := await self._find(tenant_id, id)) is None:
             return None
+        if record.fields is not None:
+            said = "The response has not ended, or has no output: wait until it is `completed`."
+            raise InvalidRequest(said, param="previous_response_id")
         output = _response.decode(record.response).output
         return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
 
@@ -210,10 +245,15 @@ class Responses:
             items = listed(bytes(_fields.decode(call.body)["input"]))
         size = len(items)
         if not size or size > MAX_BYTES or not self._space.take(grant.tenant_id, size):
+            if call.conversation:
+                raise _unkept(size)
             yield
             return
         call.told = {**call.told, "store": True}
-        exchange.keeping = Keeping(self._store, grant.tenant_id, items)
+        addition = None
+        if call.conversation:
+            addition = self._conversations.addition(grant.tenant_id, call)
+        exchange.keeping = Keeping(self._store, grant.tenant_id, items, addition)
         try:
             yield
         finally:
@@ -243,8 +283,23 @@ class Responses:
         if exchange.query.get("stream") == "true":
             said = "`stream` is not supported: a stored response is whole."
             raise InvalidRequest(said, param="stream")
+        await self._reply(exchange, await self.as_it_stands(grant, id))
+
+    async def as_it_stands(self, grant: Grant, id: str) -> bytes:
+        """The response, as it stands.
+
+        Raises:
+            ResponseNotFound: the caller's tenant has none such.
+        """
         record = await self._get(grant, id)
-        return await self._reply(exchange, bytes(record.response))
+        if record.fields is None:
+            return bytes(record.response)
+        standing = await self._store.standing(grant.tenant_id, _name(id))
+        if standing is None:
+            raise ResponseNotFound
+        if standing.status in (*LIVE, CANCELLED) or standing.code:
+            return _standing(record, standing)
+        return bytes((await self._get(grant, id)).response)  # it has ended meanwhile
 
     async def _delete(self, exchange: Exchange, grant: Grant, id: str) -> None:
         named = ID.fullmatch(id)
@@ -253,31 +308,17 @@ class Responses:
         await self._reply(exchange, _json({"id": id, "object": "response", "deleted": True}))
 
     async def _reply_items(self, exchange: Exchange, grant: Grant, id: str) -> None:
-        limit, order = _limit(exchange.query), exchange.query.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise InvalidRequest("`order` must be `asc` or `desc`.", param="order")
         record = await self._get(grant, id)
         items = shown(listed(bytes(record.items)), _names(id))
-        if order == "desc":
-            items.reverse()
-        if after := exchange.query.get("after"):
-            ids = [item["id"] for item in items]
-            if after not in ids:
-                raise InvalidRequest("`after` names no item of this input.", param="after")
-            items = items[ids.index(after) + 1 :]
-        page = items[:limit]
-        listing = {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
-            "has_more": len(items) > limit,
-        }
-        await self._reply(exchange, _json(listing))
+        await self._reply(exchange, _json(listing(items, exchange.query, "input")))
 
     async def _cancel(self, exchange: Exchange, grant: Grant, id: str) -> None:
-        await self._get(grant, id)
-        raise InvalidRequest("Only a response that runs in the background can be cancelled.")
+        record = await self._get(grant, id)
+        if not _background.decode(record.response).background:
+            raise InvalidRequest("Only a response that runs in the background can be cancelled.")
+        if record.fields is not None:
+            await self._store.cancel(grant.tenant_id, _name(id))
+        await self._reply(exchange, await self.as_it_stands(grant, id))
 
     _ANSWERS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
         "": (("GET", "HEAD", "DELETE"), _reply_one),
@@ -289,30 +330,46 @@ class Responses:
         await self._callers.note_limits(exchange)
         await exchange.reply(200, body)
 
-    async def _get(self, grant: Grant, id: str) -> _Record:
+    async def _get(self, grant: Grant, id: str) -> Record:
         if (record := await self._find(grant.tenant_id, id)) is None:
             raise ResponseNotFound
         return record
 
-    async def _find(self, tenant_id: int, id: str) -> _Record | None:
+    async def _find(self, tenant_id: int, id: str) -> Record | None:
         if (named := ID.fullmatch(id)) is None:
             return None
         found = await self._store.read(tenant_id, named[1])
-        return None if found is None else _record.decode(found)
+        return None if found is None else read_record(found)
 
 
-def _unstored(response: bytes) -> bytes:
-    return _json(_fields.decode(response) | {"store": msgspec.Raw(b"false")})
+def _name(id: str) -> str:
+    """The id of the request, in an id that is one."""
+    return id.removeprefix(f"{RESPONSES.id_prefix}_")
 
 
-def _limit(query: dict[str, str]) -> int:
-    given = query.get("limit", str(PAGE))
-    if not (given.isascii() and given.isdigit() and len(given) < 4 and 1 <= int(given) <= MAX_PAGE):
-        raise InvalidRequest(f"`limit` must be from 1 to {MAX_PAGE}.", param="limit")
-    return int(given)
+def _standing(record: Record, standing: Standing) -> bytes:
+    """A response without an answer, as it stands."""
+    changed: dict[str, Any] = {"status": standing.status}
+    if standing.code:
+        changed |= failure(BY_CODE.get(standing.code, InferenceError)())
+    return _json(_fields.decode(record.response) | changed)
+
+
+def _unkept(size: int) -> InferenceError:
+    """Why what is said can't be added to a conversation."""
+    if size > MAX_BYTES:
+        return PayloadTooLarge(
+            f"With its conversation the input has {size} bytes, and {MAX_BYTES} are stored: go on "
+            "in a new one."
+        )
+    return Overloaded("There is no room to store what is said.", retry_after_s=1.0)
+
+
+def _changed(response: bytes, **fields: msgspec.Raw) -> bytes:
+    return _json(_fields.decode(response) | fields)
 
 
 def _names(id: str) -> Callable[[str, int], str]:
     """What items of this response's input are called that came without an id."""
-    request_id = id.removeprefix(f"{RESPONSES.id_prefix}_")
+    request_id = _name(id)
     return lambda kind, i: f"{ID_PREFIXES.get(kind, 'fco')}_{request_id}_in_{i}"

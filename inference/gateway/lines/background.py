@@ -1,0 +1,199 @@
+"""Responses that run in the background: `background` of `POST /v1/responses`.
+
+1. A gateway keeps the response with its body, encrypted as any that is stored, and answers that it
+   is queued.
+2. A worker leases it (`tenants.batches`) and asks a gateway for it, as for the only line of a
+   batch, but without the body: that is read here, and workers never see it.
+3. The gateway that ran it keeps the answer, and tells the worker no more than that there is one.
+
+It is ended once. Each gateway that begins with it says in which turn; what a lower turn brings
+afterwards is dropped, as the ledger drops its bill. Whoever cancels or deletes it ends it in the
+database; its worker hears of that when it renews its lease, and has the gateway stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from inference.errors import (
+    InferenceError,
+    InvalidRequest,
+    Overloaded,
+    PayloadTooLarge,
+    ResponseNotFound,
+    Unavailable,
+)
+from inference.gateway.lines.frames import Open
+from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, seal
+from inference.gateway.space import Space
+from inference.gateway.stored.responses import MAX_BYTES, Record, read_record
+from inference.grants import Directory, Ended, Grant, Queued, StoredResponses
+from inference.operations.call import Call
+from inference.operations.responses.framing import FAILED, failure
+from inference.operations.responses.items import listed
+from inference.operations.responses.responses import RESPONSES
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S = 1.0
+"""Between two tries to keep an answer, while the database is away."""
+NOT_RUN = ("background", "input", "previous_response_id", "store", "stream")
+"""Fields of a body that its run does without: the items are kept beside them."""
+
+_json = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Answer(msgspec.Struct):
+    status: str
+
+
+_answer = msgspec.json.Decoder(_Answer)
+
+
+def is_background(batch: str) -> bool:
+    """Whether what has this id is a response, and no batch."""
+    return batch.startswith(BACKGROUND)
+
+
+class Background:
+    """Those of a gateway process's callers, and those that workers ask it for."""
+
+    def __init__(
+        self, store: StoredResponses, directory: Directory, space: Space, *, secret: str
+    ) -> None:
+        """Bodies of those that run take of the `space`; what workers may ask for is sealed with the
+        `secret`."""
+        self._store, self._directory = store, directory
+        self._space, self._secret = space, secret
+
+    async def queue(self, grant: Grant, call: Call, request_id: str, once: str = "") -> str:
+        """Have the call run: the id of its response. What was queued under the same `once` is the
+        same.
+
+        Raises:
+            InvalidRequest: the tenant keeps nothing.
+            PayloadTooLarge: it is more than is stored.
+            UnknownModel, RateLimitExceeded, Unavailable: as the directory and the store.
+        """
+        await self._directory.resolve(grant, call.model)
+        created_at = datetime.now(UTC)
+        opening = Open(
+            background_id(request_id), grant.key_id, created_at.timestamp(), RESPONSES.name, ""
+        )
+        id = line_id(opening.batch, 1)
+        queued = Queued(
+            tenant_id=grant.tenant_id,
+            key_id=grant.key_id,
+            id=id,
+            batch=opening.batch,
+            created_at=created_at,
+            seal=seal(self._secret, opening),
+            record=_record_of(call, id, created_at),
+            once=once,
+        )
+        kept = await self._store.queue(queued) if grant.keeps_content else None
+        if kept is None:
+            raise InvalidRequest(
+                f"`background` needs responses to be stored, and tenant `{grant.tenant}` or this "
+                "API key stores nothing: an admin of the tenant switches it on, on the console's "
+                "page Stored prompts or by `PATCH /api/v1/content`.",
+                param="background",
+            )
+        return RESPONSES.answer_id(kept)
+
+    async def begin(self, grant: Grant, id: str, turn: int) -> Work:
+        """The one whose request has this id, to be run in this turn; close it in the end.
+
+        Raises:
+            ResponseNotFound: there is nothing to be run.
+            Overloaded: there is no room for it here and now.
+        """
+        found = await self._store.begin(grant.tenant_id, id, turn)
+        record = None if found is None else read_record(found)
+        if found is None or record is None or record.fields is None:
+            raise ResponseNotFound
+        if not self._space.take(grant.tenant_id, len(found)):
+            raise Overloaded("No room for its body.", retry_after_s=AGAIN_S)
+        return Work(self._store, self._space, grant.tenant_id, id, turn, record, len(found))
+
+
+def _record_of(call: Call, id: str, created_at: datetime) -> bytes:
+    """What is kept of a call until it is run."""
+    fields = _fields.decode(call.body)
+    items = msgspec.Raw(b"[" + listed(bytes(fields["input"])) + b"]")
+    for name in NOT_RUN:
+        fields.pop(name, None)
+    call.told = {**call.told, "background": True, "store": True}
+    response = RESPONSES.framing(call, id, int(created_at.timestamp())).queued()
+    record = _json(Record(items, msgspec.Raw(response), fields))
+    if len(record) > MAX_BYTES:
+        raise PayloadTooLarge(
+            f"With all that was said before, the response has {len(record)} bytes before it is "
+            f"run, and one of the background can have {MAX_BYTES} with its answer."
+        )
+    return record
+
+
+class Work:
+    """A response that this gateway runs."""
+
+    def __init__(
+        self,
+        store: StoredResponses,
+        space: Space,
+        tenant_id: int,
+        id: str,
+        turn: int,
+        record: Record,
+        size: int,
+    ) -> None:
+        """Of the space it has taken `size` bytes."""
+        self._store, self._space, self._size = store, space, size
+        self._tenant_id, self._id, self._turn = tenant_id, id, turn
+        self._record = record
+
+    def call(self) -> Call:
+        """What is to be run; its answer goes on with the response as it was queued.
+
+        Raises:
+            RequestError: what was taken then is not taken any more.
+        """
+        fields = self._record.fields or {}
+        call = RESPONSES.parse(_json(fields | {"input": self._record.items}))
+        call.told = _fields.decode(self._record.response)
+        return call
+
+    async def answered(self, response: bytes) -> None:
+        """Keep this answer, as soon as the database takes it."""
+        record = _json(Record(self._record.items, msgspec.Raw(response)))
+        if len(record) > MAX_BYTES:
+            said = f"The response has {len(record)} bytes with its input, and {MAX_BYTES} are kept."
+            return await self.failed(PayloadTooLarge(said))
+        await self._end(Ended(_answer.decode(response).status, record))
+
+    async def failed(self, error: InferenceError) -> None:
+        """Keep that it ended with this, as soon as the database takes it."""
+        response = _fields.decode(self._record.response) | failure(error)
+        record = Record(self._record.items, msgspec.Raw(_json(response)))
+        await self._end(Ended(FAILED, _json(record)))
+
+    async def _end(self, ended: Ended) -> None:
+        while True:
+            try:
+                kept = await self._store.end(self._tenant_id, self._id, self._turn, ended)
+            except Unavailable:
+                await asyncio.sleep(AGAIN_S)
+            else:
+                break
+        if not kept:  # cancelled, deleted, or in a higher turn
+            log.info("background_answer_dropped", request_id=self._id, turn=self._turn)
+
+    def close(self) -> None:
+        """Give its space back; may be done twice."""
+        size, self._size = self._size, 0
+        self._space.give_back(self._tenant_id, size)

@@ -1,0 +1,1 @@
+"""What tenants have kept of what they ask and are answered: only where they chose to."""

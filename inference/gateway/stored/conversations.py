@@ -1,0 +1,340 @@
+"""Conversations: `/v1/conversations`, and `conversation` of `POST /v1/responses`.
+
+One is a list of items with metadata, where the tenant keeps content, and as long. A response that
+goes on from it is given all of its items before its own; its own ones and its output are added in
+the end, in one step, so of two responses at a time both are added, whichever ends first. Each
+change is made of the version that was read, and repeated if that was not the last one.
+
+They are found by their tenant and their id: another tenant's look as if they were not there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import structlog
+
+from inference.errors import (
+    ConversationNotFound,
+    InferenceError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PayloadTooLarge,
+)
+from inference.gateway.callers import Callers
+from inference.gateway.exchange import Exchange
+from inference.grants import Grant, StoredConversations
+from inference.operations.bodies.reading import decode
+from inference.operations.bodies.shape import Shape
+from inference.operations.call import Call
+from inference.operations.responses.items import (
+    Item,
+    check_input,
+    joined,
+    listed_page,
+    listing,
+    shown,
+    split,
+)
+from inference.operations.responses.responses import RESPONSES, Metadata
+
+log = structlog.get_logger(__name__)
+
+PATH = "/v1/conversations"
+ID = re.compile(r"conv_([0-9a-f]{32})")
+MAX_BYTES = 2 << 20
+MAX_ITEMS = 1000
+AT_ONCE = 20
+"""Items that are added in one request, as with OpenAI."""
+TRIES = 8
+"""Of a change, while others make theirs."""
+ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+
+_json = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_Items = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=AT_ONCE)]
+
+
+class _Wanted(msgspec.Struct):
+    """A new one."""
+
+    items: _Items | None = None
+    metadata: Metadata | None = None
+
+
+class _Renamed(msgspec.Struct):
+    metadata: Metadata | None
+
+
+class _Added(msgspec.Struct):
+    items: _Items
+
+
+class _Item(msgspec.Struct):
+    id: str
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What is stored; each item has an id."""
+
+    created_at: int
+    metadata: dict[str, str]
+    items: list[msgspec.Raw]
+
+    def with_items(self, added: list[msgspec.Raw]) -> Conversation:
+        """With these after its own, but for those that it has."""
+        known = {_item.decode(one).id for one in self.items}
+        new = [one for one in added if _item.decode(one).id not in known]
+        return msgspec.structs.replace(self, items=self.items + new)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Its items, as they are listed."""
+        return shown(joined(*map(bytes, self.items)), lambda kind, number: "")
+
+
+_item = msgspec.json.Decoder(_Item)
+_wanted = msgspec.json.Decoder(_Wanted)
+_renamed = msgspec.json.Decoder(_Renamed)
+_added = msgspec.json.Decoder(_Added)
+_items = msgspec.json.Decoder(list[Item])
+_conversation = msgspec.json.Decoder(Conversation)
+Change = Callable[[Conversation], Conversation]
+
+
+class Addition(NamedTuple):
+    """What a response adds to its conversation once it is whole."""
+
+    conversations: Conversations
+    tenant_id: int
+    id: str
+    said: bytes
+
+    async def add(self, request_id: str, output: bytes) -> bool:
+        """Add what was said in the request of this id, and its output, both items without brackets.
+        It may be done twice, as where another gateway goes on with the answer. False: there is no
+        room for it, the conversation is gone, or the database away."""
+        added = _named(split(self.said), request_id) + split(output)
+        try:
+            await self.conversations.change(
+                self.tenant_id, self.id, lambda one: one.with_items(added)
+            )
+        except InferenceError as error:
+            log.warning("conversation_not_continued", code=error.code)
+            return False
+        return True
+
+
+class Conversations:
+    """Those of a gateway process's callers."""
+
+    def __init__(
+        self,
+        callers: Callers,
+        store: StoredConversations,
+        *,
+        max_body_bytes: int,
+        body_timeout_s: float,
+    ) -> None:
+        self._callers, self._store = callers, store
+        self._max_body_bytes, self._body_timeout_s = max_body_bytes, body_timeout_s
+
+    # --- of responses ----------------------------------------------------------------------------
+
+    async def items(self, tenant_id: int, id: str) -> bytes:
+        """Its items, without the brackets of their list.
+
+        Raises:
+            ConversationNotFound: the tenant has none such.
+        """
+        found, _ = await self._find(tenant_id, id)
+        return joined(*map(bytes, found.items))
+
+    def addition(self, tenant_id: int, call: Call) -> Addition:
+        """What this call will add to its conversation."""
+        return Addition(self, tenant_id, call.conversation, call.said)
+
+    async def change(self, tenant_id: int, id: str, change: Change) -> Conversation:
+        """The conversation, once it was changed.
+
+        Raises:
+            ConversationNotFound: the tenant has none such.
+            InvalidRequest, PayloadTooLarge: it would be too much.
+            Overloaded: too many others change it.
+        """
+        for _ in range(TRIES):
+            found, version = await self._find(tenant_id, id)
+            changed = change(found)
+            if await self._store.replace(tenant_id, _name(id), version, _record_of(changed)):
+                return changed
+        raise Overloaded("Many requests change this conversation at a time.", retry_after_s=1.0)
+
+    async def _find(self, tenant_id: int, id: str) -> tuple[Conversation, bytes]:
+        found = None
+        if ID.fullmatch(id):
+            found = await self._store.read(tenant_id, _name(id))
+        if found is None:
+            raise ConversationNotFound
+        record, version = found
+        return _conversation.decode(record), version
+
+    # --- of clients ------------------------------------------------------------------------------
+
+    async def reply(self, exchange: Exchange) -> None:
+        """Answer what is asked under `/v1/conversations`.
+
+        Raises:
+            ConversationNotFound: the caller's tenant has no such conversation.
+        """
+        parts = exchange.path.removeprefix(PATH).split("/")[1:]
+        if len(parts) > 3 or parts[1:2] not in ([], ["items"]) or "" in parts:
+            raise NotFound(f"Unknown address: {exchange.method} {exchange.path}.")
+        answers = self._ANSWERS[len(parts)]
+        exchange.require_method(*answers)
+        grant = await self._callers.identify(exchange)
+        if exchange.method in ("POST", "DELETE"):
+            await self._callers.count(exchange, grant)
+        answer = await answers[exchange.method](self, exchange, grant, *parts[:1], *parts[2:])
+        await self._callers.note_limits(exchange)
+        await exchange.reply(200, _json(answer))
+
+    async def _create(self, exchange: Exchange, grant: Grant) -> dict[str, Any]:
+        wanted: _Wanted = await self._read(exchange, _wanted)
+        items = _checked(wanted.items or [], exchange.id)
+        made = Conversation(int(time.time()), wanted.metadata or {}, items)
+        record = _record_of(made)
+        tenant_id, keeps = grant.tenant_id, grant.keeps_content
+        if not (keeps and await self._store.keep(tenant_id, exchange.id, record)):
+            raise InvalidRequest(
+                f"Conversations are stored, and tenant `{grant.tenant}` or this API key stores "
+                "nothing: an admin of the tenant switches it on, on the console's page Stored "
+                "prompts or by `PATCH /api/v1/content`."
+            )
+        return _shown(f"conv_{exchange.id}", made)
+
+    async def _retrieve(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+        found, _ = await self._find(grant.tenant_id, id)
+        return _shown(id, found)
+
+    async def _update(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+        metadata = (await self._read(exchange, _renamed)).metadata or {}
+        return _shown(
+            id,
+            await self.change(
+                grant.tenant_id, id, lambda one: msgspec.structs.replace(one, metadata=metadata)
+            ),
+        )
+
+    async def _delete(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+        if not (ID.fullmatch(id) and await self._store.delete(grant.tenant_id, _name(id))):
+            raise ConversationNotFound
+        return {"id": id, "object": "conversation.deleted", "deleted": True}
+
+    async def _add(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+        wanted: _Added = await self._read(exchange, _added)
+        added = _checked(wanted.items, exchange.id)
+        changed = await self.change(grant.tenant_id, id, lambda one: one.with_items(added))
+        return listed_page(changed.shown()[-len(added) :] if added else [])
+
+    async def _list(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+        found, _ = await self._find(grant.tenant_id, id)
+        return listing(found.shown(), exchange.query, "conversation")
+
+    async def _item(self, exchange: Exchange, grant: Grant, id: str, item: str) -> dict[str, Any]:
+        found, _ = await self._find(grant.tenant_id, id)
+        return next((one for one in found.shown() if one["id"] == item), None) or _no_item()
+
+    async def _remove(self, exchange: Exchange, grant: Grant, id: str, item: str) -> dict[str, Any]:
+        def without(one: Conversation) -> Conversation:
+            ids = [shown["id"] for shown in one.shown()]
+            if item not in ids:
+                _no_item()
+            at = ids.index(item)
+            return msgspec.structs.replace(one, items=one.items[:at] + one.items[at + 1 :])
+
+        return _shown(id, await self.change(grant.tenant_id, id, without))
+
+    _ANSWERS: tuple[dict[str, Callable[..., Any]], ...] = (
+        {"POST": _create},
+        {"GET": _retrieve, "HEAD": _retrieve, "POST": _update, "DELETE": _delete},
+        {"GET": _list, "HEAD": _list, "POST": _add},
+        {"GET": _item, "HEAD": _item, "DELETE": _remove},
+    )
+    """By how many parts the address has, and the method."""
+
+    async def _read(self, exchange: Exchange, decoder: msgspec.json.Decoder[Any]) -> Any:
+        shape = Shape(RESPONSES.max_numbers)
+        body = await exchange.body(self._max_body_bytes, self._body_timeout_s, shape)
+        found = decode(decoder, body or b"{}")
+        await self._callers.identify(exchange)  # the key may have been revoked meanwhile
+        return found
+
+
+def _name(id: str) -> str:
+    return id.removeprefix("conv_")
+
+
+def _record_of(one: Conversation) -> bytes:
+    """As it is stored.
+
+    Raises:
+        InvalidRequest, PayloadTooLarge: it is too much.
+    """
+    if len(one.items) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"The conversation would have {len(one.items)} items, and {MAX_ITEMS} are kept: go on "
+            "in a new one.",
+            param="items",
+        )
+    record = _json(one)
+    if len(record) > MAX_BYTES:
+        raise PayloadTooLarge(
+            f"The conversation would have {len(record)} bytes, and {MAX_BYTES} are kept: go on in "
+            "a new one."
+        )
+    return record
+
+
+def _checked(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
+    """Items that came in the request of this id, as they are kept.
+
+    Raises:
+        InvalidRequest: something is wrong with them.
+    """
+    if items:
+        raws = b"[" + joined(*map(bytes, items)) + b"]"
+        try:
+            check_input(decode(_items, raws))
+        except InvalidRequest as error:
+            said = error.message.replace("`input[", "`items[")
+            raise InvalidRequest(said, param="items") from None
+    return _named(items, request_id)
+
+
+def _named(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
+    """With ids of their own, by the request in which they came."""
+    return [_with_id(item, f"{request_id}_in_{number}") for number, item in enumerate(items)]
+
+
+def _with_id(item: msgspec.Raw, name: str) -> msgspec.Raw:
+    fields = _fields.decode(item)
+    kind = msgspec.json.decode(fields.get("type", b'"message"')) or "message"
+    id = msgspec.Raw(_json(f"{ID_PREFIXES.get(kind, 'fco')}_{name}"))
+    return msgspec.Raw(_json(fields | {"id": id}))
+
+
+def _no_item() -> Any:
+    raise NotFound("There is no such item in this conversation.")
+
+
+def _shown(id: str, one: Conversation) -> dict[str, Any]:
+    return {
+        "id": id,
+        "object": "conversation",
+        "created_at": one.created_at,
+        "metadata": one.metadata,
+    }

@@ -1,0 +1,52 @@
+"""All operations that are served, and one that only tests have, as its author would write it: what
+holds for these holds for the next one as well."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from inference.errors import InvalidRequest
+from inference.operations.instant import InstantOperation
+from inference.operations.operation import Operation
+from inference.operations.pooling.pooling import PoolingOperation
+from inference.operations.registry import OPERATIONS, Registry
+from tests.inference.operations.echo import Echo
+from tests.inference.operations.examples import EXAMPLES
+from tests.inference.rig import Rig
+
+WITH_ECHO = Registry([*OPERATIONS, Echo()])
+INSTANT = [one for one in WITH_ECHO if isinstance(one, InstantOperation)]
+POOLING = [one for one in WITH_ECHO if isinstance(one, PoolingOperation)]
+GENERATING = [one for one in WITH_ECHO if one not in (*INSTANT, *POOLING)]
+
+
+def each(operations: Any) -> pytest.MarkDecorator:
+    """The test is asked of each of these operations."""
+    return pytest.mark.parametrize("operation", [*operations], ids=lambda one: one.name)
+
+
+async def ask(
+    stack: Rig,
+    operation: Operation,
+    body: dict[str, Any] | bytes | None = None,
+    key: str = "acme",
+    headers: dict[str, str] | None = None,
+) -> httpx.Response:
+    """The example of it, unless there is another body."""
+    body = EXAMPLES[operation.name].body() if body is None else body
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with stack.gateway.client(key) as client:
+        return await client.post(operation.path, content=content, headers=headers)
+
+
+def code_of(answer: httpx.Response, operation: Operation) -> tuple[int, str]:
+    """Its status and code; it has the shape of its operation's errors."""
+    body = answer.json()
+    assert set(body) == set(json.loads(operation.errors.body(InvalidRequest(), "x")))
+    if header := operation.errors.id_header:
+        assert answer.headers[header.decode()] == answer.headers["x-request-id"]
+    return answer.status_code, body["error"]["code"]
