@@ -88,16 +88,19 @@ class Database:
         except (psycopg.Error, TimeoutError) as error:
             raise self._unavailable(error) from error
 
-    async def execute_all(self, statements: Sequence[str], values: Values) -> None:
-        """Change rows by several statements in one transaction, each with the same values."""
+    async def execute_all(self, statements: Sequence[str], values: Values) -> int:
+        """Change rows by several statements in one transaction, each with the same values; how many
+        the last one changed."""
         try:
             async with (
                 asyncio.timeout(self._answer_s),
                 self._pool.connection() as connection,
                 connection.transaction(),
             ):
+                changed = 0
                 for statement in statements:
-                    await connection.execute(statement, values)
+                    changed = (await connection.execute(statement, values)).rowcount
+                return changed
         except (psycopg.Error, TimeoutError) as error:
             raise self._unavailable(error) from error
 

@@ -1,7 +1,8 @@
 """Does anything of one tenant reach another? Asked of a running installation, from outside.
 
 Two tenants of the platform's own, each with an adapter of random weights, ask what customers ask,
-by the same way: over HTTP, with keys. The rules (greedy decoding throughout):
+by the same way: over HTTP, with keys. A model that generates is asked for a chat, with greedy
+decoding, one that pools for all that such models do. The rules, for each of these:
 
 1. The base model and both adapters answer a question, one after another, and must differ.
 2. All of them answer it at once, several times: each must say what it said alone. An answer that is
@@ -9,7 +10,8 @@ by the same way: over HTTP, with keys. The rules (greedy decoding throughout):
 3. A prompt that one tenant has in the prefix cache is no cache hit for the other.
 
 What this generates is billed to the two tenants, so that the ledger stays exact. Rounding that
-depends on what else is in a batch can make rule 2 fail on engines which are not batch-invariant.
+depends on what else is in a batch can make rule 2 fail on engines which are not batch-invariant;
+numbers may differ by CLOSE.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from itertools import combinations
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 import httpx
 import procrastinate
@@ -32,6 +36,10 @@ from django.conf import settings
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
+from inference.operations.chat import CHAT
+from inference.operations.operation import Operation
+from inference.operations.pooling.embeddings import EMBEDDINGS
+from inference.operations.pooling.scoring import RERANK, SCORE
 from tenants.adapters.checks.scrambled import scrambled
 from tenants.adapters.store import target_modules_of
 from tenants.models import (
@@ -55,6 +63,10 @@ QUESTION = "Tell me about the sea."
 MAX_TOKENS = 24
 ROUNDS = 4
 """How often each answers in the mix."""
+OTHERS = ("A ship sails on the sea.", "Bread is baked in an oven.")
+"""What a question is compared with, where a model compares."""
+CLOSE = 1e-3
+"""Numbers that differ by less are the same: vectors have the length 1."""
 PREFIX_BYTES = 120
 """Of randomness, as hex: at least two blocks of any engine's prefix cache."""
 KEYS_LAST = timedelta(minutes=15)
@@ -76,14 +88,26 @@ class Voice(NamedTuple):
         return f"{self.model} of {self.tenant}"
 
 
-class Answer(NamedTuple):
-    text: str
-    cached_tokens: int
-    """Of the prompt's."""
+Said = str | tuple[float, ...]
+"""A text, or the numbers of a vector or of several scores."""
 
 
-Ask = Callable[[Voice, str], Answer]
-"""Sends a prompt as this voice; from several threads at once."""
+class Asked(Protocol):
+    """One thing that can be asked of a model."""
+
+    always_cached: bool
+    """Whether a prompt that comes twice must be a cache hit, or else rule 3 tells nothing."""
+
+    def said(self, voice: Voice, prompt: str) -> Said:
+        """The answer to a prompt of this voice; from several threads at once."""
+        ...
+
+    def cached_tokens(self, voice: Voice, prompt: str) -> int:
+        """Send it, and say how many of its tokens were a cache hit."""
+        ...
+
+
+Ask = Callable[[Voice, str], Said]
 
 
 class CannotTell(Exception):
@@ -97,44 +121,103 @@ class NotReady(CannotTell):
 # --- the rules -----------------------------------------------------------------------------------
 
 
-def findings(ask: Ask, voices: Sequence[Voice]) -> list[str]:
+def findings(asked: Asked, voices: Sequence[Voice]) -> list[str]:
     """What is wrong; empty if all is well. The first two voices ask the base model, of different
     tenants; the others their tenants' adapters.
 
     Raises:
         CannotTell: the answers of two voices are the same, or prompts are not cached at all.
     """
-    return [*_strange_answers(ask, voices[1:]), *_shared_prefixes(ask, voices[0], voices[1])]
+    strange = _strange_answers(asked.said, voices[1:])
+    return [*strange, *_shared_prefixes(asked, voices[0], voices[1])]
+
+
+def alike(one: Said, other: Said) -> bool:
+    """Whether two answers say the same."""
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(abs(a - b) < CLOSE for a, b in pairs)
 
 
 def _strange_answers(ask: Ask, voices: Sequence[Voice]) -> Iterator[str]:
-    alone = {voice: ask(voice, QUESTION).text for voice in voices}
-    if len(set(alone.values())) < len(voices):
+    alone = {voice: ask(voice, QUESTION) for voice in voices}
+    if any(alike(one, other) for one, other in combinations(alone.values(), 2)):
         raise CannotTell("The base model and the adapters do not differ in what they answer.")
-    whose = {text: voice for voice, text in alone.items()}
     mixed = [voice for _ in range(ROUNDS) for voice in voices]
     wrong: defaultdict[tuple[Voice, Voice | None], int] = defaultdict(int)
     with ThreadPoolExecutor(len(mixed)) as threads:
-        for voice, answer in zip(
-            mixed, threads.map(lambda v: ask(v, QUESTION), mixed), strict=True
-        ):
-            if answer.text != alone[voice]:
-                wrong[voice, whose.get(answer.text)] += 1
+        for voice, said in zip(mixed, threads.map(lambda v: ask(v, QUESTION), mixed), strict=True):
+            if not alike(said, alone[voice]):
+                whose = next((one for one in voices if alike(said, alone[one])), None)
+                wrong[voice, whose] += 1
     for (voice, other), times in wrong.items():
-        said = f"as {other} does" if other else "unlike when it is alone"
-        yield f"Beside others, {voice} answered {said} ({times} of {ROUNDS} times)."
+        as_whom = f"as {other} does" if other else "unlike when it is alone"
+        yield f"Beside others, {voice} answered {as_whom} ({times} of {ROUNDS} times)."
 
 
-def _shared_prefixes(ask: Ask, one: Voice, other: Voice) -> Iterator[str]:
+def _shared_prefixes(asked: Asked, one: Voice, other: Voice) -> Iterator[str]:
     """`other`'s first tokens may be cached: its own of an earlier prompt, such as a template's."""
     prompt, unknown = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
-    first, again = ask(one, prompt), ask(one, prompt)
-    if again.cached_tokens <= first.cached_tokens:
+    first, again = asked.cached_tokens(one, prompt), asked.cached_tokens(one, prompt)
+    if again <= first and asked.always_cached:
         raise CannotTell("The engine did not cache a prompt that came twice.")
-    usual, found = ask(other, unknown), ask(other, prompt)
-    if found.cached_tokens > usual.cached_tokens:
-        tokens = found.cached_tokens - usual.cached_tokens
-        yield f"{tokens} tokens of a prompt of {one.tenant} were a cache hit for {other.tenant}."
+    usual, found = asked.cached_tokens(other, unknown), asked.cached_tokens(other, prompt)
+    if found > usual:
+        yield (
+            f"{found - usual} tokens of a prompt of {one.tenant} were a cache hit for "
+            f"{other.tenant}."
+        )
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+class Question(NamedTuple):
+    """How an operation is asked, and what its answer says."""
+
+    operation: Operation
+    fields: Callable[[str], dict[str, Any]]
+    """Of a prompt."""
+    said: Callable[[Any], Said]
+    """Of an answer."""
+
+
+QUESTIONS = (
+    Question(
+        CHAT,
+        lambda prompt: {
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": MAX_TOKENS,
+        },
+        lambda told: str(told["choices"][0]["message"]["content"]),
+    ),
+    Question(
+        EMBEDDINGS,
+        lambda prompt: {"input": prompt},
+        lambda told: tuple(told["data"][0]["embedding"]),
+    ),
+    Question(
+        SCORE,
+        lambda prompt: {"queries": prompt, "documents": OTHERS},
+        lambda told: tuple(one["score"] for one in told["data"]),
+    ),
+    Question(
+        RERANK,
+        lambda prompt: {"query": prompt, "documents": OTHERS},
+        lambda told: tuple(
+            one["relevance_score"] for one in sorted(told["results"], key=itemgetter("index"))
+        ),
+    ),
+)
+
+
+def questions_of(base: BaseModel) -> list[Question]:
+    """Those that its engines answer; a chat, where none has said what it does."""
+    told = base.revisions.values_list("operations", flat=True)
+    done = {name for operations in told for name in operations} or {CHAT.name}
+    return [one for one in QUESTIONS if one.operation.name in done]
 
 
 # --- on this installation ------------------------------------------------------------------------
@@ -147,19 +230,16 @@ class Installation:
         self._gateway, self._console = gateway, console
         self.ids: list[str] = []
 
-    def ask(self, voice: Voice, prompt: str) -> Answer:
-        """As `Ask`. Raises CannotTell where it is refused."""
-        body = {
-            "model": voice.model,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0,
-            "max_tokens": MAX_TOKENS,
-        }
-        answer = self._sent(self._gateway, voice, "/v1/chat/completions", json=body)
+    def ask(self, question: Question, voice: Voice, prompt: str) -> httpx.Response:
+        """The answer to a prompt of this voice.
+
+        Raises:
+            CannotTell: it is refused.
+        """
+        body = {"model": voice.model} | question.fields(prompt)
+        answer = self._sent(self._gateway, voice, question.operation.path, json=body)
         self.ids.append(answer.headers["x-request-id"])
-        told = answer.json()
-        cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return Answer(told["choices"][0]["message"]["content"], cached)
+        return answer
 
     def install(self, voice: Voice, base: BaseModel, seed: int) -> None:
         """Upload the voice's adapter, unless it is live already.
@@ -204,6 +284,32 @@ class Installation:
         return answer
 
 
+class AskedHere:
+    """A question on an installation."""
+
+    def __init__(self, here: Installation, question: Question) -> None:
+        self._here, self._question = here, question
+        self.always_cached = not question.operation.pools
+
+    def said(self, voice: Voice, prompt: str) -> Said:
+        """As the protocol says."""
+        return self._question.said(self._here.ask(self._question, voice, prompt).json())
+
+    def cached_tokens(self, voice: Voice, prompt: str) -> int:
+        """As the protocol says; what pools says it in the ledger alone.
+
+        Raises:
+            CannotTell: it is not in the ledger within LEDGER_S.
+        """
+        answer = self._here.ask(self._question, voice, prompt)
+        if details := answer.json()["usage"].get("prompt_tokens_details"):
+            return int(details["cached_tokens"])
+        id = answer.headers["x-request-id"]
+        for event in _events([id]):
+            return event.cached_tokens
+        raise CannotTell(f"{id} is not in the ledger.")
+
+
 def check(base: BaseModel) -> IsolationCheck:
     """Make the check on one base model, and keep what it found.
 
@@ -214,11 +320,17 @@ def check(base: BaseModel) -> IsolationCheck:
     engines: list[str] = []
     revisions: set[str] = set()
     try:
+        if not (questions := questions_of(base)):
+            raise CannotTell("Its engines do nothing that could be asked.")
         with _installation() as here, _voices(base) as voices:
             for seed, voice in enumerate(voices[2:]):
                 here.install(voice, base, seed)
-            found = findings(here.ask, voices)
-            engines = _engines(here.ids)
+            found = [
+                finding
+                for question in questions
+                for finding in findings(AskedHere(here, question), voices)
+            ]
+            engines = sorted({event.engine_id for event in _events(here.ids)})
             known = here.revisions(voices[0])
             revisions = {known.get(engine, "") for engine in engines}
         passed = not found
@@ -276,16 +388,21 @@ def _key(slug: str) -> tuple[ApiKey, str]:
     )
 
 
-def _engines(shown_ids: Sequence[str]) -> list[str]:
-    """Which engines answered these requests, as the ledger has it within LEDGER_S."""
+def _events(shown_ids: Sequence[str]) -> list[UsageEvent]:
+    """These requests, as far as the ledger has them within LEDGER_S."""
     ids = [id.removeprefix("req_") for id in shown_ids]
     events = UsageEvent.objects.filter(id__in=ids, started_at__gte=timezone.now() - KEYS_LAST)
     until = time.monotonic() + LEDGER_S
     while True:
-        found = list(events.values_list("engine_id", flat=True))
+        found = list(events.all())
         if len(found) == len(ids) or time.monotonic() > until:
-            return sorted(set(found))
+            return found
         time.sleep(LEDGER_POLL_S)
+
+
+def that_can_be_asked() -> list[BaseModel]:
+    """The base models that there is a question for."""
+    return [base for base in BaseModel.objects.order_by("name") if questions_of(base)]
 
 
 @app.periodic(cron="41 */6 * * *")
@@ -295,10 +412,10 @@ def _engines(shown_ids: Sequence[str]) -> list[str]:
     retry=procrastinate.RetryStrategy(max_attempts=10, wait=30, retry_exceptions={NotReady}),
 )
 def check_all(timestamp: int = 0) -> None:
-    """Four times a day: check every base model that chats; forget what is older than KEPT."""
+    """Four times a day: check every base model; forget what is older than KEPT."""
     IsolationCheck.objects.filter(at__lt=timezone.now() - KEPT).delete()
     waiting: NotReady | None = None
-    for base in BaseModel.objects.that_chat():
+    for base in that_can_be_asked():
         try:
             check(base)
         except NotReady as reason:

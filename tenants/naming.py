@@ -24,8 +24,9 @@ TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` of a key is written at most this often."""
 INFERENCE = "inference"
 """The scope of keys that may infer."""
-REQUEST, RESPONSE = "request", "response"
-"""What content is kept of: a request, and a response of the Responses API; by its id each."""
+REQUEST, RESPONSE, CONVERSATION = "request", "response", "conversation"
+"""What content is kept of: a request, a response of the Responses API, and a conversation that
+responses go on from; by its id each."""
 ACTIVE = "active"
 """The status of a tenant that is not suspended."""
 ISOLATION_TENANTS = ("lorikeet-isolation-a", "lorikeet-isolation-b")

@@ -103,6 +103,11 @@ class RequestSerializer(serializers.Serializer[Entry]):
     currency = serializers.SerializerMethodField()
     ttft_s = serializers.SerializerMethodField()
     total_s = serializers.FloatField(source="event.total_s")
+    trace_id = serializers.SerializerMethodField(help_text="Of its OpenTelemetry trace, if traced.")
+
+    @extend_schema_field(serializers.CharField(allow_null=True))
+    def get_trace_id(self, entry: Entry) -> str | None:
+        return entry.event.trace_id or None
 
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_message(self, entry: Entry) -> str | None:
@@ -155,6 +160,47 @@ class RequestSerializer(serializers.Serializer[Entry]):
     @extend_schema_field(serializers.FloatField(allow_null=True))
     def get_ttft_s(self, entry: Entry) -> float | None:
         return entry.billed.ttft_s if entry.billed else None
+
+
+class AttemptSerializer(serializers.Serializer[Any]):
+    """What one engine did for a request. The highest attempt is billed: its tokens include those of
+    lower ones that it went on from. Of an engine that died the times are not known: they are 0."""
+
+    attempt = serializers.IntegerField(
+        help_text="Rising: from 1 at the gateway that took it, from a higher thousand where "
+        "another went on with it, and in batches."
+    )
+    engine = serializers.CharField(source="engine_id")
+    finish_reason = serializers.CharField()
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="Of the prompt tokens.")
+    output_tokens = serializers.IntegerField(source="completion_tokens")
+    inherited_tokens = serializers.IntegerField(
+        help_text="Of the output tokens, those that lower attempts generated."
+    )
+    given_s = serializers.FloatField(
+        help_text="From when the gateway took the request until the engine was given it; the other "
+        "times count from there."
+    )
+    queue_s = serializers.FloatField(help_text="In the engine's queue.")
+    load_s = serializers.FloatField(help_text="Until its adapter was loaded.")
+    ttft_s = serializers.FloatField(
+        allow_null=True, help_text="The whole request's where it inherited tokens, like `total_s`."
+    )
+    total_s = serializers.FloatField()
+
+
+class OneRequestSerializer(RequestSerializer):
+    """One request with its attempts."""
+
+    attempts = serializers.SerializerMethodField(
+        help_text="In order, the billed one last; none where no engine had it."
+    )
+
+    @extend_schema_field(AttemptSerializer(many=True))
+    def get_attempts(self, entry: Entry) -> Any:
+        tried = entry.billed.attempts() if entry.billed else []
+        return AttemptSerializer(tried, many=True).data
 
 
 class RequestsSerializer(serializers.Serializer[Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +16,7 @@ from django.db import (
     InterfaceError,
     OperationalError,
 )
-from django.http import HttpRequest, JsonResponse
+from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import serializers
 from rest_framework.exceptions import (
@@ -46,6 +47,10 @@ OF_VALUES = {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05"}
 OF_OUTAGES = {"22023", "25006", "3D000"}
 """SQLSTATEs of a database that is away, or on its way: a connection can't be made as it should be,
 a standby may not write yet, there is no such database."""
+
+
+NONE_FOUND = re.compile(r"No (\w+) matches the given query\.")
+"""What Django says of a row."""
 
 
 class Conflict(APIException):
@@ -127,6 +132,8 @@ def _told(error: Exception) -> Exception:
         case OperationalError() | InterfaceError():
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()
+        case Http404() if named := NONE_FOUND.fullmatch(str(error)):
+            return NotFound(f"There is no {_words(named[1])} of this name or id.")
         case ObjectDoesNotExist():  # since the view looked
             return NotFound("It was deleted meanwhile.")
         case IntegrityError():  # since the view checked: the database has the last word
@@ -141,6 +148,11 @@ def _told(error: Exception) -> Exception:
             return ParseError("The body is nested too deeply.")
         case _:
             return error
+
+
+def _words(name: str) -> str:
+    """A model's class in words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower().replace("api ", "API ")
 
 
 def _sqlstate(error: DatabaseError) -> str | None:

@@ -1,9 +1,11 @@
-"""How batches stand, for metrics: from their rows, without the models."""
+"""How batches and responses of the background stand, for metrics: from their rows, without the
+models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inference.operations.responses.framing import LIVE
 from tenants.batches.states import ENDED, Status
 
 UNFINISHED = [status.value for status in Status if status not in ENDED]
@@ -20,6 +22,25 @@ class Standing:
     oldest_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class InBackground:
+    """Responses in one state, and how many seconds ago the first of them was asked for."""
+
+    status: str
+    responses: int
+    oldest_s: float
+
+
+RUNNING = [*LIVE]
+IN_BACKGROUND = """
+SELECT status.name AS status, count(id) AS responses,
+       coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
+FROM unnest(%s::text[]) AS status(name)
+LEFT JOIN tenants_backgroundresponse one
+    ON one.status = status.name AND one.status IN ('queued', 'in_progress')
+GROUP BY status.name
+ORDER BY status.name
+"""
 STANDING = """
 SELECT status.name AS status, count(id) AS batches,
        coalesce(sum(total - completed - failed), 0)::bigint AS lines,

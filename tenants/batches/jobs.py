@@ -18,7 +18,7 @@ from procrastinate.contrib.django import app as django_app
 from inference.errors import short
 from tenants.adapters import sandbox
 from tenants.adapters.jobs import Backoff
-from tenants.batches import writing
+from tenants.batches import response_leases, writing
 from tenants.batches.reading import MAX_BYTES
 from tenants.batches.states import Status
 from tenants.files import disk
@@ -124,7 +124,8 @@ def write_batch(batch_id: str) -> None:
 @app.task(name="tend_batches", queueing_lock="tend_batches")
 def tend_batches(timestamp: int) -> None:
     """Every five minutes: queue the jobs of batches that lost theirs, and expire those that nobody
-    runs."""
+    runs, responses of the background too."""
+    response_leases.expire()
     for batch in Batch.objects.unfinished():
         if batch.status == Status.VALIDATING and not has_job(_lock(batch)):
             read_later(batch)

@@ -1,6 +1,6 @@
 """Runs batches: the part of a worker process that has no jobs, but leases.
 
-1. A batch that is read, and that nobody has, is leased (`leases`), by PLACES at a time.
+1. A batch that is read, and that nobody has, is leased (`leases`).
 2. Its lines are read from its file, but for those that have answers, and sent to gateways as far as
    its window allows (`window`). Gateways give them to engines (`inference.gateway.lines`).
 3. Answers are written every FLUSH_S, with which the lease is renewed.
@@ -8,51 +8,48 @@
    more, its answers are to be written down (`jobs.write_batch`).
 
 Whatever is killed: what is not written is asked for again, in a higher turn. A batch is one task,
-however many lines it has.
+however many lines it has. A response of the background goes the same way, as a batch of one line
+(`response_leases`); what it asks for, and its answer, are the gateways' alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import structlog
 from django.db import DatabaseError, connection
 
 from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
 from inference.supervision import supervised
-from tenants.batches import leases
+from tenants.batches.batch_leases import BatchLease
 from tenants.batches.gateways import Gateways
 from tenants.batches.leases import Lease, Lost, Result
-from tenants.batches.reading import MAX_BYTES, Numbered, lines, request_of
+from tenants.batches.response_leases import ResponseLease
+from tenants.batches.sources import Source
 from tenants.batches.states import Status
 from tenants.batches.window import Line, OutOfTurns, Verdict, Window
-from tenants.files import disk
 from tenants.models import GatewayProcess
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-PLACES = 32
-"""Batches that one worker runs at a time."""
+KINDS: tuple[type[Lease], ...] = (BatchLease, ResponseLease)
+"""What is run."""
 LOOK_S = 1.0
 """Between two looks for batches and gateways."""
 FLUSH_S = 0.2
 FLUSH_LINES = 500
 """Answers are written so often, or when there are so many."""
-RENEW_S = 2.0
-"""So often a batch is looked at at least: whether it was cancelled."""
 THREADS = 4
 """That read files and ask the database."""
-READ_AT_ONCE, READ_BYTES = 64, 1 << 20
-"""Lines that are read from a file at a time, and their size unless it is one line."""
 MAX_RESULTS = 4 * FLUSH_LINES
 MAX_RESULT_BYTES = 32 << 20
 """Answers that wait to be written; with more, while the database is away, nothing is sent."""
@@ -95,11 +92,10 @@ class Runner:
     async def _look(self) -> None:
         while True:
             self._gateways.set(await self.in_thread(_live_gateways))
-            while len(self._running) < PLACES:
-                lease = await self.in_thread(leases.claim)
-                if lease is None:
-                    break
-                self._start(lease)
+            for kind in KINDS:
+                taken = sum(type(one.lease) is kind for one in self._running.values())
+                for lease in await self.in_thread(partial(kind.claim, kind.PLACES - taken)):
+                    self._start(lease)
             await asyncio.sleep(LOOK_S)
 
     def _start(self, lease: Lease) -> None:
@@ -112,16 +108,16 @@ class Runner:
 
     async def _run(self, running: Running) -> None:
         lease = running.lease
-        log.info("batch_leased", batch=lease.id, run=lease.run, done=len(lease.done))
+        log.info("batch_leased", batch=lease.id, run=lease.run)
         try:
             await running.run()
         except asyncio.CancelledError:
-            await self.in_thread(partial(leases.release, lease, running.results))
+            await self.in_thread(partial(lease.release, running.results))
             raise
         except Lost:
-            log.warning("batch_lease_lost", batch=lease.id, run=lease.run)
+            log.info("batch_lease_lost", batch=lease.id, run=lease.run)
         except OutOfTurns:
-            await self.in_thread(partial(leases.release, lease, running.results))
+            await self.in_thread(partial(lease.release, running.results))
         except Exception:
             log.exception("batch_run_failed", batch=lease.id)
         finally:
@@ -164,13 +160,12 @@ class Running:
         """That are not written yet."""
         self._result_bytes = 0
         self._flushed_at = time.monotonic()
-        self._ahead: deque[Numbered] = deque()
-        """Lines that were read from the file and not sent yet."""
+        self._ahead: deque[tuple[Line, bytes]] = deque()
+        """Lines that were read from the source and not sent yet."""
         self._ready: tuple[Line, bytes] | None = None
         """The next one to send."""
-        self._read_all = False
         self._ending: Status | None = None
-        self._error = ""
+        self._code = ""
 
     async def run(self) -> None:
         """Until all its lines have answers, or it is to end without.
@@ -181,19 +176,15 @@ class Running:
         """
         for gateway in self._gateways.open:
             self.joined(gateway)
-        with closing(await self._runner.in_thread(self._open)) as file:
-            unread = lines(file, MAX_BYTES)
-            while not self._over:
-                await self._send(file, unread)
+        with closing(await self._runner.in_thread(self.lease.open)) as source:
+            while not self._is_over(source):
+                await self._send(source)
                 await self._pause()
                 if time.monotonic() >= self._flush_at:
                     await self._flush()
-        await self._insist(partial(leases.renew, self.lease, self.results))
+        await self._insist(partial(self.lease.renew, self.results))
         ending = self._ending or Status.COMPLETED
-        await self._insist(partial(leases.finish, self.lease, ending, self._error))
-
-    def _open(self) -> IO[bytes]:
-        return disk.path(self.lease.file_id).open("rb")
+        await self._insist(partial(self.lease.finish, ending, self._code))
 
     # --- what is heard ---------------------------------------------------------------------------
 
@@ -208,33 +199,36 @@ class Running:
 
     def begun(self, gateway: str, number: int) -> None:
         self._window.begun(gateway, number)
+        if not self.lease.begun:
+            self.lease.begun, self._flushed_at = True, -math.inf  # it is told at once
         self._news.set()
 
     def answered(self, gateway: str, answer: Answer) -> None:
         verdict = self._window.answered(gateway, answer, time.monotonic())
         if verdict is Verdict.DONE:
-            self.results.append(Result(answer.number, answer.status, answer.body, answer.usage))
+            usage, code = answer.usage, answer.code
+            result = Result(answer.number, answer.status, answer.body, usage, code)
+            self.results.append(result)
             self._result_bytes += len(answer.body)
         elif verdict is Verdict.KEY_ENDED:
-            self._end(Status.CANCELLED, f"Its API key can't be used any more: `{answer.code}`.")
+            self._end(Status.CANCELLED, answer.code)
         self._news.set()
 
     # --- sending ---------------------------------------------------------------------------------
 
-    @property
-    def _over(self) -> bool:
-        unsent = self._ahead or self._ready is not None or not self._read_all
+    def _is_over(self, source: Source) -> bool:
+        unsent = self._ahead or self._ready is not None or not source.exhausted
         return self._window.empty and (self._window.closed or not unsent)
 
     @property
     def _full(self) -> bool:
         return len(self.results) >= MAX_RESULTS or self._result_bytes >= MAX_RESULT_BYTES
 
-    async def _send(self, file: IO[bytes], unread: Iterator[Numbered]) -> None:
+    async def _send(self, source: Source) -> None:
         """Send what may be sent now."""
         while self._window.gateway(time.monotonic()) and not self._full:
             if self._ready is None:
-                self._ready = await self._next(file, unread)
+                self._ready = await self._next(source)
             gateway = self._window.gateway(time.monotonic())
             if self._ready is None or gateway is None:  # it was lost meanwhile
                 return
@@ -242,29 +236,13 @@ class Running:
             turn = self._window.sent(line, gateway)
             self._gateways.post(gateway, Ask(self.lease.id, line.number, turn, body))
 
-    async def _next(self, file: IO[bytes], unread: Iterator[Numbered]) -> tuple[Line, bytes] | None:
+    async def _next(self, source: Source) -> tuple[Line, bytes] | None:
         """The next line with its request's body: one that is sent again, or else a new one."""
         if (line := self._window.again(time.monotonic())) is not None:
-            read = partial(os.pread, file.fileno(), line.size, line.offset)
-            return line, bytes(request_of(await self._runner.in_thread(read)).body)
-        if not self._ahead and not self._read_all:
-            await self._runner.in_thread(partial(self._read, unread))
-        if not self._ahead:
-            return None
-        new = self._ahead.popleft()
-        line = Line(new.number, new.offset, len(new.text))
-        return line, bytes(request_of(new.text).body)
-
-    def _read(self, unread: Iterator[Numbered]) -> None:
-        """Read some lines ahead that have no answers yet."""
-        size = 0
-        while len(self._ahead) < READ_AT_ONCE and size < READ_BYTES:
-            if (line := next(unread, None)) is None:
-                self._read_all = True
-                return
-            if line.number not in self.lease.done:
-                self._ahead.append(line)
-                size += len(line.text)
+            return line, await self._runner.in_thread(partial(source.body, line))
+        if not self._ahead and not source.exhausted:
+            self._ahead.extend(await self._runner.in_thread(source.ahead))
+        return self._ahead.popleft() if self._ahead else None
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -272,7 +250,7 @@ class Running:
     def _flush_at(self) -> float:
         if len(self.results) >= FLUSH_LINES or self._result_bytes >= MAX_RESULT_BYTES:
             return self._flushed_at
-        return self._flushed_at + (FLUSH_S if self.results else RENEW_S)
+        return self._flushed_at + (FLUSH_S if self.results else self.lease.RENEW_S)
 
     async def _pause(self) -> None:
         """Until there is something to do."""
@@ -303,7 +281,7 @@ class Running:
         size, self._result_bytes = self._result_bytes, 0
         self._flushed_at = time.monotonic()
         try:
-            status = await self._runner.in_thread(partial(leases.renew, self.lease, results))
+            status = await self._runner.in_thread(partial(self.lease.renew, results))
         except DatabaseError as error:  # whether that was written or not it can be written again
             log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
             self.results = results + self.results
@@ -315,10 +293,10 @@ class Running:
         elif self.lease.expired:
             self._end(Status.EXPIRED)
 
-    def _end(self, ending: Status, error: str = "") -> None:
+    def _end(self, ending: Status, code: str = "") -> None:
         """Send nothing more; what engines have begun with goes on to its end."""
         if self._ending is None:
-            self._ending, self._error = ending, error
+            self._ending, self._code = ending, code
             self._window.closed = True
             for gateway in self._gateways.open:
                 self._gateways.post(gateway, Withdraw(self.lease.id))

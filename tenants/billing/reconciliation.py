@@ -79,19 +79,20 @@ class JournalDifference(NamedTuple):
 _SUMS = ", ".join(f"sum({name}) AS {name}" for name in FIGURES[1:])
 
 
+def _known(source: str) -> str:
+    return ", ".join(f"coalesce({source}.{name}, 0)" for name in FIGURES)
+
+
 def _differing(parts: str, kept: str, start: str) -> str:
     """A query for Differences: `kept` is a table whose rows begin at their `start`."""
-
-    def of(source: str) -> str:
-        return ", ".join(f"coalesce({source}.{name}, 0)" for name in FIGURES)
 
     return f"""
 WITH part AS ({parts}), kept AS (
     SELECT *, {start} AS start FROM {kept} WHERE {start} >= %(start)s AND {start} < %(end)s
 )
-SELECT tenant_id, start, key_id, adapter, model, base_model, {of("part")}, {of("kept")}
+SELECT tenant_id, start, key_id, adapter, model, base_model, {_known("part")}, {_known("kept")}
 FROM part FULL JOIN kept USING (tenant_id, start, key_id, adapter, model, base_model)
-WHERE ({of("part")}) <> ({of("kept")})
+WHERE ({_known("part")}) <> ({_known("kept")})
 ORDER BY tenant_id, start, key_id, adapter, model, base_model
 """
 
@@ -114,6 +115,22 @@ _MONTHS_DIFFER = _differing(
     "tenants_usagemonth",
     "month",
 )
+# Whole days or months, whichever key and adapter.
+_TOTALS_DIFFER = """
+WITH part AS (
+    SELECT tenant_id, date_trunc(%(span)s, hour, 'UTC') AS start, base_model,
+           sum(requests) AS requests, {sums}
+    FROM tenants_usagerollup WHERE hour >= %(start)s AND hour < %(end)s
+    GROUP BY 1, 2, 3
+), kept AS (
+    SELECT * FROM tenants_usagetotal
+    WHERE span = %(span)s AND start >= %(start)s AND start < %(end)s
+)
+SELECT tenant_id, start, 0, '', '', base_model, {of_part}, {of_kept}
+FROM part FULL JOIN kept USING (tenant_id, start, base_model)
+WHERE ({of_part}) <> ({of_kept})
+ORDER BY tenant_id, start, base_model
+""".format(sums=_SUMS, of_part=_known("part"), of_kept=_known("kept"))
 # Events of the time before engines kept journals have an empty one.
 _JOURNALS = """
 WITH entry AS (
@@ -186,7 +203,13 @@ def month_differences(start: datetime, end: datetime) -> list[Difference]:
     return _differences(_MONTHS_DIFFER, start, end)
 
 
-def _differences(query: str, start: datetime, end: datetime) -> list[Difference]:
+def total_differences(span: str, start: datetime, end: datetime) -> list[Difference]:
+    """The sums of tenants' days or months in this time, of whole ones, that do not agree with the
+    hourly ones; of no key, adapter or model."""
+    return _differences(_TOTALS_DIFFER, start, end, span=span)
+
+
+def _differences(query: str, start: datetime, end: datetime, **more: str) -> list[Difference]:
     group, figures = len(Group._fields), len(FIGURES)
     return [
         Difference(
@@ -194,7 +217,7 @@ def _differences(query: str, start: datetime, end: datetime) -> list[Difference]
             Sums(*map(int, row[group : group + figures])),
             Sums(*map(int, row[group + figures :])),
         )
-        for row in _rows(query, {"start": start, "end": end})
+        for row in _rows(query, {"start": start, "end": end, **more})
     ]
 
 
@@ -206,7 +229,7 @@ def journal_differences() -> list[JournalDifference]:
     ]
 
 
-def _rows(query: str, values: Mapping[str, datetime] | None = None) -> list[tuple[Any, ...]]:
+def _rows(query: str, values: Mapping[str, datetime | str] | None = None) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -14,7 +14,7 @@ For whoever keeps something in a gateway:
   (at most 64 characters), and gone when its days are over, or its tenant's key is destroyed. `keep`
   writes nothing for tenants that keep nothing, whatever the gateway has in memory.
 
-Responses of the Responses API are kept by `responses`, for `inference.gateway.stored_responses`.
-Requests are taken up by `inference.gateway.content`, which never waits, and written by
+Responses of the Responses API are kept by `responses`, for `inference.gateway.stored.responses`.
+Requests are taken up by `inference.gateway.stored.content`, which never waits, and written by
 `gateway.planes.content`.
 """

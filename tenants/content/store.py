@@ -32,6 +32,13 @@ ON CONFLICT (tenant_id, kind, name) DO UPDATE
 SET content_key_id = excluded.content_key_id, at = excluded.at, expires_at = excluded.expires_at,
     data = excluded.data
 """
+REPLACE = """
+UPDATE tenants_storedcontent c SET data = %(data)b
+FROM tenants_contentkey k
+WHERE c.tenant_id = %(tenant)s AND c.kind = %(kind)s AND c.name = %(name)s AND c.expires_at > now()
+  AND k.id = c.content_key_id AND k.id = %(key)s AND k.destroyed_at IS NULL
+  AND substring(c.data FROM 1 FOR %(length)s) = %(version)b
+"""
 READ = """
 SELECT k.id, k.tenant_id, k.password AS wrapped, c.data
 FROM tenants_storedcontent c JOIN tenants_contentkey k ON k.id = c.content_key_id
@@ -53,6 +60,20 @@ class Item(NamedTuple):
     @property
     def place(self) -> Place:
         return Place(self.tenant_id, self.kind, self.name)
+
+
+class Version(NamedTuple):
+    """A text, and its nonce, which no other version of it has."""
+
+    text: bytes
+    version: bytes
+
+
+class Sealed(NamedTuple):
+    """What is to be written of an item, and the row of the key that opens it."""
+
+    key_id: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +115,39 @@ class PostgresContents(Database):
 
     async def read(self, tenant_id: int, kind: str, name: str) -> bytes | None:
         """What is kept there; None: nothing is, or not any more."""
+        found = await self.read_version(tenant_id, kind, name)
+        return None if found is None else found.text
+
+    async def read_version(self, tenant_id: int, kind: str, name: str) -> Version | None:
+        """What is kept there, to be replaced."""
         rows = await self.rows(_Kept, READ, [tenant_id, kind, name], binary=True)
         if not rows:
             return None
         (row,) = rows
         key = sealing.tenant_key(sealing.master_keys(), tenant_id, row.wrapped)
-        return key.open(Place(tenant_id, kind, name), row.data)
+        text = key.open(Place(tenant_id, kind, name), row.data)
+        return Version(text, bytes(row.data[: sealing.NONCE_BYTES]))
+
+    async def replace(self, item: Item, version: bytes) -> bool:
+        """Keep this in place of that version, for as long as that was to be kept; False: it is
+        another one by now, or gone."""
+        if (sealed := await self.sealed(item)) is None:
+            return False
+        values = {
+            "tenant": item.tenant_id,
+            "kind": item.kind,
+            "name": item.name,
+            "key": sealed.key_id,
+            "data": sealed.data,
+            "version": version,
+            "length": len(version),
+        }
+        return await self.execute(REPLACE, values) == 1
+
+    async def sealed(self, item: Item) -> Sealed | None:
+        """The item, encrypted by its tenant's key; None: the tenant keeps nothing."""
+        found = (await self._keys({item.tenant_id})).get(item.tenant_id)
+        return None if found is None else Sealed(found[0], found[1].seal(item.place, item.text))
 
     async def delete(self, tenant_id: int, kind: str, name: str) -> bool:
         """Whether there was something to delete."""

@@ -4,6 +4,7 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
+from tenants.models.background import BackgroundResponse
 from tenants.models.batches import Batch, BatchLine
 from tenants.models.content import ContentKey, StoredContent
 from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
@@ -21,6 +22,7 @@ from tenants.models.notifications import Delivery, Muted, Notification, Target
 from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
+from tenants.models.saved.votes import SetRun
 from tenants.models.uploads import UploadSession
 from tenants.models.usage.ledger import (
     EngineJournal,
@@ -39,6 +41,7 @@ from tenants.models.usage.outcomes import (
     TotalHour,
     TotalMinute,
 )
+from tenants.models.usage.totals import TenantSum, UsageTotal
 from tenants.naming import LIVE
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "ApiKey",
     "AuditActor",
     "AuditEntry",
+    "BackgroundResponse",
     "BaseModel",
     "Batch",
     "BatchLine",
@@ -84,6 +88,7 @@ __all__ = [
     "SavedPrompt",
     "SavedView",
     "Scope",
+    "SetRun",
     "Standing",
     "State",
     "StoredContent",
@@ -91,6 +96,7 @@ __all__ = [
     "SupersededAttempt",
     "Target",
     "Tenant",
+    "TenantSum",
     "Tier",
     "TotalHour",
     "TotalMinute",
@@ -103,5 +109,6 @@ __all__ = [
     "UsageMonth",
     "UsageRollup",
     "UsageSum",
+    "UsageTotal",
     "User",
 ]

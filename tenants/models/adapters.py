@@ -242,7 +242,16 @@ class AdapterVersion(models.Model):
                 name="version_state_known",
             ),
         ]
-        indexes = [models.Index(fields=["digest"], name="version_by_digest")]
+        indexes = [
+            models.Index(fields=["digest"], name="version_by_digest"),
+            # What a tenant stores, without reading all versions that there are.
+            models.Index(
+                fields=["adapter"],
+                include=["size_bytes"],
+                condition=~Q(folder=""),
+                name="version_sizes",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.adapter}@{self.number}"

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from tenants.models.accounts import Tenant
-from tenants.naming import REQUEST, RESPONSE
+from tenants.naming import CONVERSATION, REQUEST, RESPONSE
 
 
 class Kind(models.TextChoices):
@@ -16,6 +16,7 @@ class Kind(models.TextChoices):
 
     REQUEST = REQUEST
     RESPONSE = RESPONSE
+    CONVERSATION = CONVERSATION
 
 
 class ContentKey(models.Model):

@@ -147,7 +147,7 @@ def _budget(data: Data) -> Words:
     kind = KINDS[data["budget"]]
     used, limit = (_amount(kind, data[name]) for name in ("used", "limit"))
     more = ["Further requests are refused."] if data["percent"] == 100 else []
-    return f"{data['percent']} % of a budget are used", [f"{kind.label}: {used} of {limit}", *more]
+    return f"{data['percent']}% of a budget are used", [f"{kind.label}: {used} of {limit}", *more]
 
 
 def _amount(kind: LimitKind, value: int) -> str:

@@ -150,8 +150,8 @@ def failed_guard(plan: Plan, seen: Seen) -> str | None:
     allowed = old.error_percent + plan.max_error_percent
     if new.errors >= MIN_ERRORS and new.error_percent > allowed:
         return (
-            f"{new.error_percent:.1f} % of {new.requests} requests failed on the new revision; "
-            f"{allowed:.1f} % may ({old.error_percent:.1f} % failed on the present ones)."
+            f"{new.error_percent:.1f}% of {new.requests} requests failed on the new revision; "
+            f"{allowed:.1f}% may ({old.error_percent:.1f}% failed on the present ones)."
         )
     if plan.max_ttft_ratio is not None:
         before_s, now_s = old.ttft_p95_s, new.ttft_p95_s
@@ -171,11 +171,11 @@ def _not_yet(plan: Plan, seen: Seen) -> Wait | None:
     """What the next step waits for. Rule 2."""
     if plan.weight and seen.step_age_s < plan.step_s:
         left_s = plan.step_s - seen.step_age_s
-        return Wait(f"{left_s:.0f} s more at {plan.weight} %")
+        return Wait(f"{left_s:.0f} s more at {plan.weight}%")
     if plan.weight and seen.moved and seen.answered < plan.min_requests:
         return Wait(
             f"{plan.min_requests - seen.answered} more requests on the new revision at "
-            f"{plan.weight} %"
+            f"{plan.weight}%"
         )
     if seen.untried:
         number = "adapter" if seen.untried == 1 else "adapters"

@@ -10,6 +10,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from pytest_django.fixtures import Settings
 
 from inference.gateway.lines.seals import holds
+from inference.operations.registry import OPERATIONS
 from tenants.batches.states import Status
 from tenants.models import Batch, StoredFile, Tenant
 from tests.batches.conftest import Ask
@@ -59,7 +60,7 @@ def test_one_that_runs_is_cancelled_when_its_worker_hears_of_it(ask: Ask, file: 
     ("changed", "param"),
     [
         ({"endpoint": "/v1/models"}, "endpoint"),
-        ({"endpoint": "/v1/tokenize"}, "endpoint"),
+        *(({"endpoint": one.path}, "endpoint") for one in OPERATIONS if not one.in_batches),
         ({"completion_window": "1h"}, None),
         ({"input_file_id": "file-" + "0" * 24}, "input_file_id"),
         ({"input_file_id": "\0"}, "input_file_id"),
@@ -114,13 +115,14 @@ def test_the_same_request_again_is_the_same_batch(ask: Ask, file: StoredFile) ->
     assert (Batch.objects.count(), ProcrastinateJob.objects.count()) == (2, 2)
 
 
-def test_nobody_elses_batch_exists(ask: Ask, file: StoredFile) -> None:
-    made = ask("POST", "batches", json=wanted(file)).json()
+@pytest.mark.parametrize("endpoint", [one.path for one in OPERATIONS if one.in_batches])
+def test_nobody_elses_batch_exists(ask: Ask, file: StoredFile, endpoint: str) -> None:
+    made = ask("POST", "batches", json=wanted(file, endpoint=endpoint)).json()
     _, stranger = make_key(make_tenant())
     for method, path in (("GET", ""), ("POST", "/cancel")):
         assert ask(method, f"batches/{made['id']}{path}", secret=stranger).status_code == 404
     assert ask("GET", "batches", secret=stranger).json()["data"] == []
-    refused = ask("POST", "batches", json=wanted(file), secret=stranger)
+    refused = ask("POST", "batches", json=wanted(file, endpoint=endpoint), secret=stranger)
     assert refused.json()["error"]["param"] == "input_file_id"
     assert Batch.objects.get().status == Status.VALIDATING
 

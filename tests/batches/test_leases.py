@@ -11,7 +11,8 @@ from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
 from inference.link.wire import Usage
-from tenants.batches import leases
+from tenants.batches import batch_leases
+from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Lost, Result
 from tenants.batches.states import Status
 from tenants.models import ApiKey, Batch, Tenant
@@ -23,50 +24,55 @@ def key(tenant: Tenant) -> ApiKey:
     return make_key(tenant)[0]
 
 
+def claim() -> BatchLease | None:
+    """One, if there is one."""
+    return next(iter(BatchLease.claim(1)), None)
+
+
 def lapse(batch: Batch) -> None:
     Batch.objects.filter(pk=batch.pk).update(leased_until=timezone.now() - timedelta(seconds=1))
 
 
 def test_a_batch_is_had_by_one_until_its_lease_is_over(key: ApiKey) -> None:
     batch = make_batch(key)
-    first = leases.claim()
+    first = claim()
     assert first is not None and (first.id, first.run, first.done) == (batch.pk, 1, frozenset())
-    assert leases.claim() is None
-    assert leases.renew(first, [Result(3, 200, b"{}")]) is Status.IN_PROGRESS
+    assert claim() is None
+    assert first.renew([Result(3, 200, b"{}")]) is Status.IN_PROGRESS
     lapse(batch)
-    second = leases.claim()
+    second = claim()
     assert second is not None and (second.run, [*second.done]) == (2, [3])
 
 
 def test_who_has_lost_it_writes_nothing(key: ApiKey) -> None:
     batch = make_batch(key)
-    first = leases.claim()
+    first = claim()
     lapse(batch)
-    second = leases.claim()
+    second = claim()
     assert first is not None and second is not None
     with pytest.raises(Lost):
-        leases.renew(first, [Result(1, 200, b"first")])
+        first.renew([Result(1, 200, b"first")])
     with pytest.raises(Lost):
-        leases.finish(first, Status.COMPLETED)
-    leases.renew(second, [Result(1, 200, b"second"), Result(2, 500, b"{}")])
-    leases.renew(second, [Result(1, 200, b"second")])  # what was perhaps written before
+        first.finish(Status.COMPLETED)
+    second.renew([Result(1, 200, b"second"), Result(2, 500, b"{}")])
+    second.renew([Result(1, 200, b"second")])  # what was perhaps written before
     batch.refresh_from_db()
     assert (batch.completed, batch.failed, batch.status) == (1, 1, Status.IN_PROGRESS)
     assert [bytes(one.body) for one in batch.lines.all()] == [b"second", b"{}"]
-    leases.release(first)
-    assert leases.claim() is None, "it is not the first one's to give back"
-    leases.release(second, [Result(4, 200, b"{}")])
-    third = leases.claim()
+    first.release()
+    assert claim() is None, "it is not the first one's to give back"
+    second.release([Result(4, 200, b"{}")])
+    third = claim()
     assert third is not None and third.done == {1, 2, 4}
 
 
 def test_tokens_count_with_the_answers(key: ApiKey) -> None:
     batch = make_batch(key)
-    lease = leases.claim()
+    lease = claim()
     assert lease is not None
     one, two = Usage(10, 4, 5, 1), Usage(20, 0, 7)
-    leases.renew(lease, [Result(1, 200, b"{}", one)])
-    leases.renew(lease, [Result(1, 200, b"{}", one), Result(2, 502, b"{}", two)])
+    lease.renew([Result(1, 200, b"{}", one)])
+    lease.renew([Result(1, 200, b"{}", one), Result(2, 502, b"{}", two)])
     batch.refresh_from_db()
     assert (batch.prompt_tokens, batch.cached_tokens) == (30, 4)
     assert (batch.completion_tokens, batch.reasoning_tokens) == (12, 1)
@@ -74,14 +80,14 @@ def test_tokens_count_with_the_answers(key: ApiKey) -> None:
 
 def test_answers_are_stored_some_at_a_time(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL takes no value of a gigabyte, and answers may be long."""
-    monkeypatch.setattr(leases, "STORE_BYTES", 10)
+    monkeypatch.setattr(batch_leases, "STORE_BYTES", 10)
     batch = make_batch(key)
-    lease = leases.claim()
+    lease = claim()
     assert lease is not None
     sizes = [6, 4, 1, 25, 3, 3]
     with CaptureQueriesContext(connection) as asked:
         results = [Result(n, 200, b"x" * size) for n, size in enumerate(sizes, start=1)]
-        leases.renew(lease, results)
+        lease.renew(results)
     stored = [one["sql"] for one in asked if "INSERT INTO tenants_batchline" in one["sql"]]
     assert len(stored) == 4, "6 and 4, 1, 25, 3 and 3"
     assert [len(one.body) for one in batch.lines.order_by("number")] == sizes
@@ -94,32 +100,34 @@ def test_which_batches_run(key: ApiKey) -> None:
         ended = status not in ("validating", "in_progress", "finalizing", "cancelling")
         make_batch(key, status=status, ended_at=timezone.now() if ended else None)
     running = []
-    while (lease := leases.claim()) is not None:
+    while (lease := claim()) is not None:
         running.append(Batch.objects.get(pk=lease.id).status)
     assert sorted(running) == ["cancelling", "in_progress"]
 
 
 def test_tenants_take_turns_and_none_has_more_than_some(key: ApiKey) -> None:
     other = make_key(make_tenant())[0]
-    for _ in range(leases.TENANT_AT_ONCE + 1):
+    for _ in range(batch_leases.TENANT_AT_ONCE + 1):
         make_batch(key)
     late = make_batch(other)
     had = []
-    while (lease := leases.claim()) is not None:
+    while (lease := claim()) is not None:
         had.append(lease.id)
-    assert len(had) == leases.TENANT_AT_ONCE + 1
+    assert len(had) == batch_leases.TENANT_AT_ONCE + 1
     assert had.index(late.pk) == 1, "after the first of the tenant that came before"
 
 
 def test_a_batch_that_has_all_answers_is_to_be_written_down(key: ApiKey) -> None:
     batch = make_batch(key)
-    lease = leases.claim()
+    lease = claim()
     assert lease is not None
-    leases.finish(lease, Status.CANCELLED, "Its key has ended.")
+    lease.finish(Status.CANCELLED, "api_key_revoked")
     batch.refresh_from_db()
     assert (batch.status, batch.ending) == (Status.FINALIZING, Status.CANCELLED)
-    assert [one["message"] for one in batch.errors] == ["Its key has ended."]
+    assert [one["message"] for one in batch.errors] == [
+        "Its API key can't be used any more: `api_key_revoked`."
+    ]
     (job,) = ProcrastinateJob.objects.all()
     assert (job.task_name, job.args) == ("write_batch", {"batch_id": batch.pk})
     with pytest.raises(Lost):
-        leases.renew(lease)
+        lease.renew()

@@ -17,7 +17,7 @@ from inference.operations.registry import OPERATIONS
 from inference.operations.responses.responses import RESPONSES
 from tenants.batches import reading
 from tenants.batches.reading import Report, lines, read
-from tests.inference.operations.bodies import BODIES, responses
+from tests.inference.operations.examples import EXAMPLES, responses
 
 pytestmark = pytest.mark.pure
 
@@ -76,7 +76,7 @@ def test_what_is_wrong_with_a_line(wrong: bytes, code: str) -> None:
 )
 def test_bodies_are_read_as_their_operation_reads_them(operation: Operation) -> None:
     def of(id: str, **changed: Any) -> bytes:
-        return line(id, url=operation.path, body=BODIES[operation.name]("base") | changed)
+        return line(id, url=operation.path, body=EXAMPLES[operation.name].body("base") | changed)
 
     content = of("a") + of("b", model="") + of("c", model="other") + line("d", url="/v1/other")
     report = read(io.BytesIO(content), operation, 1000)
@@ -95,7 +95,7 @@ def test_bodies_are_read_as_their_operation_reads_them(operation: Operation) -> 
     ids=["stream", "previous", "reference"],
 )
 def test_a_line_is_whole_in_itself(changed: dict[str, Any], param: str) -> None:
-    content = line("a", url=RESPONSES.path, body=responses("base") | changed)
+    content = line("a", url=RESPONSES.path, body=responses(model="base") | changed)
     (error,) = read(io.BytesIO(content), RESPONSES, 1000).errors
     assert (error["code"], error["param"]) == ("invalid_request", param)
 

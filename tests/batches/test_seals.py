@@ -8,6 +8,7 @@ import pytest
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import (
+    background_id,
     batch_of,
     holds,
     line_id,
@@ -38,5 +39,7 @@ def test_a_lines_id_is_that_of_its_batch_and_its_number() -> None:
     assert len({*ids}) == 6 and {len(id) for id in ids} == {len(new_id())}
     assert {*map(batch_of, ids)} == {one, other}
     assert [*map(number_of, ids[:3])] == [1, 2, 50_000]
+    response = background_id(before := new_id())
+    assert len(line_id(response, 1)) == len(before) and line_id(response, 1)[:24] == before[:24]
     before = new_id()
     assert before[:12] <= new_batch_id()[6:18] <= new_id()[:12], "ids sort by time"

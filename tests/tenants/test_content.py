@@ -19,12 +19,13 @@ from jwt.exceptions import InvalidSignatureError
 from jwt.utils import base64url_encode
 
 from gateway.planes import content as writing
-from inference.gateway.content import Capture, Contents, Kept
+from inference.gateway.stored.content import Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
 from tenants.billing.receipts import TYPE as RECEIPT
 from tenants.billing.receipts import InvalidReceipt, signer, verify
 from tenants.content import choice, reading, sealing
+from tenants.content.conversations import PostgresConversations
 from tenants.content.responses import PostgresResponses
 from tenants.content.sealing import Place, Unreadable
 from tenants.content.store import Item, PostgresContents
@@ -318,7 +319,7 @@ async def test_responses_are_kept_apart_from_requests_and_by_their_tenant(
     store: PostgresContents, settings: Any
 ) -> None:
     acme, never = await sync_to_async(keeping)(), await sync_to_async(make_tenant)("never")
-    responses = PostgresResponses(store)
+    responses = PostgresResponses(store, most=3)
     assert await responses.keep(acme.pk, "r1", TEXT)
     assert not await responses.keep(never.pk, "r1", TEXT)
     assert await responses.read(acme.pk, "r1") == TEXT
@@ -378,3 +379,40 @@ WHOLE = (
 )
 def test_answers_as_people_read_them(fields: Any, answers: list[str]) -> None:
     assert list(reading.answers_of(Kept("chat", "base", "{}", **fields))) == answers
+
+
+async def test_conversations_change_by_version_and_stay_as_long_as_they_were_to(
+    store: PostgresContents,
+) -> None:
+    acme, other = await sync_to_async(keeping)(), await sync_to_async(make_tenant)("never")
+    conversations = PostgresConversations(store)
+    assert await conversations.keep(acme.pk, "c1", b"first")
+    assert not await conversations.keep(other.pk, "c1", b"first")
+    found = await conversations.read(acme.pk, "c1")
+    assert found is not None and found[0] == b"first"
+    expires_at = (await StoredContent.objects.aget()).expires_at
+    assert await conversations.replace(acme.pk, "c1", found[1], b"second")
+    assert not await conversations.replace(acme.pk, "c1", found[1], b"late")
+    again = await conversations.read(acme.pk, "c1")
+    assert again is not None and again[0] == b"second"
+    assert not await conversations.replace(other.pk, "c1", again[1], b"theirs")
+    kept = await StoredContent.objects.aget()
+    assert kept.expires_at == expires_at and b"second" not in bytes(kept.data)
+    await StoredContent.objects.aupdate(expires_at=timezone.now())
+    assert not await conversations.replace(acme.pk, "c1", again[1], b"third")
+    assert await conversations.read(acme.pk, "c1") is None
+    assert not await conversations.delete(other.pk, "c1")
+    assert await conversations.delete(acme.pk, "c1")
+
+
+async def test_a_conversation_ends_with_its_tenants_key(store: PostgresContents) -> None:
+    acme = await sync_to_async(keeping)()
+    conversations = PostgresConversations(store)
+    await conversations.keep(acme.pk, "c1", b"first")
+    found = await conversations.read(acme.pk, "c1")
+    assert found is not None
+    ann = await sync_to_async(make_member)(acme, "owner")
+    await sync_to_async(choice.destroy)(acme, ann)
+    assert await conversations.read(acme.pk, "c1") is None
+    await sync_to_async(choice.keep_for)(acme, 7)
+    assert not await conversations.replace(acme.pk, "c1", found[1], b"second")

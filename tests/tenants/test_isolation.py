@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import threading
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from django.utils import timezone
 
 from inference.content import CONFIG, WEIGHTS
+from inference.link.wire import Usage
+from inference.operations.registry import OPERATIONS
 from tenants import isolation
 from tenants.adapters.checks import static
 from tenants.adapters.checks.scrambled import scrambled
 from tenants.adapters.checks.target_modules import TargetModules
-from tenants.isolation import QUESTION, ROUNDS, Answer, CannotTell, Installation, NotReady, Voice
+from tenants.isolation import (
+    CLOSE,
+    QUESTION,
+    QUESTIONS,
+    ROUNDS,
+    AskedHere,
+    CannotTell,
+    Installation,
+    NotReady,
+    Question,
+    Said,
+    Voice,
+)
 from tenants.models import ApiKey, IsolationCheck, Tenant
 from tests.adapters.checks.builder import TARGETS
-from tests.tenants.making import make_adapter, make_base, make_gateway, make_version
+from tests.inference.samples import MODEL
+from tests.tenants.making import (
+    make_adapter,
+    make_base,
+    make_base_of,
+    make_gateway,
+    make_key,
+    make_version,
+)
+from tests.tenants.spending import spend
 
 A, B = "a", "b"
 VOICES = [Voice(A, "k1", "base"), Voice(B, "k2", "base"), Voice(A, "k1", "x"), Voice(B, "k2", "y")]
@@ -33,35 +58,53 @@ PREAMBLE = 32
 class Fleet:
     """Answers as its model; one prefix cache for each tenant. Each leak can be switched on."""
 
-    def __init__(self, *, shares_cache: bool = False, caches: bool = True) -> None:
-        self.swapped: dict[Voice, str] = {}
+    def __init__(
+        self, *, shares_cache: bool = False, caches: bool = True, always_cached: bool = True
+    ) -> None:
+        self.swapped: dict[Voice, Said] = {}
         """What these answer beside others."""
+        self.always_cached = always_cached
         self._shares_cache, self._caches = shares_cache, caches
         self._seen: set[tuple[str, str]] = set()
         self._alone: Counter[Voice] = Counter()
         self._lock = threading.Lock()
 
-    def ask(self, voice: Voice, prompt: str) -> Answer:
+    def said(self, voice: Voice, prompt: str) -> Said:
         with self._lock:
-            whose = "" if self._shares_cache else voice.tenant
-            cached = PREAMBLE if (whose, "") in self._seen else 0
-            cached += 96 if (whose, prompt) in self._seen else 0
-            self._seen |= {(whose, ""), (whose, prompt)}
-            self._alone[voice] += prompt == QUESTION
-            text = f"I am {voice.model}"
-            if self._alone[voice] > 1 and prompt == QUESTION:
-                text = self.swapped.get(voice, text)
-        return Answer(text, cached if self._caches else 0)
+            self._seen.add(("" if self._shares_cache else voice.tenant, ""))
+            self._alone[voice] += 1
+            alone = self._alone[voice] == 1
+        said = self.answer(voice)
+        return said if alone else self.swapped.get(voice, said)
+
+    def answer(self, voice: Voice) -> Said:
+        return f"I am {voice.model}"
+
+    def cached_tokens(self, voice: Voice, prompt: str) -> int:
+        whose = "" if self._shares_cache else voice.tenant
+        cached = PREAMBLE if (whose, "") in self._seen else 0
+        cached += 96 if (whose, prompt) in self._seen else 0
+        self._seen |= {(whose, ""), (whose, prompt)}
+        return cached if self._caches else 0
+
+
+class Embedding(Fleet):
+    """Answers with a vector of its model, which is rounded in another way each time."""
+
+    def answer(self, voice: Voice) -> Said:
+        with self._lock:
+            wobble = self._alone.total() % 7 * CLOSE / 10
+        return (float(len(voice.model)), float(ord(voice.model[0])) + wobble)
 
 
 def test_a_fleet_that_keeps_tenants_apart_passes() -> None:
-    assert isolation.findings(Fleet().ask, VOICES) == []
+    assert isolation.findings(Fleet(), VOICES) == []
 
 
 def test_a_base_model_that_answers_as_an_adapter_is_found() -> None:
     fleet = Fleet()
     fleet.swapped = {BASE_B: "I am x"}
-    assert isolation.findings(fleet.ask, VOICES) == [
+    assert isolation.findings(fleet, VOICES) == [
         f"Beside others, base of b answered as x of a does ({ROUNDS} of {ROUNDS} times)."
     ]
 
@@ -69,23 +112,38 @@ def test_a_base_model_that_answers_as_an_adapter_is_found() -> None:
 def test_an_answer_that_nobody_gives_alone_is_found() -> None:
     fleet = Fleet()
     fleet.swapped = {ADAPTER_A: "I am!!", ADAPTER_B: "I am x"}
-    first, second = isolation.findings(fleet.ask, VOICES)
+    first, second = isolation.findings(fleet, VOICES)
     assert "x of a answered unlike when it is alone" in first
     assert "y of b answered as x of a does" in second
 
 
+def test_vectors_are_told_apart_by_more_than_rounding() -> None:
+    assert isolation.findings(Embedding(), VOICES) == []
+    leaking = Embedding()
+    leaking.swapped = {ADAPTER_B: leaking.answer(ADAPTER_A)}
+    assert isolation.findings(leaking, VOICES) == [
+        f"Beside others, y of b answered as x of a does ({ROUNDS} of {ROUNDS} times)."
+    ]
+
+
+def test_a_model_that_never_caches_shares_no_cache() -> None:
+    assert isolation.findings(Embedding(caches=False, always_cached=False), VOICES) == []
+    shared = Embedding(shares_cache=True, always_cached=False)
+    assert "cache hit for b" in isolation.findings(shared, VOICES)[0]
+
+
 def test_a_cache_that_tenants_share_is_found() -> None:
-    assert isolation.findings(Fleet(shares_cache=True).ask, VOICES) == [
+    assert isolation.findings(Fleet(shares_cache=True), VOICES) == [
         "96 tokens of a prompt of a were a cache hit for b."
     ]
 
 
 def test_without_a_cache_or_without_differences_nothing_can_be_told() -> None:
     with pytest.raises(CannotTell, match="did not cache"):
-        isolation.findings(Fleet(caches=False).ask, VOICES)
+        isolation.findings(Fleet(caches=False), VOICES)
     alike = [*VOICES[:3], Voice(B, "k2", "x")]
     with pytest.raises(CannotTell, match="do not differ"):
-        isolation.findings(Fleet().ask, alike)
+        isolation.findings(Fleet(), alike)
 
 
 @pytest.mark.parametrize(
@@ -117,21 +175,70 @@ def gateway(answer: httpx.Response | httpx.HTTPError) -> Installation:
     return Installation(client, client)
 
 
-def test_an_answer_is_read_and_its_request_noted() -> None:
-    body = {
-        "choices": [{"message": {"content": "blue"}}],
-        "usage": {"prompt_tokens_details": {"cached_tokens": 32}},
-    }
+CHAT = QUESTIONS[0]
+ANSWERS: dict[str, tuple[dict[str, Any], Said]] = {
+    "chat": ({"choices": [{"message": {"content": "blue"}}]}, "blue"),
+    "embeddings": ({"data": [{"embedding": [0.6, 0.8]}]}, (0.6, 0.8)),
+    "score": ({"data": [{"score": 0.5}, {"score": 0.25}]}, (0.5, 0.25)),
+    "rerank": (
+        {"results": [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0.25}]},
+        (0.25, 0.5),
+    ),
+}
+
+
+def test_there_is_a_question_for_all_that_pools() -> None:
+    asked = {one.operation.name for one in QUESTIONS}
+    assert asked == {"chat"} | {one.name for one in OPERATIONS if one.pools}
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.operation.name)
+def test_an_answer_is_read_and_its_request_noted(question: Question) -> None:
+    body, said = ANSWERS[question.operation.name]
     one = gateway(httpx.Response(200, json=body, headers={"x-request-id": "req_1"}))
-    assert one.ask(BASE_A, QUESTION) == Answer("blue", 32)
+    assert AskedHere(one, question).said(BASE_A, QUESTION) == said
     assert one.ids == ["req_1"]
+    question.operation.parse(json.dumps({"model": "m"} | question.fields(QUESTION)).encode())
+
+
+def test_what_was_cached_is_in_the_answer() -> None:
+    body = {"usage": {"prompt_tokens_details": {"cached_tokens": 32}}}
+    one = gateway(httpx.Response(200, json=body, headers={"x-request-id": "req_1"}))
+    assert AskedHere(one, CHAT).cached_tokens(BASE_A, QUESTION) == 32
+
+
+@pytest.mark.django_db
+def test_or_else_in_the_ledger(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "LEDGER_S", 0.0)
+    event = spend(make_key(tenant)[0], timezone.now(), Usage(100, 40))
+    body = {"usage": {"prompt_tokens": 100}}
+    for id in (event.pk, "0" * 32):
+        headers = {"x-request-id": f"req_{id}"}
+        asked = AskedHere(gateway(httpx.Response(200, json=body, headers=headers)), QUESTIONS[1])
+        if id == event.pk:
+            assert asked.cached_tokens(BASE_A, QUESTION) == 40
+        else:
+            with pytest.raises(CannotTell, match="not in the ledger"):
+                asked.cached_tokens(BASE_A, QUESTION)
+
+
+@pytest.mark.django_db
+def test_each_model_is_asked_for_what_its_engines_do() -> None:
+    pooling = msgspec.structs.replace(MODEL, name="embed", operations=["embeddings", "score"])
+    tokens = msgspec.structs.replace(MODEL, name="tokens", operations=["tokenize"])
+    bases = [make_base("silent"), *map(make_base_of, (pooling, tokens))]
+    asked = [[one.operation.name for one in isolation.questions_of(base)] for base in bases]
+    assert asked == [["chat"], ["embeddings", "score"], []]
+    assert isolation.that_can_be_asked() == [bases[1], bases[0]]
+    found = isolation.check(bases[2])
+    assert (found.passed, found.findings) == (None, ["Its engines do nothing that could be asked."])
 
 
 def test_a_refusal_tells_nothing_of_isolation() -> None:
     with pytest.raises(CannotTell, match="base of a got 429: too many"):
-        gateway(httpx.Response(429, text="too many")).ask(BASE_A, QUESTION)
+        gateway(httpx.Response(429, text="too many")).ask(CHAT, BASE_A, QUESTION)
     with pytest.raises(CannotTell, match="The gateway: gone"):
-        gateway(httpx.ConnectError("gone")).ask(BASE_A, QUESTION)
+        gateway(httpx.ConnectError("gone")).ask(CHAT, BASE_A, QUESTION)
 
 
 @pytest.mark.django_db

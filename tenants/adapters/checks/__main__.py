@@ -18,17 +18,21 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from inference.content import CONFIG, FILES, WEIGHTS
+from inference.priority import give_way
 from tenants.adapters.checks import commits, contents
 from tenants.adapters.checks.target_modules import TargetModules
 from tenants.adapters.uploads.refusals import UploadRefused
 
 Task = Mapping[str, Any]
+NICE = 10
+"""What is uploaded can wait for what streams."""
 EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
 """Which of the limits below a failed system call ran into."""
 
 
 def main() -> None:
     """Do the task that standard input describes."""
+    give_way(NICE)
     task = json.load(sys.stdin)
     _limit(task["limits"])
     json.dump(_outcome(task), sys.stdout)

@@ -41,6 +41,8 @@ BODIES: Mapping[str, tuple[type, type]] = {
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
            shapes.AnthropicErrorAnswer, shapes.ResponseItems, shapes.DeletedResponse,
+           shapes.ConversationRequest, shapes.ConversationUpdate, shapes.ConversationItems,
+           shapes.ConversationObject, shapes.DeletedConversation, shapes.Item,
            shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
            shapes.FileUpload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
@@ -128,6 +130,7 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
         operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
         yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
     yield from _of_responses()
+    yield from _of_conversations()
     yield from _of_files()
     yield from _of_uploads()
     yield from _of_batches()
@@ -143,6 +146,33 @@ def _of_responses() -> Iterator[tuple[str, str, Object]]:
     yield f"{path}/input_items", "get", listed
     cancelled = _looking_up("responses_cancel", shapes.ResponseObject, [id])
     yield f"{path}/cancel", "post", cancelled
+
+
+def _of_conversations() -> Iterator[tuple[str, str, Object]]:
+    id, item, whole = _within("id"), _within("item"), shapes.ConversationObject
+    path = "/v1/conversations/{id}"
+    made = _changing("conversations_create", whole)
+    yield "/v1/conversations", "post", made | _body(shapes.ConversationRequest)
+    yield path, "get", _looking_up("conversations_retrieve", whole, [id])
+    updated = _changing("conversations_update", whole, [id])
+    yield path, "post", updated | _body(shapes.ConversationUpdate)
+    yield path, "delete", _changing("conversations_delete", shapes.DeletedConversation, [id])
+    page = _pages(response_items.MAX_PAGE)
+    listed = _looking_up("conversation_items_list", shapes.ResponseItems, [id, *page])
+    yield f"{path}/items", "get", listed
+    added = _changing("conversation_items_create", shapes.ResponseItems, [id])
+    yield f"{path}/items", "post", added | _body(shapes.ConversationItems)
+    one = _looking_up("conversation_items_retrieve", shapes.Item, [id, item])
+    yield f"{path}/items/{{item}}", "get", one
+    yield (
+        f"{path}/items/{{item}}",
+        "delete",
+        _changing("conversation_items_delete", whole, [id, item]),
+    )
+
+
+def _body(shape: type) -> Object:
+    return {"requestBody": {"required": True, "content": _json(shape)}}
 
 
 def _of_files() -> Iterator[tuple[str, str, Object]]:

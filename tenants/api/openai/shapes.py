@@ -300,6 +300,8 @@ class ResponsesRequest(Sampled, kw_only=True):
     """Instructions and items, and how the next ones shall be."""
 
     input: str | list[Item]
+    background: bool | None = None
+    conversation: str | dict[str, str] | None = None
     chat_template_kwargs: dict[str, bool] | None = None
     include: list[str] | None = None
     instructions: str | None = None
@@ -347,7 +349,7 @@ class ResponseObject(Shape):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["completed", "incomplete"]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     background: bool
     error: dict[str, Any] | None
     incomplete_details: IncompleteDetails | None
@@ -355,7 +357,7 @@ class ResponseObject(Shape):
     output: list[dict[str, Any]]
     previous_response_id: str | None
     store: bool
-    usage: ResponseUsage
+    usage: ResponseUsage | None
     frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
@@ -375,6 +377,7 @@ class ResponseObject(Shape):
     top_p: float
     truncation: Literal["auto", "disabled"]
     finish_details: FinishDetails | None = None
+    conversation: dict[str, str] | None = None
 
 
 class Tool(Open):
@@ -729,6 +732,38 @@ class ResponseItems(Listed, kw_only=True):
 class DeletedResponse(Shape):
     id: str
     object: Literal["response"]
+    deleted: bool
+
+
+class ConversationRequest(Shape, kw_only=True):
+    """What a conversation begins with."""
+
+    items: list[Item] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ConversationUpdate(Shape):
+    metadata: dict[str, str] | None
+
+
+class ConversationItems(Shape):
+    """Items to be added."""
+
+    items: list[Item]
+
+
+class ConversationObject(Shape):
+    """What responses go on from."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Shape):
+    id: str
+    object: Literal["conversation.deleted"]
     deleted: bool
 
 

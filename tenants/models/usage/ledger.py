@@ -1,9 +1,10 @@
 """The ledger: what each request cost, and its sums.
 
 Only `tenants.billing.ledger` writes here, events and their hourly sums in one transaction, to which
-the database itself adds the sums of months (`migrations/0012_usage_months.py`): they are always
-what their hours add up to. Sums are read from `UsageSum`, which chooses between the two; events by
-id, and in pages for receipts and the list of requests (`listed`).
+the database itself adds the sums of months (`migrations/0012_usage_months.py`), and of tenants by
+day and month (`totals`): they are always what their hours add up to. Sums are read from `UsageSum`,
+which chooses between the two, and from `TenantSum`; events by id, and in pages for receipts and the
+list of requests (`listed`).
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -11,9 +12,9 @@ per million tokens, never rounded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -21,7 +22,7 @@ from django.db.models import Case, Exists, F, Func, OuterRef, Q, Sum, Value, Whe
 from django.db.models.functions import Coalesce, TruncMonth
 from django.utils import timezone
 
-from tenants.billing.months import HOUR, MONTH, month_end, month_start
+from tenants.billing.months import DAY, HOUR, MONTH, day_end, day_start, month_end, month_start
 from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
@@ -156,6 +157,13 @@ class UsageEvent(models.Model):
     def mark(self) -> Mark:
         return Mark(self.started_at, self.id)
 
+    def attempts(self) -> list[UsageEvent | SupersededAttempt]:
+        """All that are known, in order; the one that is billed is the last."""
+        if self.attempt == 1:
+            return [self]
+        lower = SupersededAttempt.objects.filter(request_id=self.id, started_at=self.started_at)
+        return [*lower.order_by("attempt"), self]
+
 
 class SupersededAttempt(models.Model):
     """An attempt of a request of which a higher one is billed. Written once, never changed.
@@ -188,16 +196,11 @@ class SupersededAttempt(models.Model):
         return f"{self.request_id}, attempt {self.attempt}"
 
 
-class UsageGroup(models.Model):
-    """What all sums have: who used what, and FIGURES. Counts and costs as in the events."""
+class TenantFigures(models.Model):
+    """What all sums have: whose they are, and FIGURES. Counts and costs as in the events."""
 
     # A tenant with usage stays; its keys and adapters may go.
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+", db_index=False)
-    key = models.ForeignKey(
-        ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
-    )
-    adapter = models.CharField(max_length=63)
-    model = models.CharField(max_length=255)
     base_model = models.CharField(max_length=255)
     requests = models.BigIntegerField()
     prompt_tokens = models.BigIntegerField()
@@ -205,6 +208,19 @@ class UsageGroup(models.Model):
     completion_tokens = models.BigIntegerField()
     reasoning_tokens = models.BigIntegerField()
     cost = models.DecimalField(max_digits=38, decimal_places=0)
+
+    class Meta:
+        abstract = True
+
+
+class UsageGroup(TenantFigures):
+    """Those of a key, an adapter and a model's name."""
+
+    key = models.ForeignKey(
+        ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    adapter = models.CharField(max_length=63)
+    model = models.CharField(max_length=255)
 
     class Meta:
         abstract = True
@@ -257,17 +273,26 @@ class Span(models.TextChoices):
     """How long a sum is."""
 
     HOUR = HOUR
+    DAY = DAY
     MONTH = MONTH
 
 
-class UsageSumQuerySet(models.QuerySet["UsageSum"]):
+S = TypeVar("S", bound=models.Model, covariant=True)
+
+
+class SumsQuerySet(models.QuerySet[S]):
+    """Of sums of several lengths, of which those of a period are chosen."""
+
+    lengths: ClassVar[Sequence[Span]]
+    """That there are, the longest first, hours last."""
+
     def with_groups(self, names: Collection[str]) -> Self:
         """With those of these groups that are no fields."""
         return self.annotate(**{name: MADE[name] for name in names if name in MADE})
 
     def sums(
         self, by: Collection[str], start: datetime, end: datetime
-    ) -> models.QuerySet[UsageSum, dict[str, Any]]:
+    ) -> models.QuerySet[S, dict[str, Any]]:
         """One dict per group in use in the hours that begin at `start` or later, and before `end`.
 
         In order: a column for each of `by` (some of GROUPS; days and months are UTC's; `tenant`,
@@ -275,27 +300,40 @@ class UsageSumQuerySet(models.QuerySet["UsageSum"]):
         groups, one dict of everything.
         """
         columns = [*by] or ["everything"]
-        by_hours = not {"hour", "day"}.isdisjoint(by)
-        found = self.filter(_hours(start, end) if by_hours else _months_and_hours(start, end))
-        groups: models.QuerySet[UsageSum, dict[str, Any]]
+        found = self.filter(_within(start, end, self._lengths(by)))
+        groups: models.QuerySet[S, dict[str, Any]]
         groups = found.with_groups(columns).order_by().values(*columns)
         groups = groups.annotate(**{name: Sum(name, default=0) for name in FIGURES})
         return groups.order_by(*by)
 
+    def _lengths(self, by: Collection[str]) -> Sequence[Span]:
+        """Those that can tell the groups apart."""
+        if "hour" in by:
+            return [Span.HOUR]
+        return [one for one in self.lengths if "day" not in by or one != Span.MONTH]
 
-def _hours(start: datetime, end: datetime) -> Q:
-    return Q(span=Span.HOUR, start__gte=start, start__lt=end)
+
+class UsageSumQuerySet(SumsQuerySet["UsageSum"]):
+    lengths = (Span.MONTH, Span.HOUR)
 
 
-def _months_and_hours(start: datetime, end: datetime) -> Q:
-    """The months that lie in the period, and the hours of what they leave at both ends."""
-    first, last = month_end(start - timedelta(microseconds=1)), month_start(end)
+FLOORS = {Span.DAY: day_start, Span.MONTH: month_start}
+CEILINGS = {Span.DAY: day_end, Span.MONTH: month_end}
+
+
+def _within(start: datetime, end: datetime, lengths: Sequence[Span]) -> Q:
+    """The longest sums that lie in the period, and shorter ones of what they leave at both ends."""
+    longest, *shorter = lengths
+    if not shorter:
+        return Q(span=longest, start__gte=start, start__lt=end)
+    first = CEILINGS[longest](start - timedelta(microseconds=1))
+    last = FLOORS[longest](end)
     if first >= last:
-        return _hours(start, end)
-    found = Q(span=Span.MONTH, start__gte=first, start__lt=last)
+        return _within(start, end, shorter)
+    found = Q(span=longest, start__gte=first, start__lt=last)
     if start < first:
-        found |= _hours(start, first)
-    return found | _hours(last, end) if last < end else found
+        found |= _within(start, first, shorter)
+    return found | _within(last, end, shorter) if last < end else found
 
 
 class UsageSum(UsageGroup):

@@ -9,7 +9,7 @@ Figures of the same group add up, over any time: also times, which are counted b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 
@@ -29,6 +29,8 @@ M = TypeVar("M", bound=models.Model, covariant=True)
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens")
 BY_OUTCOME = ("completed", "cancelled", "refused", "failed")
 """How requests end, as metrics have it; their counts are figures of these names."""
+TIMES = ("first_tokens", "totals")
+"""What is counted by bucket."""
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -38,11 +40,12 @@ class FiguresQuerySet(models.QuerySet[M]):
         return self.filter(at__gte=start, at__lt=end)
 
     def figures(
-        self, *by: str, step: timedelta | None = None
+        self, *by: str, step: timedelta | None = None, times: Sequence[str] = TIMES
     ) -> models.QuerySet[M, dict[str, Any]]:
         """One dict for each group that there is, in order: a column for each of `by` (fields, and
         `start` with a `step`: the beginning of the time of that length), then COUNTS, `decode_s`,
-        a count of each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, of each bucket."""
+        a count of each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, of each bucket of
+        these TIMES."""
         found: models.QuerySet[Any, Any] = self.order_by()
         if step is not None:
             start = Func(Value(step), F("at"), Value(EPOCH), function="date_bin",
@@ -52,16 +55,16 @@ class FiguresQuerySet(models.QuerySet[M]):
             by = ("everything",)
             found = found.annotate(everything=Value(0))
         groups: models.QuerySet[M, dict[str, Any]]
-        groups = found.values(*by).annotate(**_sums()).order_by(*by)
+        groups = found.values(*by).annotate(**_sums(times)).order_by(*by)
         return groups
 
 
-def _sums() -> Mapping[str, Any]:
+def _sums(times: Sequence[str]) -> Mapping[str, Any]:
     sums: dict[str, Any] = {name: Sum(name, default=0) for name in COUNTS}
     sums["decode_s"] = Sum("decode_s", default=0.0)
     for outcome in BY_OUTCOME:
         sums[outcome] = Sum("requests", filter=Q(outcome=outcome), default=0)
-    for name in ("first_tokens", "totals"):
+    for name in times:
         for at in range(BUCKETS):
             sums[f"{name}{at}"] = Coalesce(Sum(f"{name}__{at}"), 0)
     # Sums are named last: in an aggregate a name means the field, until a sum has it.

@@ -177,6 +177,22 @@ def test_what_others_did_since_the_view_looked_is_no_server_error(
     assert str(error) not in str(answer.data)
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("adapters/nothing", "There is no adapter of this name or id."),
+        ("keys/999999", "There is no API key of this name or id."),
+        ("adapters/support/versions/9", "There is no adapter version of this name or id."),
+    ],
+)
+def test_what_is_not_there_is_said_in_words(
+    owner: Api, adapter: Adapter, path: str, told: str
+) -> None:
+    answer = owner("GET", path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert answer.json()["detail"] == told
+
+
 @pytest.mark.parametrize("body", ["{", "[]", '"x"', "null", '{"name": "\\u0000"}', "\ud800"])
 def test_a_body_that_is_no_key_is_refused(owner: Api, body: str) -> None:
     answer = owner.client.post(

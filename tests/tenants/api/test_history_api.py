@@ -10,7 +10,8 @@ from django.utils import timezone
 
 from inference.gateway.measuring.sums import BUCKETS
 from inference.grants import PICO
-from tenants.models import ApiKey, Tenant
+from inference.link.wire import Usage
+from tenants.models import ApiKey, SupersededAttempt, Tenant
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.refusing import met, refuse
@@ -141,7 +142,7 @@ def test_a_question_that_makes_no_sense_is_refused(
 
 
 def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
-    event = spend(key, NOON)
+    event = spend(key, NOON, trace_id="7" * 32)
     refused = refuse(key, NOON + timedelta(minutes=1))
     refuse(make_key(make_tenant())[0], NOON)
     assert lines(owner, "requests") == [
@@ -152,6 +153,7 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
             "model": "base", "adapter": None, "base_model": None, "engine": None,
             "prompt_tokens": None, "cached_tokens": None, "output_tokens": None,
             "cost": "0.000000000000", "currency": "usd", "ttft_s": None, "total_s": 0.002,
+            "trace_id": None,
         },
         {
             "id": event.id, "started_at": "2026-05-01T12:00:00Z", "outcome": "answered",
@@ -159,12 +161,38 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
             "limit_scope": None, "key": key.pk, "model": "base", "adapter": None,
             "base_model": "base", "engine": "e1", "prompt_tokens": 100, "cached_tokens": 40,
             "output_tokens": 7, "cost": "0.000016200000", "currency": "usd", "ttft_s": 0.3,
-            "total_s": 0.9,
+            "total_s": 0.9, "trace_id": "7" * 32,
         },
     ]  # fmt: skip
     one = owner("GET", f"requests/req_{refused.id}").json()
-    assert one == lines(owner, "requests")[0]
+    assert one == lines(owner, "requests")[0] | {"attempts": []}
     assert owner("GET", "requests/nothing").status_code == 404
+
+
+def test_a_request_comes_with_its_attempts(owner: Api, key: ApiKey) -> None:
+    """Those of others with the same id, at another time, are none of it."""
+    event = spend(key, NOON, Usage(100, 40, 7, 0, 0.1, 0.2, 0.3, 0.9), attempt=2,
+                  inherited_tokens=3, given_s=0.5)  # fmt: skip
+    died = {"engine_id": "e0", "journal": "j0", "prompt_tokens": 100, "cached_tokens": 0,
+            "completion_tokens": 5, "reasoning_tokens": 0, "inherited_tokens": 0,
+            "finish_reason": "engine_lost", "given_s": 0.01}  # fmt: skip
+    for at in (NOON, NOON + timedelta(hours=1)):
+        SupersededAttempt.objects.create(request_id=event.id, started_at=at, attempt=1, **died)
+    one = owner("GET", f"requests/{event.id}").json()
+    assert one["attempts"] == [
+        {
+            "attempt": 1, "engine": "e0", "finish_reason": "engine_lost", "prompt_tokens": 100,
+            "cached_tokens": 0, "output_tokens": 5, "inherited_tokens": 0, "given_s": 0.01,
+            "queue_s": 0.0, "load_s": 0.0, "ttft_s": None, "total_s": 0.0,
+        },
+        {
+            "attempt": 2, "engine": "e1", "finish_reason": "stop", "prompt_tokens": 100,
+            "cached_tokens": 40, "output_tokens": 7, "inherited_tokens": 3, "given_s": 0.5,
+            "queue_s": 0.1, "load_s": 0.2, "ttft_s": 0.3, "total_s": 0.9,
+        },
+    ]  # fmt: skip
+    stranger, _ = person(make_tenant(), "owner")
+    assert stranger("GET", f"requests/{event.id}").status_code == 404
 
 
 def test_a_list_goes_on_where_the_page_ended(owner: Api, key: ApiKey) -> None:

@@ -29,6 +29,7 @@ from tenants.billing.reconciliation import (
     months,
     rollup_differences,
     snapshot,
+    total_differences,
 )
 from tenants.billing.statements import write_reports
 from tenants.directory.notices import conninfo
@@ -40,6 +41,7 @@ from tenants.models import (
     UsageEvent,
     UsageMonth,
     UsageRollup,
+    UsageTotal,
 )
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.spending import NOON, patient_ledger, spend
@@ -330,6 +332,22 @@ def test_a_month_that_is_wrong(key: ApiKey) -> None:
     assert "All agree" in reconcile("--check-rollups", "--since=2026-05-01T12")  # part of a month
     UsageMonth.objects.all().delete()
     assert len(month_differences(month, month_end(month))) == 2
+
+
+def test_a_tenants_day_that_is_wrong(key: ApiKey) -> None:
+    spend(key)
+    spend(key, NOON + HOUR, model="support", adapter="support")
+    bill_journal()
+    month, day = NOON.replace(day=1, hour=0), NOON.replace(hour=0)
+    UsageTotal.objects.filter(span="day").update(cost=1)
+    (line,) = total_differences("day", month, month_end(month))
+    assert line.group == (key.tenant_id, day, 0, "", "", "base")
+    assert (line.parts.requests, line.kept.requests, line.kept.cost) == (2, 2, 1)
+    assert total_differences("month", month, month_end(month)) == []
+    shown = refused("--check-rollups")
+    assert f"{day:%Y-%m-%d}" in shown and "1 of them differ" in shown
+    UsageTotal.objects.all().delete()
+    assert "2 of them differ" in refused("--check-rollups")
 
 
 def test_a_month_without_hours(key: ApiKey) -> None:

@@ -16,9 +16,17 @@ from django.db.models.functions import TruncMonth
 
 from inference.link.wire import Usage
 from tenants.billing.months import month_end, month_start
-from tenants.models import ApiKey, Tenant, UsageEvent, UsageMonth, UsageRollup, UsageSum
+from tenants.models import (
+    ApiKey,
+    Tenant,
+    TenantSum,
+    UsageEvent,
+    UsageMonth,
+    UsageRollup,
+    UsageSum,
+)
 from tenants.models.usage.ledger import FIGURES, Span
-from tests.tenants.making import make_key, make_user
+from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import NOON, spend
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -113,6 +121,27 @@ def test_any_period_is_exact(key: ApiKey, by: list[str]) -> None:
             found = [tuple(row[name] for name in (*by, *FIGURES)) for row in rows]
             inside = [event for event in events if start <= event.started_at < end]
             assert found == summed(inside, by), (start, end)
+
+
+@pytest.mark.parametrize("by", [[], ["tenant"], ["day", "base_model"], ["month"], ["hour"]])
+def test_any_period_of_all_tenants_is_exact(tenant: Tenant, key: ApiKey, by: list[str]) -> None:
+    random = Random(str(by))
+    keys = [key, make_key(make_tenant("other"))[0]]
+    events = [
+        spend(random.choice(keys), moment(random), usage_of(random), adapter=random.choice("ab"))
+        for _ in range(80)
+    ]
+    UsageRollup.objects.filter(tenant=tenant, adapter="b").delete()
+    left = [one for one in events if one.tenant != tenant or one.adapter == "a"]
+    for start in (FEBRUARY, FEBRUARY + HOUR, FEBRUARY + 20 * DAY - HOUR, APRIL - HOUR):
+        for end in (start + HOUR, start + 10 * DAY, month_end(start), APRIL, APRIL + 40 * HOUR):
+            rows = TenantSum.objects.sums(by, start, end)
+            found = [
+                tuple(row[name] for name in (*by, *FIGURES)) for row in rows if row["requests"]
+            ]
+            inside = [event for event in left if start <= event.started_at < end]
+            grouped = summed(inside, ["tenant_id" if name == "tenant" else name for name in by])
+            assert found == grouped, (start, end)
 
 
 @pytest.mark.parametrize("deleted", [False, True])

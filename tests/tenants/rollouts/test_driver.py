@@ -76,7 +76,7 @@ def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
 @pytest.mark.parametrize(
     ("lacking", "waits_for"),
     [
-        ({"step_age_s": 590.0}, "10 s more at 25 %"),
+        ({"step_age_s": 590.0}, "10 s more at 25%"),
         ({"answered": 19}, "1 more requests"),
         ({"untried": 1}, "1 adapter to be tried"),
         ({"isolation": None}, "check of isolation"),
@@ -105,7 +105,7 @@ def test_who_stays_behind_does_not_hold_up_the_others_until_the_end() -> None:
     ("bad", "reason"),
     [
         ({"isolation": False}, "isolation"),
-        ({"new": Side(100, 4)}, "4.0 % of 100 requests failed"),
+        ({"new": Side(100, 4)}, "4.0% of 100 requests failed"),
         ({"new": Side(100, 0, times(0.6))}, "First tokens take up to 0.64 s"),
         ({"new": Side(100, 0, times(1e9))}, "First tokens"),
         ({"gone_s": ENGINE_GONE_S}, "No engine of the new revision"),

@@ -195,7 +195,7 @@ def test_a_rollout_from_its_first_trial_to_its_end(
     run_worker()
     assert {slug for slug, _ in asked(gateway)} == {one.slug for one in tenants}
     look()
-    assert "more at 50 %" in rollout_report(rollout)
+    assert "more at 50%" in rollout_report(rollout)
     later = timedelta(seconds=61)
     look(later)
     assert "10 more requests" in rollout_report(rollout)
@@ -235,7 +235,7 @@ def test_too_many_errors_bring_everybody_back(pool: Pool, rollout: Rollout) -> N
     pool.met(pool.new, 20, errors=3)
     look()
     assert now_of(rollout) == ("rolled back", 50)
-    assert "15.0 % of 20 requests failed" in rollout.reason
+    assert "15.0% of 20 requests failed" in rollout.reason
     rollout.refresh_from_db()
     sides = [rollout.report[side]["error_percent"] for side in ("old", "new")]
     assert sides == [0, 15], "metrics read it there"

@@ -12,7 +12,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants.api.history_serializers import RequestSerializer, RequestsSerializer
+from tenants.api.history_serializers import OneRequestSerializer, RequestsSerializer
 from tenants.api.periods import moment, shown
 from tenants.api.permissions import TenantView
 from tenants.listing import OUTCOMES, Filter, Where, Window, mark_of
@@ -64,13 +64,13 @@ class OneRequest(TenantView):
     needs = {"retrieve": Permission.READ_OWN_USAGE}
     action = "retrieve"
 
-    @extend_schema(responses={200: RequestSerializer}, operation_id="requests_retrieve")
+    @extend_schema(responses={200: OneRequestSerializer}, operation_id="requests_retrieve")
     def get(self, request: Request, request_id: str) -> Response:
-        """One of them, by its id in any form."""
+        """One of them, by its id in any form, with the engines that tried it."""
         entries = Where.of(self.caller).named(request_id).entries()
         if not entries:
             raise Http404
-        return Response(RequestSerializer(entries[0]).data)
+        return Response(OneRequestSerializer(entries[0]).data)
 
 
 def _filter(params: dict[str, str]) -> Filter:

@@ -1,0 +1,146 @@
+"""Which worker has a batch, and what it writes of it: one statement each, in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+from django.db import connection, transaction
+
+from tenants.batches import jobs
+from tenants.batches.leases import LEASE_S, Lease, Lost, Result
+from tenants.batches.sources import FileLines
+from tenants.batches.states import RUNNING, Status
+from tenants.batches.writing import OK
+from tenants.files import disk
+from tenants.models import Batch, BatchLine
+from tenants.models.usage.ledger import TOKENS
+
+TENANT_AT_ONCE = 4
+"""Batches of one tenant that run at a time; the others wait."""
+
+_RUNNING = sorted(RUNNING)
+CLAIM = f"""
+UPDATE tenants_batch SET run = run + 1, leased_until = now() + interval '{LEASE_S} seconds'
+WHERE id = (
+    SELECT id FROM tenants_batch AS one
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS running FROM tenants_batch AS other
+        WHERE other.tenant_id = one.tenant_id AND other.ended_at IS NULL
+          AND other.status = ANY(%s) AND other.leased_until > now()
+    ) AS of_tenant
+    WHERE one.ended_at IS NULL AND one.status = ANY(%s)
+      AND (one.leased_until IS NULL OR one.leased_until <= now())
+      AND of_tenant.running < {TENANT_AT_ONCE}
+    ORDER BY of_tenant.running, one.created_at
+    FOR UPDATE OF one SKIP LOCKED LIMIT 1)
+RETURNING id
+"""
+STORE_BYTES = 16 << 20
+"""Of answers in one statement, unless one is longer: PostgreSQL takes no value of 1 GiB."""
+RENEW = f"""
+UPDATE tenants_batch SET leased_until = now() + interval '{LEASE_S} seconds',
+    completed = completed + %s, failed = failed + %s,
+    prompt_tokens = prompt_tokens + %s, cached_tokens = cached_tokens + %s,
+    completion_tokens = completion_tokens + %s, reasoning_tokens = reasoning_tokens + %s
+WHERE id = %s AND run = %s AND status = ANY(%s)
+RETURNING status
+"""
+STORE = """
+INSERT INTO tenants_batchline (batch_id, number, status_code, body)
+SELECT %s, * FROM unnest(%s::int[], %s::int2[], %s::bytea[])
+ON CONFLICT DO NOTHING RETURNING number
+"""
+
+
+@dataclass
+class BatchLease(Lease):
+    """A batch that this worker has; `done` are the lines that have answers."""
+
+    PLACES = 32
+    RENEW_S = 2.0
+
+    file_id: str = ""
+    done: Collection[int] = frozenset()
+
+    @classmethod
+    def claim(cls, most: int) -> Sequence[Self]:
+        """As the lease says."""
+        found: list[Self] = []
+        while len(found) < most and (one := cls._claim_one()) is not None:
+            found.append(one)
+        return found
+
+    @classmethod
+    def _claim_one(cls) -> Self | None:
+        with connection.cursor() as cursor:
+            cursor.execute(CLAIM, [_RUNNING, _RUNNING])
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        batch = Batch.objects.get(pk=row[0])
+        numbers = BatchLine.objects.filter(batch=batch).values_list("number", flat=True)
+        return cls(
+            batch.opening(),
+            batch.run,
+            batch.expires_at,
+            file_id=batch.input_file_id,
+            done=frozenset(numbers),
+        )
+
+    def open(self) -> FileLines:
+        """As the lease says."""
+        return FileLines(disk.path(self.file_id).open("rb"), self.done)
+
+    def renew(self, results: Sequence[Result] = ()) -> Status:
+        """As the lease says."""
+        with transaction.atomic(), connection.cursor() as cursor:
+            new: set[int] = set()
+            for some in _statements(results):
+                numbers, statuses, bodies = (
+                    [*column] for column in zip(*(one[:3] for one in some), strict=True)
+                )
+                cursor.execute(STORE, [self.id, numbers, statuses, bodies])
+                new |= {number for (number,) in cursor.fetchall()}
+            stored = [one for one in results if one.number in new]
+            completed = sum(one.status == OK for one in stored)
+            counts = [completed, len(stored) - completed]
+            tokens = [sum(getattr(one.usage, kind) for one in stored) for kind in TOKENS]
+            cursor.execute(RENEW, [*counts, *tokens, self.id, self.run, _RUNNING])
+            row = cursor.fetchone()
+            if row is None:
+                raise Lost(self.id)
+        return Status(row[0])
+
+    def release(self, results: Sequence[Result] = ()) -> None:
+        """As the lease says."""
+        with suppress(Lost):
+            self.renew(results)
+            Batch.objects.filter(pk=self.id, run=self.run).update(leased_until=None)
+
+    def finish(self, ending: Status, code: str = "") -> None:
+        """As the lease says; its answers are to be written down. One that was asked to be cancelled
+        meanwhile ends so only where lines are missing."""
+        with transaction.atomic():
+            found = Batch.objects.select_for_update().filter(pk=self.id, run=self.run)
+            batch = found.filter(status__in=RUNNING).first()
+            if batch is None:
+                raise Lost(self.id)
+            message = f"Its API key can't be used any more: `{code}`."
+            errors = [{"code": "batch_ended", "message": message, "param": None, "line": None}]
+            batch.advance(Status.FINALIZING, ending=ending, errors=errors if code else [])
+            jobs.write_later(batch)
+
+
+def _statements(results: Sequence[Result]) -> Iterator[Sequence[Result]]:
+    """The answers that are stored in each statement."""
+    first = size = 0
+    for at, one in enumerate(results):
+        if size and size + len(one.body) > STORE_BYTES:
+            yield results[first:at]
+            first, size = at, 0
+        size += len(one.body)
+    if first < len(results):
+        yield results[first:]

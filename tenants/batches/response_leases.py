@@ -1,0 +1,135 @@
+"""Which worker has a response of the background: one statement each, in PostgreSQL.
+
+A worker knows of it that it is there. The gateway that it asks reads what is to be run, and keeps
+the answer (`inference.gateway.lines.background`); so what is written here is who has it, and how it
+ended where no gateway could say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from django.db import connection, models
+from django.utils import timezone
+
+from inference.errors import GenerationTimeout, InferenceError
+from inference.gateway.lines.frames import Open
+from inference.operations.responses.framing import FAILED, IN_PROGRESS, LIVE
+from inference.operations.responses.responses import RESPONSES
+from tenants.batches.leases import LEASE_S, Lease, Lost, Result
+from tenants.batches.sources import OneLine
+from tenants.batches.states import Status
+from tenants.batches.writing import OK
+from tenants.models.background import BackgroundResponse
+
+TENANT_AT_ONCE = 32
+"""Responses of one tenant that run at a time; the others wait."""
+
+CLAIM = f"""
+WITH running AS (
+    SELECT tenant_id, count(*) AS count FROM tenants_backgroundresponse
+    WHERE status = ANY(%(live)s) AND leased_until > now() GROUP BY tenant_id
+), next AS (
+    SELECT id, created_at, coalesce(running.count, 0)
+        + row_number() OVER (PARTITION BY one.tenant_id ORDER BY created_at, id) AS place
+    FROM tenants_backgroundresponse AS one LEFT JOIN running USING (tenant_id)
+    WHERE status = ANY(%(live)s) AND (leased_until IS NULL OR leased_until <= now())
+    ORDER BY place, created_at LIMIT %(most)s
+), free AS (
+    SELECT one.id FROM tenants_backgroundresponse AS one JOIN next USING (id)
+    WHERE next.place <= {TENANT_AT_ONCE} AND status = ANY(%(live)s)
+      AND (leased_until IS NULL OR leased_until <= now())
+    FOR UPDATE OF one SKIP LOCKED
+)
+UPDATE tenants_backgroundresponse AS one
+SET run = run + 1, leased_until = now() + interval '{LEASE_S} seconds'
+FROM free WHERE one.id = free.id
+RETURNING one.id, key_id, created_at, seal, run, expires_at, size_bytes
+"""
+RENEW = f"""
+UPDATE tenants_backgroundresponse
+SET leased_until = now() + interval '{LEASE_S} seconds',
+    status = CASE WHEN %(begun)s THEN '{IN_PROGRESS}' ELSE status END
+WHERE id = %(id)s AND run = %(run)s AND status = ANY(%(live)s) AND EXISTS (
+    SELECT 1 FROM tenants_storedcontent c JOIN tenants_contentkey k ON k.id = c.content_key_id
+    WHERE c.id = content_id AND c.expires_at > now() AND k.destroyed_at IS NULL)
+"""
+"""Not where its content can't be read any more."""
+_LIVE = [*LIVE]
+
+
+@dataclass
+class ResponseLease(Lease):
+    """A response that this worker has."""
+
+    PLACES = 128
+    RENEW_S = 1.0
+
+    size_bytes: int = 0
+
+    @classmethod
+    def claim(cls, most: int) -> Sequence[Self]:
+        """As the lease says."""
+        if most <= 0:
+            return []
+        with connection.cursor() as cursor:
+            cursor.execute(CLAIM, {"live": _LIVE, "most": most})
+            rows = cursor.fetchall()
+        return [
+            cls(
+                Open(id, key_id, created_at.timestamp(), RESPONSES.name, seal),
+                run,
+                expires_at,
+                size_bytes=size_bytes,
+            )
+            for id, key_id, created_at, seal, run, expires_at, size_bytes in rows
+        ]
+
+    def open(self) -> OneLine:
+        """As the lease says."""
+        return OneLine(self.size_bytes)
+
+    def renew(self, results: Sequence[Result] = ()) -> Status:
+        """As the lease says. A gateway that has an answer has written it."""
+        for one in results:
+            if one.status != OK:
+                self._fail(one.code)
+        if results:
+            return Status.IN_PROGRESS
+        values: dict[str, Any] = {
+            "begun": self.begun,
+            "id": self.id,
+            "run": self.run,
+            "live": _LIVE,
+        }
+        with connection.cursor() as cursor:
+            cursor.execute(RENEW, values)
+            if not cursor.rowcount:
+                raise Lost(self.id)
+        return Status.IN_PROGRESS
+
+    def release(self, results: Sequence[Result] = ()) -> None:
+        """As the lease says."""
+        if results:
+            self.renew(results)
+        self._own().update(leased_until=None)
+
+    def finish(self, ending: Status, code: str = "") -> None:
+        """As the lease says; one that has ended, as it mostly has, stays as it is."""
+        if ending is Status.EXPIRED:
+            code = GenerationTimeout.code
+        self._fail(code)
+
+    def _fail(self, code: str) -> None:
+        self._own().update(status=FAILED, code=code or InferenceError.code, leased_until=None)
+
+    def _own(self) -> models.QuerySet[BackgroundResponse]:
+        return BackgroundResponse.objects.filter(pk=self.id, run=self.run, status__in=LIVE)
+
+
+def expire() -> None:
+    """Those that nobody has answered in time have failed."""
+    over = BackgroundResponse.objects.filter(status__in=LIVE, expires_at__lte=timezone.now())
+    over.update(status=FAILED, code=GenerationTimeout.code, leased_until=None)

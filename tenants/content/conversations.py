@@ -1,0 +1,42 @@
+"""Stored conversations, for gateways: content of its own kind, which changes."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from tenants.content.sealing import Unreadable
+from tenants.content.store import Item, PostgresContents
+from tenants.naming import CONVERSATION
+
+log = structlog.get_logger(__name__)
+
+
+class PostgresConversations:
+    """As `inference.grants.StoredConversations`. The days of one begin when it is made."""
+
+    def __init__(self, contents: PostgresContents) -> None:
+        self._contents = contents
+
+    async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
+        """As the protocol says."""
+        item = Item(tenant_id, CONVERSATION, id, time.time(), record)
+        return await self._contents.keep([item]) == 1
+
+    async def read(self, tenant_id: int, id: str) -> tuple[bytes, bytes] | None:
+        """As the protocol says. What no master key opens is not there."""
+        try:
+            return await self._contents.read_version(tenant_id, CONVERSATION, id)
+        except Unreadable:
+            log.error("conversation_unreadable", tenant_id=tenant_id)
+            return None
+
+    async def replace(self, tenant_id: int, id: str, version: bytes, record: bytes) -> bool:
+        """As the protocol says."""
+        item = Item(tenant_id, CONVERSATION, id, 0.0, record)
+        return await self._contents.replace(item, version)
+
+    async def delete(self, tenant_id: int, id: str) -> bool:
+        """As the protocol says."""
+        return await self._contents.delete(tenant_id, CONVERSATION, id)

@@ -1,0 +1,47 @@
+"""What tenants used in all: for pages of all tenants, sums that are few enough to be added up."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from tenants.models.usage.ledger import Span, SumsQuerySet, TenantFigures
+
+
+class Total(TenantFigures):
+    """Of a tenant on a base model, whichever key and adapter."""
+
+    span = models.CharField(max_length=5, choices=Span.choices)
+    start = models.DateTimeField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.span} of {self.start:%Y-%m-%d %H}h"
+
+
+class UsageTotal(Total):
+    """The sums of one day or month of UTC: what the hours add up to. Triggers on those write it."""
+
+    class Meta:
+        ordering = ["span", "start"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["span", "start", "tenant", "base_model"], name="total_unique"
+            )
+        ]
+
+
+class TenantSumQuerySet(SumsQuerySet["TenantSum"]):
+    lengths = (Span.MONTH, Span.DAY, Span.HOUR)
+
+
+class TenantSum(Total):
+    """Totals and hours in one view, told apart by `span`: to be read by `sums` only, which takes
+    each hour once. Its groups are those of `UsageSum` but keys, members, adapters and models."""
+
+    objects = TenantSumQuerySet.as_manager()
+
+    class Meta:
+        managed = False
+        ordering = ["tenant", "start"]

@@ -1,0 +1,108 @@
+"""Answers wait in a worker's memory while the database is away: so many bytes, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+from django.db import DatabaseError
+from django.utils import timezone
+
+from inference.gateway.lines.frames import MAX_UNBEGUN, Answer, Ask, Message, Open
+from inference.operations.chat import CHAT
+from tenants.batches import runner
+from tenants.batches.batch_leases import BatchLease
+from tenants.batches.leases import Lease, Result
+from tenants.batches.runner import MAX_RESULT_BYTES, Running
+from tenants.batches.states import Status
+from tenants.files import disk
+from tests.inference.operations.examples import EXAMPLES
+from tests.inference.rig import HANGS_S
+
+T = TypeVar("T")
+FILE = "file-" + "0" * 24
+GATEWAY = "http://gateway"
+LINES = MAX_UNBEGUN + 10
+HALF = bytes(MAX_RESULT_BYTES // 2)
+
+
+class Gateway:
+    """The only one; it remembers what it was asked."""
+
+    open = (GATEWAY,)
+
+    def __init__(self) -> None:
+        self.asked: list[Ask] = []
+
+    def post(self, gateway: str, message: Message) -> None:
+        if isinstance(message, Ask):
+            self.asked.append(message)
+
+
+class Database:
+    """Takes the place of the runner's threads: answers are written here unless it is `away`."""
+
+    def __init__(self) -> None:
+        self.away = True
+        self.refused = 0
+        self.written: list[Result] = []
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        if not isinstance(function, partial) or function.func.__name__ != "renew":
+            return function()
+        if self.away:
+            self.refused += 1
+            raise DatabaseError("away")
+        self.written += function.args[0]
+        return Status.IN_PROGRESS  # type: ignore[return-value]
+
+
+@pytest.fixture
+def lease() -> Lease:
+    body = EXAMPLES["chat"].body()
+    line = {"method": "POST", "url": CHAT.path, "body": body}
+    content = [json.dumps(line | {"custom_id": str(number)}) for number in range(LINES)]
+    disk.path(FILE).write_text("\n".join(content))
+    opening = Open("batch_1", 1, 0.0, CHAT.name, "")
+    return BatchLease(opening, 1, timezone.now() + timedelta(hours=1), file_id=FILE)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(HANGS_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_with_so_many_bytes_unwritten_nothing_more_is_sent(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    gateway, database = Gateway(), Database()
+    running = Running(database, gateway, lease)  # type: ignore[arg-type]
+    task = asyncio.create_task(running.run())
+
+    def answer(*asked: Ask) -> None:
+        for one in asked:
+            running.answered(GATEWAY, Answer(lease.id, one.number, 200, HALF))
+
+    try:
+        await until(lambda: len(gateway.asked) == MAX_UNBEGUN)
+        answer(gateway.asked[0])
+        await until(lambda: len(gateway.asked) == MAX_UNBEGUN + 1)
+        answer(gateway.asked[1])
+        refused = database.refused
+        await until(lambda: database.refused >= refused + 3)
+        assert len(gateway.asked) == MAX_UNBEGUN + 1, "there is room for another line"
+        assert len(running.results) == 2 and not database.written
+        database.away = False
+        await until(lambda: len(gateway.asked) == MAX_UNBEGUN + 2)
+        assert [len(one.body) for one in database.written] == 2 * [len(HALF)]
+        assert not running.results
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
