@@ -5,18 +5,18 @@ from __future__ import annotations
 from inference.errors import BY_CODE
 
 REASONS = {
-    "stop": "The model ended its answer, or came to a stop sequence.",
+    "stop": "The model ended its answer or reached a stop sequence.",
     "tool_calls": "The model called a tool.",
     "function_call": "The model called a function.",
     "length": "The answer reached `max_tokens`, the end of the model's context, or one of your "
     "limits or budgets; in the last case its `finish_details` named the limit.",
-    "cancelled": "The client went away, or stopped it, before the answer was complete.",
-    "gateway_lost": "The gateway that passed the answer on was lost.",
+    "cancelled": "The client disconnected or stopped it before the answer was complete.",
+    "gateway_lost": "The gateway that was streaming the answer was lost.",
 }
 """Of finish reasons that are not error codes."""
-AGAIN = "Send it again; if it keeps failing, tell the operator the request's id."
-CHANGE = "Sending it again changes nothing: correct the request."
-OPERATOR = "You cannot mend this: tell the operator the request's id."
+AGAIN = "Try again. If it keeps failing, give the operator the request ID."
+CHANGE = "Correct the request. Sending it again unchanged will fail again."
+OPERATOR = "Contact the operator and give them the request ID."
 
 
 def cause(code: str) -> str:

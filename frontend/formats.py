@@ -70,7 +70,9 @@ def entered(micro: int) -> str:
 
 def percent(share: float | None) -> str:
     """A share from 0 to 1 as a percentage."""
-    return NONE if share is None else f"{share:.0%}"
+    if share is None:
+        return NONE
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def duration(seconds: float | None) -> str:

@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
-from frontend import formats
+from frontend import documents, formats
 from frontend.causes import cause
 from frontend.live.topics import TOPICS
 
@@ -108,6 +108,15 @@ def icon(name: str) -> SafeString:
     sprite = static("vendor/icons.svg")
     return format_html(
         '<svg class="icon" aria-hidden="true"><use href="{}#{}"/></svg>', sprite, name
+    )
+
+
+@register.simple_tag
+def learn(place: str) -> SafeString:
+    """A link to a place in the documentation, `name` or `name#heading`, in a tab of its own."""
+    return format_html(
+        '<a class="learn" href="{}" target="_blank" rel="noopener">Learn more</a>',
+        documents.address(place),
     )
 
 

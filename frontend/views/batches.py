@@ -76,10 +76,10 @@ def cancel(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
     try:
         found.cancel()
     except BatchEnded:
-        messages.error(request, "The batch had ended before.")
+        messages.error(request, "The batch had already ended.")
     else:
         _note(request, caller, "cancelled batch", found.pk)
-        messages.success(request, "The batch ends with what it has.")
+        messages.success(request, "Batch cancelled. Finished requests keep their results.")
     return redirect("batches-one", caller.tenant.slug, found.pk)
 
 

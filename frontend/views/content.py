@@ -7,17 +7,19 @@ from typing import Any
 import jwt
 from django import forms
 from django.contrib import messages
-from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from frontend.formats import number
 from frontend.pages import refusals_told, tenant_page
 from tenants.content import choice
 from tenants.models import StoredContent, User
 from tenants.naming import REQUEST, RESPONSE
 from tenants.permissions import Caller, Permission
 
+MAX_COUNTED = 10_000
+"""Stored ones of a kind; counting more takes too long for a page."""
 PERIODS = {
     0: "Store nothing",
     1: "Store for a day",
@@ -45,22 +47,27 @@ def content(request: HttpRequest, caller: Caller) -> HttpResponse:
         if form.is_valid():
             with refusals_told(request):
                 choice.keep_for(caller.tenant, form.cleaned_data["days"])
-                messages.success(request, "Your choice is saved. It applies within a second.")
+                messages.success(request, "Saved. It applies within a second.")
             return redirect("content", caller.tenant.slug)
-    stored = StoredContent.objects.live().filter(tenant=caller.tenant)
-    counts = dict(stored.order_by().values_list("kind").annotate(count=Count("pk")))
     context: dict[str, Any] = {
         "form": form,
         "days": caller.tenant.content_days,
         "possible": choice.is_possible(),
         "key": choice.live_key(caller.tenant),
-        "requests": counts.get(REQUEST, 0),
-        "responses": counts.get(RESPONSE, 0),
+        "requests": _stored(caller, REQUEST),
+        "responses": _stored(caller, RESPONSE),
         "may_edit": caller.may(Permission.EDIT_CONTENT),
         "may_destroy": caller.may(Permission.DESTROY_CONTENT),
         "destroyed": caller.tenant.content_keys.filter(destroyed_at__isnull=False),
     }
     return render(request, "content.html", context, status=422 if form.errors else 200)
+
+
+def _stored(caller: Caller, kind: str) -> str:
+    """How many of a kind there are, up to MAX_COUNTED."""
+    found = StoredContent.objects.live().filter(tenant=caller.tenant, kind=kind).order_by()
+    count = found[: MAX_COUNTED + 1].count()
+    return number(count) if count <= MAX_COUNTED else f"more than {number(MAX_COUNTED)}"
 
 
 @require_POST
@@ -70,7 +77,10 @@ def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
     assert isinstance(caller.user, User)
     with refusals_told(request):
         choice.destroy(caller.tenant, caller.user)
-        messages.success(request, "The key is destroyed. Nobody can read what was stored.")
+        messages.success(
+            request,
+            "Encryption key destroyed. The stored prompts and answers can no longer be read.",
+        )
     return redirect("content", caller.tenant.slug)
 
 

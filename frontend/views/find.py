@@ -29,10 +29,17 @@ ACTIONS = (
     ("Upload adapter", "adapters", "upload", Permission.EDIT_ADAPTERS),
     ("Invite member", "members", "invite", Permission.EDIT_MEMBERS),
     ("Edit limits", "limits", "edit-tenant", Permission.EDIT_LIMITS),
+    ("Add webhook", "notifications", "new-webhook", Permission.EDIT_WEBHOOKS),
     ("Open playground", "playground", "", Permission.USE_PLAYGROUND),
     ("Save view of requests", "requests", "save-view", Permission.READ_OWN_USAGE),
 )
 """What they are called, the page, the dialog that is opened there, and what they take."""
+OPERATORS_ACTIONS = (
+    ("Create tenant", "operate_tenants", "new-tenant"),
+    ("Create engine credential", "operate_engines-credentials", "new-credential"),
+    ("Edit default limits", "operate_limits", "edit-defaults"),
+    ("Add webhook of the installation", "operate_notifications", "new-webhook"),
+)
 
 Found = dict[str, str]
 """One result, with `kind`, `title` and `url`."""
@@ -60,7 +67,7 @@ def _answer(request: HttpRequest, found: list[Found]) -> JsonResponse:
     assert isinstance(user, User)
     words = words_of(request)[:MAX_WORDS]
     if user.is_staff:
-        found += _matching(operator_links(), "Installation", words)
+        found += [*_matching(operator_links(), "Installation", words), *_operators_actions(words)]
     answer = JsonResponse({"found": [*found, *_tenants(user, words)]})
     answer["Cache-Control"] = "no-store"
     return answer
@@ -70,8 +77,17 @@ def _actions(caller: Caller, words: str) -> Iterator[Found]:
     """What the caller may do here: each opens a page, most of them with a dialog on it."""
     for title, page, opened, needs in ACTIONS:
         if words and words.lower() in title.lower() and caller.may(needs):
-            url = reverse(page, args=[caller.tenant.slug])
-            yield {"kind": "Action", "title": title, "url": f"{url}#{opened}" if opened else url}
+            yield _action(title, reverse(page, args=[caller.tenant.slug]), opened)
+
+
+def _operators_actions(words: str) -> Iterator[Found]:
+    for title, page, opened in OPERATORS_ACTIONS:
+        if words and words.lower() in title.lower():
+            yield _action(title, reverse(page), opened)
+
+
+def _action(title: str, url: str, opened: str) -> Found:
+    return {"kind": "Action", "title": title, "url": f"{url}#{opened}" if opened else url}
 
 
 def _request(caller: Caller, words: str) -> Iterator[Found]:

@@ -93,13 +93,13 @@ def _models_field(tenant: Tenant) -> forms.Field:
     names = list(usable.values_list("name", flat=True)[: MAX_CHOICES + 1])
     if len(names) > MAX_CHOICES:
         return ModelNames(
-            tenant, help_text="Names separated by spaces; empty: all of the tenant's.", **told
+            tenant, help_text="Names separated by spaces. Leave empty for all models.", **told
         )
     names += BaseModel.objects.values_list("name", flat=True)
     return forms.MultipleChoiceField(
         choices=[(name, name) for name in names],
         widget=forms.CheckboxSelectMultiple,
-        help_text="All of the tenant's if none is chosen.",
+        help_text="Choose none to allow all models.",
         **told,
     )
 
@@ -107,8 +107,8 @@ def _models_field(tenant: Tenant) -> forms.Field:
 class KeyForm(forms.Form):
     """A new key, with only the scopes that the caller may grant."""
 
-    name = forms.CharField(max_length=200, help_text="What uses it, such as “billing service”.")
-    scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, label="It may")
+    name = forms.CharField(max_length=200, help_text="What uses it, for example “billing service”.")
+    scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, label="Scopes")
     models = forms.Field()  # the kind of field depends on the tenant
     lane = forms.ChoiceField(
         choices=[
@@ -118,7 +118,7 @@ class KeyForm(forms.Form):
     )
     expires = forms.ChoiceField(choices=list(LIFETIMES.items()), required=False)
     keeps_nothing = forms.BooleanField(
-        required=False, label="Never store its prompts and answers, whatever the tenant stores"
+        required=False, label="Never store prompts and answers of this key"
     )
 
     def __init__(self, caller: Caller, *args: Any, **kwargs: Any) -> None:

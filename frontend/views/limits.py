@@ -136,7 +136,7 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
     }
     if author is not None and edited[author].is_valid():
         scope.store(author, edited[author].cleaned_data)
-        messages.success(request, "The limits are set. They are in force within a second.")
+        messages.success(request, "Limits saved. They apply within a second.")
         return redirect(where)
     if "HX-Request" in request.headers and author is None:
         form = edited.get(TENANT)
@@ -276,7 +276,7 @@ def help_of(kind: Kind) -> str:
 def _ceiling_by(scope: LimitScope, sets: Sets, name: str) -> str:
     if sets.get(OPERATOR, {}).get(name) is not None:
         return ""
-    return "platform default" if scope.whole else "of the tenant"
+    return "installation default" if scope.whole else "of the tenant"
 
 
 def _others(request: HttpRequest, caller: Caller) -> dict[str, Any]:

@@ -29,7 +29,7 @@ ROLES = {
 REMOVE = bulk.Action(
     "Remove",
     "Remove the chosen members?",
-    "They lose access at once. API keys that they made stay: revoke those under API keys.",
+    "They lose access at once. API keys they created keep working: revoke them under API keys.",
 )
 
 
@@ -50,7 +50,7 @@ class InviteForm(RoleForm):
         max_length=200,
         required=False,
         label="For",
-        help_text="A name by which you recognise the link.",
+        help_text="Who the invitation is for. Shown in the list of invitations.",
     )
 
 
@@ -80,7 +80,7 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     role = Role(form.cleaned_data["role"])
     with refusals_told(request):
         member.change_role(role)
-        messages.success(request, f"{member.user.username} is {role.label.lower()} now.")
+        messages.success(request, f"{member.user.username} now has the role {role.label.lower()}.")
     return redirect("members", caller.tenant.slug)
 
 
@@ -127,7 +127,7 @@ def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     _require_may_touch(caller, invitation.role)
     with refusals_told(request):
         invitation.withdraw()
-        messages.success(request, "The invitation is withdrawn; its link no longer works.")
+        messages.success(request, "Invitation withdrawn. Its link no longer works.")
     return redirect("members", caller.tenant.slug)
 
 

@@ -166,7 +166,7 @@ def _muted(request: HttpRequest, tenant: Tenant | None, mailed: list[Kind]) -> H
     assert isinstance(request.user, User)
     wanted = request.POST.getlist("kinds")
     mail.mute(request.user, tenant, [kind.value for kind in mailed if kind.value not in wanted])
-    messages.success(request, "Your choice of mails is saved.")
+    messages.success(request, "Email settings saved.")
     return redirect(_address(tenant))
 
 

@@ -26,8 +26,8 @@ from frontend.views.requests.failures import failures
 from inference.grants import MICRO, PICO
 from tenants.billing.months import day_start, month_end, month_start
 from tenants.limits import ceilings
-from tenants.models import LimitScope, Tenant, UsageSum, User
-from tenants.models.usage.ledger import FIGURES, UsageSumQuerySet
+from tenants.models import LimitScope, Tenant, User
+from tenants.models.usage.ledger import FIGURES, SumsQuerySet
 from tenants.permissions import Caller, Permission
 
 PERIODS = {
@@ -66,7 +66,8 @@ LOOKS = (
 """Colour class and dash pattern of each series; the last is for all others."""
 
 Row = Mapping[str, Any]
-UsageSums = QuerySet[UsageSum, dict[str, Any]]
+Used = SumsQuerySet[Any]
+UsageSums = QuerySet[Any, dict[str, Any]]
 
 
 class UsageForm(forms.Form):
@@ -101,10 +102,10 @@ def _check_days(first: date | None, last: date | None) -> None:
     if first > last:
         raise ValidationError({"last": f"{last} is before {first}."})
     if first > today:
-        raise ValidationError({"first": f"{first} is yet to come."})
+        raise ValidationError({"first": f"{first} is in the future."})
     if (days := (last - first).days + 1) > MAX_DAYS:
         raise ValidationError(
-            {"first": f"From {first} to {last} it is {days} days; it can be {MAX_DAYS}."}
+            {"first": f"{first} to {last} is {days} days. The maximum is {MAX_DAYS} days."}
         )
 
 
@@ -149,7 +150,7 @@ class Question:
             yield at
             at = month_end(at) if self.bucket == "month" else at + STEPS[self.bucket]
 
-    def sums(self, usage: UsageSumQuerySet, *by: str) -> UsageSums:
+    def sums(self, usage: Used, *by: str) -> UsageSums:
         """Usage in the period, by group."""
         return usage.sums(by, self.start, self.until)
 
@@ -230,7 +231,7 @@ class Whose:
     """Whose usage a page shows: what it sums up, how groups are named, and where one of them, or
     an hour, is seen closer."""
 
-    used: UsageSumQuerySet
+    used: Used
     names: Callable[[str, Sequence[Any]], Mapping[Any, str]]
     requests: str
     """The address of the list of requests."""
@@ -355,15 +356,13 @@ def added_up(rows: Iterable[Row]) -> dict[str, int]:
     return {name: sum(int(row[name]) for row in found) for name in FIGURES}
 
 
-def groups(asked: Question, used: UsageSumQuerySet) -> list[dict[str, Any]]:
+def groups(asked: Question, used: Used) -> list[dict[str, Any]]:
     """The sums of the largest groups, largest first."""
     rows = list(asked.sums(used, asked.by).order_by(asked.shown.desc(), asked.by)[:MAX_ROWS])
     return [_with_uncached(row) for row in rows]
 
 
-def stacks(
-    asked: Question, used: UsageSumQuerySet, series: Sequence[Row]
-) -> dict[datetime, dict[str, Any]]:
+def stacks(asked: Question, used: Used, series: Sequence[Row]) -> dict[datetime, dict[str, Any]]:
     """The sums of each bucket, with the value of each series as `part0` and so on."""
     parts = {
         f"part{i}": Sum("shown", filter=Q(**{asked.by: row[asked.by]}), default=0)
@@ -413,11 +412,11 @@ def stats(now: Row, before: Row) -> list[Stat]:
 def change(now: int, before: int) -> str:
     """The change of a figure, in words."""
     if now == before:
-        return "as before"
+        return "unchanged"
     if before == 0:
-        return "nothing before"
+        return "no previous usage"
     percent = round((now - before) * 100 / before)
-    return f"{percent:+,d} % on the period before".replace("-", "\u2212")
+    return f"{percent:+,d}% vs previous period".replace("-", "\u2212")
 
 
 def chart(
@@ -459,7 +458,7 @@ def _names(tenant: Tenant, by: str, found: Sequence[Any]) -> Mapping[Any, str]:
     if by != "key":
         return {one: one or BASE for one in found}
     known = dict(tenant.keys.filter(pk__in=found).values_list("pk", "name"))
-    return {pk: known.get(pk, f"key {pk}, deleted") for pk in found}
+    return {pk: known.get(pk, f"deleted key {pk}") for pk in found}
 
 
 def _csv(asked: Question, tenant: Tenant) -> list[tuple[str, str]]:

@@ -97,7 +97,7 @@ def owner(street: Street, customer: Customer) -> Page:
         ]
     )
     page.goto(customer.page())
-    expect(page.get_by_role("heading", name=customer.name)).to_be_visible()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     return page
 
 

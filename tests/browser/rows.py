@@ -127,7 +127,7 @@ def _roll_out() -> None:
     serving.save()
     rollout = Rollout.objects.start(serving)
     rollout.set_weight(25)
-    rollout.roll_back("4.0 % of 100 requests failed on the new revision; 2.0 % may.")
+    rollout.roll_back("4.0% of 100 requests failed on the new revision; 2.0% may.")
 
 
 def _people(tenant: Tenant) -> dict[str, User]:
@@ -225,7 +225,7 @@ def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
     month = next(iter(used.sums([], day.replace(day=1), now)))
     tokens = int(today["prompt_tokens"] + today["completion_tokens"])
     cost = int(month["cost"]) * MICRO // PICO
-    own_cost = cost * 50 // 48 + 1_000
+    own_cost = (cost * 50 // 48 // MICRO + 1) * MICRO
     ceiling = {"requests_per_minute": 600, "concurrent_streams": 64, "cost_per_month": 2 * own_cost}
     own = {"requests_per_minute": 120, "tokens_per_day": tokens * 9 // 8 + 50_000}
     LimitScope(tenant).store(LimitSet.Author.OPERATOR, ceiling)

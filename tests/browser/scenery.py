@@ -53,7 +53,7 @@ def make(stack: Stack, slug: str = "harbour") -> Scenery:
             folder = ADAPTERS[source]
             if changes:
                 folder = _changed(folder, stack.var / name, changes)
-            _upload(manager, name, folder)
+            upload(manager, name, folder)
         for number in range(12):
             _ask(client, f"What is your refund policy for order {1000 + number}?")
     return Scenery(**rows, subject=inside(stack, "subject", slug))
@@ -76,7 +76,8 @@ def _changed(source: Path, folder: Path, changes: dict[str, int]) -> Path:
     return folder
 
 
-def _upload(client: httpx.Client, name: str, folder: Path) -> None:
+def upload(client: httpx.Client, name: str, folder: Path) -> None:
+    """A version of this adapter from a folder's files, once it is checked."""
     url = f"/api/v1/adapters/{name}/versions"
     files = [("files", (file, (folder / file).read_bytes())) for file in FILES]
     answer = client.post(url, files=files, data={"base_model": MODEL_NAME})

@@ -110,7 +110,7 @@ def test_a_conversation_is_kept_once_it_is_saved_and_goes_on_by_its_address(page
     expect(page).to_have_url(re.compile("q=geo"))
     page.get_by_role("button", name="Delete Geography").click()
     follow(page, page.get_by_role("dialog").get_by_role("button", name="Delete"))
-    expect(page.get_by_text("You have saved no conversation yet.")).to_be_visible()
+    expect(page.get_by_text("No saved conversations yet.")).to_be_visible()
 
 
 def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from demo import MODEL_NAME
-from tests.browser.people import PATIENCE_MS, Street, go
+from demo import ADAPTERS, MODEL_NAME
+from tests.browser.people import PATIENCE_MS, Customer, Street, go
 from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said
+from tests.browser.scenery import upload
 from tests.browser.scripts.sockets import Sockets
 from tests.stack.asking import QUESTION, serves, until
 from tests.stack.running import Stack
@@ -40,7 +41,7 @@ def test_the_last_message_can_be_edited_and_asked_from_a_program(page: Page) -> 
     expect(pane(page).get_by_label("Version 2 of 2")).to_be_visible()
     expect(foot(pane(page))).to_be_visible()
     pane(page).get_by_role("button", name="Code").click()
-    dialog = page.get_by_role("dialog", name="The same request from a program")
+    dialog = page.get_by_role("dialog", name="Use this request in code")
     for part in ("curl http", "OpenAI(base_url", "await fetch("):
         code = dialog.locator("pre").filter(has_text=part)
         expect(code).to_contain_text(QUESTION)
@@ -79,7 +80,7 @@ def test_escape_stops_the_engine_and_says_what_is_billed(page: Page) -> None:
     ask(page, ENDLESS)
     expect(said(pane(page))).to_contain_text("word5 ")
     page.keyboard.press("Escape")
-    expect(pane(page).get_by_text("Stopped. This is what is billed:")).to_be_visible()
+    expect(pane(page).get_by_text("Stopped. Billed so far:")).to_be_visible()
     expect(foot(pane(page))).to_contain_text(" out")
     expect(said(pane(page))).not_to_contain_text("word649")
 
@@ -162,6 +163,37 @@ def test_a_prompt_set_runs_over_the_panes_and_votes_add_up(page: Page) -> None:
     expect(page.get_by_label("Message")).to_be_focused()
 
 
+def test_votes_are_there_when_the_set_is_opened_again(page: Page, customer: Customer) -> None:
+    with customer.stack.manager(customer.key("adapters:write")) as manager:
+        upload(manager, "support", ADAPTERS["support"])
+    page.reload()
+    page.get_by_role("button", name="Add pane").click()
+    expect(pane(page).get_by_label("Model or adapter")).to_have_value("support")
+    page.get_by_role("button", name="Prompt sets").click()
+    dialog = page.get_by_role("dialog", name="Prompt sets")
+    dialog.get_by_text("New prompt set").click()
+    dialog.get_by_label("Name").fill("Farewells")
+    dialog.get_by_label("Prompts", exact=True).fill("Bye")
+    dialog.get_by_role("button", name="Save prompt set").click()
+    dialog.get_by_role("button", name="Farewells", exact=True).click()
+    run = page.get_by_role("region", name="Farewells")
+    votes = run.get_by_role("region", name="Votes").get_by_role("row")
+    expect(run.get_by_text("1 of 1 prompts answered")).to_be_visible()
+    expect(votes).to_have_count(0)
+    run.get_by_label("B better").check()
+    expect(votes.nth(1)).to_contain_text("1 (100%)")
+    assert votes.get_by_role("rowheader").all_inner_texts() == [MODEL_NAME, "support@1"]
+    run.get_by_label("Tie").check()
+    expect(votes.nth(1)).to_contain_text("0 (0%)")
+    run.get_by_label("B better").check()
+    expect(votes.nth(1)).to_contain_text("1 (100%)")
+    page.get_by_role("button", name="New", exact=True).click()
+    page.reload()
+    page.get_by_role("button", name="Prompt sets").click()
+    dialog.get_by_role("button", name="Farewells", exact=True).click()
+    expect(votes.nth(1).locator("td")).to_have_text(["1 (100%)", "0", "1", "1"])
+
+
 TOOLS = '[{"type": "function", "function": {"name": "weather", "parameters": {}}}]'
 
 
@@ -169,7 +201,7 @@ def test_a_called_tool_is_a_card_and_its_result_goes_on(page: Page) -> None:
     sockets = Sockets(page, "/ws/playground/*")
     page.reload()
     pane(page).get_by_role("button", name="Settings").click()
-    tools = pane(page).get_by_label("Tools that it may call")
+    tools = pane(page).get_by_label("Tools")
     tools.fill("{}")
     tools.blur()
     expect(pane(page).get_by_text("Tools are a list of objects")).to_be_visible()

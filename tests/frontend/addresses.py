@@ -44,11 +44,12 @@ PASSING = frozenset(
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",
+        "playground-prompt",
         "playground-set",
     }
 )
 """Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
-engine, a conversation or a prompt set of one's own, a key that was destroyed."""
+engine, a conversation, a prompt or a prompt set of one's own, a key that was destroyed."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
 """What else it takes to open these addresses of what others made."""
 ACCOUNT = {
@@ -118,6 +119,7 @@ class Subject:
             "rollout": self.rollout,
             "batch_id": self.batch,
             "role": "input",
+            "document": "adapters",
         }
 
     def query(self, page: str) -> Mapping[str, Any]:

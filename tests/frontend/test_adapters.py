@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -23,10 +24,12 @@ from tenants.models import (
     Alias,
     Membership,
     PromptSet,
+    SetRun,
     State,
     Tenant,
     UploadSession,
 )
+from tenants.models.saved.votes import Run
 from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of, user_of
@@ -203,7 +206,7 @@ def test_the_list_is_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
 
 def test_nothing_yet_offers_the_upload(tenant: Tenant) -> None:
     page = text(client_of(tenant, "developer").get(url(tenant)))
-    assert "There is no adapter yet" in page and "No adapter matches" not in page
+    assert "No adapters yet" in page and "No adapter matches" not in page
 
 
 def test_the_base_model_is_asked_for_where_there_are_several(tenant: Tenant) -> None:
@@ -523,7 +526,7 @@ def test_a_version_that_is_not_in_use_is_archived_and_deleted(
     version = make_version(adapter)
     client = client_of(tenant, "developer")
     where = url(tenant, "support", "versions", 1)
-    assert "out of service" in text(client.post(f"{where}/archive", follow=True))
+    assert "This version is archived" in text(client.post(f"{where}/archive", follow=True))
     version.refresh_from_db()
     assert version.state == State.ARCHIVED
     assert "is deleted" in text(client.post(f"{where}/delete", follow=True))
@@ -570,6 +573,17 @@ def test_the_answers_of_two_versions_are_compared_on_a_prompt_set(
     kept = PromptSet.objects.keep(member, "Refunds", prompts=["a", "b"], shared=False)
     page = client.get(where, {"with": "1"})
     assert f'<option value="{kept.pk}">Refunds (2 prompts)</option>' in text(page)
+    assert "Votes" not in text(page)
+    for compared in (["support@1", "support@2"], ["support@1", "base"]):
+        run = Run(compared, ["B", "tie"])
+        SetRun.objects.record(kept, member, uuid4(), run)
+    page = client.get(where, {"with": "1"})
+    assert [(one.model, one.wins, one.voted) for one in page.context["scores"]] == [
+        ("support@2", 1, 2), ("support@1", 0, 2),
+    ]  # fmt: skip
+    assert "1 (50%)" in text(page)
+    other = client_of(tenant, "developer").get(where, {"with": "1"})
+    assert other.context["scores"] == []
     models = "model=support@1&model=support@2"
     opened = client.get(f"/t/{tenant.slug}/playground?{models}&set={kept.pk}")
     assert f'data-set="{kept.pk}"' in text(opened)

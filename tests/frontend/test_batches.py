@@ -69,7 +69,7 @@ def test_it_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
     assert "Cancel this batch?" not in text(client, at(batch))
     Batch.objects.filter(pk=batch.pk).update(status=Status.CANCELLED, ended_at=timezone.now())
     client.post(at(batch, "cancel"))
-    assert "had ended before" in text(client, at(batch))
+    assert "had already ended" in text(client, at(batch))
 
 
 def test_files_are_downloaded_while_they_are_there(tenant: Tenant, batch: Batch) -> None:
@@ -82,7 +82,7 @@ def test_files_are_downloaded_while_they_are_there(tenant: Tenant, batch: Batch)
         assert client.get(at(batch, "files", role)).status_code == 404
     tenant.files.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert client.get(at(batch, "files", "input")).status_code == 404
-    assert "deleted, or expired" in text(client, at(batch))
+    assert "deleted or expired" in text(client, at(batch))
 
 
 def test_what_is_wrong_is_told_by_line(tenant: Tenant, key: ApiKey) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from frontend.navigation import GO, OPERATOR, TENANT
-from frontend.views.find import ACTIONS
+from frontend.views.find import ACTIONS, OPERATORS_ACTIONS
 from tenants.models import ApiKey, AuditEntry, Tenant
 from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_member, make_tenant
@@ -117,6 +118,20 @@ def test_actions_are_those_that_one_may_take(tenant: Tenant) -> None:
         assert told["url"] == address(tenant, page) + (opened and f"#{opened}")
         body = owner.get(told["url"]).content.decode()
         assert not opened or (f'data-opens="{opened}"' in body and f'<dialog id="{opened}"' in body)
+
+
+def test_an_operator_may_act_on_the_installation(tenant: Tenant) -> None:
+    operator = client_of(tenant, "operator")
+    for title, page, opened in OPERATORS_ACTIONS:
+        assert ("Action", title) not in found(client_of(tenant, "owner"), "/find", title)
+        (told,) = [
+            one
+            for one in operator.get("/find", {"q": title}).json()["found"]
+            if one["title"] == title
+        ]
+        assert told["url"] == f"{reverse(page)}#{opened}"
+        body = operator.get(told["url"]).content.decode()
+        assert f'data-opens="{opened}"' in body and f'<dialog id="{opened}"' in body
 
 
 def test_a_request_is_found_by_its_whole_id(tenant: Tenant, key: ApiKey) -> None:

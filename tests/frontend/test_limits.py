@@ -66,7 +66,7 @@ def test_what_is_in_force_is_the_lesser_of_both(tenant: Tenant, admin: Client) -
     assert (of_tokens.in_force, of_tokens.own, of_tokens.ceiling) == (
         "7,000", "Not set", "7,000"
     )  # fmt: skip
-    assert (of_requests.ceiling_by, of_tokens.ceiling_by) == ("", "platform default")
+    assert (of_requests.ceiling_by, of_tokens.ceiling_by) == ("", "installation default")
     key, _ = make_key(tenant)
     of_key = admin.get(address(tenant, f"limits/keys/{key.pk}"))
     assert line(of_key, "Tokens per day").ceiling_by == "of the tenant"

@@ -31,7 +31,8 @@ def main() -> None:
     """Start Lorikeet, fill it, photograph it, and say where the pictures are."""
     options = _options()
     console = Console(highlight=False)
-    executable = shutil.which("chromium") or sys.exit("screenshots need Chromium")
+    found = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    executable = found or sys.exit("screenshots need Chromium")
     with tempfile.TemporaryDirectory(prefix="lorikeet-screenshots-") as var:
         console.print("Lorikeet starts, and is used for a month ...")
         engine = options.engine or ("vllm" if options.docs else "synthetic")

@@ -1,4 +1,4 @@
-"""Takes pictures of one page after another, in both themes, on a dispatcher and on a telephone."""
+"""Takes pictures of one page after another, in both themes, in each of SIZES."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from tests.browser.scenery import Scenery
 from tests.browser.sweep import NARROW, WIDE
 from tests.stack.running import Stack
 
-LOOKS = tuple(product((WIDE, NARROW), ("light", "dark")))
-HEIGHT = 820
-"""Of the window; pictures show the whole page, those of the documentation only this."""
+SIZES = ((1440, 900), (WIDE, 720), (NARROW, 820))
+"""Windows: a desktop, a small laptop, a phone. Pictures show the whole page, however long."""
+LOOKS = tuple(product(SIZES, ("light", "dark")))
+DOCS_HEIGHT = 820
+"""Of the window for the documentation's pictures, which show only what is in it."""
 QUALITY = 82
 DRAWN = """() => document.fonts.ready.then(() => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(() => done(null)))))"""
@@ -52,8 +54,8 @@ class Camera:
     def take(self, shot: Shot) -> None:
         """One picture for each of LOOKS: `<name>-<width>-<theme>.png`."""
         page = self._ready(shot)
-        for width, theme in LOOKS:
-            page.set_viewport_size({"width": width, "height": HEIGHT})
+        for (width, height), theme in LOOKS:
+            page.set_viewport_size({"width": width, "height": height})
             page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             page.evaluate(DRAWN)
             file = self._out / f"{shot.name}-{width}-{theme}.png"
@@ -71,7 +73,7 @@ class Camera:
 
     def _ready(self, shot: Shot) -> Page:
         page = self._context(shot.role).new_page()
-        page.set_viewport_size({"width": WIDE, "height": HEIGHT})
+        page.set_viewport_size({"width": WIDE, "height": DOCS_HEIGHT})
         page.emulate_media(color_scheme="light")
         page.goto(shot.url)
         try:
@@ -103,7 +105,7 @@ def sheet(out: Path, names: list[str]) -> None:
 
 
 def _pictures(name: str) -> str:
-    files = [(f"{name}-{width}-{theme}.png", width) for width, theme in LOOKS]
+    files = [(f"{name}-{width}-{theme}.png", width) for (width, _), theme in LOOKS]
     return "".join(
         f'<a href="{file}"><img class="w{width}" src="{file}" height="420" loading="lazy"></a>'
         for file, width in files

@@ -177,7 +177,7 @@ def drawer(page: Page) -> None:
 def checked(page: Page) -> None:
     """The operator's overview after the isolation of tenants was checked."""
     follow(page, page.get_by_role("button", name="Check now"))
-    unknown = page.get_by_text("It was not checked yet")
+    unknown = page.get_by_text("Not checked yet")
     until(lambda: page.reload() and not unknown.is_visible())
 
 

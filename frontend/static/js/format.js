@@ -17,7 +17,9 @@ export function money(units) {
 
 // On an axis, where neighbours must differ: `$12.50`, `$0.0004`, `$1.2K`.
 export function tick(units, { isMoney = false } = {}) {
-  const digits = Math.abs(units) < 1000 ? { maximumSignificantDigits: 3 } : { notation: "compact", maximumFractionDigits: 2 };
+  const cents = isMoney && units !== 0 && Math.abs(units) >= SMALLEST;
+  const small = cents ? { minimumFractionDigits: 2, maximumFractionDigits: 4 } : { maximumSignificantDigits: 3 };
+  const digits = Math.abs(units) < 1000 ? small : { notation: "compact", maximumFractionDigits: 2 };
   return isMoney ? amount(units, digits) : new Intl.NumberFormat("en-US", digits).format(units);
 }
 

@@ -11,7 +11,7 @@ const share = new Intl.NumberFormat("en", { style: "percent", maximumFractionDig
 const PLOTS = [
   { title: "Tokens per second", lines: [["Prompt", 0], ["Output", 1]], format: count, least: 10 },
   { title: "Requests", lines: [["Running", 2], ["Queued", 3]], format: count, least: 4 },
-  { title: "KV cache of the fullest engine", lines: [["In use", 4]], format: share, least: 1 },
+  { title: "KV cache, fullest engine", lines: [["In use", 4]], format: share, least: 1 },
 ];
 const DASHES = [[], [5, 3]];
 

@@ -164,7 +164,7 @@ async function follow(tail, signal) {
 
   function say() {
     fresh.hidden = !held.length && !(missed && waits());
-    fresh.textContent = held.length && !missed ? `${held.length} new` : "Show what is new";
+    fresh.textContent = held.length && !missed ? `${held.length} new` : "Show new requests";
     more.textContent = left ? `and ${left} more, which came too fast to be shown` : "";
   }
 

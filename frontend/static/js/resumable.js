@@ -11,7 +11,7 @@ const AGAIN = new Set([0, 408, 409, 423, 425, 502, 503, 504]); // 409: ask for t
 // The server's final refusal: a problem of RFC 9457, or whatever a proxy answers.
 export class Refused extends Error {
   constructor(status, problem) {
-    const lost = "The server cannot be reached. Press Upload again once it can: what has arrived is kept.";
+    const lost = "The server cannot be reached. Press Upload again later to resume where it stopped.";
     super(problem?.detail ?? (status ? `The server answered ${status}.` : lost));
     this.status = status;
     this.code = problem?.code;

@@ -137,7 +137,7 @@ class UploadDrop extends HTMLElement {
     });
     this.samples = [];
     this.bar.removeAttribute("value");
-    this.say("Asking the server where to begin");
+    this.say("Contacting the server");
     this.show(true);
     try {
       this.leave(await this.upload.send());
@@ -156,13 +156,13 @@ class UploadDrop extends HTMLElement {
     const [since, from] = this.samples[0];
     const rate = now - since > 500 ? ((bytes - from) / (now - since)) * 1000 : 0;
     const pace = rate > 0 ? ` · ${size(rate)}/s · ${time((total - bytes) / rate)} left` : "";
-    this.say(bytes < total ? `${size(bytes)} of ${size(total)}${pace}` : "All sent; the server is checking it");
+    this.say(bytes < total ? `${size(bytes)} of ${size(total)}${pace}` : "Upload complete. The server is checking the files");
   }
 
   broke(seconds) {
     this.samples = [];
-    const where = this.share === undefined ? "" : ` at ${Math.floor(this.share * 100)} %`;
-    this.say(`The connection broke${where}. Going on from there in ${seconds} s, or once the network is back.`);
+    const where = this.share === undefined ? "" : ` at ${Math.floor(this.share * 100)}%`;
+    this.say(`Connection lost${where}. Resuming in ${seconds} s, or when the network is back.`);
   }
 
   leave({ version, known }) {

@@ -46,13 +46,12 @@ from tenants.permissions import Caller, Permission
 ARCHIVE = bulk.Action(
     "Archive",
     "Archive the chosen versions?",
-    "Engines unload them, and requests that name them are refused. "
-    "An upload of the same content brings one back.",
+    "Engines unload them, and requests for them are refused. Upload the same files to restore one.",
 )
 DELETE = bulk.Action(
     "Delete",
     "Delete the chosen versions?",
-    "Their files are deleted as well. What they cost stays in the bill. This cannot be undone.",
+    "Their files are deleted as well. Their cost stays on the bill. This cannot be undone.",
 )
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 VERSIONS = 25
@@ -87,7 +86,7 @@ class PromoteForm(forms.Form):
     alias = forms.CharField(
         initial=LIVE,
         validators=Alias._meta.get_field("name").validators,
-        help_text="“live” is what the adapter's own name means. A new name makes an alias.",
+        help_text="“live” is what the adapter's own name means. A new name creates an alias.",
     )
 
     def __init__(self, adapter: Adapter, *args: Any, **kwargs: Any) -> None:
@@ -359,7 +358,7 @@ def promote(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     return redirect("adapters-one", caller.tenant.slug, name)
 
 
-PINNED = "Open streams stay on the version that they began with."
+PINNED = "Open streams stay on the version they started with."
 
 
 @require_POST

@@ -20,7 +20,7 @@ from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by
 from frontend.views.adapters.marks import as_seen, mark
 from frontend.views.adapters.traffic import of_versions
 from frontend.views.overview.health import later, points, tone
-from frontend.views.playground.prompts import usable_sets
+from frontend.views.playground.prompts import scores_of, usable_sets
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller, Permission
 
@@ -160,6 +160,9 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
         "changes": changes(old.config, new.config),
         "may_try": may_try,
         "sets": usable_sets(caller) if may_try else [],
+        "scores": scores_of(caller, [f"{name}@{one.number}" for one in (old, new)])
+        if may_try
+        else [],
         "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
     }
     return render(request, "version_diff.html", context)

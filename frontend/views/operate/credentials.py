@@ -28,13 +28,13 @@ class CredentialForm(forms.Form):
 
     name = forms.CharField(
         max_length=200,
-        help_text="For example the machine that it is for. Give each engine its own.",
+        help_text="For example the machine it runs on. Create one for each engine.",
         widget=forms.TextInput({"autocomplete": "off"}),
     )
     pools = forms.CharField(
         required=False,
         label="Only these base models",
-        help_text="Names separated by spaces; empty: all. Others are refused.",
+        help_text="Names separated by spaces. Leave empty for all.",
         widget=forms.TextInput({"autocomplete": "off"}),
     )
 
@@ -82,7 +82,7 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     """End it for good, and the links of the engine that shows it."""
     credential = get_object_or_404(EngineCredential, pk=pk)
     credential.revoke()
-    messages.success(request, f"“{credential.name}” is revoked. Its engine is cut off now.")
+    messages.success(request, f"“{credential.name}” is revoked. Its engine is disconnected.")
     return redirect(LIST)
 
 

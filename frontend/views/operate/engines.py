@@ -108,9 +108,9 @@ def drain(request: HttpRequest) -> HttpResponse:
         raise Http404
     if request.method == "POST":
         if gateways().drain(id):
-            messages.success(request, f"{id} takes no new requests from now on.")
+            messages.success(request, f"{id} is draining: it takes no new requests.")
         else:
-            messages.error(request, f"No gateway that has {id} answered: try again.")
+            messages.error(request, f"No gateway connected to {id} answered. Try again.")
         return redirect("operate_engines")
     others = [
         one["id"]

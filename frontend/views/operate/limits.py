@@ -29,7 +29,7 @@ def limits(request: HttpRequest) -> HttpResponse:
     form = LimitsForm(OPERATOR, figures, {}, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
         scope.store(OPERATOR, form.cleaned_data)
-        messages.success(request, "The defaults are set. They are in force within a second.")
+        messages.success(request, "Defaults saved. They apply within a second.")
         return redirect("operate_limits")
     others = _with_ceilings()
     context = {

@@ -54,7 +54,7 @@ class SettingsForm(forms.Form):
     """What an operator says of a base model."""
 
     serves_new = forms.BooleanField(
-        required=False, label="New revisions serve at once, without a rollout"
+        required=False, label="Serve new revisions immediately, without a rollout"
     )
 
     def __init__(self, base_model: BaseModel, data: Any = None) -> None:
@@ -91,7 +91,7 @@ def model(request: HttpRequest, pk: int) -> HttpResponse:
     if not form.is_valid():
         return page(request, found, settings_form=form)
     form.save()
-    messages.success(request, "The settings are saved.")
+    messages.success(request, "Settings saved.")
     return redirect("operate_models-one", pk)
 
 

@@ -22,10 +22,12 @@ from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
+from tenants.billing.months import day_end, day_start
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
-from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageSum
-from tenants.models.usage.ledger import FIGURES, UsageSumQuerySet
+from tenants.models import GatewayProcess, IsolationCheck, Tenant, TenantSum
+from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.totals import TenantSumQuerySet
 
 TOP = 5
 MAX_JOURNALS = 10
@@ -48,7 +50,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
-        "tops": tops(hour - timedelta(days=7), now),
+        "tops": tops(day_start(now) - timedelta(days=6), day_end(now)),
         "journals": journals(),
         "gateways": alive,
         "lost": lost,
@@ -76,10 +78,10 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
     return redirect("operate")
 
 
-def used_by_customers() -> UsageSumQuerySet:
+def used_by_customers() -> TenantSumQuerySet:
     """The usage of all tenants but the platform's own."""
     ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
-    return UsageSum.objects.exclude(tenant__in=ours)
+    return TenantSum.objects.exclude(tenant__in=ours)
 
 
 def counts() -> dict[str, int]:
@@ -100,7 +102,8 @@ def fleet() -> dict[str, Any]:
 
 
 def tops(start: datetime, end: datetime) -> dict[str, list[dict[str, Any]]]:
-    """The tenants with the highest cost and those with the most tokens."""
+    """The tenants with the highest cost and those with the most tokens; of whole days, whose sums
+    are few."""
     sums = used_by_customers().sums(["tenant"], start, end)
     rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
     found = {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}

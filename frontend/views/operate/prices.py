@@ -63,15 +63,15 @@ class PriceForm(forms.Form):
         initial=Tier.STANDARD,
         required=False,
         label="For",
-        help_text="Lines of batches cost the standard price where they have none of their own.",
+        help_text="Batches use the standard price if no batch price is set.",
     )
-    prompt = Amount(label="Prompt tokens", help_text="Those that were not in the prefix cache.")
-    cached_prompt = Amount(label="Cached prompt tokens", help_text="At most as much.")
+    prompt = Amount(label="Prompt tokens", help_text="Prompt tokens not in the prefix cache.")
+    cached_prompt = Amount(label="Cached prompt tokens", help_text="At most the prompt price.")
     output = Amount(label="Output tokens")
     starts_at = Moment(
         required=False,
         label="From (UTC)",
-        help_text="Empty: from now on. What was used before keeps its price.",
+        help_text="Leave empty to start now. Earlier usage keeps its price.",
     )
 
     def clean_of(self) -> BaseModel | Adapter:
@@ -91,14 +91,14 @@ class PriceForm(forms.Form):
         now = timezone.now()
         at: datetime = self.cleaned_data["starts_at"] or now
         if at < now:
-            raise ValidationError(f"{utc(at)} is in the past: bills are written already.")
+            raise ValidationError(f"{utc(at)} is in the past. Usage up to now is already billed.")
         return at
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
         prompt, cached = given.get("prompt"), given.get("cached_prompt")
         if prompt is not None and cached is not None and cached > prompt:
-            self.add_error("cached_prompt", "This is more than tokens cost that were not cached.")
+            self.add_error("cached_prompt", "This is above the price of prompt tokens.")
         return given
 
     def save(self) -> bool:
@@ -110,7 +110,7 @@ class PriceForm(forms.Form):
             with transaction.atomic():
                 Price.objects.create(**named, **given)
         except IntegrityError:
-            self.add_error("starts_at", f"There is a price of {of} from then on already.")
+            self.add_error("starts_at", f"{of} already has a price from this time on.")
             return False
         return True
 
@@ -123,7 +123,7 @@ def prices(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         form = PriceForm(request.POST)
         if form.is_valid() and form.save():
-            messages.success(request, "The price is set.")
+            messages.success(request, "Price saved.")
             return redirect("operate_prices")
     return _list(request, form)
 
@@ -135,7 +135,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     price = get_object_or_404(Price, pk=pk)
     try:
         price.withdraw()
-        messages.success(request, "The price is withdrawn.")
+        messages.success(request, "Price withdrawn.")
     except PriceInForce as error:
         messages.error(request, error.message)
     return redirect("operate_prices")

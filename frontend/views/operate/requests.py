@@ -51,7 +51,9 @@ class InstallationFilter(RequestFilter):
         if not self.errors and not given["tenant"] and not self.id:
             start, end = self.window(now := timezone.now())
             if (end or now) - start > LONGEST:
-                raise ValidationError({"period": "Name a tenant to look back further than a day."})
+                raise ValidationError(
+                    {"period": "Choose a tenant to search further back than a day."}
+                )
         return given
 
 

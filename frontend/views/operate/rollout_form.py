@@ -23,7 +23,7 @@ class RolloutForm(RolloutFormBase):
     steps = forms.CharField(
         label="Weights in percent",
         initial=", ".join(map(str, STEPS)),
-        help_text="Shares of the tenants, one after another; the last is 100.",
+        help_text="Shares of tenants, step by step. The last is 100.",
         widget=forms.TextInput({"autocomplete": "off", "inputmode": "numeric"}),
     )
 
@@ -36,8 +36,8 @@ class RolloutForm(RolloutFormBase):
         labels = {
             "step_s": "Seconds at each weight",
             "min_requests": "Requests at each weight",
-            "max_error_percent": "More errors allowed, in percent",
-            "max_ttft_ratio": "Slower first tokens allowed, as a factor",
+            "max_error_percent": "Allowed increase of errors, in percent",
+            "max_ttft_ratio": "Allowed increase of TTFT, as a factor",
             "needs_isolation": "Check isolation at each weight",
         }
 
@@ -50,7 +50,7 @@ class RolloutForm(RolloutFormBase):
     def clean_steps(self) -> list[int]:
         words: list[str] = self.cleaned_data["steps"].replace(",", " ").split()
         if not all(word.isdecimal() and len(word) <= 3 for word in words):
-            raise ValidationError("Whole numbers, separated by commas.")
+            raise ValidationError("Enter whole numbers separated by commas.")
         steps = [int(word) for word in words]
         check_steps(steps)
         return steps

@@ -37,7 +37,9 @@ class TurnForm(forms.Form):
     """A tenant whose turn is not left to chance."""
 
     tenant = forms.SlugField(
-        label="Tenant", help_text="Its slug.", widget=forms.TextInput({"autocomplete": "off"})
+        label="Tenant",
+        help_text="Its slug.",
+        widget=forms.TextInput({"autocomplete": "off"}),
     )
     turn = forms.ChoiceField(
         choices=[(Turn.FIRST, "First: as soon as its adapters have passed"),
@@ -68,7 +70,7 @@ def start(request: HttpRequest, pk: int) -> HttpResponse:
         return models.page(request, base_model, rollout_form=form)
     with refusals_told(request):
         made = Rollout.objects.start(created_by=request.user, **form.cleaned_data)
-        messages.success(request, "The rollout has begun: adapters are tried before tenants move.")
+        messages.success(request, "Rollout started. Adapters are tested before tenants move.")
         return redirect("operate_rollouts-one", made.pk)
     return redirect("operate_models-one", pk)
 
@@ -94,7 +96,7 @@ def weigh(request: HttpRequest, rollout: int) -> HttpResponse:
         return _page(request, found, weight_form=form)
     with refusals_told(request):
         found.set_weight(form.cleaned_data["weight"])
-        messages.success(request, f"The weight is {found.weight} %.")
+        messages.success(request, f"The weight is {found.weight}%.")
     return redirect("operate_rollouts-one", found.pk)
 
 
@@ -127,7 +129,7 @@ def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
     revision = get_object_or_404(PoolRevision, pk=pk)
     with refusals_told(request):
         revision.stand(Standing(standing))
-        messages.success(request, f"{revision.short} is {revision.standing} from now on.")
+        messages.success(request, f"{revision.short} is now {revision.standing}.")
     return redirect("operate_models-one", revision.base_model_id)
 
 

@@ -37,7 +37,7 @@ SORTS = {
     "status": "State",
     "weight": "Weight",
     "cost": "Cost this month",
-    "created_at": "Made",
+    "created_at": "Created",
 }
 NUMBERS = frozenset({"weight", "cost"})
 SECTIONS = {
@@ -56,7 +56,7 @@ class NewTenant(TenantFormBase):
         model = Tenant
         fields = ["name", "slug", "weight"]
         help_texts = {
-            "slug": "In addresses and in the names of its adapters; it never changes.",
+            "slug": "Used in URLs. It cannot be changed later.",
         }
 
 
@@ -65,6 +65,7 @@ class TenantForm(TenantFormBase):
         model = Tenant
         fields = ["name", "weight", "max_stored_bytes", "max_versions"]
         labels = {"max_stored_bytes": "Storage in bytes", "max_versions": "Adapter versions"}
+        help_texts = dict.fromkeys(labels, "Leave empty for the installation's default.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def tenants(request: HttpRequest) -> HttpResponse:
         form = NewTenant(request.POST)
         if form.is_valid():
             made = form.save()
-            messages.success(request, f"{made.name} is created. Invite its first owner.")
+            messages.success(request, f"{made.name} created. Invite its first owner.")
             return redirect("operate_tenants-edit", made.slug)
     return _list(request, form)
 
@@ -127,7 +128,7 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
     form = TenantForm(request.POST or None, instance=tenant)
     if request.method == "POST" and form.is_valid():
         tenant.save(update_fields=list(form.fields))  # it may have been suspended meanwhile
-        messages.success(request, f"{tenant.name} is changed.")
+        messages.success(request, f"{tenant.name} saved.")
         return redirect("operate_tenants-edit", tenant.slug)
     context = {
         "tenant": tenant,

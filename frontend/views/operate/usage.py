@@ -1,4 +1,4 @@
-"""Usage and cost of all customers together, by tenant or model."""
+"""Usage and cost of all customers together, by tenant or base model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenants.billing.money import amount
 from tenants.models import EngineHour, Tenant
 from tenants.models.usage.ledger import FIGURES
 
-BY = {"tenant": "tenant", "base_model": "base model", "model": "model"}
+BY = {"tenant": "tenant", "base_model": "base model"}
 
 
 @require_GET
@@ -79,7 +79,7 @@ def margins(
     hours = EngineHour.objects.by_model(asked.start, asked.end)
     whole = Margin("", int(total["cost"]), sum(hours.values()))
     each = money(whole.per_hour) if whole.per_hour is not None else NONE
-    stats = [Stat("Engine hours", f"{whole.hours:,.1f}", f"{each} earned in each")]
+    stats = [Stat("Engine hours", f"{whole.hours:,.1f}", f"{each} revenue per hour")]
     if whole.left is not None:
         told = f"{signed_money(whole.left)} after {money(whole.spent)} for engines"
         stats.append(Stat("Margin", percent(whole.share), told))

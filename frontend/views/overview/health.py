@@ -168,7 +168,7 @@ def context_of(
     none."""
     window = Window(period, now or timezone.now())
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
-        "start", step=period.step
+        "start", step=period.step, times=["first_tokens"]
     )
     rows = list(sums)
     shown = LONGEST_OF_ALL if not usage and period.length > DAY else period.name
@@ -250,9 +250,9 @@ def share_of(share: float | None) -> str:
 def growth(now: float | None, before: float | None) -> str:
     """The change of a figure, in percent."""
     if not before:
-        return "" if not now else "nothing before"
+        return "" if not now else "no previous usage"
     if now is None:
-        return "nothing now"
+        return "no usage"
     percent = round((now - before) * 100 / before)
     return _signed(percent, f"{abs(percent):,d}%")
 

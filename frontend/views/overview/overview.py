@@ -1,4 +1,4 @@
-"""A tenant's start page: health, budgets, failures, and the first steps that are left."""
+"""A tenant's start page: health, what needs attention, budgets, and first steps that are left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from frontend.formats import utc
 from frontend.pages import tenant_page
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
-from frontend.views.overview import health
+from frontend.views.overview import attention, health
 from frontend.views.requests.failures import failures
 from frontend.views.usage import added_up
 from inference.grants import MICRO
@@ -83,10 +83,10 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         "month": used.month,
         "own": not caller.sees_all_sums,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
+        "may_try": caller.may(Permission.USE_PLAYGROUND),
         "may_limit": caller.may(Permission.EDIT_LIMITS),
         "model": found.live_adapter or found.base_model or "your-model",
         "base_url": f"{settings.API_URL}/v1",
-        "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
     }
     context["done"] = all(step.done for step in context["steps"])
     context |= health.of_tenant(caller, health.chosen(request), now)
@@ -95,6 +95,14 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         context["budgets"] = budgets(caller.tenant, used, now)
     if caller.may(Permission.READ_USAGE):
         context["failures"] = failures(caller.tenant, now - DAY, now)
+    expiring = _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else []
+    context["attention"] = attention.items(
+        caller.tenant,
+        context.get("failures", ()),
+        context.get("budgets", ()),
+        expiring,
+        found.rejected if caller.may(Permission.EDIT_ADAPTERS) else None,
+    )
     return render(request, "overview.html", context)
 
 
@@ -148,12 +156,12 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
     if left <= 0:
         return f"Used up: requests are refused until {utc(renews)}."
     if not per_s:
-        return "Nothing was used in the last 24 hours."
+        return "No usage in the last 24 hours."
     lasts_s = left / per_s
     if lasts_s >= (renews - now).total_seconds():
-        return "Lasts until it renews, at the pace of the last 24 hours."
+        return "On course to last until it renews, at the rate of the last 24 hours."
     end = now + timedelta(seconds=lasts_s)
-    return f"Used up on {utc(end)}, at the pace of the last 24 hours."
+    return f"Runs out on {utc(end)} at the rate of the last 24 hours."
 
 
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
@@ -177,6 +185,7 @@ def progress(tenant: Tenant) -> Any:
         live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
         base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
         has_key=Exists(keys),
+        rejected=Subquery(attention.last_rejected()),
         has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)
 
@@ -193,29 +202,29 @@ def steps(found: Any, caller: Caller) -> list[Step]:
 def _steps(found: Any) -> list[Step]:
     return [
         Step(
-            "An engine is connected",
+            "Engine connected",
             bool(gateways().fleet().engines),
             "Engines serve the base model. The operator of this installation starts them.",
         ),
         Step(
-            "An adapter is live",
+            "Adapter live",
             found.live_adapter is not None,
-            "Upload what PEFT's save_pretrained wrote. It is checked and tried before it serves.",
+            "Upload the files that PEFT's save_pretrained wrote. They are checked first.",
             "adapters",
-            "Upload one",
+            "Upload adapter",
             Permission.EDIT_ADAPTERS,
         ),
         Step(
-            "There is an API key",
+            "API key created",
             found.has_key,
-            "Programs show it to call your models. Its text is shown once.",
+            "Apps need one to call your models. It is shown only once.",
             "keys",
             "Create key",
             Permission.EDIT_OWN_KEYS,
         ),
         Step(
-            "The first request was answered",
+            "First request answered",
             found.has_usage,
-            "Send one with an API key.",
+            "Send one with your API key.",
         ),
     ]

@@ -91,7 +91,7 @@ def rename(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     kept, form = _own(caller, pk), TitleForm(request.POST)
     if form.is_valid():
         kept.rename(form.cleaned_data["title"])
-        messages.success(request, "The conversation is renamed.")
+        messages.success(request, "Conversation renamed.")
     else:
         messages.error(request, f"A title has 1 to {MAX_TITLE} characters.")
     return _back(request, caller, kept)
@@ -102,7 +102,7 @@ def rename(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 def delete(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Delete it, together with its shared link."""
     _own(caller, pk).delete()
-    messages.success(request, "The conversation is deleted.")
+    messages.success(request, "Conversation deleted.")
     return redirect("playground-conversations", caller.tenant.slug)
 
 
@@ -121,7 +121,7 @@ def unshare(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Stop sharing it: its link no longer works."""
     kept = _own(caller, pk)
     kept.unshare()
-    messages.success(request, "The conversation is private again; its link no longer works.")
+    messages.success(request, "The conversation is private again. Its link no longer works.")
     return _back(request, caller, kept)
 
 
@@ -142,7 +142,7 @@ def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
     kept = _shared(caller, link)
     with refusals_told(request):
         own = Conversation.objects.keep(_member(caller), kept.title, kept.panes)
-        messages.success(request, "This copy is yours; the original is unchanged.")
+        messages.success(request, "This is your copy. The original is unchanged.")
         return redirect("playground-conversation", caller.tenant.slug, own.pk)
     return redirect("playground-shared", caller.tenant.slug, link)
 

@@ -29,7 +29,7 @@ from tenants.content import reading
 from tenants.content.reading import Exchange
 from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
-from tenants.models import ApiKey, AuditEntry, RefusedRequest, SupersededAttempt, UsageEvent
+from tenants.models import ApiKey, AuditEntry, RefusedRequest, UsageEvent
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
@@ -176,14 +176,6 @@ def playground_url(caller: Caller, shown: Listed) -> str:
     return f"{page}?{urlencode({'model': model})}" if model else page
 
 
-def superseded(event: UsageEvent) -> list[SupersededAttempt]:
-    """What other engines did of it before, in order."""
-    if event.attempt == 1:
-        return []
-    found = SupersededAttempt.objects.filter(request_id=event.id, started_at=event.started_at)
-    return list(found.order_by("attempt"))
-
-
 def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
     """Of a request that no engine had."""
     return {
@@ -211,7 +203,7 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "batch": batch,
         "line": batch and number_of(event.id),
         "may_see_batches": caller.may(Permission.USE_FILES),
-        "timeline": Timeline.of([*superseded(event), event], adapter=bool(event.adapter)),
+        "timeline": Timeline.of(event.attempts(), adapter=bool(event.adapter)),
         "cause": cause(event.finish_reason),
         "remedy": remedy(event.finish_reason),
         "scale": SCALE,

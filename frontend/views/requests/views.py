@@ -32,7 +32,7 @@ class ViewForm(forms.Form):
         given = QueryDict(self.cleaned_data["query"].removeprefix("?"))
         found = RequestFilter(given, self._keys)
         if not found.is_valid():
-            raise ValidationError("This is no filter of the list.")
+            raise ValidationError("This is not a filter of the list.")
         kept = QueryDict(mutable=True)
         kept.update({name: given[name] for name in given if name in found.fields and given[name]})
         return kept.urlencode()
@@ -48,7 +48,7 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
     form = ViewForm(caller, request.POST)
     list_of = reverse("requests", args=[caller.tenant.slug])
     if not form.is_valid():
-        messages.error(request, "The view was not saved: give it a name of up to 80 characters.")
+        messages.error(request, "View not saved. Enter a name of up to 80 characters.")
         return redirect(list_of)
     query = form.cleaned_data["query"]
     with refusals_told(request):

@@ -88,12 +88,12 @@ def test_from_signing_in_to_a_key(page: Page, customer: Customer) -> None:
 def test_an_answer_is_asked_for_and_stopped(owner: Page) -> None:
     lead(owner, owner.get_by_role("complementary").get_by_role("link", name="Playground"))
     press(owner, pane(owner).get_by_role("button", name="Settings"), "Space")
-    write(owner, pane(owner).get_by_label("JSON schema of the answer"), '{"type": "string"}')
+    write(owner, pane(owner).get_by_label("JSON schema for the answer"), '{"type": "string"}')
     write(owner, owner.get_by_label("Message"), ENDLESS)
     owner.keyboard.press("Control+Enter")
     expect(said(pane(owner))).to_contain_text("word5 ")
     press(owner, owner.get_by_role("button", name="Stop"))
-    expect(owner.get_by_text("Stopped. This is what is billed:")).to_be_visible()
+    expect(owner.get_by_text("Stopped. Billed so far:")).to_be_visible()
     expect(foot(pane(owner))).to_contain_text(" out")
 
 

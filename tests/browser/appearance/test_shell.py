@@ -4,12 +4,14 @@ holds for all tables and dialogs."""
 from __future__ import annotations
 
 import pytest
+from openai import NotFoundError
 from playwright.sync_api import Page, ViewportSize, expect
 
 from demo import MODEL_NAME
 from tests.browser.people import (
     Customer,
     Street,
+    completion,
     create_key,
     follow,
     go,
@@ -22,6 +24,7 @@ from tests.browser.playground import pane
 pytestmark = pytest.mark.stack
 
 SHORT = ViewportSize(width=1280, height=720)
+WIDE = ViewportSize(width=1440, height=900)
 TELEPHONE = ViewportSize(width=390, height=844)
 HELD_MODEL = "one => one.querySelector('[data-field=model]').clientWidth"
 FOCUSED = "document.activeElement.name || document.activeElement.textContent.trim()"
@@ -47,7 +50,11 @@ def test_an_operator_has_one_navigation_at_a_time_and_all_of_it_in_sight(
     expect(sidebar.get_by_role("navigation", name="Installation")).to_be_visible()
     go(operator, "Usage")
     expect(operator.get_by_role("heading", name="Usage and cost of all tenants")).to_be_visible()
-    follow(operator, sidebar.get_by_role("link", name="API reference"))
+    follow(operator, sidebar.get_by_role("link", name="Documentation"))
+    contents = operator.get_by_role("navigation", name="Documentation")
+    follow(operator, contents.get_by_role("link", name="Operate"))
+    expect(operator.get_by_role("heading", name="Operate", exact=True)).to_be_visible()
+    follow(operator, contents.get_by_role("link", name="API reference"))
     expect(operator.get_by_role("heading", name="Lorikeet")).to_be_visible()
     expect(operator.locator(".opblock").first).to_be_visible()
 
@@ -93,6 +100,31 @@ def test_the_head_and_the_actions_of_a_table_stay_in_sight(owner: Page, customer
         expect(owner.get_by_role("columnheader").first).to_be_in_viewport()
         expect(rows.last.get_by_role("button", name="Revoke")).to_be_in_viewport(ratio=1)
         assert owner.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
+
+
+def test_the_head_of_the_requests_stays_in_sight(owner: Page, customer: Customer) -> None:
+    program = customer.program(customer.key())
+    for _ in range(18):
+        with pytest.raises(NotFoundError):
+            completion(program, "nobody", 1)
+    go(owner, "Requests")
+    for size in (SHORT, WIDE):
+        owner.set_viewport_size(size)
+        rows = owner.get_by_role("row")
+        expect(rows).to_have_count(19)
+        owner.mouse.move(700, 500)
+        for _ in range(4):
+            owner.mouse.wheel(0, 2000)
+        expect(rows.last).to_be_in_viewport()
+        head = owner.get_by_role("columnheader", name="Status")
+        expect(head).to_be_in_viewport(ratio=1)
+        assert head.evaluate(IS_ON_TOP), size
+
+
+IS_ON_TOP = """one => {
+  const { left, top, width, height } = one.getBoundingClientRect();
+  return one.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}"""
 
 
 def test_a_held_tail_and_a_lost_connection_are_said(

@@ -26,9 +26,9 @@ from tests.browser.people import (
 pytestmark = pytest.mark.stack
 
 ADAPTER, KEY, REQUEST = (
-    "An adapter is live",
-    "There is an API key",
-    "The first request was answered",
+    "Adapter live",
+    "API key created",
+    "First request answered",
 )
 
 
@@ -42,7 +42,7 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
     link = tenant_with_invitation(operator, name)
     admin = street.person()
     join(admin, link, f"admin-{token_hex(3)}")
-    expect(admin.get_by_role("heading", name=name)).to_be_visible()
+    expect(admin.get_by_role("heading", name="Overview")).to_be_visible()
     for title in (ADAPTER, KEY, REQUEST):
         expect(step(admin, title)).to_contain_text("(to do)")
 
@@ -75,7 +75,7 @@ def tenant_with_invitation(operator: Page, name: str) -> str:
     dialog.get_by_label("Name").fill(name)
     dialog.get_by_label("Slug").fill(slug)
     follow(operator, dialog.get_by_role("button", name="Create"))
-    expect(operator.get_by_text(f"{name} is created.")).to_be_visible()
+    expect(operator.get_by_text(f"{name} created.")).to_be_visible()
     follow(operator, operator.get_by_role("link", name="Members"))
     return invite(operator, "admin")
 

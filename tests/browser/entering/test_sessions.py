@@ -120,16 +120,16 @@ def test_a_forgotten_password_is_replaced_by_mail(
     follow(page, page.get_by_role("link", name="Forgot your password?").first)
     page.get_by_label("Email").fill(mail)
     follow(page, page.get_by_role("button", name="Write the link to a file"))
-    expect(page.get_by_role("heading", name="No mail was sent")).to_be_visible()
+    expect(page.get_by_role("heading", name="No email was sent")).to_be_visible()
     until(lambda: links_mailed_to(stack, mail))
     link = links_mailed_to(stack, mail)[0]
     page.goto(link)
     page.get_by_label("New Password", exact=True).fill(new)
     page.get_by_label("New Password (again)").fill(new)
-    follow(page, page.get_by_role("button", name="Change Password"))
+    follow(page, page.get_by_role("button", name="Set password"))
     page.goto("/")
     sign_in(page, mail, new)
-    expect(page.get_by_role("heading", name=customer.name)).to_be_visible()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert link.partition("/key/")[2] not in stack.log("console")
 
 
@@ -171,7 +171,7 @@ def test_an_operator_is_asked_for_a_second_factor_until_there_is_one(
     expect(page.get_by_role("heading", name="Protect your account")).to_be_visible()
     follow(page, page.get_by_role("link", name="Not now"))
     expect(page.get_by_role("heading", name="Users")).to_be_visible()
-    banner = page.get_by_text("You operate this installation by a password alone.")
+    banner = page.get_by_text("You are signed in as an operator with a password only.")
     expect(banner).to_be_visible()
     follow(page, page.get_by_role("link", name="Set up a second factor"))
     page.get_by_label("Password").fill(PASSWORD)

@@ -261,7 +261,7 @@ def test_what_might_have_been_is_told_to_mouse_and_keyboard(blank: Page) -> None
     assert roles == ["button"] * 3 and hidden
     (first, shown), rest = tips[0][::2], tips[1:]
     assert first == "Yes" and tips[0][1] is False
-    assert "Yes 15.0 %" in shown and "⏎<i>" in shown and "60.0 %" in shown
+    assert "Yes 15.0%" in shown and "⏎<i>" in shown and "60.0%" in shown
     assert rest == [[" but", 1], ["!", 2], ["!", 2], ["Yes", 0], ["Yes", 0]]
 
 
@@ -295,7 +295,7 @@ def test_pages_scripts_write_amounts_and_durations_as_the_server_does(blank: Pag
 def test_the_axis_of_small_costs_tells_its_lines_apart(blank: Page) -> None:
     script = "return given.map((one) => it.tick(one, { isMoney: true }));"
     assert run(blank, "../format", script, [0, 0.0002, 0.0004, 12.5, 1234]) == [
-        "$0", "$0.0002", "$0.0004", "$12.5", "$1.23K",
+        "$0", "$0.0002", "$0.0004", "$12.50", "$1.23K",
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def begin(program: OpenAI, count: int, **body: Any) -> str:
 
 def test_a_batch_is_watched_and_its_answers_are_downloaded(owner: Page, customer: Customer) -> None:
     go(owner, "Batches")
-    expect(owner.get_by_role("main")).to_contain_text("There is no batch yet")
+    expect(owner.get_by_role("main")).to_contain_text("No batches yet")
     expect(live_state(owner)).to_have_text("Live")
     with customer.program(customer.key()) as program:
         id = begin(program, 12)
@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_file_is_told_by_line(owner: Page, customer: Custom
     with customer.program(customer.key()) as program:
         id = begin(program, 2, model="nobody's")
     owner.goto(customer.page(f"batches/{id}"))
-    wrong = owner.get_by_role("region", name="What is wrong").first
+    wrong = owner.get_by_role("region", name="Errors").first
     expect(wrong).to_contain_text("model_not_found")
     expect(owner.get_by_role("button", name="Cancel batch")).to_have_count(0)
 
@@ -66,7 +66,9 @@ def test_a_batch_is_cancelled(owner: Page, customer: Customer) -> None:
     owner.get_by_role("button", name="Cancel batch").click()
     dialog = owner.get_by_role("dialog", name="Cancel this batch?")
     follow(owner, dialog.get_by_role("button", name="Cancel batch"))
-    expect(owner.get_by_text("The batch ends with what it has.")).to_be_visible()
+    expect(
+        owner.get_by_text("Batch cancelled. Finished requests keep their results.")
+    ).to_be_visible()
     expect(owner.locator(".pill")).to_have_text(re.compile("Cancelled"))
     expect(owner.get_by_role("link", name="Errors")).to_be_visible()
     owner.goto(customer.page("audit"))

@@ -31,7 +31,7 @@ def line(page: Page, limit: str) -> Locator:
 def test_a_limit_is_met_in_the_pane_and_shown(owner: Page, customer: Customer) -> None:
     go(owner, "Limits")
     edit(owner, "Edit limits", "Requests per minute", "2")
-    expect(owner.get_by_text("The limits are set.")).to_be_visible()
+    expect(owner.get_by_text("Limits saved.")).to_be_visible()
     with customer.program(customer.key()) as program:
         models = program.models.with_raw_response
         until(lambda: models.list().headers.get("x-ratelimit-limit-requests") == "2")

@@ -88,6 +88,6 @@ def test_people_choose_what_they_are_mailed(owner: Page) -> None:
     expect(choice).to_be_checked()
     choice.uncheck()
     follow(owner, owner.get_by_role("button", name="Save"))
-    expect(owner.get_by_text("Your choice of mails is saved.")).to_be_visible()
+    expect(owner.get_by_text("Email settings saved.")).to_be_visible()
     expect(owner.get_by_label("API key expires").first).not_to_be_checked()
     expect(owner.get_by_label("Adapter ready").first).to_be_checked()

@@ -34,7 +34,7 @@ def test_a_rollout_is_started_watched_and_aborted(
         expect(operator.get_by_role("heading", level=1)).to_contain_text("Rollout of")
 
         # What a worker finds comes by itself.
-        expect(operator.get_by_text(re.compile(r"s more at 1 %"))).to_be_visible()
+        expect(operator.get_by_text(re.compile(r"s more at 1%"))).to_be_visible()
         operator.get_by_role("button", name="Set a tenant's turn").click()
         turn = operator.get_by_role("dialog", name="Set a tenant's turn")
         turn.get_by_label("Tenant").fill(customer.slug)
@@ -52,5 +52,5 @@ def test_a_rollout_is_started_watched_and_aborted(
         follow(operator, dialog.get_by_role("button", name="Abort"))
         expect(operator.get_by_text("The rollout is aborted.")).to_be_visible()
         expect(operator.get_by_role("button", name="Pause")).to_have_count(0)
-        follow(operator, operator.get_by_role("link", name="Its steps are in the audit log."))
+        follow(operator, operator.get_by_role("link", name="See its steps in the audit log"))
         expect(operator.get_by_role("main")).to_contain_text("rollout")

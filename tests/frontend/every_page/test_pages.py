@@ -69,7 +69,7 @@ def test_who_may_not_see_a_page_is_told_so_in_a_sentence(tenant: Tenant) -> None
 def test_the_playgrounds_own_key_is_none_that_programs_hold(tenant: Tenant) -> None:
     ApiKey.objects.open_playground(tenant)
     page = client_of(tenant, "owner").get(address(tenant, "keys"))
-    assert "There is no API key yet." in page.content.decode()
+    assert "No API keys yet." in page.content.decode()
 
 
 def test_a_part_of_a_page_sends_the_whole_page_to_sign_in(tenant: Tenant) -> None:

@@ -27,7 +27,7 @@ def secret_in(page: str) -> str | None:
 def test_a_credential_is_made_and_shown_once() -> None:
     operator = client_of(make_tenant("acme"), "operator")
     url = reverse(CREDENTIALS)
-    assert "There is no credential yet." in operator.get(url).content.decode()
+    assert "No credentials yet." in operator.get(url).content.decode()
     answer = operator.post(url, {"name": "gpu-1", "pools": "llama, qwen"}, follow=True)
     text = secret_in(answer.content.decode())
     credential = EngineCredential.objects.get()
@@ -67,7 +67,7 @@ def test_what_is_quarantined_is_shown_and_decided() -> None:
     acme, globex = make_tenant("acme"), make_tenant("globex")
     operator = client_of(acme, "operator")
     url = reverse("operate_quarantine")
-    assert "Nothing waits for a decision" in operator.get(url).content.decode()
+    assert "Nothing to review" in operator.get(url).content.decode()
     billed = quarantined(acme, "r1")
     stolen = quarantined(acme, "r2", key_id=make_key(globex)[0].pk)
     quarantined(acme, "r3", tenant_id=2**63, key_id=2**64 - 1)
@@ -75,7 +75,7 @@ def test_what_is_quarantined_is_shown_and_decided() -> None:
     assert "more tokens than its request could" in page
     assert "a key of another tenant" in page and f"tenant {2**63}" in page
     overview = operator.get(reverse("operate")).content.decode()
-    assert "3 entries of engines are billed to nobody" in overview
+    assert "3 entries from engines are not billed" in overview
     operator.post(reverse("operate_quarantine-bill", args=[billed.pk]))
     operator.post(reverse("operate_quarantine-dismiss", args=[stolen.pk]))
     assert list(UsageEvent.objects.values_list("id", flat=True)) == ["r1"]

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from frontend.views.overview.overview import outlook
-from tenants.models import ApiKey, LimitScope, LimitSet, Tenant
+from tenants.models import ApiKey, LimitScope, LimitSet, State, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -34,10 +34,10 @@ def developer(tenant: Tenant) -> Client:
     [
         (0, 1.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
         (-5, 0.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
-        (100, 0.0, "Nothing was used in the last 24 hours."),
-        (3600, 1.0, "Used up on 20 May 2026, 13:00 UTC, at the pace of the last 24 hours."),
-        (43_200, 1.0, "Lasts until it renews, at the pace of the last 24 hours."),
-        (10**18, 1e-9, "Lasts until it renews, at the pace of the last 24 hours."),
+        (100, 0.0, "No usage in the last 24 hours."),
+        (3600, 1.0, "Runs out on 20 May 2026, 13:00 UTC at the rate of the last 24 hours."),
+        (43_200, 1.0, "On course to last until it renews, at the rate of the last 24 hours."),
+        (10**18, 1e-9, "On course to last until it renews, at the rate of the last 24 hours."),
     ],
 )
 def test_when_a_budget_ends(left: int, per_s: float, words: str) -> None:
@@ -62,12 +62,14 @@ def test_admins_see_what_is_spent_of_each_budget(
     assert day.outlook.startswith("Used up: requests are refused until")
     text = page.content.decode()
     assert '<meter min="0" max="214" low="171" high="203"' in text
-    assert "No request failed or was refused." in text
+    (item,) = page.context["attention"]
+    assert (item.title, item.action) == ("Tokens per day: 100% used", "Limits")
+    assert "Errors and refusals</h2>" not in text
 
 
 def test_without_a_budget_it_says_where_to_set_one(tenant: Tenant, admin: Client) -> None:
     text = admin.get(address(tenant, "overview")).content.decode()
-    assert "No budget is set" in text and f'href="/t/{tenant.slug}/limits">Set one' in text
+    assert "No budget is set" in text and f'href="/t/{tenant.slug}/limits">Set budget' in text
 
 
 @pytest.mark.parametrize(("role", "budgets"), [("developer", False), ("viewer", True)])
@@ -84,7 +86,7 @@ def test_a_developer_sees_his_own_usage(tenant: Tenant, key: ApiKey, developer: 
     spend(make_key(tenant, created_by=user_of(developer))[0], timezone.now())
     page = developer.get(address(tenant, "overview"))
     assert page.context["month"]["requests"] == page.context["day"]["requests"] == 1
-    assert "by keys that you made" in page.content.decode()
+    assert "with keys you created" in page.content.decode()
 
 
 def test_a_viewer_sees_the_tenants_figures_and_is_offered_nothing_else(
@@ -94,8 +96,8 @@ def test_a_viewer_sees_the_tenants_figures_and_is_offered_nothing_else(
     viewer = client_of(tenant, "viewer")
     page = viewer.get(address(tenant, "overview"))
     assert page.context["month"]["requests"] == 1 and "budgets" in page.context
-    assert "Upload one" not in page.text and "Quick start" not in page.text
-    assert "Set one" not in page.text
+    assert "Upload adapter" not in page.text and "Quick start" not in page.text
+    assert "Set budget" not in page.text
     usage = viewer.get(address(tenant, "usage"))
     assert [row["requests"] for _, row in usage.context["rows"]] == [1]
     assert viewer.get(address(tenant, f"requests/{event.id}")).status_code == 404
@@ -143,9 +145,29 @@ def test_keys_that_expire_soon_are_told_to_those_who_can_rotate_them(
     make_key(tenant, expires_at=soon)[0].revoke()
     own, _ = make_key(tenant, expires_at=soon, created_by=user_of(developer))
     where = address(tenant, "overview")
-    assert len(admin.get(where).context["expiring"]) == 2
-    assert developer.get(where).context["expiring"] == [own]
-    assert client_of(tenant, "viewer").get(where).context["expiring"] == []
+    assert len(admin.get(where).context["attention"]) == 2
+    (item,) = developer.get(where).context["attention"]
+    assert own.name in item.title and "expires" in item.title and item.action == "Rotate"
+    viewers = client_of(tenant, "viewer").get(where)
+    assert viewers.context["attention"] == [] and "Nothing needs attention." in viewers.text
+
+
+def test_a_rejected_version_needs_attention_until_there_is_a_newer_one(
+    tenant: Tenant, admin: Client
+) -> None:
+    adapter = make_adapter(tenant)
+    reason = "rank 128 is above this pool's 64"
+    version = make_version(adapter, state=State.REJECTED)
+    version.report = {"findings": [{"code": "rank", "message": reason}]}
+    version.save()
+    where = address(tenant, "overview")
+    (item,) = admin.get(where).context["attention"]
+    assert item.why == reason
+    assert item.url.endswith(f"/adapters/{adapter.name}/versions/{version.number}")
+    assert client_of(tenant, "viewer").get(where).context["attention"] == []
+    assert admin.get(address(make_tenant("other"), "overview")).status_code == 404
+    make_version(adapter)
+    assert admin.get(where).context["attention"] == []
 
 
 def test_the_checklist_turns_green_and_goes(

@@ -248,7 +248,7 @@ def test_a_long_list_has_pages(
 
 
 def test_nothing_saved_yet_has_a_way_on(client: Client) -> None:
-    assert "You have saved no conversation yet" in client.get(LIST).content.decode()
+    assert "No saved conversations yet" in client.get(LIST).content.decode()
 
 
 def test_a_page_of_one_asks_few_questions(

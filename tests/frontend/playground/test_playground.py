@@ -87,7 +87,7 @@ def test_it_suggests_live_adapters_bases_and_versions_of_the_tenant_alone(
 
 def test_without_any_model_it_says_so(tenant: Tenant) -> None:
     page = client_of(tenant, "developer").get(f"/t/{tenant.slug}/playground").content.decode()
-    assert "no engine has reported its base model" in page and "lora-playground" not in page
+    assert "No models yet" in page and "lora-playground" not in page
 
 
 def test_its_key_can_be_neither_held_nor_ended(tenant: Tenant) -> None:

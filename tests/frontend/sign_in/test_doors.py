@@ -158,7 +158,7 @@ def test_he_is_asked_to_set_one_up_when_he_signs_in(operator_account: User) -> N
     assert asked["Location"] == "/account/second-factor?next=%2Foperate%2Fusers"
     page = client.get(asked["Location"]).content.decode()
     assert "Set up a second factor" in page and 'href="/operate/users">Not now' in page
-    banner = "You operate this installation by a password alone."
+    banner = "You are signed in as an operator with a password only."
     assert banner in client.get("/operate/users").content.decode()
     totp.TOTP.activate(operator_account, totp.generate_totp_secret())
     assert banner not in client.get("/operate/users").content.decode()

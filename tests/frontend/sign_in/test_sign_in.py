@@ -182,10 +182,10 @@ def test_no_mail_is_claimed_that_nobody_sends(ada: User, settings: Any, mail: bo
     client = Client(REMOTE_ADDR=HERE)
     asked = client.get("/account/password/reset/").text
     done = client.post("/account/password/reset/", {"email": ada.email}, follow=True).text
-    claims = ("We send you a link", "a link is on its way")
+    claims = ("You will get a link", "we sent it a link")
     assert [claim in page for claim, page in zip(claims, (asked, done), strict=True)] == [mail] * 2
     for page in (asked, done):
-        assert ("This installation sends no mail. Ask an operator" in page) != mail
+        assert ("This installation does not send email. Ask an operator" in page) != mail
 
 
 # --- Mails ---------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_mails_say_what_to_do_and_no_more(ada: User) -> None:
     first, _, link, _, last, *_ = str(sent.body).splitlines()
     assert first == "Open this link to choose a new password for ada:"
     assert link.startswith("http") and "/account/password/reset/" in link
-    assert "your password stays as it is" in last and "Thank you" not in sent.body
+    assert "Your password stays the same" in last and "Thank you" not in sent.body
 
 
 def test_nobody_is_flooded_with_mails(ada: User) -> None:

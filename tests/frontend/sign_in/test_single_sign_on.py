@@ -116,7 +116,7 @@ def invited(browser: Browser, tenant: Tenant, role: Role) -> Any:
 
 def refused(browser: Browser, page: Any) -> bool:
     """The page says so clearly, and nobody is signed in or has an account."""
-    assert page.status_code == 401 and "Single sign-on did not work" in text(page)
+    assert page.status_code == 401 and "Single sign-on failed" in text(page)
     assert "Traceback" not in text(page)
     return browser.user is None and not SocialAccount.objects.exists()
 

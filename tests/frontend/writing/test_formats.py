@@ -79,3 +79,9 @@ def test_the_year_is_told_if_it_is_another_one() -> None:
     now = timezone.now()
     assert str(now.year) not in formats.moment(now).partition(">")[2]
     assert "2020" in formats.moment(now.replace(year=2020, day=1)).partition(">")[2]
+
+
+def test_a_small_share_is_told_from_none() -> None:
+    assert [formats.percent(one) for one in (None, 0, 0.004, 0.006, 1)] == [
+        formats.NONE, "0%", "<1%", "1%", "100%",
+    ]  # fmt: skip

@@ -37,7 +37,7 @@ export class Keeping {
 
   async #post(url, body) {
     this.told("saving");
-    let message = "The server could not be reached: it is tried again with the next change.";
+    let message = "The server could not be reached. Saving is retried with the next change.";
     try {
       const headers = { "Content-Type": "application/json", "X-CSRFToken": this.csrf };
       const answer = await fetch(url, { method: "POST", headers, body: JSON.stringify(body), redirect: "manual" });
@@ -49,8 +49,8 @@ export class Keeping {
       }
       message = said.message;
     } catch (error) {
-      if (error instanceof SignedOut) message = "You are signed out: sign in to go on.";
-      else if (error instanceof SyntaxError) message = "You may no longer save here: load the page again.";
+      if (error instanceof SignedOut) message = "You are signed out. Sign in to continue.";
+      else if (error instanceof SyntaxError) message = "You can no longer save here. Reload the page.";
     }
     this.told("failed", message);
     return null;

@@ -58,7 +58,7 @@ export class Link extends Socket {
 
   refused() {
     this.changed("Closed");
-    const closed = { type: "error", code: "closed", message: "You may no longer use this playground." };
+    const closed = { type: "error", code: "closed", message: "You no longer have access to this playground." };
     for (const [id, answer] of this.#answers) answer.listen({ ...closed, id });
     this.#answers.clear();
   }

@@ -4,7 +4,7 @@ import { PHASES, footline, seconds, waits } from "./figures.js";
 import { Tree } from "./tree.js";
 import { Turn } from "./turn.js";
 
-const REASONS = { length: "Ended at the token limit.", cancelled: "Stopped. This is what is billed:" };
+const REASONS = { length: "Ended at the token limit.", cancelled: "Stopped. Billed so far:" };
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
 
 class Pane extends HTMLElement {

@@ -14,7 +14,7 @@ const ENTER = "enter-sends";
 const STATES = { Live: "ok", Reconnecting: "warn", Closed: "bad" };
 const KEPT = { kept: ["Saved", "ok"], saving: ["Saving", "busy"], failed: ["Not saved", "bad"] };
 const HINT = "sends, Esc stops.";
-const HINT_OF_ENTER = "Shift and Enter begin a new line, Esc stops.";
+const HINT_OF_ENTER = "Shift+Enter for a new line, Esc stops.";
 const INSTEAD = "sends this instead of the last message of each pane, Esc leaves it as it is.";
 
 class Playground extends HTMLElement {
@@ -87,14 +87,22 @@ class Playground extends HTMLElement {
     this.edited();
   }
 
+  // The models of the panes; and what the panes ask of these versions of them.
+  asked() {
+    return this.all.map((pane) => pane.asks().model);
+  }
+
+  panesOver(models) {
+    return this.all.map((pane, at) => ({ ...pane.asks(), model: models[at] }));
+  }
+
   // Show a prompt set in place of the panes, over which it runs.
-  begin({ name, prompts, panes, answers, votes }, started) {
+  begin(run, started) {
     const wrong = this.all.find((pane) => pane.problem());
     if (wrong) return wrong.showProblem();
-    panes ??= this.all.map((pane) => pane.asks());
     this.toggleAttribute("data-runs", true);
     document.getElementById("add-pane").hidden = true;
-    this.run = new Run(this, this.querySelector("#run"), { name, prompts, panes, answers, votes });
+    this.run = new Run(this, this.querySelector("#run"), run);
     if (started) this.run.start();
   }
 
@@ -297,7 +305,7 @@ class Playground extends HTMLElement {
     if (!shown || this.keeping?.kept || shown.dataset.state === "failed") return;
     shown.hidden = !this.all.some((pane) => pane.tree.leaf);
     [shown.textContent, shown.className] = ["Draft", "pill"];
-    shown.title = "Kept in this tab until you close it. Save keeps it on the server.";
+    shown.title = "This draft is kept in this tab until you close it. Save it to keep it on the server.";
   }
 
   #linked(state) {

@@ -64,8 +64,8 @@ const loose = (text) => text.replace(/^[\s\ufffd]+/u, "");
 const probability = (token) => Math.exp(Math.min(0, token.logprob));
 
 function percent(share) {
-  if (share > 0 && share < 0.0005) return "< 0.1 %";
-  return `${(share * 100).toFixed(1)} %`;
+  if (share > 0 && share < 0.0005) return "< 0.1%";
+  return `${(share * 100).toFixed(1)}%`;
 }
 
 // A token made readable: spaces and line ends become symbols.
@@ -83,7 +83,7 @@ export class Tokens {
     this.element = element;
     element.classList.add("tokens");
     element.setAttribute("role", "group");
-    element.setAttribute("aria-label", "Answer by tokens; the arrow keys go from one to the next");
+    element.setAttribute("aria-label", "Tokens of the answer; use the arrow keys to move between them");
     element.addEventListener("keydown", (event) => this.#pressed(event));
     for (const kind of ["focusin", "click", "mouseover"]) {
       element.addEventListener(kind, (event) => this.#look(event.target));

@@ -23,7 +23,9 @@ export class Prompts extends Shelf {
   }
 
   // What has variables asks for them first.
-  choose(one) {
+  async choose({ id }) {
+    const one = await this.ask(`${this.saving.action}/${id}`);
+    if (!one) return;
     this.chosen = one;
     const names = variablesOf(one.text, one.system);
     if (!names.length) return this.#finish({});

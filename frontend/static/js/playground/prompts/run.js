@@ -5,6 +5,7 @@ import { Calls } from "../calls.js";
 import { button, element, footed } from "../elements.js";
 import { footline } from "../figures.js";
 import { Answer } from "../json.js";
+import { Ballot } from "./ballot.js";
 
 const LETTERS = "ABCD";
 const TIE = "tie";
@@ -13,18 +14,20 @@ export class Run {
   #asking = new Map(); // id -> what ends the wait for this answer
   #shown = []; // by prompt and pane: { body, foot, node }
 
-  // `home` has: link, closed(). `panes` are requests without messages;
-  // `answers` (by prompt and pane) and `votes` (by prompt) are those of a run that goes on.
-  constructor(home, root, { name, prompts, panes, answers, votes }) {
-    Object.assign(this, { home, root, name, prompts, panes });
+  // `home` has: link, closed(). `panes` are requests without messages; `scores` those of earlier runs;
+  // `key`, `answers` (by prompt and pane) and `votes` (by prompt) are those of a run that goes on.
+  constructor(home, root, { id, key, name, prompts, panes, answers, votes, scores }) {
+    Object.assign(this, { home, root, id, name, prompts, panes });
+    this.key = key ?? crypto.randomUUID();
     this.answers = answers ?? prompts.map(() => panes.map(() => ({})));
     this.votes = votes ?? prompts.map(() => "");
+    this.ballot = new Ballot(this, scores ?? []);
     this.#open();
   }
 
   stored() {
-    const { name, prompts, panes, answers, votes } = this;
-    return { name, prompts, panes, answers, votes };
+    const { id, key, name, prompts, panes, answers, votes } = this;
+    return { id, key, name, prompts, panes, answers, votes, scores: this.ballot.scores };
   }
 
   get running() {
@@ -99,6 +102,7 @@ export class Run {
   #vote(at, choice) {
     this.votes[at] = choice;
     this.#tell();
+    this.ballot.cast();
   }
 
   // --- what is seen ------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ export class Run {
     this.sums = element("dl", "stats");
     const list = element("ol", "trials");
     list.append(...this.prompts.map((text, at) => this.#trial(text, at)));
-    this.root.replaceChildren(head, this.sums, list);
+    this.root.replaceChildren(head, this.sums, this.ballot.shown, list);
     this.root.hidden = false;
     this.#tell();
   }

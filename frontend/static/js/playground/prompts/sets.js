@@ -5,7 +5,7 @@ import { Shelf } from "./shelf.js";
 const BETWEEN = /^\s*-{3,}\s*$/m; // prompts are told apart by a line of dashes
 
 export class Sets extends Shelf {
-  // `home` has: begin({ name, prompts }, started).
+  // `home` has: begin(set, started) and asked(), the models of its panes.
   constructor(home, known) {
     super("sets", known);
     this.home = home;
@@ -25,8 +25,9 @@ export class Sets extends Shelf {
 
   // Open this set's run; `started`: its first prompt is asked at once.
   async run(id, started) {
-    const found = await this.ask(`${this.saving.action}/${id}`);
-    if (found) this.home.begin(found, started);
+    const models = new URLSearchParams(this.home.asked().map((model) => ["model", model]));
+    const found = await this.ask(`${this.saving.action}/${id}?${models}`);
+    if (found) this.home.begin({ ...found, panes: this.home.panesOver(found.models) }, started);
     return found;
   }
 
