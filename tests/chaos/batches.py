@@ -9,12 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
+from tests.chaos.asking import POLL_S, Asker
 from tests.chaos.customers import Customer
 from tests.chaos.judging.facts import BatchGot, Counts, LineGot
+from tests.chaos.judging.reading import Reader, reader_of
+from tests.inference.operations.examples import EXAMPLES
 
-CHAT = "/v1/chat/completions"
+OF_BATCHES = [one for one in OPERATIONS if one.in_batches]
 BATCHERS = ("free-of-limits", "narrow")
 """Tenants that send batches. Limits would hold others up for longer than a run; of budgets Redis
 counts each sending of a line, and the ledger the last one."""
@@ -22,8 +25,6 @@ LINES = (10, 40)
 CANCELLED = 0.2
 """Of the batches."""
 CANCEL_AFTER_S = (1.0, 8.0)
-ANSWER_S = 20.0
-POLL_S = 0.5
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -51,24 +52,26 @@ class _Batcher:
 
     def __init__(self, batches: Batches, customer: Customer, luck: random.Random) -> None:
         self._batches, self._customer, self._luck = batches, customer, luck
-        headers = {"Authorization": f"Bearer {luck.choice(customer.keys)}"}
-        self._http = httpx.AsyncClient(trust_env=False, timeout=ANSWER_S, headers=headers)
+        self._asker = Asker(customer, batches.urls, batches.is_ready, luck)
+        self._ask = self._asker.ask
 
     async def run(self) -> None:
-        async with self._http:
+        async with self._asker:
             while not self._batches.over.is_set():
                 await self._work(len(self._batches.got))
 
     async def _work(self, number: int) -> None:
         luck = self._luck
-        lines = [self._line(f"{number}-{one}") for one in range(luck.randint(*LINES))]
+        operation = luck.choice(OF_BATCHES)
+        lines = [self._line(operation, f"{number}-{one}") for one in range(luck.randint(*LINES))]
         content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         upload: dict[str, Any] = {
             "files": {"file": ("lines.jsonl", content)},
             "data": {"purpose": "batch"},
         }
         file = (await self._ask("POST", "/v1/files", **upload)).json()
-        wanted = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
+        endpoint = operation.path
+        wanted = {"input_file_id": file["id"], "endpoint": endpoint, "completion_window": "24h"}
         batch = (await self._ask("POST", "/v1/batches", json=wanted)).json()
         got = BatchGot(batch["id"], self._customer.slug, {line["custom_id"] for line in lines})
         self._batches.got.append(got)
@@ -80,18 +83,17 @@ class _Batcher:
         for role in ("output", "error"):
             if (id := batch[f"{role}_file_id"]) is not None:
                 content = (await self._ask("GET", f"/v1/files/{id}/content")).content
-                got.lines += [_line_got(json.loads(line)) for line in content.splitlines()]
+                rows = map(json.loads, content.splitlines())
+                got.lines += [_line_got(row, reader_of(endpoint)) for row in rows]
         got.status = batch["status"]
 
-    def _line(self, id: str) -> dict[str, Any]:
-        luck = self._luck
-        body = {
-            "model": luck.choice(self._customer.models),
-            "messages": [{"role": "user", "content": f"Line {id}: what do you have?"}],
-            "max_tokens": luck.randint(4, 60),
-            "ignore_eos": True,
-        }
-        return {"custom_id": id, "method": "POST", "url": CHAT, "body": body}
+    def _line(self, operation: Operation, id: str) -> dict[str, Any]:
+        luck, customer, example = self._luck, self._customer, EXAMPLES[operation.name]
+        model = customer.embedding if operation.pools else luck.choice(customer.models)
+        body = example.body(model, f"Line {id}: what do you have?")
+        if example.bound:
+            body |= {example.bound: luck.randint(4, 60), "ignore_eos": True}
+        return {"custom_id": id, "method": "POST", "url": operation.path, "body": body}
 
     async def _look(self, got: BatchGot) -> Any:
         batch = (await self._ask("GET", f"/v1/batches/{got.id}")).json()
@@ -104,27 +106,8 @@ class _Batcher:
         )
         return batch
 
-    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Until there is an answer: gateways, the console and PostgreSQL come and go."""
-        while True:
-            try:
-                url = await self._gateway()
-                response = await self._http.request(method, url + path, **options)
-            except httpx.HTTPError:
-                pass
-            else:
-                if response.status_code < 429:
-                    return response
-            await asyncio.sleep(POLL_S)
 
-    async def _gateway(self) -> str:
-        batches = self._batches
-        while not (ready := [*filter(batches.is_ready, batches.urls)]):  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        return batches.urls[self._luck.choice(ready)]
-
-
-def _line_got(line: dict[str, Any]) -> LineGot:
+def _line_got(line: dict[str, Any], read: Reader) -> LineGot:
     """What a line of an output or an error file says."""
     custom_id, response = line["custom_id"], line["response"]
     if response is None:
@@ -132,8 +115,6 @@ def _line_got(line: dict[str, Any]) -> LineGot:
     id, body = response["request_id"].removeprefix("req_"), response["body"]
     if response["status_code"] != 200:
         return LineGot(custom_id, id, body["error"]["code"])
-    usage = body["usage"]
-    cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
-    return LineGot(custom_id, id, usage=Counts(
-        usage["prompt_tokens"], cached, usage["completion_tokens"]
-    ))  # fmt: skip
+    usage = read(body).usage
+    assert usage is not None
+    return LineGot(custom_id, id, usage=usage)

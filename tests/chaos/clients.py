@@ -13,9 +13,14 @@ from typing import Any
 
 import httpx
 
+from inference.operations.instant import InstantOperation
+from inference.operations.openai import OpenAIOperation
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
 from tests.chaos.customers import Customer
 from tests.chaos.judging.answers import receive
 from tests.chaos.judging.facts import Received
+from tests.inference.operations.examples import EXAMPLES
 
 PATIENCE_S = 60.0
 """Longer than a gateway lets any request take, also one that first waits for another of its
@@ -34,7 +39,12 @@ OPENING = (
 )
 """Over a hundred characters that all prompts of a tenant share, for its prefix cache."""
 
-_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+OFTEN = 10
+"""Chats for each request of another operation."""
+MOST_TEXTS = 60
+"""Of a request that pools: at a text a step so many take two seconds."""
+IDS = [5, 6, 7]
+"""Tokens of any real model."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +77,26 @@ class Crowd:
     received: list[Received] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: count[int] = field(default_factory=count)
+    operations: list[Operation] = field(default_factory=lambda: [*OPERATIONS])
+
+    @property
+    def weights(self) -> list[int]:
+        """How often each operation is asked for."""
+        return [OFTEN if one.name == "chat" else 1 for one in self.operations]
 
     async def all_served(self) -> bool:
         """Whether each customer has had an answer."""
         served = {one.tenant for one in self.received if one.complete}
         return all(customer.slug in served for customer in self.customers)
+
+    def all_answered(self) -> bool:
+        """Whether each operation was answered, and those that stream in both ways."""
+        got = {(one.path, one.streams) for one in self.received if one.complete}
+        return got >= {
+            (one.path, streams)
+            for one in self.operations
+            for streams in ({False, True} if EXAMPLES[one.name].bound else {False})
+        }
 
     async def run(self, seed: int, clients_each: int) -> None:
         """Send requests until `over` is set; returns when the last one has ended."""
@@ -100,45 +125,66 @@ class _Client:
             await self._send(request)
         elif self._luck.random() < 0.5:
             await asyncio.gather(self._insist(request), self._insist(request))
-        else:
-            await self._insist(request)
+        elif await self._insist(request):
             await self._send(request)
 
-    async def _insist(self, request: Request) -> None:
-        """Until there is an answer, as a careful program does; it is patient with limits."""
+    async def _insist(self, request: Request) -> bool:
+        """Until there is an answer, as a careful program does; it is patient with limits. Whether
+        there was one."""
         failures = refusals = 0
         while failures < ATTEMPTS and refusals < REFUSALS:
             one = await self._send(request)
             if one.complete:
-                return
+                return True
             if one.error in LIMITED:
                 refusals += 1
             else:
                 failures += 1
+        return False
 
     def _request(self) -> Request:
-        luck = self._luck
-        number = next(self._crowd.numbers)
+        luck, number = self._luck, next(self._crowd.numbers)
+        operation = luck.choices(self._crowd.operations, self._crowd.weights)[0]
         text = f"Request {number}: what do you have? " + "Tell me more. " * luck.randrange(6)
-        body: dict[str, Any] = {"model": luck.choice(self._customer.models)}
-        body |= {"temperature": 0} if luck.random() < 0.3 else {"temperature": 0.8, "seed": number}
+        body = EXAMPLES[operation.name].body(self._model(operation), OPENING + text)
+        if operation.pools:
+            _have_texts(body, luck.randint(1, MOST_TEXTS), text)
+        elif isinstance(operation, InstantOperation):
+            if "tokens" in body and not self._crowd.four_letters:
+                body["tokens"] = IDS
+        else:
+            self._vary(body, operation, number)
+        if luck.random() < KEYED:
+            return Request(operation.path, body, idempotency_key=f"order-{number}")
+        return Request(operation.path, body, self._patience(bool(body.get("stream"))))
+
+    def _model(self, operation: Operation) -> str:
+        customer = self._customer
+        return customer.embedding if operation.pools else self._luck.choice(customer.models)
+
+    def _vary(self, body: dict[str, Any], operation: Operation, number: int) -> None:
+        """What is generated: how, how much and whether in a stream."""
+        luck = self._luck
+        if luck.random() < 0.3 or "seed" not in operation.accepted:
+            body["temperature"] = 0
+        else:
+            body |= {"temperature": 0.8, "seed": number}
         if luck.random() < 0.9:
-            body |= {"max_tokens": luck.randint(4, 90), "ignore_eos": True}
+            bound = EXAMPLES[operation.name].bound
+            body |= {bound: luck.randint(4, 90), "ignore_eos": True}
+        if luck.random() < 0.7:
+            body["stream"] = True
+        if isinstance(operation, OpenAIOperation):
+            self._vary_openais(body)
+
+    def _vary_openais(self, body: dict[str, Any]) -> None:
+        luck = self._luck
         if luck.random() < 0.1 and body["temperature"]:  # vLLM refuses several greedy choices
             body["n"] = 2
         if luck.random() < 0.1:
             body["service_tier"] = "flex"
-        if luck.random() < 0.7:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        if luck.random() < 0.1:
-            path, body["prompt"] = _COMPLETIONS, OPENING + text
-        else:
-            messages = [("system", OPENING), ("user", text)]
-            path = _CHAT
-            body["messages"] = [{"role": role, "content": said} for role, said in messages]
-        if luck.random() < KEYED:
-            return Request(path, body, idempotency_key=f"order-{number}")
-        return Request(path, body, self._patience(bool(body.get("stream"))))
+        if body.get("stream"):
+            body["stream_options"] = {"include_usage": True}
 
     def _patience(self, streams: bool) -> float | None:
         if self._luck.random() > 0.2:
@@ -198,6 +244,13 @@ class _Client:
         if request.idempotency_key:
             headers["Idempotency-Key"] = request.idempotency_key
         return headers
+
+
+def _have_texts(body: dict[str, Any], count: int, text: str) -> None:
+    """Each list of texts in the body then has so many."""
+    for name, value in body.items():
+        if isinstance(value, list):
+            body[name] = [f"{text} {number}" for number in range(count)]
 
 
 @asynccontextmanager

@@ -7,15 +7,17 @@ import json
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from django.core.files.base import ContentFile
 
 import demo
-from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import store
 from tenants.adapters.storage import storage
+from tenants.content import choice
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -29,7 +31,7 @@ from tenants.models import (
     Trial,
     User,
 )
-from tests.chaos.stage import MODEL
+from tests.chaos.stage import EMBEDDING, MODEL
 from tests.tenants.making import make_base_of
 
 BASE_PRICE = (2_000_000, 1_000_000, 6_000_000)
@@ -38,6 +40,8 @@ FINE_PRICE = (3_000_000, 1_000_000, 9_000_000)
 ADAPTERS = ("plain", "fine")
 POLL_S = 0.2
 OPERATOR = "operator"
+CONTENT_DAYS = 1
+"""That all tenants keep what they ask and are answered: responses of the background need it."""
 
 
 BROKE = "broke"
@@ -88,31 +92,42 @@ class Customer:
     tenant_id: int
     keys: tuple[str, ...]
     models: tuple[str, ...]
+    """That generate; `embedding` is the name of one that embeds."""
+    embedding: str
 
 
 def seed(seconds: float) -> list[Customer]:
     """Fill an empty database, for a run of so many seconds."""
-    profile = EngineProfile.here(str(demo.BASE), served_name=MODEL)
-    base = make_base_of(SyntheticEngine.of(profile).info)
-    _price(BASE_PRICE, base_model=base)
+    base = _base(demo.BASE, MODEL)
+    _base(demo.EMBEDDING, EMBEDDING, runner=POOLING)
     User.objects.create_superuser(OPERATOR)
     found = [_customer(plan, base) for plan in PLANS]
+    for tenant in Tenant.objects.all():
+        choice.keep_for(tenant, CONTENT_DAYS)
     money = round(BROKE_SPENDS * seconds)
     LimitSet.objects.filter(tenant__slug=BROKE).update(cost_per_month=money)
     return found
+
+
+def _base(folder: Path, name: str, **profile: str) -> BaseModel:
+    made = EngineProfile.here(str(folder), served_name=name, **profile)
+    base = make_base_of(SyntheticEngine.of(made).info)
+    _price(BASE_PRICE, base_model=base)
+    return base
 
 
 def let_adapters_run(engine: str, patience_s: float) -> None:
     """Note that each adapter passed on engines of this kind, as a worker would: there is none. A
     gateway notes the kind when the first engine has joined."""
     end = time.monotonic() + patience_s
-    while not PoolRevision.objects.filter(engine=engine).exists():
+    revisions = PoolRevision.objects.filter(base_model__name=MODEL)
+    while not revisions.filter(engine=engine).exists():
         assert time.monotonic() < end, f"no {engine} engine has joined"
         time.sleep(POLL_S)
     Trial.objects.bulk_create(
         Trial(version=version, revision=revision, passed=True)
         for version in AdapterVersion.objects.all()
-        for revision in PoolRevision.objects.all()
+        for revision in revisions.all()
     )
 
 
@@ -149,7 +164,9 @@ def _customer(plan: Plan, base: BaseModel) -> Customer:
     ):
         if limits:
             LimitSet.objects.create(tenant=tenant, author="operator", **scope, **limits)
-    return Customer(plan.slug, tenant.pk, tuple(text for _, text in issued), (MODEL, *ADAPTERS))
+    return Customer(
+        plan.slug, tenant.pk, tuple(text for _, text in issued), (MODEL, *ADAPTERS), EMBEDDING
+    )
 
 
 def _price(price: tuple[int, int, int], **of: BaseModel | Adapter) -> None:

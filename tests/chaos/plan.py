@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 GATEWAYS = ("gateway-0", "gateway-1")
 AGENTS = ("agent-0", "agent-1")
+POOLERS = ("pooler-0", "pooler-1")
+"""Agents of a second base model, which embeds; the others' generates."""
+ENGINES = (*AGENTS, *POOLERS)
 WORKERS = ("worker-0", "worker-1")
 CONSOLE = "console"
 
@@ -67,9 +70,9 @@ STORMS = {
     "synthetic": Storm(
         interval_s=2.6,
         victims=(
-            Victim("agent", AGENTS, 2.0, 8.0),
-            Victim("hang", AGENTS, 1.0, 25.0),
-            Victim("drain", AGENTS, 1.5, 10.0),
+            Victim("agent", ENGINES, 2.0, 8.0),
+            Victim("hang", ENGINES, 1.0, 25.0),
+            Victim("drain", ENGINES, 1.5, 10.0),
             Victim("cut", GATEWAYS, 1.5, 6.0),
             Victim("gateway", GATEWAYS, 2.0, 15.0),
             Victim("roll", GATEWAYS, 1.0, 25.0),
@@ -82,9 +85,9 @@ STORMS = {
     "vllm": Storm(
         interval_s=4.0,
         victims=(
-            Victim("agent", AGENTS, 2.0, 60.0, apart_s=30.0),
-            Victim("hang", AGENTS, 1.0, 60.0, apart_s=30.0),
-            Victim("drain", AGENTS, 1.0, 90.0, apart_s=45.0),
+            Victim("agent", ENGINES, 2.0, 60.0, apart_s=30.0),
+            Victim("hang", ENGINES, 1.0, 60.0, apart_s=30.0),
+            Victim("drain", ENGINES, 1.0, 90.0, apart_s=45.0),
             Victim("cut", GATEWAYS, 1.5, 15.0),
             Victim("gateway", GATEWAYS, 2.0, 20.0),
             Victim("roll", GATEWAYS, 1.0, 30.0),

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,29 @@ django.setup()
 from django.core.management import call_command  # noqa: E402
 
 from gateway.local import seed  # noqa: E402
-from tests.chaos import customers  # noqa: E402
+from tests.chaos import background, customers  # noqa: E402
+from tests.chaos.background import InBackground  # noqa: E402
 from tests.chaos.batches import ENDED, Batches  # noqa: E402
 from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
 from tests.chaos.judging import journals, ledger, logs, report  # noqa: E402
 from tests.chaos.judging.answers import receive  # noqa: E402
-from tests.chaos.judging.facts import Counts, Facts, Purse, Received, Seen, Twin, Unseen  # noqa: E402  # noqa: E402
+from tests.chaos.judging.facts import (  # noqa: E402
+    PREFIX_DIGITS,
+    Counts,
+    Facts,
+    Purse,
+    Received,
+    Seen,
+    Twin,
+    Unseen,
+)
 from tests.chaos.judging.recorder import Record  # noqa: E402
 from tests.chaos.judging.verdict import judge  # noqa: E402
 from tests.chaos.plan import (  # noqa: E402
-    AGENTS,
     CONSOLE,
+    ENGINES,
     GATEWAYS,
     GATEWAYS_ALONE,
     STORMS,
@@ -120,7 +131,7 @@ class Run:
 
     def _seed(self) -> None:
         call_command("migrate", verbosity=0)
-        self.stage.credentials = seed.engines({}, AGENTS)
+        self.stage.credentials = seed.engines({}, ENGINES)
         self.customers = customers.seed(self.seconds)
         self.facts.prices = customers.prices(self.customers)
         self.facts.requests_per_minute = customers.requests_per_minute(self.customers)
@@ -139,6 +150,8 @@ class Run:
         sending = asyncio.create_task(crowd.run(self.seed, CLIENTS_EACH[self.engine]))
         self._batches = Batches(self.customers, stage.urls, stage.takes_requests)
         self._batching = asyncio.create_task(self._batches.run(self.seed))
+        self._in_background = InBackground(self.customers, stage.urls, stage.takes_requests)
+        self._waiting = asyncio.create_task(self._in_background.run(self.seed))
         showing = asyncio.create_task(self._show(crowd))
         try:
             await asyncio.sleep(WARM_UP_S)
@@ -159,6 +172,18 @@ class Run:
                 await _until(self._all_serve)
             self.stage.strike(strike, luck)
         await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
+        await _until(partial(self._none_is_spared, luck))
+
+    async def _none_is_spared(self, luck: random.Random) -> bool:
+        """Whether each kind was struck; those that found nobody, as processes start slowly on a
+        busy machine, are done now where there is somebody."""
+        hit = {kill.kind for kill in self.stage.kills}
+        spared = {one.kind: one for one in self.facts.planned if one.kind not in hit}
+        if self.facts.only_gateways and not await self._all_serve():
+            return not spared
+        for strike in spared.values():
+            self.stage.strike(strike, luck)
+        return not spared
 
     async def _all_serve(self) -> bool:
         """Where gateways die alone, not both do at a time."""
@@ -187,6 +212,7 @@ class Run:
             facts.adopted += logs.adopted(stage.places.log(gateway))
             facts.stayed |= set(logs.stayed(stage.places.log(gateway)))
         await self._batches_end()
+        await self._responses_end()
         await self._ask_again()
         await self._settled()
         async with Counters.connected() as counters:
@@ -218,6 +244,23 @@ class Run:
 
         await _until(all_ended)
 
+    async def _responses_end(self) -> None:
+        """Those that were asked for in the background."""
+        self._in_background.over.set()
+        await asyncio.wait((self._waiting,), timeout=SETTLE_S)
+        if self._waiting.done():
+            self._waiting.result()
+        self._waiting.cancel()
+        self.facts.responses = self._in_background.got
+
+        async def all_ended() -> bool:
+            found = await asyncio.to_thread(ledger.in_background)
+            self.facts.in_background = set(found)
+            return all(status in background.ENDED for status in found.values())
+
+        await _until(all_ended)
+        self.facts.prefixes |= {id[:PREFIX_DIGITS] for id in self.facts.in_background}
+
     async def _ask_again(self) -> None:
         """What moved, or was adopted, and came to its end, once more, with nobody to disturb it."""
         moved = {one.id for one in self.facts.moved} | {one.id for one in self.facts.adopted}
@@ -230,7 +273,7 @@ class Run:
 
     async def _twin(self, one: Received) -> Twin | None:
         """None: the limits don't allow it."""
-        again = Received(one.tenant, one.gateway, time.time(), streams=one.streams)
+        again = Received(one.tenant, one.gateway, time.time(), path=one.path, streams=one.streams)
         headers = {"Authorization": f"Bearer {one.key}"}
         url = self.stage.urls[one.gateway] + one.path
         async with (
@@ -247,7 +290,7 @@ class Run:
         await _until(lambda: asyncio.to_thread(self._is_settled))
 
     def _is_settled(self) -> bool:
-        files = [self.stage.places.journal(agent) / "journal" for agent in AGENTS]
+        files = [self.stage.places.journal(agent) / "journal" for agent in ENGINES]
         ends = [journals.read(file).end for file in files]
         try:
             sums = self.facts.journal_sums = ledger.journal_sums()
@@ -266,7 +309,7 @@ class Run:
         """Everything in order, gateways before engines: a leaked stream would keep them."""
         await self.stage.stop((*WORKERS, CONSOLE))
         await self.stage.stop(GATEWAYS)
-        await self.stage.stop(AGENTS)
+        await self.stage.stop(ENGINES)
         await self.stage.stop(("redis", "postgres"))
         self.facts.leftovers.drains_s = self.stage.drains_s
         self.facts.lives = self.stage.lives
@@ -310,7 +353,7 @@ class Run:
 
     def _read_files(self) -> None:
         facts, places = self.facts, self.stage.places
-        for agent in AGENTS:
+        for agent in ENGINES:
             files = [journals.read(path) for path in sorted(places.archive.glob(f"{agent}-*"))]
             facts.entries += [entry for file in files for entry in file.closed]
             facts.journal_ends.append(files[-1].end)

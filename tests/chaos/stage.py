@@ -26,7 +26,7 @@ from gateway.database import redis_command
 from gateway.local.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
 from tests.chaos.judging.facts import DRAINED, Kill, Life
-from tests.chaos.plan import AGENTS, CONSOLE, GATEWAYS, WORKERS, Strike
+from tests.chaos.plan import CONSOLE, ENGINES, GATEWAYS, POOLERS, WORKERS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, Ready, running
 from tests.chaos.relay import Relay
 from tests.stack.running import command_of
@@ -47,7 +47,7 @@ STALLS_S = (16.0, 21.0)
 """A worker, for longer than it has a batch (`tenants.batches.leases.LEASE_S`): it then goes on with
 what is another's."""
 REQUEST_TIMEOUT_S = 30
-MODEL = demo.MODEL_NAME
+MODEL, EMBEDDING = demo.MODEL_NAME, demo.EMBEDDING_NAME
 WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))
 """While Redis is away, the one gateway counts by itself and the other refuses."""
 TOKENS_PER_SECOND = 30
@@ -223,7 +223,7 @@ async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
     programs = [
         _redis(stage.places),
         *(_gateway(stage, name) for name in GATEWAYS),
-        *(_agent(stage, name, engine) for name in AGENTS),
+        *(_agent(stage, name, engine) for name in ENGINES),
     ]
     async with AsyncExitStack() as stack:
         for name, port in zip(GATEWAYS, relayed, strict=True):
@@ -330,25 +330,27 @@ def _worker(stage: Stage, name: str) -> Program:
     return Program(name, "worker", command, stage.places.log(name), works, told)
 
 
-ENGINES = {
-    "synthetic": [
-        "--engine", "synthetic", "--tokens-per-second", str(TOKENS_PER_SECOND),
-        "--max-num-seqs", "64",
-    ],
+SYNTHETIC = [
+    "--engine", "synthetic", "--tokens-per-second", str(TOKENS_PER_SECOND), "--max-num-seqs", "64",
+]  # fmt: skip
+GENERATE = {
+    "synthetic": SYNTHETIC,
     "vllm": ["--engine", "vllm", "--max-num-seqs", "16", "--kv-bytes", "64M"],
 }  # fmt: skip
+POOL = [*SYNTHETIC, "--runner", "pooling"]
+"""Beside any engine that generates: four of vLLM are too many for a small machine."""
 
 
 def _agent(stage: Stage, name: str, engine: str) -> Program:
-    places = stage.places
+    places, pools = stage.places, name in POOLERS
     options = {
         "--id": name,
         "--gateway": ",".join(stage.links.values()),
         "--journal-dir": places.journal(name),
         "--cache-dir": places.root / "cache" / name,
-        "--model": demo.BASE,
-        "--served-name": MODEL,
-        "--drain": AGENTS_DRAIN_S[engine],
+        "--model": demo.EMBEDDING if pools else demo.BASE,
+        "--served-name": EMBEDDING if pools else MODEL,
+        "--drain": AGENTS_DRAIN_S["synthetic" if pools else engine],
     }
     command = [sys.executable, "-m", "tests.chaos.agent", str(places.records)]
     command += [str(part) for option in options.items() for part in option]
@@ -358,7 +360,7 @@ def _agent(stage: Stage, name: str, engine: str) -> Program:
         return (places.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
 
     credential = {"ENGINE_CREDENTIAL": stage.credentials[name]}
-    command = [*command, *ENGINES[engine]]
+    command = [*command, *(POOL if pools else GENERATE[engine])]
     return Program(name, "agent", command, places.log(name), generates, credential)
 
 

@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
 from tests.chaos.clients import Crowd
 from tests.chaos.customers import Customer
 from tests.chaos.judging.facts import Counts
+from tests.chaos.judging.reading import READERS
 from tests.inference.rig import rig, until
 from tests.inference.samples import MODEL
 
-REQUESTS = 60
+
+@pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda one: one.name)
+def test_it_is_known_how_answers_are_read(operation: Operation) -> None:
+    assert operation.name in READERS, "tell in tests/chaos/judging/reading.py"
 
 
 def crowd(url: str) -> Crowd:
     return Crowd(
-        [Customer("acme", 4, ("acme", "acme"), (MODEL.name,))],
+        [Customer("acme", 4, ("acme", "acme"), (MODEL.name,), MODEL.name)],
         {"gateway-0": url},
         is_ready=lambda name: True,
         four_letters=True,
@@ -28,7 +36,7 @@ async def test_clients_note_what_the_engine_bills(tmp_path: Path) -> None:
         clients = crowd(made.gateway.url)
         async with asyncio.timeout(300), asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.run(seed=1, clients_each=8))
-            while len(clients.received) < REQUESTS:  # noqa: ASYNC110
+            while not clients.all_answered():  # noqa: ASYNC110
                 await asyncio.sleep(0)
             clients.over.set()
         received = clients.received

@@ -10,8 +10,7 @@ import httpx
 
 from inference.agent.engines.synthetic import TOKEN_CHARS
 from tests.chaos.judging.facts import Counts, Received
-
-_ERROR_FIELDS = {"message", "type", "param", "code"}
+from tests.chaos.judging.reading import error_of, reader_of
 
 
 async def receive(
@@ -31,7 +30,7 @@ async def receive(
     answer = _Answer(one, four_letters)
     try:
         if one.status != 200:
-            one.error = _error_of(json.loads(await response.aread()))
+            one.error = error_of(json.loads(await response.aread())["error"])
         elif one.streams:
             await _read_stream(response, answer, leaves_after)
         else:
@@ -48,7 +47,7 @@ async def _read_stream(
     async for line in response.aiter_lines():
         if line == "data: [DONE]":
             answer.finish()
-        elif line:
+        elif line and not line.startswith("event: "):
             answer.add(json.loads(line.removeprefix("data: ")))
         if leaves_after is not None and answer.pieces >= leaves_after:
             one.left = not (one.complete or one.wrong or one.error)
@@ -64,28 +63,30 @@ class _Answer:
     one: Received
     four_letters: bool
     texts: dict[int, str] = field(default_factory=dict)
+    rest: str = ""
     pieces: int = 0
     usage: Counts | None = None
     limited: bool = False
 
     def add(self, body: dict[str, Any]) -> None:
         """A chunk, or the whole body."""
-        if "error" in body:
-            self.one.error = _error_of(body)
-            return
-        for choice in body["choices"]:
-            self._add_choice(choice)
-        if usage := body.get("usage"):
-            self.usage = Counts(
-                usage["prompt_tokens"],
-                usage["prompt_tokens_details"]["cached_tokens"],
-                usage["completion_tokens"],
-            )
+        said = reader_of(self.one.path)(body)
+        self.one.error = self.one.error or said.error
+        for index, text in said.texts.items():
+            self.texts[index] = self.texts.get(index, "") + text
+            self.pieces += bool(text)
+        self.rest += said.rest
+        self.usage = said.usage or self.usage
+        self.limited = self.limited or said.limited
         self.one.tokens = self._tokens()
+        if said.ended:
+            self.finish()
 
     def finish(self) -> None:
         """The answer is whole: its text and its figures must fit."""
         one = self.one
+        if one.error:
+            return
         if self.usage is None:
             one.wrong = "the answer does not say its usage"
             return
@@ -94,30 +95,10 @@ class _Answer:
             one.wrong = f"the text has {one.tokens} tokens, but the usage says {said}"
             return
         one.complete, one.usage, one.limited = True, self.usage, self.limited
-        one.text = "\0".join(self.texts.values())
-
-    def _add_choice(self, choice: dict[str, Any]) -> None:
-        said = choice.get("delta") or choice.get("message") or choice
-        text = said.get("content") or said.get("text") or ""
-        index = choice["index"]
-        self.texts[index] = self.texts.get(index, "") + text
-        self.pieces += bool(text)
-        self.limited = self.limited or "finish_details" in choice
+        one.text = "\0".join([*self.texts.values(), self.rest])
 
     def _tokens(self) -> int:
         """At least so many tokens are in what came."""
         if not self.four_letters:
             return self.pieces
         return sum(-(-len(text) // TOKEN_CHARS) for text in self.texts.values())
-
-
-def _error_of(body: dict[str, Any]) -> str:
-    """The code of an error in OpenAI's shape.
-
-    Raises:
-        ValueError: it is not of that shape.
-    """
-    error = body["error"]
-    if set(error) != _ERROR_FIELDS or not (error["message"] and error["type"] and error["code"]):
-        raise ValueError(f"not an error as OpenAI has them: {body}")
-    return str(error["code"])

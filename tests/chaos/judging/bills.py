@@ -107,6 +107,8 @@ def cut_requests(facts: Facts) -> Check:
             check.faults.append(f"{run.id} was cut, but {run.run} was not killed")
         unseen = facts.unseen.streamed if run.id in streams else facts.unseen.whole
         states = [NOTHING, *run.states][-1 - unseen :]
+        if not run.counts.completion_tokens:  # of what pools nothing leaves before its end
+            states.append(NOTHING)
         if entry.counts not in states:
             check.faults.append(
                 f"{run.id}: billed {entry.counts}, but the last steps were {states}"
@@ -135,7 +137,7 @@ def clients_are_billed_enough(facts: Facts) -> Check:
     """Nobody received a token that is not billed; complete answers say what is billed."""
     check = Check("received by clients <= billed")
     billed = {event.entry.id: event.entry.counts for event in facts.events}
-    heard = [one for one in facts.received if one.tokens]
+    heard = [one for one in facts.received if one.tokens or one.usage]
     for one in heard:
         counts = billed.get(one.id, NOTHING)
         if one.tokens > counts.completion_tokens:

@@ -224,6 +224,18 @@ class BatchGot:
     """Of all lines, as the batch says."""
 
 
+@dataclass(slots=True)
+class ResponseGot:
+    """What a tenant has of a response of the background; `status` is empty until it has ended,
+    `code` is its error's."""
+
+    tenant: str
+    id: str
+    status: str = ""
+    code: str = ""
+    usage: Counts | None = None
+
+
 KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
 """How a process may be ended."""
 
@@ -356,8 +368,11 @@ class Facts:
     received: list[Received] = field(default_factory=list)
     batches: list[BatchGot] = field(default_factory=list)
     prefixes: set[str] = field(default_factory=set)
-    """With which the ids of batches' lines begin, be they in `batches` or not: who sent one may not
-    have heard of it."""
+    """With which the ids of batches' lines begin, and those of responses of the background, be they
+    in `batches` or not: who sent one may not have heard of it."""
+    responses: list[ResponseGot] = field(default_factory=list)
+    in_background: set[str] = field(default_factory=set)
+    """The ids of all responses of the background, without what they begin with."""
     lives: list[Life] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     planned: list[Strike] = field(default_factory=list)

@@ -91,6 +91,16 @@ def batches() -> dict[str, str]:
     return {id.removeprefix("batch_"): status for id, status in rows}
 
 
+def in_background() -> dict[str, str]:
+    """The status of each response of the background, by its request's id."""
+    with connected() as connection:
+        rows = connection.execute(
+            "SELECT c.name, b.status FROM tenants_backgroundresponse b"
+            " JOIN tenants_storedcontent c ON c.id = b.content_id"
+        ).fetchall()
+    return dict(rows)
+
+
 def _made_at(id: str) -> float:
     """A request's id begins with the time at which the gateway made it, in ms."""
     return int(id[:12], 16) / 1000

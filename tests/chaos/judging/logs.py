@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.judging.facts import Adopted, Life, Moved
+from tests.chaos.plan import ENGINES
 
 CRASHES = {
     "request_crashed",
@@ -35,9 +36,7 @@ def crashes(path: Path, *, may_be_cut: bool = False) -> Iterator[str]:
             yield f"{path.name}: {line}"
         elif (event := _event(line)).get("event") not in CRASHES:
             continue
-        elif event["event"] != "drain_cut_short" or not (
-            may_be_cut or path.name.startswith("agent")
-        ):
+        elif event["event"] != "drain_cut_short" or not (may_be_cut or path.stem in ENGINES):
             yield f"{path.name}: {event}"
 
 

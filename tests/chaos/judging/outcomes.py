@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from inference.operations.registry import OPERATIONS
 from tests.chaos.judging.check import Check, by_id
 from tests.chaos.judging.facts import DRAINED, Facts, Life, Received
+from tests.chaos.plan import POOLERS
 
 OPENLY_SAID = {
     "rate_limit_exceeded",
@@ -53,7 +55,7 @@ def _could_not_be_kept(facts: Facts, answer: Received) -> bool:
 
 def gateways_failed_nobody(facts: Facts) -> Check:
     """Who repeats a request with its key gets its answer, whatever becomes of gateways; and where
-    nothing else dies it has one bill."""
+    nothing else dies it has one bill, beside that of what had moved as often as one may."""
     check = Check("gateways' deaths failed no request that was repeated")
     by_key = by_id(
         [one for one in facts.received if one.idempotency_key],
@@ -67,7 +69,7 @@ def gateways_failed_nobody(facts: Facts) -> Check:
         last = max(tries, key=lambda one: one.ended)
         if not (any(one.complete for one in tries) or last.error in refusals):
             check.faults.append(f"{key} ended with {last.outcome}: {last.broken or last.wrong}")
-        bills = {one.id for one in tries} & generated
+        bills = {one.id for one in tries} & generated - facts.stayed
         if facts.only_gateways and len(bills) > 1:
             check.faults.append(f"{key} was billed as {', '.join(sorted(bills))}")
     check.figures = (
@@ -107,12 +109,19 @@ def _somebody_served(facts: Facts, one: Received) -> bool:
     }
     return any(
         life.kind == "agent"
+        and (life.name in POOLERS) == _pools(one)
         and life.name not in hung
         and life.ready is not None
         and life.ready < since
         and (life.ended is None or life.ended > one.ended)
         for life in facts.lives
     )
+
+
+def _pools(one: Received) -> bool:
+    """Whether engines of the model that embeds answer it."""
+    operation = OPERATIONS.at(one.path)
+    return operation is not None and operation.pools
 
 
 def answers_equal_their_twins(facts: Facts) -> Check:

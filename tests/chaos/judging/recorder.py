@@ -65,13 +65,14 @@ class Record:
 class WatchedMeter(Meter):
     """What an engine counts in; the agent's own meter learns of it after the record.
 
-    The engine raises `completion_tokens` last in each step.
+    The engine raises `completion_tokens` last in each step, and of what it pools `prompt_tokens`.
     """
 
     def __init__(self, work: Work, record: Record) -> None:
         agents = work.meter
         self.id, self.attempt, self.agents, self.record = work.id, work.attempt, agents, record
         self.handed_on = agents.completion_tokens
+        self.steps = "prompt_tokens" if work.operation.pools else "completion_tokens"
         super().__init__(
             agents.prompt_tokens,
             agents.cached_tokens,
@@ -82,7 +83,7 @@ class WatchedMeter(Meter):
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name in Meter.__slots__:
-            if name == "completion_tokens" and value:
+            if name == self.steps and value:
                 self.record.note(self.line())
             setattr(self.agents, name, value)
 

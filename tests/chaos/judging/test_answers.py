@@ -11,6 +11,7 @@ import pytest
 from tests.chaos.judging.answers import receive
 from tests.chaos.judging.facts import Received
 
+CHAT = "/v1/chat/completions"
 USAGE = {
     "prompt_tokens": 3,
     "completion_tokens": 2,
@@ -55,7 +56,7 @@ ANSWERS: dict[str, tuple[httpx.Response, dict[str, Any]]] = {
 @pytest.mark.parametrize("answer", ANSWERS)
 async def test_what_a_client_makes_of_an_answer(answer: str) -> None:
     response, expected = ANSWERS[answer]
-    one = Received("acme", "gateway-0", 0.0, streams=answer.startswith("stream"))
+    one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=answer.startswith("stream"))
     await receive(response, one, None, four_letters=True)
     assert sum(map(bool, (one.complete, one.left, one.error, one.broken, one.wrong))) == 1
     for name, value in expected.items():
@@ -64,7 +65,7 @@ async def test_what_a_client_makes_of_an_answer(answer: str) -> None:
 
 
 async def test_a_client_that_leaves() -> None:
-    one = Received("acme", "gateway-0", 0.0, streams=True)
+    one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=True)
     await receive(stream(CHUNK, CHUNK, CHUNK, END, "[DONE]"), one, 2, four_letters=True)
     assert (one.outcome, one.tokens) == ("client left", 2)
 
@@ -72,13 +73,13 @@ async def test_a_client_that_leaves() -> None:
 async def test_an_answer_that_a_limit_cut() -> None:
     """More may have been generated than was sent."""
     cut = {"choices": [{"index": 0, "delta": {}, "finish_details": {"code": "c"}}]}
-    one = Received("acme", "gateway-0", 0.0, streams=True)
+    one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=True)
     await receive(stream(CHUNK, json.dumps(cut), END, "[DONE]"), one, None, four_letters=True)
     assert (one.complete, one.tokens) == (True, 1)
 
 
 async def test_an_engine_with_other_tokens() -> None:
     """A piece of text has one token at least, and maybe more."""
-    one = Received("acme", "gateway-0", 0.0, streams=True)
+    one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=True)
     await receive(stream(CHUNK, END, "[DONE]"), one, None, four_letters=False)
     assert (one.complete, one.tokens) == (True, 1)

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.chaos.judging import logs
 from tests.chaos.judging.facts import Adopted, Life, Moved
+from tests.chaos.plan import ENGINES
 
 
 def line(event: str, at: float, **fields: object) -> str:
@@ -39,8 +41,9 @@ def test_crashes(tmp_path: Path) -> None:
     assert "Traceback" in second
 
 
-def test_an_agent_need_not_wait_for_its_answers(tmp_path: Path) -> None:
-    path = tmp_path / "agent-0.log"
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_agent_need_not_wait_for_its_answers(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / f"{engine}.log"
     path.write_text(line("drain_cut_short", 3.0, requests=1, moving=1))
     assert not list(logs.crashes(path))
 

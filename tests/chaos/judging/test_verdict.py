@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inference.link.wire import first_attempt
+from tests.chaos.judging.background import responses_are_answered_once
 from tests.chaos.judging.batches import CANCELLED, lines_are_answered_once
 from tests.chaos.judging.bills import (
     CUT,
@@ -39,6 +40,7 @@ from tests.chaos.judging.facts import (
     Moved,
     Purse,
     Received,
+    ResponseGot,
     Seen,
     Spent,
     Sums,
@@ -125,6 +127,8 @@ def facts() -> Facts:
             batches=[BatchGot("batch_1", "acme", {"a", "b"}, "cancelled",
                               [LineGot("a", "whole", usage=WHOLE), LineGot("b", "", CANCELLED)],
                               completed=1, usage=WHOLE)],
+            responses=[ResponseGot("acme", "resp_whole", "completed", usage=WHOLE)],
+            in_background={"whole"},
             planned=[Strike(51.0, "agent", "agent-0"), Strike(59.0, "gateway", "gateway-1")],
             budgets=2,
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
@@ -175,6 +179,26 @@ def test_a_sound_run_with_a_request_that_another_gateway_adopted(facts: Facts) -
     for check in judge(facts):
         if check.title != "every request was answered, or refused clearly":
             assert not check.faults, check
+
+
+def test_what_pools_and_is_cut_may_be_billed_nothing(facts: Facts) -> None:
+    """Nobody had any of it."""
+    (cut,) = [one for one in facts.seen if one.id == "cut"]
+    at = next(i for i, one in enumerate(facts.events) if one.entry.id == "cut")
+    facts.events[at] = replace(
+        facts.events[at], entry=replace(facts.events[at].entry, counts=Counts())
+    )
+    cut.states = [Counts(10 * step) for step in range(1, 30)]
+    assert not cut_requests(facts).faults
+    cut.states.append(Counts(300, 0, 20))
+    assert cut_requests(facts).faults
+
+
+def test_what_could_move_no_more_has_a_bill_beside_its_repetitions(facts: Facts) -> None:
+    _only_gateways(facts, two_bills=True)
+    assert gateways_failed_nobody(facts).faults
+    facts.stayed = {"left"}
+    assert not gateways_failed_nobody(facts).faults
 
 
 def test_what_was_adopted_and_then_cut_is_compared_with_its_one_run(facts: Facts) -> None:
@@ -462,6 +486,31 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         lines_are_answered_once,
         lambda f: f.batches[0].lines.__setitem__(1, LineGot("b", "", "internal_error")),
         "internal_error",
+    ),
+    "no response of the background": (
+        responses_are_answered_once,
+        lambda f: f.responses.clear() or f.in_background.clear()
+        or f.planned.append(Strike(1.0, "worker", "worker-0")), "nothing is proved",
+    ),
+    "response of which no client knows": (
+        responses_are_answered_once, lambda f: f.in_background.add("other"), "among 2 there",
+    ),
+    "response that was made twice": (
+        responses_are_answered_once, lambda f: f.responses.append(f.responses[0]),
+        "clients have 1",
+    ),
+    "response that is gone": (
+        responses_are_answered_once, lambda f: setattr(f.responses[0], "status", ""), "as nothing",
+    ),
+    "response that failed by mistake": (
+        responses_are_answered_once, lambda f: setattr(f.responses[0], "status", "failed")
+        or setattr(f.responses[0], "code", "internal_error"), "internal_error",
+    ),
+    "response that is not billed": (
+        responses_are_answered_once, lambda f: f.events.pop(0), "billed None",
+    ),
+    "response that is billed otherwise": (
+        responses_are_answered_once, lambda f: _bill(f, "whole", PART), "billed Counts",
     ),
     "died by itself": (
         only_the_killed_died,

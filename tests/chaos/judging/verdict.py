@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 
-from tests.chaos.judging import batches, bills, limits, outcomes, sums
+from tests.chaos.judging import background, batches, bills, limits, outcomes, sums
 from tests.chaos.judging.check import Check
 from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Facts
 
@@ -72,6 +72,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     outcomes.engines_failed_nobody,
     outcomes.answers_equal_their_twins,
     batches.lines_are_answered_once,
+    background.responses_are_answered_once,
     bills.regenerated_is_not_billed,
     bills.each_id_once,
     sums.costs_are_right,

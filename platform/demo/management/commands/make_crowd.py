@@ -11,24 +11,26 @@ from django.utils import timezone
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from demo.crowd import Size, outcomes, usage
+from demo.crowd import Size, kept, outcomes, usage
 from demo.crowd.rows import BASES, Rows
 from tenants.models import Tenant
 
 TABLES = (
     "tenant", "user", "membership", "invitation", "apikey", "adapter", "adapterversion", "alias",
     "limitset", "price", "conversation", "auditactor", "auditentry", "usageevent", "usagerollup",
-    "usagemonth", "enginejournal", "requestminute", "requesthour", "totalminute", "totalhour",
-    "refusedrequest",
+    "usagemonth", "usagetotal", "enginejournal", "requestminute", "requesthour", "totalminute",
+    "totalhour", "refusedrequest", "savedprompt", "promptset", "setrun", "target", "notification",
+    "delivery", "contentkey", "storedcontent", "supersededattempt",
 )  # fmt: skip
 
 
 class Command(BaseCommand):
     help = (
         "Make up what a busy installation has: tenants, members, keys, adapters with versions in "
-        "all states, limits, prices, thirteen months of usage with its sums, an audit log. For "
-        "looking at pages and measuring them. Only rows: these adapters cannot be served, and "
-        "nothing of it can be taken back. Ten million events take a few minutes and 7 GB."
+        "all states, limits, prices, thirteen months of usage with its sums, an audit log, "
+        "webhooks, prompts. For looking at pages and measuring them. Only rows: these adapters "
+        "cannot be served, and nothing of it can be taken back. Ten million events take a few "
+        "minutes and 7 GB."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -81,6 +83,7 @@ def make(size: Size) -> None:
             usage.make(size, [tenant.pk for tenant in tenants], BASES, report)
             report("outcomes", 0, 1)
             outcomes.make(size, [tenant.pk for tenant in tenants])
+            kept.make(size, tenants)
         report("statistics", 0, 1)
         _analyze()
         report("statistics", 1, 1)
