@@ -22,7 +22,7 @@ from playwright.async_api import Browser, async_playwright
 from demo.crowd import Size
 from demo.management.commands.make_crowd import make
 from tenants.models import Role, Tenant, User
-from tests.bench.machinery.processes import Failed
+from tests.bench.machinery.processes import Failed, cpu_of, postgres_cpu_s
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.machinery.servers import ENGINE_OPTIONS
@@ -42,7 +42,15 @@ REQUESTS = 20
 VARIANTS: Mapping[str, Sequence[str]] = {
     "overview": ("?period=1h", "?period=30d"),
     "operate": ("?period=1h", "?period=30d"),
-    "requests": ("?outcome=wrong&period=30d", "?outcome=failed&period=30d"),
+    "requests": (
+        "?outcome=wrong&period=30d",
+        "?outcome=failed&period=30d",
+        "?outcome=refused&period=30d",
+        "?q=support-0040&period=30d",
+        "?q=Rate+limit&period=30d",
+        "?ttft=0.3&period=30d",
+        "?total=30&period=30d",
+    ),
     "usage": ("?period=30d&by=key&show=cost", "?period=month", "?period=custom&first={year_ago}"),
     "adapters": ("?q=support", "?state=rejected", "?after=search-0900"),
     "keys": ("?q=billing",),
@@ -51,6 +59,19 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "operate_tenants": ("?sort=-cost", "?q=harbour&sort=name", "?after=crowd-0500"),
     "operate_audit": ("?tenant=crowd-0500", "?actor=member-77", "?kind=alias&action=deleted"),
     "operate_prices": ("?state=all",),
+    "operate_usage": (
+        "?period=30d&by=base_model",
+        "?period=month",
+        "?period=custom&first={year_ago}",
+    ),
+    "operate_requests": (
+        "?tenant=crowd-0500&period=30d",
+        "?tenant=crowd-0000&outcome=wrong&period=30d",
+        "?tenant=crowd-0000&q=support-0040&period=30d",
+        "?tenant=crowd-0000&ttft=0.3&period=30d",
+    ),
+    "notifications": ("?before=1000",),
+    "operate_notifications": ("?before=1000",),
 }
 """Filters and far ends, which may take another way through the database."""
 PAINTED = ("account_login", "overview", "playground", "adapters", "usage", "operate")
@@ -58,11 +79,13 @@ PAINTED = ("account_login", "overview", "playground", "adapters", "usage", "oper
 
 @dataclass(slots=True)
 class Look:
-    """One page as one role sees it; milliseconds of each request, by round."""
+    """One page as one role sees it; milliseconds of each request, by round, and those of CPU that
+    one took, of console and PostgreSQL together."""
 
     page: Page
     queries: int
     rounds: list[list[float]] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -71,6 +94,7 @@ class Look:
 
     def row(self) -> Row:
         said = f"{self.title} ({self.page.role}): {self.queries} queries, p50 {self.p50:.0f} ms"
+        said += f", CPU {median(self.cpu_ms):.0f} ms"
         return Row(f"{said}, p95", self.p95, "ms", at_most=P95_MS)
 
     @property
@@ -96,8 +120,11 @@ async def run(scale: Scale) -> Report:
     ):
         for number in range(scale.page_rounds + 1):
             for look in looks:
+                used_s = _used_s(console)
                 took = await _ask(console, look.page, sessions)
-                look.rounds += [took] if number else []  # the first reads from disk
+                if number:  # the first reads from disk
+                    look.rounds.append(took)
+                    look.cpu_ms.append(1000 * (_used_s(console) - used_s) / REQUESTS)
         painted = await _paint(console.url, looks, sessions, scale.page_rounds)
     return Report(
         "The console's pages",
@@ -118,6 +145,11 @@ def slowest(looks: Iterable[Look]) -> list[Row]:
     most = max(looks, key=lambda look: look.queries)
     figure = Figure.of([most.queries])
     return [*rows, Row(f"most queries: {most.title}", figure, at_most=MAX_QUERIES)]
+
+
+def _used_s(console: Gateway) -> float:
+    """CPU seconds of console and PostgreSQL so far: other work moves them less than times."""
+    return cpu_of(console.child)() + postgres_cpu_s()
 
 
 async def _ask(console: Gateway, page: Page, sessions: Mapping[str, str]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pytest_django import Settings
 from inference.link.wire import Usage
 from lorikeet import batches, files
 from tenants.adapters.uploads.guard import Receive, Scope, Send
-from tenants.batches import leases
+from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Result
 from tenants.batches.states import Status
 from tenants.directory.auth import PostgresDirectory
@@ -88,14 +89,13 @@ def file(tmp_path: Path) -> Path:
 def answer_all(failing: int = 1) -> None:
     """Read the batch, answer its lines, the last ones with a failure, and write its files."""
     run_worker("batches")
-    lease = leases.claim()
-    assert lease is not None
+    (lease,) = BatchLease.claim(1)
     count = Batch.objects.get(pk=lease.id).total
     for number in range(count):
         status = 200 if number < count - failing else 400
         body = json.dumps({"said": f"{number}\u2028é"}, ensure_ascii=False).encode()
-        leases.renew(lease, [Result(number + 2, status, body, Usage(3, 0, 2))])
-    leases.finish(lease, Status.COMPLETED)
+        lease.renew([Result(number + 2, status, body, Usage(3, 0, 2))])
+    lease.finish(Status.COMPLETED)
     run_worker("batches")
 
 
@@ -135,7 +135,7 @@ def test_a_file_is_sent_answered_and_its_answers_come_back(
     assert (home / "uploads.json").read_text() == "{}"
 
     shown = signed_in("batches", "show", id)
-    assert shown.code == 0 and "tea" in shown.out and "completed" in shown.out
+    assert shown.code == 0 and "tea" in shown.out and "completed at" in shown.out
     (one,) = signed_in("batches", "list", "--json").json
     assert one["id"] == id and id in signed_in("batches", "list").out
     assert "99 of 100 requests are answered, 1 failed." in signed_in("batches", "wait", id).err
@@ -162,7 +162,9 @@ def test_what_is_wrong_with_a_file_is_told_by_the_line(signed_in: Run, tmp_path:
     failed = signed_in("batches", "wait", id)
     assert failed.code == 5 and f"{id} is failed." in failed.err
     assert "line 2: duplicate_custom_id: " in failed.err
-    assert "line 2: duplicate_custom_id: " in signed_in("batches", "show", id).err
+    shown = signed_in("batches", "show", id)
+    assert "line 2: duplicate_custom_id: " in shown.err
+    assert re.search(r"failed +0", shown.out) and "failed at" in shown.out
     assert signed_in("batches", "results", id).out == ""
 
 

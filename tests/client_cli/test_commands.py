@@ -85,6 +85,7 @@ def test_variables_win_over_the_file(
 def test_a_wrong_key_is_not_kept(run: Run, hub: Hub, home: Path) -> None:
     refused = run("login", "--url", hub.url, "--key", "lk_wrong")
     assert refused.code == 3 and "Invalid credentials" in refused.err
+    assert refused.err.endswith("header. Sign in with `lorikeet login`.\n")
     assert not home.exists()
     unknown = run("adapters", "list")
     assert unknown.code == 3 and "lorikeet login" in unknown.err

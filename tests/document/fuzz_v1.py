@@ -25,7 +25,7 @@ from tenants.files.intake import FileIntake
 from tenants.models import ApiKey, Scope, Tenant
 from tests.document.fuzzing import CHECKS, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
-from tests.inference.operations.bodies import responses
+from tests.inference.operations.examples import responses
 from tests.inference.rig import rig
 from tests.inference.samples import GRANT, MODEL
 from tests.tenants.making import make_key

@@ -33,7 +33,7 @@ from inference.operations.operation import Operation
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.responses import responses
 from inference.operations.responses.responses import RESPONSES
-from tests.inference.operations.bodies import BODIES
+from tests.inference.operations.examples import EXAMPLES
 
 pytestmark = pytest.mark.pure
 NAME = re.compile(r"`(\w+)`")
@@ -127,7 +127,7 @@ def test_what_has_no_effect_reaches_no_engine(api: Api) -> None:
 @EACH
 def test_what_is_refused_is_refused_by_its_name(api: Api) -> None:
     for name, (harmless, _) in api.unserved.items():
-        body = BODIES[api.operation.name]("m")
+        body = EXAMPLES[api.operation.name].body("m")
         with pytest.raises(InvalidRequest, match=f"`{name}`") as caught:
             api.operation.allowed(body | {name: {"any": "thing"}})
         assert caught.value.param == name
@@ -144,7 +144,7 @@ def test_what_has_no_effect_is_taken(api: Api) -> None:
         "stream_options": lambda: {"include_obfuscation": False},
         "service_tier": lambda: "auto",
     }
-    body = BODIES[api.operation.name]("m")
+    body = EXAMPLES[api.operation.name].body("m")
     for name in api.without_effect:
         whole = body | {name: given.get(name, lambda: "x")()}
         api.operation.parse(json.dumps(whole).encode())

@@ -1,4 +1,4 @@
-"""One real engine per session, a synthetic one, and a random model with its adapters."""
+"""One real engine for this folder, a synthetic one, and a random model with its adapters."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def profile(base: Path) -> EngineProfile:
     )
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
-    """The real engine of this session. A test leaves no adapter loaded."""
+    """The real engine of this folder. A test leaves no adapter loaded."""
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(profile)
@@ -56,7 +56,7 @@ async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def thoughtful(profile: EngineProfile, base: Path) -> AsyncIterator[Engine]:
     """One that tells thoughts from answers."""
     from inference.agent.engines.vllm.engine import VLLMEngine
@@ -73,15 +73,15 @@ async def thoughtful(profile: EngineProfile, base: Path) -> AsyncIterator[Engine
     await engine.close()
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def synthetic(profile: EngineProfile) -> AsyncIterator[Engine]:
-    """The synthetic engine of this session."""
+    """The synthetic engine of this folder."""
     engine = SyntheticEngine.of(profile)
     yield engine
     await engine.close()
 
 
-@pytest.fixture(scope="session", params=["synthetic", pytest.param("vllm", marks=pytest.mark.vllm)])
+@pytest.fixture(scope="package", params=["synthetic", pytest.param("vllm", marks=pytest.mark.vllm)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Both engines, one after the other."""
     found: Engine = request.getfixturevalue(request.param)

@@ -37,9 +37,9 @@ def test_the_cpu_has_defaults_that_what_is_given_replaces() -> None:
     assert profile.executor == "uni"
     assert profile.max_num_batched_tokens == 256
     assert EngineProfile.on_cpu("a/b", max_num_seqs=512).max_num_batched_tokens == 512
-    assert profile.extra == {"long_prefill_token_threshold": 128}
-    assert EngineProfile.on_cpu("a/b", max_model_len=64).extra == {
-        "long_prefill_token_threshold": 64
+    assert profile.extra == {"long_prefill_token_threshold": 64}
+    assert EngineProfile.on_cpu("a/b", max_model_len=32).extra == {
+        "long_prefill_token_threshold": 32
     }
     given = {"long_prefill_token_threshold": 0}
     assert EngineProfile.on_cpu("a/b", extra=given).extra == given

@@ -13,7 +13,7 @@ from inference.operations.responses.responses import RESPONSES
 from tests.engine.driving import QUESTION, Answer, ask, goes_on
 from tests.engine.test_messages import written
 from tests.engine.vllm.test_vllm import SCHEMA
-from tests.inference.operations.bodies import responses
+from tests.inference.operations.examples import responses
 from tests.inference.operations.items import check_order
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]

@@ -35,14 +35,12 @@ def mails(settings: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def log() -> Iterator[StringIO]:
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
     """What a console process writes; logging is as it was, after."""
     before = logging.root.handlers[:], logging.root.level
-    logs.configure("console", "info", secret=secret_links.TOKENS)
-    (handler,) = logging.root.handlers
-    assert isinstance(handler, logging.StreamHandler)
     written = StringIO()
-    handler.setStream(written)
+    monkeypatch.setattr("sys.stderr", written)
+    logs.configure("console", "info", secret=secret_links.TOKENS)
     yield written
     logging.root.handlers[:], level = before
     logging.root.setLevel(level)

@@ -13,7 +13,7 @@ from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, signed_in, up
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     var = furnished(tmp_path_factory.mktemp("stack") / "var")
     # An engine that was killed takes its time to start on a busy machine.

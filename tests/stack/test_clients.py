@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,27 +29,25 @@ OFFLINE = {
 """So that nothing is asked of anybody but Lorikeet."""
 
 
-def interpreter(script: Path) -> Path:
-    """What runs it.
-
-    Raises:
-        pytest.skip.Exception: it is not there.
-    """
+def interpreter(script: Path) -> Path | None:
+    """What runs it; None if it is not there."""
     if script.suffix == ".mjs":
         node, modules = shutil.which("node"), SCRIPTS.parent / "node_modules" / "ai"
-        if node is None or not modules.is_dir():
-            pytest.skip("needs Node.js, and `make frameworks`")
-        return Path(node)
+        return Path(node) if node is not None and modules.is_dir() else None
     name = "older-openai" if script.stem in OLDER else "frameworks"
     python = ROOT / ".venv-clients" / name / "bin" / "python"
-    if not python.exists():
-        pytest.skip("needs `make frameworks`")
-    return python
+    return python if python.exists() else None
 
 
-@pytest.mark.parametrize("name", sorted(script.name for script in SCRIPTS.glob("with_*.*")))
-def test_the_first_page_of_a_framework(stack: Stack, name: str, tmp_path: Path) -> None:
-    script = SCRIPTS / name
+def to_run(script: Path) -> Any:
+    """It is skipped before a stack starts for it."""
+    needs = "needs `make frameworks`" + " and Node.js" * (script.suffix == ".mjs")
+    marks = pytest.mark.skipif(interpreter(script) is None, reason=needs)
+    return pytest.param(script, marks=marks, id=script.name)
+
+
+@pytest.mark.parametrize("script", [to_run(one) for one in sorted(SCRIPTS.glob("with_*.*"))])
+def test_the_first_page_of_a_framework(stack: Stack, script: Path, tmp_path: Path) -> None:
     command = [str(interpreter(script)), str(script)]
     environment = settings_free() | OFFLINE | {
         "HOME": str(tmp_path),

@@ -67,7 +67,7 @@ def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> Non
 
 
 def test_a_schema_is_checked_here_and_by_the_engine(page: Page) -> None:
-    settings = pane(page).get_by_label("JSON schema of the answer")
+    settings = pane(page).get_by_label("JSON schema for the answer")
     for wrong, why in (("{nope", "This is not JSON"), ("[1]", "A JSON schema is an object")):
         settings.fill(wrong)
         ask(page, "Hello")

@@ -73,9 +73,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         _each_has_its_own_secrets_alone(first)
         assert {folder: folder.stat().st_mode for folder in above} == above
         assert _open_to_others(var) == []
-        assert '"engine": "synthetic"' in first.log("engine-1"), (
-            "every start says which engine runs"
-        )
+        assert '"engine":"synthetic"' in first.log("engine-1"), "every start says which engine runs"
         until(lambda: "Ctrl-C stops everything" in (var / "up.log").read_text())
         _paste((var / "up.log").read_text(), key)
         _it_embeds_at_last(first, key)

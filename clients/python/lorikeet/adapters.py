@@ -21,7 +21,7 @@ from lorikeet import hub
 from lorikeet.api import Api, connected, segment
 from lorikeet.archive import Archive
 from lorikeet.failures import NotFound, Rejected
-from lorikeet.output import AsJson, notes, say, show, show_json, size
+from lorikeet.output import AsJson, moment, notes, say, show, show_json, size
 from lorikeet.uploads import Upload
 
 app = typer.Typer(help="Push, list, promote, roll back and compare adapters.", no_args_is_help=True)
@@ -74,7 +74,7 @@ def _show_versions(found: Sequence[Any], *, as_json: bool) -> None:
         columns=["Version", "State", "Aliases", "Size", "Digest", "Created"],
         rows=[
             (one["number"], one["state"], one["aliases"], size(one["size_bytes"]),
-             one["digest"][:12], one["created_at"][:19])
+             one["digest"][:12], moment(one["created_at"]))
             for one in found
         ],
     )  # fmt: skip

@@ -148,7 +148,7 @@ def show_(batch: Id, as_json: AsJson = False) -> None:
         "answered": answered,
         "failed": failed,
         "tokens": found["usage"]["total_tokens"],
-        **{name.removesuffix("_at"): _at(found[name]) for name in times},
+        **{name.replace("_", " "): _at(found[name]) for name in times},
         **{f"metadata.{name}": value for name, value in (found["metadata"] or {}).items()},
     }
     show(found, as_json=as_json, columns=["", ""], rows=facts.items())

@@ -66,7 +66,7 @@ def raise_for(response: httpx.Response) -> None:
         return
     message = _message(response) or f"{response.url} answered {response.status_code}."
     if response.status_code == 401:
-        message += " Sign in with `lorikeet login`."
+        message = message.rstrip(".") + ". Sign in with `lorikeet login`."
     if wait := response.headers.get("retry-after"):
         message += f" Try again in {wait} s."
     raise BY_STATUS.get(response.status_code, Failure)(message)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lorikeet.api import connected
-from lorikeet.output import AsJson, say, screen, show, show_json
+from lorikeet.output import AsJson, moment, say, screen, show, show_json
 
 app = typer.Typer(help="List, create and revoke API keys.", no_args_is_help=True)
 
@@ -23,7 +23,7 @@ def list_(as_json: AsJson = False) -> None:
         columns=["Id", "Name", "Key", "Scopes", "Last used", "Expires", "Revoked"],
         rows=[
             (one["id"], one["name"], f"lk_{one['prefix']}…", one["scopes"],
-             one["last_used_at"], one["expires_at"], one["revoked_at"])
+             *(moment(one[name]) for name in ("last_used_at", "expires_at", "revoked_at")))
             for one in found
         ],
     )  # fmt: skip

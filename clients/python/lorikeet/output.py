@@ -53,6 +53,11 @@ def size(count: int) -> str:
     return f"{value:.1f} GiB"
 
 
+def moment(time: str | None) -> str | None:
+    """A time of the management API, to the second."""
+    return time and time[:19].replace("T", " ")
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value))

@@ -91,7 +91,7 @@ def test_limits_of_unpacking(packed: sandbox.Files, limits: Limits, told: str) -
 )
 def test_limits_of_checking(tmp_path: Path, limits: Limits, told: str) -> None:
     """A header of 8 MB that holds as much as can be in so many bytes."""
-    header = b'{"a":[' + b"[],[[]]," * ((8 << 20) // 8 - 2) + b"[]]}"
+    header = b'{"a":[' + b"[[[[[[]]]]]]," * ((8 << 20) // 13 - 2) + b"[]]}"
     with ExitStack() as stack:
         hostile = {CONFIG: config_bytes(), WEIGHTS: encode(header, b"")}
         with pytest.raises(LimitExceeded, match=told):

@@ -96,10 +96,10 @@ async def test_sides_take_turns() -> None:
 def test_a_page_is_shown_as_the_role_for_which_it_is_slowest() -> None:
     def look(name: str, role: str, ms: float, queries: int) -> pages.Look:
         page = Page(name, f"/{name}?a=1" if name == "usage" else f"/{name}", role)
-        return pages.Look(page, queries, [[ms] * 18 + [9 * ms] * 2])
+        return pages.Look(page, queries, [[ms] * 18 + [9 * ms] * 2], [ms / 2])
 
     found = [look("usage", "admin", 10, 5), look("usage", "owner", 20, 6), look("keys", "v", 1, 13)]
     usage, keys, most = pages.slowest(found)
-    assert usage.what == "usage?a=1 (owner): 6 queries, p50 20 ms, p95"
+    assert usage.what == "usage?a=1 (owner): 6 queries, p50 20 ms, CPU 10 ms, p95"
     assert usage.verdict == "at most 100: MISSED" and keys.verdict == "at most 100: met"
     assert (most.figure.median, most.verdict) == (13, "at most 12: MISSED")

@@ -124,6 +124,7 @@ async def _serve_gateway(port: int) -> None:
     from inference.gateway.http import OpenAIServer
     from inference.gateway.sockets import EngineSocket
     from tenants.answers import PostgresAnswers
+    from tenants.content.conversations import PostgresConversations
     from tenants.content.responses import PostgresResponses
     from tenants.content.store import PostgresContents
     from tenants.directory.auth import PostgresDirectory
@@ -145,7 +146,10 @@ async def _serve_gateway(port: int) -> None:
         directory,
         limiter,
         answers=answers,
-        stored=PostgresResponses(PostgresContents()),  # of tenants that keep nothing: never asked
+        # Of tenants that keep nothing: never asked.
+        stored=PostgresResponses(PostgresContents(), most=1),
+        conversations=PostgresConversations(PostgresContents()),
+        secret=settings.INTERNAL_TOKEN,
         max_body_bytes=settings.MAX_REQUEST_BYTES,
     )
     health = Health({}, {"engine": engine_connected})

@@ -50,7 +50,7 @@ def test_pages_are_ours() -> None:
     for answer, status, title in (
         (misdirected, 400, "Bad request"),
         (crashed, 500, "Something went wrong"),
-        (unsafe, 403, "Not done"),
+        (unsafe, 403, "Form expired"),
     ):
         assert answer.status_code == status
         assert answer["content-type"].startswith("text/html")

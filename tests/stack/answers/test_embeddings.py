@@ -100,3 +100,9 @@ def test_prompts_are_billed_at_the_pools_own_price(embedding: Stack) -> None:
     assert receipt["prompt_tokens"] == answer.parse().usage.prompt_tokens
     assert (receipt["completion_tokens"], receipt["base_model"]) == (0, EMBEDDING_NAME)
     assert receipt["prompt_price"] == seed.EMBEDDING_PRICE["prompt"]
+
+
+def test_tenants_are_isolated_on_it(embedding: Stack) -> None:
+    run = embedding.manage("check_isolation")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{EMBEDDING_NAME} on engine-embedding: isolated" in run.stdout
