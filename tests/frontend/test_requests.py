@@ -15,6 +15,7 @@ from django.test import Client
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_django.asserts import assertContains
 
 from frontend.causes import cause
 from frontend.formats import duration, exact_money
@@ -23,6 +24,7 @@ from frontend.views.requests.request import rate
 from frontend.views.requests.requests import PAGE, RequestFilter, search
 from frontend.views.requests.timeline import SCALE, Timeline
 from inference.errors import BY_CODE
+from inference.gateway.fleet.hub import new_id
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
 from tenants.errors import TooManySaved
@@ -103,6 +105,21 @@ def test_nobody_else_sees_any(tenant: Tenant, key: ApiKey) -> None:
         assert client_of(tenant, "nobody").get(where).status_code == 302
     drawer = Client().get(at(tenant, event.id), headers={"HX-Request": "true"})
     assert (drawer.status_code, drawer["HX-Redirect"]) == (204, "/account/login/")
+
+
+def test_a_request_that_may_not_be_recorded_yet_is_looked_for_again(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    where = at(tenant, f"req_{(id := new_id())}")
+    page = admin.get(where)
+    assert page.status_code == 202
+    assertContains(page, "Not recorded yet", status_code=202)
+    assertContains(page, '<meta http-equiv="refresh"', status_code=202)
+    assert client_of(tenant, "outsider").get(where).status_code == 404
+    spend(key, ago(), id=id)
+    assertContains(admin.get(where), f"req_{id}")
+    long_ago = f"{int((ago(16)).timestamp() * 1_000):012x}{id[12:]}"
+    assert admin.get(at(tenant, long_ago)).status_code == 404
 
 
 def test_only_operators_see_all_tenants(tenant: Tenant, key: ApiKey, operator: Client) -> None:

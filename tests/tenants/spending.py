@@ -28,13 +28,19 @@ def spend(
         name: getattr(usage, name)
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
     }
-    defaults = {"adapter": "", "model": "base", "base_model": "base", "finish_reason": "stop"}
+    defaults = {
+        "id": f"{next(_numbers):032x}",
+        "adapter": "",
+        "model": "base",
+        "base_model": "base",
+        "finish_reason": "stop",
+    }
     names = defaults | fields
     with connection.cursor() as cursor:
         cursor.execute("SELECT tenants_usage_partition(%s)", [at])
     event = UsageEvent.objects.create(
-        id=f"{next(_numbers):032x}", started_at=at, tenant=key.tenant, key=key, engine_id="e1",
-        journal="j1", prompt_price=PRICE.prompt, cached_prompt_price=PRICE.cached_prompt,
+        started_at=at, tenant=key.tenant, key=key, engine_id="e1", journal="j1",
+        prompt_price=PRICE.prompt, cached_prompt_price=PRICE.cached_prompt,
         output_price=PRICE.output, cost=PRICE.cost(usage),
         queue_s=usage.queue_s, load_s=usage.load_s, ttft_s=usage.ttft_s, total_s=usage.total_s,
         **(counts | names),

@@ -31,6 +31,7 @@ from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
 from tenants.models import ApiKey, AuditEntry, RefusedRequest, UsageEvent
 from tenants.models.audit import actor_of
+from tenants.models.usage.listed import may_be_unrecorded
 from tenants.permissions import Caller, Permission
 
 
@@ -51,7 +52,8 @@ class Charge:
 @vary_on_headers("HX-Request")
 @tenant_page(Permission.READ_OWN_USAGE)
 def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
-    """The whole page, or for htmx the content of the drawer."""
+    """The whole page, or for htmx the content of the drawer. A request that may not be recorded yet
+    has a page that looks again by itself."""
     return _page(request, caller, request_id, {})
 
 
@@ -107,7 +109,9 @@ def _page(
     error = caller.refused().select_related("version__adapter").named(request_id).first()
     event = find(caller, request_id)
     if event is None and error is None:
-        raise Http404
+        if not may_be_unrecorded(request_id):
+            raise Http404
+        return render(request, "request_unrecorded.html", {"caller": caller}, status=202)
     limit = error and limit_words(error.limit_kind, error.limit_scope)
     context: dict[str, Any] = {"error": error, "limit": limit, **shown}
     found = event or error

@@ -9,12 +9,25 @@ from typing import NamedTuple, Self, TypeVar
 
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 M = TypeVar("M", bound=models.Model, covariant=True)
 
 REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
 """As `x-request-id` and the bodies of answers show it, or bare."""
 ROUNDING = timedelta(milliseconds=1)
+UNRECORDED = timedelta(minutes=15)
+"""A request this young may still run, or wait for its entry in the ledger."""
+
+
+def may_be_unrecorded(shown_id: str) -> bool:
+    """Whether an id of which nothing is known may be a request's that is not recorded yet: it begins
+    with a time (`inference.gateway.fleet.hub.new_id`) that is `UNRECORDED` ago at most."""
+    form = REQUEST_ID.fullmatch(shown_id)
+    if form is None or not re.fullmatch("[0-9a-f]{32}", form[1]):
+        return False
+    age_s = timezone.now().timestamp() - int(form[1][:12], 16) / 1_000
+    return abs(age_s) <= UNRECORDED.total_seconds()
 
 
 class Outcome(models.TextChoices):
