@@ -66,6 +66,13 @@ class Pacing:
         record.next_at = max(record.next_at, now) + SPACING_S
         return wait_s
 
+    def hold_s(self, sender: Hashable, now: float) -> float:
+        """Note a refusal, and say how long its answer is held back: until the sender's next turn, or
+        as long as anybody waits."""
+        self.note(sender, now, refused=True)
+        wait_s = self.wait_s(sender, now)
+        return MAX_WAIT_S if wait_s is None else wait_s
+
     def note(self, sender: Hashable, now: float, *, refused: bool) -> None:
         """A request of the sender was refused for its own fault, or was not."""
         record = self._records.get(sender)

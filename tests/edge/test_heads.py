@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.edge.bounds import MAX_HEADERS, MAX_PIPELINED, MAX_URL_BYTES, SMALL_CHUNKS, Bounds
+from gateway.edge.census import Visit
 from gateway.edge.http import PIECE_BYTES
 from tests.edge.serving import Served, error_of, get, post, serving, status_of
 
@@ -44,6 +45,19 @@ def test_it_is_refused_and_the_connection_closed(
     assert error_of(answer) == expected
     assert b"connection: close" in answer and b"x-request-id: req_" in answer
     assert len(served.seen.requests) == reached
+
+
+def test_an_address_that_is_refused_again_and_again_waits_for_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = [0.05, 1000.0]
+    monkeypatch.setattr(Visit, "hold_s", lambda visit, now: held.pop(0))
+    with serving() as served, served.dial() as first, served.dial() as second:
+        first.send(b"no request at all\r\n\r\n" + b"x" * PIECE_BYTES)
+        assert error_of(first.rest()) == (400, "invalid_request")
+        second.send(b"no request at all\r\n\r\n")
+        assert second.rest() == b"", "it has gone before its turn came"
+    assert held == []
 
 
 def test_as_much_as_is_allowed_passes(served: Served) -> None:

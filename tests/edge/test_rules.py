@@ -15,6 +15,7 @@ from gateway.edge.proxies import Proxies, network_of, plain
 from gateway.edge.websocket import Pace
 from inference.environ import BadSetting
 from inference.errors import Overloaded, RateLimitExceeded
+from inference.gateway.pacing import FREE, MAX_WAIT_S
 
 pytestmark = pytest.mark.pure
 BOUNDS = Bounds()
@@ -120,6 +121,16 @@ def test_each_address_has_its_share() -> None:
     census.enter("2001:db8::3", lambda: None)
     with pytest.raises(RateLimitExceeded):
         census.enter("2001:db8::3", lambda: None)
+
+
+def test_refusals_of_an_address_are_spaced_and_those_of_a_proxy_are_not() -> None:
+    census = Census(100, 100)
+    visits = [census.enter(f"2001:db8::{n}", lambda: None) for n in range(3)]
+    held = [visits[n % 3].hold_s(0.0) for n in range(int(FREE) + 30)]
+    assert not any(held[: int(FREE)]) and held[-1] == MAX_WAIT_S
+    assert census.enter("10.0.0.1", lambda: None).hold_s(0.0) == 0
+    proxy = census.enter(None, lambda: None)
+    assert not any(proxy.hold_s(0.0) for _ in range(50))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60))

@@ -1,7 +1,8 @@
 """How many connections there are, in all and of each address. Sans-IO.
 
 Where all places are taken, the connection that has waited longest for its client makes room for a
-new one: whoever opens connections and says nothing, or little, keeps nobody out.
+new one: whoever opens connections and says nothing, or little, keeps nobody out. Refusals to one
+address are spaced, as a refused client can connect anew at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 
 from gateway.edge.proxies import network_of
 from inference.errors import Overloaded, RateLimitExceeded
+from inference.gateway.pacing import Pacing
 
 
 class Visit:
@@ -29,6 +31,10 @@ class Visit:
         """Its client waits, not we."""
         self._census.waiting.pop(self, None)
 
+    def hold_s(self, now: float) -> float:
+        """It is refused: how long its answer is held back. `now`: a monotonic time in seconds."""
+        return 0.0 if self.network is None else self._census.pacing.hold_s(self.network, now)
+
     def leave(self) -> None:
         """It has ended; may be said twice."""
         self._census.remove(self)
@@ -44,6 +50,8 @@ class Census:
         """Connections by network; requests, where proxies bring them."""
         self.waiting: OrderedDict[Visit, None] = OrderedDict()
         """Those that wait for their clients, in the order in which they began to."""
+        self.pacing = Pacing()
+        """Of networks whose connections are refused."""
 
     def __len__(self) -> int:
         return len(self._visits)

@@ -269,7 +269,9 @@ class HttpConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, error: InferenceError) -> None:
-        """Answer, where no other answer is on its way; then hear nothing more of this client."""
+        """Answer, where no other answer is on its way; then hear nothing more of this client. One
+        whose address is refused all the time is not read from until its answer's turn."""
+        assert self._visit is not None
         self._deaf = True
         self._expect(Owed.GOODBYE)
         if self._is_answering():
@@ -277,9 +279,20 @@ class HttpConnection(HttpToolsProtocol):
                 return self.transport.abort()
             self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
             self.cycle.message_event.set()
+        if hold_s := self._visit.hold_s(self.loop.time()):
+            self.flow.pause_reading()
+            self.loop.call_later(hold_s, self._say, error)
+        else:
+            self._say(error)
+        return None
+
+    def _say(self, error: InferenceError) -> None:
+        if self.transport.is_closing():
+            return
+        self._expect(Owed.GOODBYE)
+        self.flow.resume_reading()
         self.transport.write(answer_of(error))
         self.transport.write_eof()
-        return None
 
 
 def unsent_bytes(transport: asyncio.WriteTransport) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.edge.proxies import network_of
 from inference.gateway.exchange import Receive, Scope, Send
-from inference.gateway.pacing import MAX_WAIT_S, Pacing
+from inference.gateway.pacing import Pacing
 
 
 class SlowRefusals:
@@ -33,13 +33,11 @@ class SlowRefusals:
 
         async def sending(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                await self._hold(client[0], refused=message["status"] in self._statuses)
+                now, sender = time.monotonic(), network_of(client[0])
+                if message["status"] not in self._statuses:
+                    self._pacing.note(sender, now, refused=False)
+                elif hold_s := self._pacing.hold_s(sender, now):
+                    await asyncio.sleep(hold_s)
             await send(message)
 
         await self._app(scope, receive, sending)
-
-    async def _hold(self, address: str, *, refused: bool) -> None:
-        now, sender = time.monotonic(), network_of(address)
-        self._pacing.note(sender, now, refused=refused)
-        if refused and (wait_s := self._pacing.wait_s(sender, now)) != 0:
-            await asyncio.sleep(MAX_WAIT_S if wait_s is None else wait_s)
