@@ -67,8 +67,8 @@ class Pacing:
         return wait_s
 
     def hold_s(self, sender: Hashable, now: float) -> float:
-        """Note a refusal, and say how long its answer is held back: until the sender's next turn, or
-        as long as anybody waits."""
+        """Note a refusal, and say how long its answer is held back: until the sender's next turn,
+        or as long as anybody waits."""
         self.note(sender, now, refused=True)
         wait_s = self.wait_s(sender, now)
         return MAX_WAIT_S if wait_s is None else wait_s

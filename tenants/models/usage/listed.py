@@ -21,8 +21,10 @@ UNRECORDED = timedelta(minutes=15)
 
 
 def may_be_unrecorded(shown_id: str) -> bool:
-    """Whether an id of which nothing is known may be a request's that is not recorded yet: it begins
-    with a time (`inference.gateway.fleet.hub.new_id`) that is `UNRECORDED` ago at most."""
+    """Whether an id of which nothing is known may be a request's that is not recorded yet.
+
+    It begins with a time (`inference.gateway.fleet.hub.new_id`) that is `UNRECORDED` ago at most.
+    """
     form = REQUEST_ID.fullmatch(shown_id)
     if form is None or not re.fullmatch("[0-9a-f]{32}", form[1]):
         return False
