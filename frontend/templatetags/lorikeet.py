@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,12 @@ for _form in (
 ):
     register.filter(_form)
 register.filter(cause)
+
+
+@register.filter(is_safe=True)
+def sentence_case(text: str) -> str:
+    """Allauth's titles as the console writes its own: "Change Password" is "Change password"."""
+    return re.sub(r"(?<=\w[ -])[A-Z](?=[a-z]+\b)", lambda letter: letter[0].lower(), text)
 
 
 STATES = {

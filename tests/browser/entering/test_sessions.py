@@ -84,8 +84,8 @@ def test_a_second_factor_is_enrolled_and_asked_for(owner: Page, customer: Custom
     sign_out(owner)
     owner.goto(customer.page("members"))
     sign_in(owner, name)
-    expect(owner.get_by_role("heading", name="Two-Factor Authentication")).to_be_visible()
-    enter_code(owner, secret, "Sign In")
+    expect(owner.get_by_role("heading", name="Two-factor authentication")).to_be_visible()
+    enter_code(owner, secret, "Sign in")
     expect(owner.get_by_role("heading", name="Members")).to_be_visible()
 
 

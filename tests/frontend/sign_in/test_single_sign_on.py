@@ -437,9 +437,9 @@ def test_a_second_factor_is_asked_for_as_well(provider: IdentityProvider, settin
     assert onward(browser.client.get("/account/email/")).startswith("/account/login/")
     right = [totp.hotp_value(secret, count) for count in totp.yield_hotp_counters_from_time()]
     wrong = next(code for code in range(9) if code not in right)
-    browser.press(page, "Sign In", code=totp.format_hotp_value(wrong))
+    browser.press(page, "Sign in", code=totp.format_hotp_value(wrong))
     assert browser.user is None
-    done = browser.press(page, "Sign In", code=totp.format_hotp_value(right[1]))
+    done = browser.press(page, "Sign in", code=totp.format_hotp_value(right[1]))
     assert browser.user == user and onward(done) == "/account/email/"
 
 
