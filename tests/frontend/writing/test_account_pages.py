@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from django.test import Client
 
 from frontend.templatetags.lorikeet import sentence_case
 from tenants.models import Tenant
