@@ -242,7 +242,7 @@ async def _paint(
     base_url: str, looks: Iterable[Look], sessions: Mapping[str, str], rounds: int
 ) -> list[Row]:
     """First contentful paint and bytes on the wire of the main pages, with nothing cached."""
-    executable = shutil.which("chromium")
+    executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if executable is None:
         return []
     wanted = {look.page.name: look.page for look in looks if "?" not in look.page.url}
