@@ -23,6 +23,12 @@ def test_titles_and_buttons_are_in_sentence_case(tenant: Tenant, where: str) -> 
     assert [text for text in shown if re.search(r"\w[ -][A-Z][a-z]", text)] == []
 
 
+def test_panels_keep_their_titles(tenant: Tenant) -> None:
+    page = client_of(tenant, "owner").get("/account/2fa/")
+    titles = [text.strip() for tag, text in SHOWN.findall(page.content.decode()) if tag == "h2"]
+    assert titles == ["Authenticator app", "Recovery codes"]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
