@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import httpx
 
 from tests.chaos.customers import Customer
 
+G = TypeVar("G")
 ANSWER_S = 20.0
 POLL_S = 0.5
+BATCHERS = ("free-of-limits", "narrow")
+"""Tenants that send batches. Limits would hold others up for longer than a run; of budgets Redis
+counts each sending of a line, and the ledger the last one."""
 
 
 class Asker(AbstractAsyncContextManager["Asker"]):
@@ -58,3 +64,35 @@ class Asker(AbstractAsyncContextManager["Asker"]):
         while not (ready := [*filter(self._is_ready, self._urls)]):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         return self._urls[self.luck.choice(ready)]
+
+
+@dataclass
+class Programs(ABC, Generic[G]):
+    """One program for each of BATCHERS, which asks gateways for work of the batch lane again and
+    again, and notes what it got."""
+
+    seeded: ClassVar[str]
+    """Distinguishes the luck of these programs from that of others."""
+    customers: list[Customer]
+    urls: dict[str, str]
+    is_ready: Callable[[str], bool]
+    got: list[G] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, seed: int) -> None:
+        """Ask until `over` is set; returns when the last work has ended."""
+        async with asyncio.TaskGroup() as tasks:
+            for customer in self.customers:
+                if customer.slug in BATCHERS:
+                    luck = random.Random(f"{seed}/{customer.slug}{self.seeded}")
+                    asker = Asker(customer, self.urls, self.is_ready, luck)
+                    tasks.create_task(self._keep_on(asker))
+
+    async def _keep_on(self, asker: Asker) -> None:
+        async with asker:
+            while not self.over.is_set():
+                await self._work(asker)
+
+    @abstractmethod
+    async def _work(self, asker: Asker) -> None:
+        """Ask for some, and wait until it has ended."""

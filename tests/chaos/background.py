@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.asking import POLL_S, Asker
-from tests.chaos.batches import BATCHERS
-from tests.chaos.customers import Customer
+from tests.chaos.asking import POLL_S, Asker, Programs
 from tests.chaos.judging.facts import Counts, ResponseGot
 
 AT_ONCE = (1, 6)
@@ -20,31 +15,15 @@ CANCEL_AFTER_S = (0.0, 6.0)
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
-@dataclass
-class InBackground:
-    """All of a run."""
+class InBackground(Programs[ResponseGot]):
+    """All responses of a run."""
 
-    customers: list[Customer]
-    urls: dict[str, str]
-    is_ready: Callable[[str], bool]
-    got: list[ResponseGot] = field(default_factory=list)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    seeded = "/background"
 
-    async def run(self, seed: int) -> None:
-        """Have some made until `over` is set; returns when the last one has ended."""
+    async def _work(self, asker: Asker) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for customer in self.customers:
-                if customer.slug in BATCHERS:
-                    luck = random.Random(f"{seed}/{customer.slug}/background")
-                    asker = Asker(customer, self.urls, self.is_ready, luck)
-                    tasks.create_task(self._keep_on(asker))
-
-    async def _keep_on(self, asker: Asker) -> None:
-        async with asker:
-            while not self.over.is_set():
-                async with asyncio.TaskGroup() as tasks:
-                    for _ in range(asker.luck.randint(*AT_ONCE)):
-                        tasks.create_task(self._have_one(asker))
+            for _ in range(asker.luck.randint(*AT_ONCE)):
+                tasks.create_task(self._have_one(asker))
 
     async def _have_one(self, asker: Asker) -> None:
         luck = asker.luck

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tests.chaos.asking import POLL_S, Asker
-from tests.chaos.customers import Customer
+from tests.chaos.asking import POLL_S, Asker, Programs
 from tests.chaos.judging.facts import BatchGot, Counts, LineGot
 from tests.chaos.judging.reading import Reader, reader_of
 from tests.inference.operations.examples import EXAMPLES
 
 OF_BATCHES = [one for one in OPERATIONS if one.in_batches]
-BATCHERS = ("free-of-limits", "narrow")
-"""Tenants that send batches. Limits would hold others up for longer than a run; of budgets Redis
-counts each sending of a line, and the ledger the last one."""
 LINES = (10, 40)
 CANCELLED = 0.2
 """Of the batches."""
@@ -28,83 +21,58 @@ CANCEL_AFTER_S = (1.0, 8.0)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
-@dataclass
-class Batches:
+class Batches(Programs[BatchGot]):
     """All batches of a run; they are sent to gateways, which pass them on."""
 
-    customers: list[Customer]
-    urls: dict[str, str]
-    is_ready: Callable[[str], bool]
-    got: list[BatchGot] = field(default_factory=list)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    seeded = ""
 
-    async def run(self, seed: int) -> None:
-        """Send batches until `over` is set; returns when the last one has ended."""
-        async with asyncio.TaskGroup() as tasks:
-            for customer in self.customers:
-                if customer.slug in BATCHERS:
-                    luck = random.Random(f"{seed}/{customer.slug}")
-                    tasks.create_task(_Batcher(self, customer, luck).run())
-
-
-class _Batcher:
-    """One program of a tenant."""
-
-    def __init__(self, batches: Batches, customer: Customer, luck: random.Random) -> None:
-        self._batches, self._customer, self._luck = batches, customer, luck
-        self._asker = Asker(customer, batches.urls, batches.is_ready, luck)
-        self._ask = self._asker.ask
-
-    async def run(self) -> None:
-        async with self._asker:
-            while not self._batches.over.is_set():
-                await self._work(len(self._batches.got))
-
-    async def _work(self, number: int) -> None:
-        luck = self._luck
+    async def _work(self, asker: Asker) -> None:
+        luck, number = asker.luck, len(self.got)
         operation = luck.choice(OF_BATCHES)
-        lines = [self._line(operation, f"{number}-{one}") for one in range(luck.randint(*LINES))]
+        lines = [_line(asker, operation, f"{number}-{one}") for one in range(luck.randint(*LINES))]
         content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         upload: dict[str, Any] = {
             "files": {"file": ("lines.jsonl", content)},
             "data": {"purpose": "batch"},
         }
-        file = (await self._ask("POST", "/v1/files", **upload)).json()
+        file = (await asker.ask("POST", "/v1/files", **upload)).json()
         endpoint = operation.path
         wanted = {"input_file_id": file["id"], "endpoint": endpoint, "completion_window": "24h"}
-        batch = (await self._ask("POST", "/v1/batches", json=wanted)).json()
-        got = BatchGot(batch["id"], self._customer.slug, {line["custom_id"] for line in lines})
-        self._batches.got.append(got)
+        batch = (await asker.ask("POST", "/v1/batches", json=wanted)).json()
+        got = BatchGot(batch["id"], asker.customer.slug, {line["custom_id"] for line in lines})
+        self.got.append(got)
         if luck.random() < CANCELLED:
             await asyncio.sleep(luck.uniform(*CANCEL_AFTER_S))
-            await self._ask("POST", f"/v1/batches/{got.id}/cancel")
-        while (batch := await self._look(got))["status"] not in ENDED:  # noqa: ASYNC110
+            await asker.ask("POST", f"/v1/batches/{got.id}/cancel")
+        while (batch := await _look(asker, got))["status"] not in ENDED:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         for role in ("output", "error"):
             if (id := batch[f"{role}_file_id"]) is not None:
-                content = (await self._ask("GET", f"/v1/files/{id}/content")).content
+                content = (await asker.ask("GET", f"/v1/files/{id}/content")).content
                 rows = map(json.loads, content.splitlines())
                 got.lines += [_line_got(row, reader_of(endpoint)) for row in rows]
         got.status = batch["status"]
 
-    def _line(self, operation: Operation, id: str) -> dict[str, Any]:
-        luck, customer, example = self._luck, self._customer, EXAMPLES[operation.name]
-        model = customer.embedding if operation.pools else luck.choice(customer.models)
-        body = example.body(model, f"Line {id}: what do you have?")
-        if example.bound:
-            body |= {example.bound: luck.randint(4, 60), "ignore_eos": True}
-        return {"custom_id": id, "method": "POST", "url": operation.path, "body": body}
 
-    async def _look(self, got: BatchGot) -> Any:
-        batch = (await self._ask("GET", f"/v1/batches/{got.id}")).json()
-        counts, usage = batch["request_counts"], batch["usage"]
-        got.completed, got.failed = counts["completed"], counts["failed"]
-        got.usage = Counts(
-            usage["input_tokens"],
-            usage["input_tokens_details"]["cached_tokens"],
-            usage["output_tokens"],
-        )
-        return batch
+def _line(asker: Asker, operation: Operation, id: str) -> dict[str, Any]:
+    luck, customer, example = asker.luck, asker.customer, EXAMPLES[operation.name]
+    model = customer.embedding if operation.pools else luck.choice(customer.models)
+    body = example.body(model, f"Line {id}: what do you have?")
+    if example.bound:
+        body |= {example.bound: luck.randint(4, 60), "ignore_eos": True}
+    return {"custom_id": id, "method": "POST", "url": operation.path, "body": body}
+
+
+async def _look(asker: Asker, got: BatchGot) -> Any:
+    batch = (await asker.ask("GET", f"/v1/batches/{got.id}")).json()
+    counts, usage = batch["request_counts"], batch["usage"]
+    got.completed, got.failed = counts["completed"], counts["failed"]
+    got.usage = Counts(
+        usage["input_tokens"],
+        usage["input_tokens_details"]["cached_tokens"],
+        usage["output_tokens"],
+    )
+    return batch
 
 
 def _line_got(line: dict[str, Any], read: Reader) -> LineGot:
