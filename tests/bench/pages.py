@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from tests.bench.machinery.scale import Scale
 from tests.bench.machinery.servers import ENGINE_OPTIONS
 from tests.bench.sides import lorikeet
 from tests.bench.sides.lorikeet import Gateway
+from tests.browser import executable
 from tests.frontend.addresses import Page, pages
 
 P95_MS = 100
@@ -242,14 +242,14 @@ async def _paint(
     base_url: str, looks: Iterable[Look], sessions: Mapping[str, str], rounds: int
 ) -> list[Row]:
     """First contentful paint and bytes on the wire of the main pages, with nothing cached."""
-    executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if executable is None:
+    path = executable.chromium()
+    if path is None:
         return []
     wanted = {look.page.name: look.page for look in looks if "?" not in look.page.url}
     rows = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
         )
         for name in PAINTED:
             seen = [

@@ -8,7 +8,6 @@ must not find running.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from secrets import token_hex
 
@@ -16,6 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.browser import executable
 from tests.browser.people import PATIENCE_MS, Customer, Street, follow, session_of_new, sign_in
 from tests.frontend.sign_in.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
 from tests.stack.furnished import SETTINGS, furnished
@@ -26,14 +26,13 @@ ENGINE = "--engine synthetic --tokens-per-second 60"
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    # The headless shell is the same browser without windows, and takes less CPU.
-    executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if executable is None:
+    path = executable.chromium()
+    if path is None:
         pytest.skip("needs Chromium, which `.ci/run` installs")
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
         )
         yield browser
         browser.close()

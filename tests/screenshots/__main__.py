@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from rich.progress import track
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from tests.browser import executable  # noqa: E402
 from tests.browser.scenery import inside, make  # noqa: E402
 from tests.stack.running import Stack, up  # noqa: E402
 
@@ -31,13 +31,12 @@ def main() -> None:
     """Start Lorikeet, fill it, photograph it, and say where the pictures are."""
     options = _options()
     console = Console(highlight=False)
-    found = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    executable = found or sys.exit("screenshots need Chromium")
+    path = executable.chromium() or sys.exit("screenshots need Chromium")
     with tempfile.TemporaryDirectory(prefix="lorikeet-screenshots-") as var:
         console.print("Lorikeet starts, and is used for a month ...")
         engine = options.engine or ("vllm" if options.docs else "synthetic")
         with up(Path(var), ENGINE_OPTIONS=ENGINES[engine]) as stack:
-            with _chromium(executable) as browser:
+            with _chromium(path) as browser:
                 _photograph(stack, browser, options, console)
 
 
