@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -127,7 +128,6 @@ class Lines:
         self.background = background
         self._dispatcher, self._fleet, self._token = dispatcher, fleet, token
         self._turns: dict[str, Turns[Waiting]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._engines, self._counted_at = Counter[str](), -COUNTED_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,9 +158,11 @@ class Lines:
         if (turns := self._turns.get(base_model)) is None:
             return
         while (line := turns.next(self._engines_of(base_model))) is not None:
-            task = asyncio.create_task(self._run(line, turns), name="line")
+            begun, running = Once(turns.begun), Running(line)
+            task = asyncio.create_task(self._run(running, begun), name="line")
             line.link.tasks[task] = line
-            task.add_done_callback(line.link.tasks.pop)
+            # Not in the task: one that is cancelled before its first step never runs.
+            task.add_done_callback(partial(self._ended, running, begun, turns))
         if turns.idle:
             del self._turns[base_model]
 
@@ -171,10 +173,21 @@ class Lines:
             self._counted_at = time.monotonic()
         return self._engines[base_model]
 
-    async def _run(self, line: Waiting, turns: Turns[Waiting]) -> None:
+    def _ended(
+        self, running: Running, begun: Once, turns: Turns[Waiting], task: asyncio.Task[None]
+    ) -> None:
+        line = running.line
+        del line.link.tasks[task]
+        begun()
+        turns.ended()
+        line.close()
+        if running.stream is None:
+            self.live.discard(line.id)
+        self._go_on(line.base_model)
+
+    async def _run(self, running: Running, begun: Once) -> None:
         """Answer a line, or say that it is to be asked for again."""
-        begun = Once(turns.begun)
-        running = Running(line)
+        line = running.line
         try:
             said = await self._generate(running, begun)
         except InferenceError as error:
@@ -189,13 +202,6 @@ class Lines:
         except Exception:
             log.exception("line_crashed", request_id=line.id)
             said = running.failed(InferenceError())
-        finally:
-            begun()
-            turns.ended()
-            line.close()
-            if running.stream is None:
-                self.live.discard(line.id)
-            self._go_on(line.base_model)
         self._dispatcher.records.ended(running.asked(said.status), running.error)
         line.link.tell(said)
 

@@ -18,7 +18,7 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.lines.background import Background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
 from inference.gateway.lines.seals import line_id, seal
-from inference.gateway.lines.server import Lines
+from inference.gateway.lines.server import Lines, Waiting
 from inference.gateway.lines.turns import AHEAD
 from inference.grants import Grant
 from inference.link.wire import first_attempt
@@ -339,3 +339,27 @@ async def test_a_line_belongs_to_a_batch(one: Rig) -> None:
 async def test_strangers_are_sent_away(one: Rig) -> None:
     async with lines_of(one) as lines, connected(lines, Worker("x" * 40)) as worker:
         assert "WORKER_TOKEN" in await worker.closed()
+
+
+async def test_a_line_whose_task_never_began_can_be_asked_for_again(
+    one: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker hangs up in the very turn of the loop in which it was to go to an engine."""
+    async with lines_of(one) as lines:
+        added = lines.add
+
+        def add(line: Waiting, tenant: str) -> None:
+            added(line, tenant)
+            for task in line.link.tasks:
+                task.cancel()
+            monkeypatch.undo()
+
+        monkeypatch.setattr(lines, "add", add)
+        async with connected(lines) as worker:
+            worker.open()
+            worker.ask(1)
+            await until(lambda: lines.add == added)
+        async with connected(lines) as worker:
+            worker.open()
+            worker.ask(1)
+            assert (await worker.answer(1)).status == 200
