@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
-import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,11 +28,13 @@ _QUIET = (
 )
 
 
-def configure(process: str, level: str = "info", *, secret: re.Pattern[str] | None = None) -> None:
+def configure(
+    process: str, level: str = "info", *, clean: Callable[[str], str] | None = None
+) -> None:
     """Set up logging for this process; lines go to standard error. Call once, at the start.
 
-    `process` names it in each line; `level` is one of debug, info, warning, error. What `secret`
-    matches is left out of every line, whoever writes it.
+    `process` names it in each line; `level` is one of debug, info, warning, error. Every line,
+    whoever writes it, is what `clean` makes of it.
     """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -43,7 +45,7 @@ def configure(process: str, level: str = "info", *, secret: re.Pattern[str] | No
         _named(process),
         structlog.processors.format_exc_info,
         structlog.processors.JSONRenderer(serializer=_json),
-        *([_without(secret)] if secret else []),
+        *([_cleaned(clean)] if clean else []),
     ]
     # Our own lines take no way through `logging`, which costs more than all the rest of a line.
     structlog.configure(
@@ -82,8 +84,8 @@ def _json(event: structlog.types.EventDict, **_: Any) -> str:
         return json.dumps(event, default=repr)
 
 
-def _without(secret: re.Pattern[str]) -> structlog.types.Processor:
+def _cleaned(clean: Callable[[str], str]) -> structlog.types.Processor:
     def cut(logger: object, method: str, line: Any) -> str:
-        return secret.sub("[secret]", line)
+        return clean(line)
 
     return cut

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     options = _parser().parse_args(arguments)
     settings.GATEWAY_URL = own_url(options)
     _require_migrated_schema()
-    configure(f"gateway:{options.port}", settings.LOG_LEVEL, secret=secret_links.TOKENS)
+    configure(f"gateway:{options.port}", settings.LOG_LEVEL, clean=secret_links.without_tokens)
 
     from gateway.planes.inference import Parts, application
 

@@ -39,7 +39,7 @@ MENDED_PYTHON = (3, 11, 10)
 """Those before hang on some cookies and archives. Lorikeet never lets them have such, but it is not
 all that runs on this machine."""
 EMBEDDER = "engine-embedding"
-NICE = {"console": 5, "worker": 5, EMBEDDER: 10}
+NICE = {"console": 5, "worker": 10, EMBEDDER: 10}
 """What people and uploads do gives way to tokens, and what embeds to all of it."""
 QUESTION = "What is the capital of Peru?"
 
