@@ -29,6 +29,9 @@ CPU_TARGET, SPEED_TARGET = 0.6, 1.0
 MAX_CPU_LORAS = 16
 """As `manage.py engine` has it when it is not told."""
 
+SEQUENCES = 64
+"""That run at once, on both sides: twice what is asked for."""
+
 OURS, PEER, LEAN = "Lorikeet", "vllm serve", "lean vllm serve"
 Found = dict[str, Samples]
 
@@ -39,8 +42,10 @@ async def run(scale: Scale) -> Report:
         scale.model or str(demo.BASE),
         served_name="base" if scale.model else demo.MODEL_NAME,
         max_cpu_loras=MAX_CPU_LORAS,
+        max_num_seqs=SEQUENCES,
     )
     options = ["--model", profile.model, "--served-name", profile.name]
+    options += ["--max-num-seqs", str(SEQUENCES)]
     adapters = {} if scale.model else demo.ADAPTERS
     async with (
         lorikeet.gateway() as gateway,

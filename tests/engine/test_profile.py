@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +32,8 @@ def test_a_bad_setting_is_named(given: dict[str, Any], message: str) -> None:
         EngineProfile(**({"model": "a/b"} | given))
 
 
-def test_the_cpu_has_defaults_that_what_is_given_replaces() -> None:
+def test_the_cpu_has_defaults_that_what_is_given_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     profile = EngineProfile.on_cpu("a/b", dtype="bfloat16", max_num_seqs=None)
     assert (profile.dtype, profile.max_num_seqs, profile.block_size) == ("bfloat16", 64, 32)
     assert profile.executor == "uni"
@@ -43,6 +45,14 @@ def test_the_cpu_has_defaults_that_what_is_given_replaces() -> None:
     }
     given = {"long_prefill_token_threshold": 0}
     assert EngineProfile.on_cpu("a/b", extra=given).extra == given
+
+
+@pytest.mark.parametrize(("cores", "sequences"), [(1, 16), (2, 16), (4, 32), (8, 64), (64, 64)])
+def test_few_cores_run_few_sequences_at_once(
+    cores: int, sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    assert EngineProfile.on_cpu("a/b").max_num_seqs == sequences
 
 
 def test_a_gpu_gets_vllms_defaults() -> None:

@@ -5,6 +5,7 @@ No vLLM import here: a bad value must be refused in milliseconds, not after ten 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -16,6 +17,9 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 POOLING = "pooling"
 RUNNERS = ("generate", POOLING)
 """Whether vLLM generates with a model, or tells what it makes of a text: one or the other."""
+
+SEQS_PER_CORE, LEAST_SEQS, MOST_SEQS = 8, 16, 64
+"""How many sequences run at once without a GPU."""
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
@@ -72,16 +76,18 @@ class EngineProfile:
     def on_cpu(cls, model: str, **given: Any) -> Self:
         """The settings that measured best without a GPU; `given` ones that are not None win.
 
-        float32 beats bfloat16 threefold on AVX2. An explicit small KV cache saves the ten seconds
-        that page-faulting gigabytes takes. Blocks of 32 tokens, the smallest the backend takes,
-        cost nothing and let short prompts hit the prefix cache. LoRA switches compilation off.
-        Short steps, of which a prompt takes a quarter at most, keep prompts from holding up
-        everybody's next token. Where nothing is generated there is none, and vLLM has steps that
-        take any prompt as a whole, as some of these models must.
+        float32 beats bfloat16 threefold on AVX2. What runs together shares the cores: each more
+        makes everybody's next token later, so few of them do on few cores. An explicit small KV
+        cache saves the ten seconds that page-faulting gigabytes takes. Blocks of 32 tokens, the
+        smallest the backend takes, cost nothing and let short prompts hit the prefix cache. LoRA
+        switches compilation off. Short steps, of which a prompt takes a quarter at most, keep
+        prompts from holding up everybody's next token. Where nothing is generated there is none,
+        and vLLM has steps that take any prompt as a whole, as some of these models must.
         """
+        sequences = SEQS_PER_CORE * len(os.sched_getaffinity(0))
         ours: dict[str, Any] = {
             "dtype": "float32",
-            "max_num_seqs": 64,
+            "max_num_seqs": min(max(LEAST_SEQS, sequences), MOST_SEQS),
             "kv_cache_memory_bytes": 256 << 20,
             "enforce_eager": True,
             "block_size": 32,

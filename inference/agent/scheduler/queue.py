@@ -39,7 +39,8 @@ Work-conserving, except for the reserve, a slot that is being emptied or was pro
 
 Life of a request: `push`, maybe after `expect`, then in some `admit` it starts, `progress` tells
 what it has used so far, `finish` ends it. Its prompt is charged by the estimate when it starts, and
-put right when the engine has counted it; output is charged as it is generated.
+put right when the engine has counted it; output is charged as it is generated. Each request is
+charged LEAST_CHARGE at least.
 
 Cost: `push`, `progress`, `finish` and each start take O(log n) on average, n being the tenants that
 wait; an `admit` besides looks at LOOK_AHEAD tenants and one waiting adapter for each slot at most.
@@ -83,8 +84,11 @@ LOOK_AHEAD = 32
 FIRST_RETURN = -(1 << 62)
 """Numbers below those of arrivals, for requests that go on from another engine."""
 
-LEAST_CHARGE = 1
-"""Tokens charged at the start where the estimate is 0, so that no tenant starts many at once."""
+LEAST_CHARGE = 32
+"""Tokens that every request counts as, at least: to begin one and to end it costs the engine steps
+too, though its client leaves at once and its prompt is cached."""
+RETURN_CHARGE = 1
+"""At the start of one that goes on from another engine."""
 
 
 @dataclass(slots=True, eq=False)
@@ -242,7 +246,7 @@ class Queue:
             return
         request = running.request
         prompt = prompt_tokens - cached_tokens if prompt_tokens else _estimate(request)
-        self._charge(running, max(0, prompt + completion_tokens - request.paid))
+        self._charge(running, _service(request, prompt + completion_tokens))
         if prompt_tokens:
             self._tell(running)
         held = request.held_of(prompt_tokens or request.prompt_tokens) + completion_tokens
@@ -529,7 +533,13 @@ class Queue:
 
 
 def _estimate(request: Request) -> int:
-    return LEAST_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
+    return RETURN_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
+
+
+def _service(request: Request, tokens: int) -> int:
+    """What a request that used so many is charged. One that goes on from another engine was charged
+    there for its beginning."""
+    return max(0, tokens - request.paid) if request.paid else max(LEAST_CHARGE, tokens)
 
 
 def _held(request: Request) -> int:

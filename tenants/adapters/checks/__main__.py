@@ -24,7 +24,7 @@ from tenants.adapters.checks.target_modules import TargetModules
 from tenants.adapters.uploads.refusals import UploadRefused
 
 Task = Mapping[str, Any]
-NICE = 10
+NICE = 19
 """What is uploaded can wait for what streams."""
 EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
 """Which of the limits below a failed system call ran into."""

@@ -194,6 +194,21 @@ def test_who_cancels_before_its_prompt_was_counted_is_charged_the_estimate() -> 
     assert q.served_since(0)[1] == {"acme": 70}
 
 
+def test_who_hangs_up_all_the_time_goes_after_who_streams() -> None:
+    """A cached prompt and one token cost nearly nothing, to begin a request and to end it does."""
+    q = queue(running=2)
+    push(q, "stream", "next", tenant="a", prompt_tokens=20)
+    push(q, *(f"b{number}" for number in range(20)), tenant="b", prompt_tokens=20)
+    assert q.admit(0.0) == ["stream", "b0"]
+    generated(q, "stream", 100, prompt=20)
+    started = ["b0"]
+    while "next" not in started and len(started) < 10:
+        generated(q, started[-1], 1, prompt=20, cached=20)
+        q.finish(started[-1], 0.0)
+        started += q.admit(0.0)
+    assert started == ["b0", "b1", "b2", "b3", "next"]
+
+
 def test_a_corrected_estimate_brings_a_waiting_tenant_forward() -> None:
     q = queue(running=2)
     push(q, "a1", "a2", "a3", tenant="a", prompt_tokens=500, adapter="A")
