@@ -216,7 +216,9 @@ INSTALLED_APPS = [
     *(["demo"] if find_spec("demo") else []),  # not in the wheel
 ]
 MIDDLEWARE = [
+    "gateway.middleware.ConnectionReturned",
     "gateway.middleware.RequestId",
+    "gateway.middleware.CompressedPages",
     # Around everything that may refuse a request, so that those pages have the policy too.
     "gateway.middleware.ContentPolicy",
     "gateway.middleware.StrictTransport",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from gateway.middleware import NotStored, RequestId
+from gateway.middleware import CompressedPages, NotStored, RequestId
 
 
 def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
@@ -60,3 +62,25 @@ def test_answers_are_not_stored_unless_they_say_otherwise() -> None:
     assert NotStored(view)(factory.get("/"))["Cache-Control"] == "no-store"
     said = {"Cache-Control": "public, max-age=60"}
     assert NotStored(view)(factory.get("/", said))["Cache-Control"] == "public, max-age=60"
+
+
+def compressed(response: HttpResponse) -> HttpResponse:
+    request = RequestFactory(headers={"accept-encoding": "gzip"}).get("/")
+    answer = CompressedPages(lambda _: response)(request)
+    assert isinstance(answer, HttpResponse)
+    return answer
+
+
+def test_pages_travel_compressed() -> None:
+    page = "<p>all of the adapters</p>" * 1000
+    answer = compressed(HttpResponse(page))
+    assert answer["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in answer["Vary"]
+    assert len(answer.content) < len(page) // 8
+    assert gzip.decompress(answer.content).decode() == page
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/csv", "application/jsonl"])
+def test_what_is_downloaded_does_not(kind: str) -> None:
+    answer = compressed(HttpResponse("1,2,3\n" * 1000, content_type=kind))
+    assert "Content-Encoding" not in answer

@@ -8,9 +8,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway import secret_links
+from gateway.connections import kept_connections
 from gateway.planes.server import NotStarted, serve
 from gateway.schema import require_migrated
+from gateway.secret_links import without_tokens
 from inference.logs import configure
 
 GRACEFUL_S = 10
@@ -34,11 +35,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
-        configure(f"console:{options['port']}", settings.LOG_LEVEL, secret=secret_links.TOKENS)
+        configure(f"console:{options['port']}", settings.LOG_LEVEL, clean=without_tokens)
 
         from gateway.planes.control import application
 
         try:
-            serve(application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none")
+            with kept_connections():
+                serve(
+                    application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none"
+                )
         except NotStarted:
             raise CommandError("The console could not start; the log says why.") from None

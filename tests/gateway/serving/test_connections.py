@@ -1,0 +1,99 @@
+"""The console's connections to PostgreSQL outlive their requests, and nothing of a request does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+
+from gateway.connections import kept_connections
+from gateway.middleware import ConnectionReturned
+from tenants.directory.notices import conninfo
+from tenants.models.audit import Actor, act_as
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    with kept_connections(1):
+        yield
+
+
+def in_a_request(view: Callable[[], Any]) -> Any:
+    """Each request has a thread of its own, at whose end Django closes its connection."""
+
+    def answered() -> Any:
+        try:
+            return view()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(answered).result()
+
+
+def asked(query: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchone()[0]
+
+
+def process() -> Any:
+    return asked("SELECT pg_backend_pid()")
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_next_request_has_the_connection_of_the_last() -> None:
+    assert in_a_request(process) == in_a_request(process)
+
+
+def test_without_that_each_request_has_its_own() -> None:
+    assert in_a_request(process) != in_a_request(process)
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_pages_queries_are_neither_compiled_nor_shared_out() -> None:
+    assert in_a_request(lambda: asked("SHOW jit")) == "off"
+    assert in_a_request(lambda: asked("SHOW max_parallel_workers_per_gather")) == "0"
+
+
+@pytest.mark.usefixtures("kept")
+def test_who_acted_in_a_request_does_not_act_in_the_next() -> None:
+    def act() -> Any:
+        act_as(Actor("key", 7, "mallory"))
+        return process()
+
+    def actor() -> tuple[Any, Any]:
+        return process(), asked("SELECT current_setting('lorikeet.actor', true)")
+
+    acted_on = in_a_request(act)
+    assert in_a_request(actor) == (acted_on, "")
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_connection_that_was_lost_is_replaced() -> None:
+    lost = in_a_request(process)
+    with psycopg.connect(conninfo("tests")) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [lost])
+    assert in_a_request(process) != lost
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_client_that_reads_slowly_keeps_no_connection() -> None:
+    """There is one, and the next request has it while the answer to this one is sent."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(process()))
+
+    def slowly_read() -> tuple[bytes, Any]:
+        answer = ConnectionReturned(view)(HttpRequest())
+        return answer.content, in_a_request(process)
+
+    used, next_used = in_a_request(slowly_read)
+    assert int(used) == next_used
