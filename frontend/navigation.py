@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from django.conf import settings
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils import timezone
 
+from frontend.lists import address
 from frontend.sign_in import second_factor
 from tenants.models import Tenant, User
 from tenants.notifications import mail
@@ -113,13 +113,16 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     here = ((match.url_name if match else "") or "").partition("-")[0]
     slug = match.kwargs.get("slug") if match else None
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
-    choices = list(Tenant.objects.visible_to(user).customers()[: MAX_CHOICES + 1])
+    visible = Tenant.objects.visible_to(user).customers()
+    choices = list(visible.values_list("slug", "name")[: MAX_CHOICES + 1])
     return page_facts() | {
         "caller": caller,
         "lacks_second_factor": second_factor.is_missing(request),
         "tenant_links": list(tenant_links(caller, here)) if caller else [],
         "operator_links": list(operator_links(here)) if user.is_staff else [],
-        "tenant_choices": choices[:MAX_CHOICES],
+        "tenant_choices": [
+            (name, address("overview", slug), slug) for slug, name in choices[:MAX_CHOICES]
+        ],
         "more_tenants": len(choices) > MAX_CHOICES,
         "tenants_searched": len(choices) >= SEARCHED_FROM,
     }
@@ -138,13 +141,13 @@ def page_facts() -> dict[str, object]:
 def operator_links(here: str = "") -> Iterator[Link]:
     """The installation's pages; `here` is the URL name of the current one."""
     for page, title, icon, group in OPERATOR:
-        yield Link(title, reverse(page), page == here, GO[page], icon, group)
+        yield Link(title, address(page), page == here, GO[page], icon, group)
 
 
 def tenant_links(caller: Caller, here: str = "") -> Iterator[Link]:
     """The pages of the tenant that the caller may see."""
     for entry in TENANT:
         if caller.may(entry.needs):
-            url = reverse(entry.page, args=[caller.tenant.slug])
+            url = address(entry.page, caller.tenant.slug)
             here_now = entry.page == here
             yield Link(entry.title, url, here_now, GO[entry.page], entry.icon, entry.group)

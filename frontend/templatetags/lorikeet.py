@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from html import escape
 from typing import Any
 
 from django import template
@@ -11,7 +12,7 @@ from django.template import Context
 from django.template.defaulttags import CsrfTokenNode
 from django.templatetags.static import static
 from django.urls import reverse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
@@ -181,10 +182,14 @@ def nothing(text: str, action: str = "", url: str = "?") -> SafeString:
 
 @register.simple_tag
 def options(choices: Iterable[tuple[str, str]], chosen: str) -> SafeString:
-    """The options of a `<select>`, from pairs of value and text."""
-    looks = {False: "", True: mark_safe(" selected")}
-    rows = ((value, looks[value == chosen], text) for value, text in choices)
-    return format_html_join("", '<option value="{}"{}>{}</option>', rows)
+    """The options of a `<select>`, from pairs of value and text, both plain."""
+    # By the standard library: there are hundreds, and Django's own takes several times as long.
+    found = (
+        f'<option value="{escape(str(value))}"{" selected" if value == chosen else ""}>'
+        f"{escape(str(text))}</option>"
+        for value, text in choices
+    )
+    return mark_safe("".join(found))
 
 
 @register.simple_block_tag

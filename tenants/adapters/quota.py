@@ -38,7 +38,7 @@ class Storage:
         if but is not None:
             versions = versions.exclude(pk=but.pk)
         found = Tenant.objects.filter(pk=tenant.pk).values_list(
-            _of(versions, Count("pk"), by="adapter__tenant"),
+            _of(versions, Count("*"), by="adapter__tenant"),
             _of(versions.exclude(folder=""), Sum("size_bytes"), by="adapter__tenant"),
             _of(tenant.files.all(), Sum("size_bytes")),
             _of(tenant.file_uploads.pending(), Sum("size_bytes")),

@@ -207,7 +207,9 @@ class AdapterVersion(models.Model):
     and the probe found; `config` the checked configuration.
     """
 
-    adapter = models.ForeignKey(Adapter, models.CASCADE, related_name="versions")
+    adapter = models.ForeignKey(
+        Adapter, models.CASCADE, related_name="versions", db_index=False
+    )  # indexed by `version_number_unique`
     number = models.PositiveIntegerField()
     digest = models.CharField(max_length=64)
     state = models.CharField(max_length=16, choices=State, default=State.UPLOADING)
@@ -250,6 +252,12 @@ class AdapterVersion(models.Model):
                 include=["size_bytes"],
                 condition=~Q(folder=""),
                 name="version_sizes",
+            ),
+            # A tenant's versions in one state, as the playground and the overview ask for them.
+            models.Index(
+                fields=["adapter", "state"],
+                include=["number", "created_at"],
+                name="version_by_state",
             ),
         ]
 

@@ -37,11 +37,15 @@ class Actor:
     request_id: str = ""
 
 
+ACTING = "SELECT set_config('lorikeet.actor', %s, false)"
+"""Tells a connection who acts: an actor as JSON, or nothing for the system."""
+
+
 def act_as(actor: Actor | None) -> None:
     """From now on this connection's changes are the actor's; None: the system's."""
     said = msgspec.json.encode(asdict(actor)).decode() if actor else ""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('lorikeet.actor', %s, false)", [said])
+        cursor.execute(ACTING, [said])
 
 
 def actor_of(request: HttpRequest, key: ApiKey | None = None) -> Actor | None:

@@ -40,7 +40,7 @@ class Kind(models.TextChoices):
 
     ADAPTER_READY = "adapter.ready", "Adapter ready"
     ADAPTER_REJECTED = "adapter.rejected", "Adapter rejected"
-    BUDGET_REACHED = "budget.reached", "80 or 100 % of a budget used"
+    BUDGET_REACHED = "budget.reached", "Budget 80% or 100% used"
     KEY_EXPIRING = "key.expiring", "API key expires within a week"
     ENGINE_LOST = "engine.lost", "Engine lost"
     LEDGER_DRIFT = "ledger.drift", "Ledger differs from an engine"

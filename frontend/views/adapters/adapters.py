@@ -238,7 +238,8 @@ def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[Row]:
     versions = AdapterVersion.objects.filter(adapter__in=adapters)
     newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
     live = Alias.objects.filter(adapter=OuterRef("adapter"), name=LIVE)
-    found = AdapterVersion.objects.filter(pk__in=newest.values("pk")).annotate(
+    found = AdapterVersion.objects.filter(pk__in=newest.values("pk")).defer("config", "report")
+    found = found.annotate(
         live=Subquery(live.values("version__number")),
         live_digest=Subquery(live.values("version__digest")),
         live_since=Subquery(live.values("changed_at")),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Max, Q, Sum
-from django.db.models.functions import Coalesce
+from django.contrib.postgres.aggregates import ArrayAgg
+from django.db.models import Aggregate, BigIntegerField, Max, Q, Sum
+from django.db.models.functions import Cast, Coalesce, Extract
 from django.utils import timezone
 
 from frontend.formats import ago
@@ -30,7 +31,8 @@ class Traffic:
     failed: int = 0
     cost: int = 0
     first_tokens: list[int] = field(default_factory=lambda: [0] * BUCKETS)
-    by_hour: dict[datetime, int] = field(default_factory=dict)
+    by_hour: dict[int, int] = field(default_factory=dict)
+    """Requests of each hour in which there were any, by its start in seconds since 1970."""
     before: datetime | None = None
     """The last month in which it was used, if any."""
 
@@ -41,8 +43,8 @@ class Traffic:
         self.cost += int(row["cost"])
         for at in range(BUCKETS):
             self.first_tokens[at] += row[f"first{at}"]
-        if "at" in row:
-            self.by_hour[row["at"]] = row["requests"]
+        for hour, requests in zip(row.get("hours", ()), row.get("of_hours", ()), strict=True):
+            self.by_hour[hour] = self.by_hour.get(hour, 0) + requests
 
     @property
     def p50_s(self) -> float | None:
@@ -63,14 +65,15 @@ class Traffic:
     @property
     def line(self) -> str:
         """The path of its sparkline."""
-        return path([self.by_hour.get(hour, 0) for hour in reversed(last_day())])
+        return path([self.by_hour.get(_seconds(hour), 0) for hour in reversed(last_day())])
 
     @property
     def last_used(self) -> str:
         """In words, as far as that is known."""
         if self.by_hour:
             latest, now = max(self.by_hour), last_day()[0]
-            return "this hour" if latest == now else ago(latest + timedelta(hours=1))
+            ended = datetime.fromtimestamp(latest, UTC) + timedelta(hours=1)
+            return "this hour" if latest == _seconds(now) else ago(ended)
         if self.before is None:
             return "never"
         if self.before == month_start(timezone.now()):
@@ -82,7 +85,8 @@ def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]
     """Of the last 24 hours, by the adapter's name."""
     found = {name: Traffic() for name in names}
     hours = RequestHour.objects.filter(tenant=tenant, at__in=last_day(), adapter__in=names)
-    for row in _sums(hours, "adapter", "at"):
+    at = Cast(Extract("at", "epoch"), BigIntegerField())
+    for row in _sums(hours, "adapter", hours=ArrayAgg(at), of_hours=ArrayAgg("requests")):
         found[row["adapter"]].add(row)
     idle = [name for name, one in found.items() if not one.by_hour]
     months = UsageMonth.objects.filter(tenant=tenant, adapter__in=idle).order_by()
@@ -101,11 +105,16 @@ def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[i
     return found
 
 
-def _sums(figures: Any, *by: str) -> Iterable[Mapping[str, Any]]:
+def _seconds(at: datetime) -> int:
+    """Since 1970."""
+    return int(at.timestamp())
+
+
+def _sums(figures: Any, by: str, **more: Aggregate) -> Iterable[Mapping[str, Any]]:
     sums: dict[str, Any] = {
         f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
     }
     sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
-    sums |= {"cost": Sum("cost", default=0), "requests": Sum("requests", default=0)}
-    found: Iterable[Mapping[str, Any]] = figures.order_by().values(*by).annotate(**sums)
+    sums |= {"cost": Sum("cost", default=0)} | more | {"requests": Sum("requests", default=0)}
+    found: Iterable[Mapping[str, Any]] = figures.order_by().values(by).annotate(**sums)
     return found

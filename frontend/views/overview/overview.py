@@ -19,7 +19,6 @@ from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
 from frontend.views.requests.failures import failures
-from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants.billing.months import day_start, month_end, month_start
 from tenants.fleet.gateways import gateways
@@ -119,8 +118,7 @@ class Used:
         """Of what the caller may see."""
         hour = now.replace(minute=0, second=0, microsecond=0)
         starts = hour - DAY, day_start(now), month_start(now)
-        hours = list(caller.usage().sums(["hour"], min(starts), now))
-        return cls(*(added_up(row for row in hours if row["hour"] >= start) for start in starts))
+        return cls(*caller.usage().sums_since(starts, now))
 
 
 def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:

@@ -88,7 +88,7 @@ def _versions(tenant: Tenant) -> list[tuple[str, str]]:
     ready = AdapterVersion.objects.filter(adapter__tenant=tenant, state=State.READY)
     ready = ready.filter(adapter__base_model__in=BaseModel.objects.that_chat())
     told = ready.annotate(live=Subquery(live.values("version__number")))
-    found = told.order_by("-id").values_list("adapter__name", "number", "live")[:MAX_NAMES]
+    found = told.order_by("-created_at").values_list("adapter__name", "number", "live")[:MAX_NAMES]
     return [(f"{name}@{number}", _badge(number, live)) for name, number, live in found]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from django import forms
@@ -23,6 +24,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET
 
 from frontend.formats import duration
+from frontend.lists import address
 from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import options
 from frontend.times import Moment
@@ -126,8 +128,8 @@ class RequestFilter(forms.Form):
         # Until there was one search for everything, an id had a field of its own.
         super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
         self._keys = keys
-        self.offered: list[ApiKey] = []
-        """The keys that can be chosen."""
+        self.offered: dict[int | None, str] = {}
+        """The names of the keys that can be chosen, by their ids."""
         self._offer("model", [("", "Model"), *((name, name) for name in models)])
         for name in ("ttft", "total"):
             self._offer(name, self.fields[name].widget.choices)
@@ -139,11 +141,11 @@ class RequestFilter(forms.Form):
         field.queryset = keys
         # The queryset limits what may be chosen, the choices what is offered.
         chosen = given.get("key", "")
-        self.offered += keys[:MAX_CHOICES]
-        if chosen.isdecimal() and int(chosen) not in {key.pk for key in self.offered}:
-            self.offered += keys.filter(pk=int(chosen))
-        names = ((key.pk, key.name) for key in self.offered)
-        field.widget.choices = [("", field.empty_label), *names]
+        names = keys.values_list("pk", "name")
+        self.offered |= dict(names[:MAX_CHOICES])
+        if chosen.isdecimal() and int(chosen) not in self.offered:
+            self.offered |= dict(names.filter(pk=int(chosen)))
+        field.widget.choices = [("", field.empty_label), *self.offered.items()]
 
     def _offer(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
         """These choices, and what is chosen now."""
@@ -236,11 +238,17 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """One request, with its tenant's slug, its key, which may be gone, and its version's number."""
+    """One request, with its tenant's slug, the name of its key, unless that is gone, and its
+    version's number."""
 
     slug: str
-    key: ApiKey | None
+    key: str | None
     version: int | None
+
+    @property
+    def url(self) -> str:
+        """Its page's."""
+        return f"{address('requests', self.slug)}/{self.event.id}"
 
     @property
     def look(self) -> str:
@@ -260,12 +268,16 @@ def look_of(entry: Entry) -> str:
     return "ok" if entry.status < 400 else "warn" if entry.status < 500 else "bad"
 
 
-def rows_of(found: Found, tenant: Tenant | None = None, known: Iterable[ApiKey] = ()) -> list[Row]:
-    """Rows of the list; without `tenant`, requests must have selected theirs. Keys that are
-    `known` are not looked up."""
-    keys = {key.pk: key for key in known}
+def rows_of(
+    found: Found,
+    tenant: Tenant | None = None,
+    known: Mapping[int | None, str] = MappingProxyType({}),
+) -> list[Row]:
+    """Rows of the list; without `tenant`, requests must have selected theirs. Names of keys that
+    are `known`, by the keys' ids, are not looked up."""
+    keys = dict(known)
     if unknown := {event.key_id for event in found.events} - keys.keys():
-        keys |= ApiKey.objects.in_bulk(unknown)
+        keys.update(ApiKey.objects.filter(pk__in=unknown).values_list("pk", "name"))
     versions = {event.version_id for event in found.events if event.version_id}
     named = AdapterVersion.objects.filter(pk__in=versions).values_list("pk", "number")
     numbers: dict[int | None, int] = {}

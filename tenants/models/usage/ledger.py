@@ -27,7 +27,7 @@ from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
-from tenants.models.usage.listed import REASONS, Mark, Outcome, RequestQuerySet
+from tenants.models.usage.listed import OUTCOME_OF, REASONS, Mark, Outcome, RequestQuerySet
 
 MAX_PRICE = 10**12
 """A million units of the currency per million tokens."""
@@ -55,7 +55,7 @@ GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
 """What usage can be summed by; a member is who made the key."""
 
 
-FAILED = ~Q(finish_reason__in=[one for some in REASONS.values() for one in some])
+FAILED = ~Q(finish_reason__in=list(OUTCOME_OF))
 """Few requests fail, so these have indexes of their own."""
 
 
@@ -150,8 +150,7 @@ class UsageEvent(models.Model):
 
     @property
     def outcome(self) -> Outcome:
-        found = (one for one, reasons in REASONS.items() if self.finish_reason in reasons)
-        return next(found, Outcome.FAILED)
+        return OUTCOME_OF.get(self.finish_reason, Outcome.FAILED)
 
     @property
     def mark(self) -> Mark:
@@ -264,6 +263,10 @@ class UsageMonth(UsageGroup):
                 name="month_unique",
             )
         ]
+        indexes = [
+            # When an adapter was used last, without reading what the whole tenant used.
+            models.Index(fields=["tenant", "adapter", "month"], name="month_by_adapter")
+        ]
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.month:%Y-%m} {self.model}"
@@ -305,6 +308,18 @@ class SumsQuerySet(models.QuerySet[S]):
         groups = found.with_groups(columns).order_by().values(*columns)
         groups = groups.annotate(**{name: Sum(name, default=0) for name in FIGURES})
         return groups.order_by(*by)
+
+    def sums_since(self, starts: Sequence[datetime], end: datetime) -> list[dict[str, int]]:
+        """FIGURES of all hours that begin at each of these starts or later, and before `end`."""
+        hours = self.filter(_within(min(starts), end, [Span.HOUR]))
+        sums = hours.aggregate(
+            **{
+                f"{name}_{at}": Sum(name, filter=Q(start__gte=start), default=0)
+                for at, start in enumerate(starts)
+                for name in FIGURES
+            }
+        )
+        return [{name: int(sums[f"{name}_{at}"]) for name in FIGURES} for at in range(len(starts))]
 
     def _lengths(self, by: Collection[str]) -> Sequence[Span]:
         """Those that can tell the groups apart."""

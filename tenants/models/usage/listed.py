@@ -49,6 +49,8 @@ REASONS: Mapping[Outcome, Collection[str]] = {
     Outcome.CANCELLED: ("cancelled", "api_key_revoked"),
 }
 """The finish reasons of each; all others are of requests that failed."""
+OUTCOME_OF = {reason: outcome for outcome, reasons in REASONS.items() for reason in reasons}
+"""By finish reason."""
 
 
 class Mark(NamedTuple):
