@@ -10,6 +10,7 @@ from datetime import timedelta
 from statistics import median, quantiles
 
 import httpx
+from allauth.account.authentication import AUTHENTICATION_METHODS_SESSION_KEY
 from asgiref.sync import sync_to_async
 from django.core.management import call_command
 from django.db import connection
@@ -208,7 +209,7 @@ def asked(tenant: Tenant) -> Iterator[Page]:
 
 
 def _clients(tenant: Tenant) -> dict[str, Client]:
-    """Signed in: a member of each role, and an operator."""
+    """Signed in: a member of each role, and an operator, who used a second factor as they do."""
     found = {role.value: _member(tenant, role) for role in Role}
     found["operator"], _ = User.objects.get_or_create(username="bench-operator", is_staff=True)
     clients = {role: _client() for role in found}
@@ -216,6 +217,9 @@ def _clients(tenant: Tenant) -> dict[str, Client]:
         user.set_password("only for the pages of the account")
         user.save()
         clients[role].force_login(user)
+    session = clients["operator"].session
+    session[AUTHENTICATION_METHODS_SESSION_KEY] = [{"method": "mfa", "type": "totp", "at": 0}]
+    session.save()
     return clients
 
 
