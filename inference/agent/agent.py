@@ -439,7 +439,10 @@ class Agent:
             moved = job.cancel_reason == MOVED
             return job.last_word(finish_reason=MOVED if moved else CANCELLED)
         if (error := task.exception()) is None:
-            return task.result()
+            word = task.result()
+            if isinstance(word, Done):  # a gateway may have adopted it since
+                word = msgspec.structs.replace(word, attempt=job.attempt)
+            return word
         if not isinstance(error, InferenceError | TimeoutError):
             log.error("job_crashed", request_id=job.id, exc_info=error)
         return job.last_word(fault=fault_of(error))
@@ -447,7 +450,7 @@ class Agent:
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
         if self._draining and job.movable:  # it crossed the word that this engine goes
-            return Done(job.id, job.usage(), MOVED, attempt=job.attempt)
+            return Done(job.id, job.usage(), MOVED)
         last, operation = Output(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
         request = self._request(job, frame, operation)
@@ -479,7 +482,7 @@ class Agent:
             async with aclosing(self._engine.generate(work)) as outputs:
                 async for last in outputs:
                     self._pass_on(job, last)
-        return Done(job.id, job.usage(), last.finish_reason, last.response, attempt=job.attempt)
+        return Done(job.id, job.usage(), last.finish_reason, last.response)
 
     def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> Request:
         """What the queue has to know. Gateways of versions before 3 leave it to be looked for in

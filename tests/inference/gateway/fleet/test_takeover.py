@@ -232,6 +232,33 @@ async def test_what_ended_meanwhile_is_there_as_well_and_billed_once(tmp_path: P
     assert (entry.usage.completion_tokens, entry.inherited_tokens) == (30, 30)
 
 
+async def test_the_gateway_comes_as_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is over and has not been looked at yet: the last word is of the adopted attempt."""
+    path, body = ASKED["whole"]
+    async with fleet(tmp_path) as made:
+        agent, adoptions = made.rig.agent, list[tuple[Any, ...]]()
+        adopt, end = agent._adopt, agent._end
+
+        def adopt_and_end(*ended: Any) -> None:
+            adopt(*adoptions.pop())
+            end(*ended)
+
+        monkeypatch.setattr(agent, "_adopt", lambda *asked: adoptions.append(asked))
+        monkeypatch.setattr(agent, "_end", adopt_and_end)
+        asking = await began(made, path, body)
+        again = asyncio.create_task(made.ask(made.two, path, body))
+        await until(lambda: adoptions)
+        made.behave(STEADY)
+        answer = await again
+        entry = (await made.entries(1001))[-1]
+        await gave_up(asking)
+    assert answer.replayed and answer.usage["completion_tokens"] == made.generated == 30
+    assert entry.usage.completion_tokens == 30
+    assert made.two.hub.moves == {}, "the link stood"
+
+
 async def test_what_ended_as_its_gateway_was_lost_is_not_generated_again(tmp_path: Path) -> None:
     """The engine has said its last word, and nobody knows whether the client has it."""
     path, body = ASKED["whole"]
