@@ -193,10 +193,11 @@ class Where:
     @classmethod
     def of_tenant(cls, tenant: Tenant | None) -> Where:
         """Those of one tenant, or of all, each with its tenant."""
-        events = UsageEvent.objects.select_related("tenant")
-        refused = RefusedRequest.objects.select_related("tenant")
         if tenant is not None:
-            events, refused = events.filter(tenant=tenant), refused.filter(tenant=tenant)
+            events, refused = tenant.usage.all(), tenant.refused.all()
+        else:
+            events = UsageEvent.objects.select_related("tenant")
+            refused = RefusedRequest.objects.select_related("tenant")
         return cls(events, events, refused, refused)
 
     def named(self, id: str) -> Found:

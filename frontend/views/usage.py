@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import F, QuerySet
 from django.db.models.expressions import CombinedExpression
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -232,6 +232,8 @@ class Whose:
     an hour, is seen closer."""
 
     used: Used
+    totals: Used
+    """As `used`, where nothing is told apart but times."""
     names: Callable[[str, Sequence[Any]], Mapping[Any, str]]
     requests: str
     """The address of the list of requests."""
@@ -252,7 +254,8 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     now = timezone.now()
     asked = form.question(now)
     listed = reverse("requests", args=[tenant.slug])
-    whose = Whose(caller.usage(), partial(_names, tenant), listed, partial(_closer, listed))
+    names, closer = partial(_names, tenant), partial(_closer, listed)
+    whose = Whose(caller.usage(), caller.totals(), names, listed, closer)
     context: dict[str, Any] = {
         "own": not caller.sees_all_sums,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
@@ -274,14 +277,14 @@ def page(
     template: str = "usage.html",
 ) -> HttpResponse:
     """The page of this usage."""
-    used, now = whose.used, timezone.now()
-    rows = groups(asked, used)
-    buckets = stacks(asked, used, rows[:MAX_SERIES])
+    totals, now = whose.totals, timezone.now()
+    rows = groups(asked, whose.used)
+    buckets = stacks(asked, whose, rows[:MAX_SERIES])
     total = added_up(buckets.values())
     names = whose.names(asked.by, [row[asked.by] for row in rows])
     more_stats, more = whose.more(asked, total, rows)
-    month = added_up(used.sums([], month_start(now), month_end(now)))
-    cost, *others = stats(total, added_up(used.sums([], *asked.before)))
+    month = added_up(totals.sums([], month_start(now), month_end(now)))
+    cost, *others = stats(total, added_up(totals.sums([], *asked.before)))
     context = {
         **context,
         "form": form,
@@ -305,7 +308,7 @@ def page(
         ],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
         "total": _with_uncached(total),
-        "ever": bool(rows) or used.exists(),
+        "ever": bool(rows) or totals.exists(),
         "by_title": form.groups[asked.by],
         "show_title": SHOW[asked.show],
         "requests_url": whose.requests,
@@ -362,15 +365,15 @@ def groups(asked: Question, used: Used) -> list[dict[str, Any]]:
     return [_with_uncached(row) for row in rows]
 
 
-def stacks(asked: Question, used: Used, series: Sequence[Row]) -> dict[datetime, dict[str, Any]]:
-    """The sums of each bucket, with the value of each series as `part0` and so on."""
-    parts = {
-        f"part{i}": Sum("shown", filter=Q(**{asked.by: row[asked.by]}), default=0)
-        for i, row in enumerate(series)
-    }
-    # Named before, as in sums the names of figures are those of their sums.
-    told = used.with_groups([asked.by]).annotate(shown=asked.shown)
-    return {row[asked.bucket]: row for row in asked.sums(told, asked.bucket).annotate(**parts)}
+def stacks(asked: Question, whose: Whose, series: Sequence[Row]) -> dict[datetime, dict[str, Any]]:
+    """The sums of each bucket, with the value of each series as `part0` and so on, where it has
+    one."""
+    found = {row[asked.bucket]: dict(row) for row in asked.sums(whose.totals, asked.bucket)}
+    parts = {row[asked.by]: f"part{i}" for i, row in enumerate(series)}
+    sums = asked.sums(whose.used, asked.bucket, asked.by)
+    for row in sums.filter(**{f"{asked.by}__in": list(parts)}):
+        found[row[asked.bucket]][parts[row[asked.by]]] = asked.value(row)
+    return found
 
 
 def _with_uncached(row: Row) -> dict[str, Any]:
@@ -442,7 +445,7 @@ def _line(asked: Question, bucket: Row | None, parts: int) -> list[int]:
     """The values of a bucket's series and its rest; empty if nothing was used."""
     if bucket is None:
         return []
-    values = [int(bucket[f"part{i}"]) for i in range(parts)]
+    values = [bucket.get(f"part{i}", 0) for i in range(parts)]
     return [*values, asked.value(bucket) - sum(values)]
 
 

@@ -342,6 +342,7 @@ ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if SESSION_COOKIE_SECURE else "http"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 LANGUAGE_CODE = "en-us"
+USE_I18N = False  # every value of a page would be looked at for a translation
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"

@@ -184,8 +184,7 @@ def test_the_list_shows_the_newest_and_the_live_version(
     make_version(ready.adapter, state=State.REJECTED)
     (row,) = client_of(tenant, "viewer").get(url(tenant)).context["rows"]
     assert (row.newest.number, row.newest.state) == (2, "rejected")
-    assert row.live == 1
-    assert row.updated_at == max(row.newest.created_at, row.live_since)
+    assert row.live == 1 and row.live_since
 
 
 def test_the_list_is_filtered_and_paged_in_the_address(tenant: Tenant) -> None:

@@ -55,6 +55,8 @@ DELETE = bulk.Action(
 )
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 VERSIONS = 25
+LISTED = ("name", "pinned", "tenant", "base_model__name")
+"""What the list shows of an adapter itself."""
 MAX_CHOICES = 100
 """Most ready versions, the newest, to offer as choices; older ones are promoted on their page."""
 
@@ -108,12 +110,6 @@ class Row:
     live_since: datetime | None = None
     engines: Sequence[str] = ()
     """Those that hold its live version."""
-
-    @property
-    def updated_at(self) -> datetime:
-        """When the last version was added, or the live one changed."""
-        added = self.newest.created_at if self.newest else None
-        return max(filter(None, (self.adapter.created_at, added, self.live_since)))
 
 
 @tenant_page(READ)
@@ -222,7 +218,7 @@ def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
 
 
 def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> QuerySet[Adapter]:
-    found = caller.tenant.adapters.select_related("base_model")
+    found = caller.tenant.adapters.select_related("base_model").only(*LISTED)
     if q:
         found = found.filter(name__icontains=q)
     if state:

@@ -39,9 +39,9 @@ def usage(request: HttpRequest) -> HttpResponse:
         "csv": [(csv, "CSV")],
         "failures": failures(None, asked.start, asked.end),
     }
-    named = Named()
+    named, used = Named(), used_by_customers()
     listed = reverse("operate_requests")
-    whose = Whose(used_by_customers(), named.names, listed, named.closer, margins)
+    whose = Whose(used, used, named.names, listed, named.closer, margins)
     return page(request, form, asked, whose, context, "operate/usage.html")
 
 

@@ -251,6 +251,10 @@ class Row(Entry):
         return f"{address('requests', self.slug)}/{self.event.id}"
 
     @property
+    def tenant_url(self) -> str:
+        return address("operate_tenants-edit", self.slug)
+
+    @property
     def look(self) -> str:
         """The status's CSS class."""
         return look_of(self)
