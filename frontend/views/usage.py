@@ -368,10 +368,12 @@ def groups(asked: Question, used: Used) -> list[dict[str, Any]]:
 def stacks(asked: Question, whose: Whose, series: Sequence[Row]) -> dict[datetime, dict[str, Any]]:
     """The sums of each bucket, with the value of each series as `part0` and so on, where it has
     one."""
-    found = {row[asked.bucket]: dict(row) for row in asked.sums(whose.totals, asked.bucket)}
     parts = {row[asked.by]: f"part{i}" for i, row in enumerate(series)}
     sums = asked.sums(whose.used, asked.bucket, asked.by)
-    for row in sums.filter(**{f"{asked.by}__in": list(parts)}):
+    # Read before the totals, which so have all of its buckets.
+    told = list(sums.filter(**{f"{asked.by}__in": list(parts)}))
+    found = {row[asked.bucket]: dict(row) for row in asked.sums(whose.totals, asked.bucket)}
+    for row in told:
         found[row[asked.bucket]][parts[row[asked.by]]] = asked.value(row)
     return found
 
