@@ -43,6 +43,8 @@ class Round:
 
     name: str
     beside: Phase
+    stolen: float
+    """Percent of the processors' time in which their host gave them to others meanwhile."""
     answers: Counter[str]
     lost: list[str]
 
@@ -115,11 +117,12 @@ async def _rounds(
                 attacker["models"][-1],
                 attacker["models"][0],
             )
+            psutil.cpu_times_percent()
             with suppress(TimeoutError):
                 async with asyncio.timeout(options.seconds):
                     await attack(target)
-            beside = await look()
-            rounds.append(Round(name, beside, target.answers, _lost(before)))
+            beside, stolen = await look(), psutil.cpu_times_percent().steal
+            rounds.append(Round(name, beside, stolen, target.answers, _lost(before)))
             console.print(_line(rounds[-1], quiet), highlight=False, markup=False)
             await asyncio.sleep(options.settle)
     return quiet, rounds
@@ -190,8 +193,9 @@ def _show(quiet: Phase, rounds: list[Round], console: Console) -> None:
     (first, gap), longest = quiet.p99s_ms, quiet.longest_ms
     calm = f"in quiet {first:.0f} and {gap:.0f} ms, longest {longest:.0f} ms"
     table = Table(title=f"The victim beside each attack; {calm}", title_justify="left")
-    for title in ("attack", "p99 TTFT, ms", "x quiet", "p99 gap, ms", "x quiet", "longest, ms", ""):
-        table.add_column(title, justify="left" if title in ("attack", "") else "right")
+    figures = ("p99 TTFT, ms", "x quiet", "p99 gap, ms", "x quiet", "longest, ms", "stolen, %")
+    for title in ("attack", *figures, ""):
+        table.add_column(title, justify="right" if title in figures else "left")
     for one in rounds:
         table.add_row(
             one.name,
@@ -201,6 +205,7 @@ def _show(quiet: Phase, rounds: list[Round], console: Console) -> None:
                 for cell in (f"{figure:.0f}", f"{over:.2f}")
             ),
             f"{one.beside.longest_ms:.0f}",
+            f"{one.stolen:.1f}",
             "FAULTS" if one.faults else "met" if one.met(quiet) else "missed",
         )
     console.print(table)
