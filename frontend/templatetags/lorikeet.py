@@ -18,6 +18,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from frontend import documents, formats
 from frontend.causes import cause
+from frontend.lists import address
 from frontend.live.topics import TOPICS
 
 register = template.Library()
@@ -243,6 +244,35 @@ def pager(context: Context, title: str, **place: object) -> SafeString | str:
     return format_html('<div class="pager">{}{}</div>', *ways) if moved or last else ""
 
 
+@register.simple_tag
+def asks(
+    verb: str,
+    dialog: str,
+    named: object,
+    page: str,
+    *of: object,
+    value: object = "",
+    danger: bool = False,
+) -> SafeString:
+    """A row's button, which opens the `dialog` that all rows have in common.
+
+    There `named` stands in the title, `value` in the field with `data-value`; the form posts to the
+    `page` that is `of` the row.
+    """
+    return format_html(
+        '<button class="button plain{}" type="button" data-opens="{}" data-to="{}" data-named="{}"'
+        '{} aria-label="{}: {}">{}</button>',
+        " danger" if danger else "",
+        dialog,
+        address(page, *map(str, of)),
+        named,
+        format_html(' data-value="{}"', value) if value else "",
+        verb,
+        named,
+        verb,
+    )
+
+
 @register.simple_block_tag(takes_context=True)
 def dialog(
     context: Context,
@@ -258,8 +288,9 @@ def dialog(
 ) -> SafeString:
     """A modal dialog with a form, which posts to the address `to`, by itself to the page's own.
 
-    `title` has a `{}` for each of `named`; where several things have such a dialog, `of` is which.
-    A button with `data-opens` shows it.
+    `title` has a `{}` for each of `named`. A button with `data-opens` shows it. The rows of a table
+    have one in common, whose button (`asks`) says where it posts and what the `{}` of its title is;
+    where it tells more of a row, each has its own, and `of` is which.
     """
     return format_html(
         '<dialog id="{id}" aria-labelledby="{id}-title"{opened}>'
@@ -271,7 +302,7 @@ def dialog(
         opened=mark_safe(" open") if opened else "",
         action=format_html(' action="{}"', to) if to else "",
         csrf=CsrfTokenNode().render(context),
-        title=format_html(title, *named) if named else title,
+        title=format_html(title, *(named or [mark_safe("<span data-named></span>")])),
         content=content,
         look="danger" if danger else "primary",
         verb=verb,

@@ -301,7 +301,8 @@ def _state(key: ApiKey, now: Any) -> str:
 
 def _may_edit(caller: Caller, key: ApiKey) -> bool:
     own = caller.user is not None and key.created_by == caller.user
-    return key.revoked_at is None and (own or caller.may(Permission.EDIT_KEYS))
+    needed = Permission.EDIT_OWN_KEYS if own else Permission.EDIT_KEYS
+    return key.revoked_at is None and caller.may(needed)
 
 
 def _mine(caller: Caller, pk: int) -> ApiKey:

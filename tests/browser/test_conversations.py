@@ -108,7 +108,11 @@ def test_a_conversation_is_kept_once_it_is_saved_and_goes_on_by_its_address(page
     follow(page, page.get_by_role("link", name="Conversations").last)
     page.get_by_label("Filter by title").fill("geo")
     expect(page).to_have_url(re.compile("q=geo"))
-    page.get_by_role("button", name="Delete Geography").click()
+    page.get_by_role("button", name="Rename: Geography").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Title")).to_have_value("Geography")
+    dialog.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Delete: Geography").click()
     follow(page, page.get_by_role("dialog").get_by_role("button", name="Delete"))
     expect(page.get_by_text("No saved conversations yet.")).to_be_visible()
 

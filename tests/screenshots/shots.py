@@ -95,7 +95,7 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("quarantine-all", "operator", "/operate/quarantine?state=all")
     yield Shot("quarantine-bill", "operator", "/operate/quarantine", partial(opened_first, "bill"))
     yield Shot("user-password", "operator", "/operate/users?q=linus", new_password)
-    yield Shot("user-operator", "operator", "/operate/users", partial(opened_first, "operator"))
+    yield Shot("user-operator", "operator", "/operate/users", partial(opened, "operator"))
     yield Shot("two-factor", "viewer", SECOND_FACTOR)
     yield Shot("two-factor-setup", "viewer", f"{SECOND_FACTOR}totp/activate/")
     yield Shot("two-factor-wrong", "viewer", f"{SECOND_FACTOR}totp/activate/", wrong_code)
@@ -145,7 +145,7 @@ def new_credential(page: Page) -> None:
 
 
 def new_password(page: Page) -> None:
-    opened_first("password", page)
+    opened("password", page)
     follow(page, page.get_by_role("button", name="Show the link"))
     expect(page.locator("#password-link")).to_be_visible()
 

@@ -21,6 +21,15 @@ function show(dialog) {
   places.map((place) => dialog.querySelector(place)).find(Boolean)?.focus();
 }
 
+// A dialog that the rows of a table have in common is about the row whose button opens it.
+function concern(dialog, { to, named, value }) {
+  const form = dialog.querySelector("form");
+  form.reset();
+  form.setAttribute("action", to);
+  for (const place of dialog.querySelectorAll("[data-named]")) place.textContent = named;
+  for (const field of dialog.querySelectorAll("[data-value]")) field.value = value;
+}
+
 document.addEventListener("change", (event) => {
   if (event.target.id === "theme-choice") choose(event.target.value);
   if (event.target.id === "times-choice") {
@@ -54,6 +63,7 @@ document.addEventListener("click", (event) => {
   if (opener) {
     event.preventDefault(); // without this script it leads to a page with the dialog open
     const target = document.getElementById(opener.dataset.opens);
+    if (opener.dataset.to) concern(target, opener.dataset);
     if (target instanceof HTMLDialogElement) show(target);
     else openMenu(!target.hasAttribute("data-open"));
     closeMenus(null);
@@ -146,7 +156,7 @@ for (const dialog of document.querySelectorAll("dialog[open]")) {
 function openNamed() {
   const name = location.hash.slice(1);
   if (!name) return;
-  const [opener, dialog] = [document.querySelector(`[data-opens="${CSS.escape(name)}"]`), document.getElementById(name)];
+  const [opener, dialog] = [document.querySelector(`[data-opens="${CSS.escape(name)}"]:not([data-to])`), document.getElementById(name)];
   if (!opener || !(dialog instanceof HTMLDialogElement) || document.querySelector("dialog[open]")) return;
   show(dialog);
   history.replaceState(history.state, "", location.pathname + location.search); // a reload opens none

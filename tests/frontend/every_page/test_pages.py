@@ -22,7 +22,7 @@ from tenants.models import (
 )
 from tenants.permissions import RANK, TABLE
 from tests.frontend.addresses import pages, parts
-from tests.frontend.clients import address, client_of
+from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import (
     make_adapter,
     make_key,
@@ -184,6 +184,16 @@ def test_a_developer_ends_only_keys_of_his_own(tenant: Tenant) -> None:
     assert client.post(address(tenant, f"keys/{own.pk}/revoke")).status_code == 302
     own.refresh_from_db()
     assert own.revoked_at is not None
+
+
+def test_a_viewer_is_offered_no_change_of_a_key_that_he_made_before(tenant: Tenant) -> None:
+    client = client_of(tenant, "developer")
+    client.post(address(tenant, "keys"), {"name": "own", "scopes": "inference", "lane": "batch"})
+    revoke = f"keys/{ApiKey.objects.get(name='own').pk}/revoke".encode()
+    assert revoke in client.get(address(tenant, "keys")).content
+    user_of(client).memberships.update(role="viewer")
+    page = client.get(address(tenant, "keys"))
+    assert b"own" in page.content and revoke not in page.content
 
 
 def test_keys_are_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
