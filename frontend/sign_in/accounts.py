@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import structlog
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.forms import LoginForm as AllauthLoginForm
 from allauth.account.forms import ResetPasswordForm as AllauthResetPasswordForm
 from allauth.account.models import EmailAddress
 from allauth.account.utils import filter_users_by_email, filter_users_by_username
@@ -20,6 +21,7 @@ from tenants.models import Invitation, User
 
 log = structlog.get_logger(__name__)
 
+WRONG = "Wrong username, email or password."
 INVITED = "invitation"
 """Where a session keeps the token of the invitation that somebody came with."""
 
@@ -47,6 +49,11 @@ def accounts_of(*logins: str) -> list[str]:
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     """Accounts with a password."""
 
+    error_messages: ClassVar[dict[str, Any]] = DefaultAccountAdapter.error_messages | {
+        "username_password_mismatch": WRONG,
+        "email_password_mismatch": WRONG,
+    }
+
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return invitation_of(request) is not None
 
@@ -69,6 +76,18 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         if second_factor.is_missing(request):
             return HttpResponseRedirect(second_factor.page(onward=answer.headers["Location"]))
         return answer
+
+
+class LoginForm(AllauthLoginForm):  # type: ignore[misc]
+    """Takes a user name or an address, and the password."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["login"].label = "Username or email"
+        self.fields["login"].widget.attrs["autocomplete"] = "username"
+        self.fields["remember"].label = "Remember me"
+        for field in self.fields.values():
+            field.widget.attrs.pop("placeholder", None)  # it repeats the label
 
 
 class ResetPasswordForm(AllauthResetPasswordForm):  # type: ignore[misc]

@@ -276,7 +276,10 @@ ACCOUNT_EMAIL_VERIFICATION = "none"  # an invitation came by a way that its send
 ACCOUNT_USERNAME_MIN_LENGTH = 2
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to whatever address a stranger types
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""  # the mail ends with who sends it
-ACCOUNT_FORMS = {"reset_password": "frontend.sign_in.accounts.ResetPasswordForm"}
+ACCOUNT_FORMS = {
+    "login": "frontend.sign_in.accounts.LoginForm",
+    "reset_password": "frontend.sign_in.accounts.ResetPasswordForm",
+}
 # What `frontend.sign_in.throttling` slows down is not counted twice; the rest has allauth's limits.
 ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
 MFA_FORMS = {

@@ -94,7 +94,7 @@ class Customer:
 
 def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
     """Fill the sign-in page, which is open."""
-    page.get_by_label("Login").fill(name)
+    page.get_by_label("Username or email").fill(name)
     page.get_by_label("Password").fill(password)
     follow(page, page.get_by_role("button", name="Sign in"))
 

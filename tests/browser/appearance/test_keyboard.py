@@ -56,7 +56,7 @@ def page(street: Street, owner: Page, customer: Customer) -> Page:
 
 def test_from_signing_in_to_a_key(page: Page, customer: Customer) -> None:
     page.goto(customer.page())
-    write(page, page.get_by_label("Login"), f"owner-of-{customer.slug}")
+    write(page, page.get_by_label("Username or email"), f"owner-of-{customer.slug}")
     write(page, page.get_by_label("Password"), PASSWORD)
     with page.expect_event("domcontentloaded"):
         page.keyboard.press("Enter")

@@ -146,7 +146,7 @@ def test_guessing_passwords_is_slowed_down(street: Street, owner: Page, customer
     guesser.goto("/")
     for _ in range(5):
         sign_in(guesser, name, "guess")
-        expect(guesser.get_by_text("not correct")).to_be_visible()
+        expect(guesser.get_by_text("Wrong username, email or password.")).to_be_visible()
     sign_in(guesser, name)
     expect(guesser.get_by_text("Too many attempts. Try again in")).to_be_visible()
     expect(guesser.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -51,7 +51,8 @@ def came_in(answer: Any) -> bool:
 
 def guess(login: str, times: int, address: str = HERE) -> None:
     for _ in range(times):
-        assert "not correct" in sign_in(login, "wrong", address).content.decode()
+        page = sign_in(login, "wrong", address).content.decode()
+        assert "Wrong username, email or password." in page
 
 
 # --- Passwords -----------------------------------------------------------------------------------
