@@ -51,6 +51,26 @@ class CompressedPages(GZipMiddleware):
         return super().process_response(request, response) if page else response
 
 
+class RoomForFrames:
+    """Calls that are as deep as a page's templates find room for their frames.
+
+    CPython keeps the frames of a thread in chunks of 16 KiB: the call that needs another maps it,
+    its return unmaps it, and where values are rendered at that depth thousands of calls do so, each
+    at the price of 200 (python/cpython#142183). A frame that is larger than a chunk gets one that
+    holds it twice, and all calls below it have the other half.
+    """
+
+    FRAME_BYTES = 128 * 1024
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self._get_response(request)
+
+    __call__.__code__ = __call__.__code__.replace(co_stacksize=FRAME_BYTES // 8)
+
+
 class ConnectionReturned:
     """Gives the database's connection back before the answer is sent: a client that reads slowly
     would keep it from everybody else. What still reads while it is sent gets another."""

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import resource
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import structlog
@@ -10,7 +15,9 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from gateway.middleware import CompressedPages, NotStored, RequestId
+from gateway.middleware import CompressedPages, NotStored, RequestId, RoomForFrames
+
+View = Callable[[HttpRequest], HttpResponse]
 
 
 def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
@@ -23,6 +30,44 @@ def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
     response = RequestId(view)(HttpRequest())
     assert response["x-request-id"] == f"req_{bound['request_id']}"
     assert "request_id" not in structlog.contextvars.get_contextvars()
+
+
+def test_no_depth_of_calls_maps_memory_for_each_of_them() -> None:
+    assert _most_faults(lambda view: view) > CALLS, "CPython does without RoomForFrames"
+    assert _most_faults(RoomForFrames) < CALLS / 2
+
+
+CALLS = 2_000
+DEEPEST = 400
+
+
+def _most_faults(around: Callable[[View], View]) -> int:
+    """The page faults of CALLS calls at that depth where they are most."""
+
+    def leaf() -> None: ...
+
+    leaf.__code__ = leaf.__code__.replace(co_stacksize=64)  # larger than one of `at`
+
+    def at(depth: int, request: HttpRequest) -> HttpResponse:
+        if depth:
+            return at(depth - 1, request)
+        for _ in range(CALLS):
+            leaf()
+        return HttpResponse()
+
+    def most() -> int:
+        found = [_own_faults()]
+        for depth in range(DEEPEST):
+            around(partial(at, depth))(HttpRequest())
+            found.append(_own_faults())
+        return max(after - before for before, after in pairwise(found))
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(most).result()
+
+
+def _own_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
 
 
 @pytest.mark.django_db
