@@ -139,7 +139,7 @@ def _each_has_its_own_secrets_alone(stack: Stack) -> None:
             assert _known(process, values) == own, (name, process)
             for child in process.children(recursive=True):  # a check of an upload is given none
                 with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                    assert _known(child, values) <= own, (name, child)
+                    assert _known(child, values) in (own, set()), (name, child)
 
 
 def _known(process: psutil.Process, values: Mapping[str, str]) -> set[str]:
