@@ -153,6 +153,14 @@ class Caller:
         if not self.may(permission):
             raise NotPermitted(f"You may not {permission.value}.", "insufficient_permissions")
 
+    def made(self, key: ApiKey) -> bool:
+        """Whether this person made the key."""
+        return self.user is not None and key.created_by_id == self.user.pk
+
+    def to_change(self, key: ApiKey) -> Permission:
+        """What changing the key takes: less where this person made it."""
+        return Permission.EDIT_OWN_KEYS if self.made(key) else Permission.EDIT_KEYS
+
     @property
     def sees_all_sums(self) -> bool:
         """Whether its usage is the whole tenant's: also that of a viewer, who has no keys that

@@ -38,7 +38,6 @@ from tenants.models import (
     Scope,
     State,
     Tenant,
-    User,
 )
 from tenants.permissions import Caller, Permission
 
@@ -287,7 +286,7 @@ def _limits_of(tenant: Tenant, keys: Sequence[ApiKey]) -> dict[int, Figures]:
 
 
 def _may_see(caller: Caller, key: ApiKey) -> bool:
-    return caller.sees_all_sums or key.created_by == caller.user
+    return caller.sees_all_sums or caller.made(key)
 
 
 def _state(key: ApiKey, now: Any) -> str:
@@ -300,14 +299,11 @@ def _state(key: ApiKey, now: Any) -> str:
 
 
 def _may_edit(caller: Caller, key: ApiKey) -> bool:
-    own = caller.user is not None and key.created_by == caller.user
-    needed = Permission.EDIT_OWN_KEYS if own else Permission.EDIT_KEYS
-    return key.revoked_at is None and caller.may(needed)
+    return key.revoked_at is None and caller.may(caller.to_change(key))
 
 
 def _mine(caller: Caller, pk: int) -> ApiKey:
     """The tenant's key with this id: for developers only their own, for admins any."""
     key = get_object_or_404(ApiKey.objects.with_text().filter(tenant=caller.tenant), pk=pk)
-    if not isinstance(caller.user, User) or key.created_by_id != caller.user.pk:
-        caller.require(Permission.EDIT_KEYS)
+    caller.require(caller.to_change(key))
     return key

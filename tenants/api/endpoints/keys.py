@@ -78,5 +78,4 @@ class Keys(
     def _require_may_touch(self, key: ApiKey) -> None:
         if key.of_playground:
             raise PermissionDenied("The playground's key is Lorikeet's own: limit it instead.")
-        if self.caller.user is None or key.created_by != self.caller.user:
-            self.caller.require(Permission.EDIT_KEYS)
+        self.caller.require(self.caller.to_change(key))
