@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorikeet.archive import FILES, Archive
 from lorikeet.failures import Failure
+from lorikeet.transfer.archive import FILES, Archive
 
 pytestmark = pytest.mark.pure
 

@@ -16,7 +16,8 @@ from django.db import connections
 from pytest_django import Settings
 
 from inference.link.wire import Usage
-from lorikeet import batches, files
+from lorikeet import batches
+from lorikeet.transfer import files
 from tenants.adapters.uploads.guard import Receive, Scope, Send
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Result

@@ -15,7 +15,7 @@ from django.db import connections
 from django.utils import timezone
 
 from inference.content import WEIGHTS
-from lorikeet import uploads
+from lorikeet.transfer import uploads
 from tenants.models import Adapter, AdapterVersion, ApiKey, State, Tenant, UploadSession
 from tests.adapters.checks.test_checks import BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from inference.content import CONFIG, WEIGHTS
-from lorikeet import hub
 from lorikeet.failures import Failure, NotFound
+from lorikeet.transfer import hub
 from tests.client_cli.conftest import Run
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -33,7 +33,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_has_every_module_and_its_command(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-        assert names == {f"lorikeet/{path.name}" for path in (CLIENT / "lorikeet").glob("*.py")}
+        modules = (CLIENT / "lorikeet").rglob("*.py")
+        assert names == {path.relative_to(CLIENT).as_posix() for path in modules}
         told = {Path(name).name: archive.read(name).decode() for name in archive.namelist()}
     assert "lorikeet = lorikeet.__main__:main" in told["entry_points.txt"]
     assert "Requires-Dist: httpx" in told["METADATA"]

@@ -17,12 +17,12 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from lorikeet import hub
 from lorikeet.api import Api, connected, segment
-from lorikeet.archive import Archive
 from lorikeet.failures import NotFound, Rejected
 from lorikeet.output import AsJson, moment, notes, say, show, show_json, size
-from lorikeet.uploads import Upload
+from lorikeet.transfer import hub
+from lorikeet.transfer.archive import Archive
+from lorikeet.transfer.uploads import Upload
 
 app = typer.Typer(help="Push, list, promote, roll back and compare adapters.", no_args_is_help=True)
 

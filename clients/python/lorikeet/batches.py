@@ -19,8 +19,8 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from lorikeet.api import Api, connected, segment
 from lorikeet.failures import Failure, Rejected
-from lorikeet.files import FileUpload, insisting
 from lorikeet.output import AsJson, notes, say, show, show_json
+from lorikeet.transfer.files import FileUpload, insisting
 
 app = typer.Typer(
     help="Have a file of requests answered within a day, and get the answers.",

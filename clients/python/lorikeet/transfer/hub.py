@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 
 from lorikeet.api import TIMEOUT
-from lorikeet.archive import FILES
 from lorikeet.failures import Failure, NotFound, raise_for
+from lorikeet.transfer.archive import FILES
 
 HUGGING_FACE = "https://huggingface.co"
 MAX_REDIRECTS = 5

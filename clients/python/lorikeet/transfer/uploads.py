@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 
 from lorikeet.api import Api
-from lorikeet.archive import Archive
 from lorikeet.failures import NotFound, Rejected, Unreachable, raise_for
-from lorikeet.memory import Memory
+from lorikeet.transfer.archive import Archive
+from lorikeet.transfer.memory import Memory
 
 TUS = {"Tus-Resumable": "1.0.0"}
 PART_BYTES = 64 << 20

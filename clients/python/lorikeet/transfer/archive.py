@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorikeet.failures import Failure
-from lorikeet.memory import fingerprint
+from lorikeet.transfer.memory import fingerprint
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 ARCHIVES = (".tar", ".zip")

@@ -15,7 +15,7 @@ import httpx
 
 from lorikeet.api import Api
 from lorikeet.failures import Failure, Unreachable, raise_for
-from lorikeet.memory import Memory, fingerprint
+from lorikeet.transfer.memory import Memory, fingerprint
 
 PART_BYTES = 8 << 20
 """The server takes 64 MiB, and a thousand parts."""
