@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from django import template
+from django.forms import Form
 from django.template import Context
 from django.template.defaulttags import CsrfTokenNode
 from django.templatetags.static import static
@@ -46,6 +47,15 @@ register.filter(cause)
 def sentence_case(text: str) -> str:
     """Allauth's titles as the console writes its own: "Change Password" is "Change password"."""
     return re.sub(r"(?<=\w[ -])[A-Z](?=[a-z]+\b)", lambda letter: letter[0].lower(), text)
+
+
+@register.filter
+def labels_in_sentence_case(form: Form) -> Form:
+    """One of allauth's forms, its labels as `sentence_case` has them."""
+    for field in form.fields.values():
+        if field.label is not None:
+            field.label = sentence_case(str(field.label))
+    return form
 
 
 STATES = {

@@ -124,8 +124,8 @@ def test_a_forgotten_password_is_replaced_by_mail(
     until(lambda: links_mailed_to(stack, mail))
     link = links_mailed_to(stack, mail)[0]
     page.goto(link)
-    page.get_by_label("New Password", exact=True).fill(new)
-    page.get_by_label("New Password (again)").fill(new)
+    page.get_by_label("New password", exact=True).fill(new)
+    page.get_by_label("New password (again)").fill(new)
     follow(page, page.get_by_role("button", name="Set password"))
     page.goto("/")
     sign_in(page, mail, new)

@@ -5,22 +5,28 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.test import Client
 
 from frontend.templatetags.lorikeet import sentence_case
 from tenants.models import Tenant
 from tests.frontend.clients import client_of
 
-SHOWN = re.compile(r"<(title|h1|h2|button)\b[^>]*>\s*([^<]+)")
+SHOWN = re.compile(r"<(title|h1|h2|button|label)\b[^>]*>\s*([^<\s][^<]*)")
 
 
 @pytest.mark.parametrize(
     "where", ["email/", "password/change/", "2fa/", "2fa/totp/activate/", "logout/"]
 )
-def test_titles_and_buttons_are_in_sentence_case(tenant: Tenant, where: str) -> None:
+def test_titles_buttons_and_labels_are_in_sentence_case(tenant: Tenant, where: str) -> None:
     page = client_of(tenant, "owner").get(f"/account/{where}", follow=True)
     shown = [text.strip() for _, text in SHOWN.findall(page.content.decode())]
     assert shown and not [text for text in shown if text[0].islower()]
     assert [text for text in shown if re.search(r"\w[ -][A-Z][a-z]", text)] == []
+
+
+@pytest.mark.django_db
+def test_the_label_of_a_box_as_well(client: Client) -> None:
+    assert "<span>Remember me</span>" in client.get("/account/login/").content.decode()
 
 
 def test_panels_keep_their_titles(tenant: Tenant) -> None:
