@@ -43,17 +43,16 @@ class InferenceError(Exception):
         UTF-8.
         """
         self.message = short(message or (type(self).__doc__ or "").strip())
-        self.param = None if param is None else _text(param)[:MAX_PARAM]
+        self.param = None if param is None else _text(param[:MAX_PARAM])
         self.retry_after_s = retry_after_s
         super().__init__(self.message)
 
 
 def short(message: str) -> str:
     """Its beginning and its end, as UTF-8 can hold it."""
-    message = _text(message)
-    if len(message) <= MAX_MESSAGE:
-        return message
-    return f"{message[: MAX_MESSAGE - SHOWN_END - 5]} ... {message[-SHOWN_END:]}"
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[: MAX_MESSAGE - SHOWN_END - 5]} ... {message[-SHOWN_END:]}"
+    return _text(message)
 
 
 def _text(text: str) -> str:

@@ -32,6 +32,9 @@ FLUSH_S = 0.5
 MAX_BATCH = 500
 """API keys in one batch; if requests of more keys ended in FLUSH_S, the newest are announced."""
 
+MAX_DIGITS = 18
+"""Of a sequence number that a page sends back."""
+
 
 class Board:
     """What the pages of this process watch. A context manager, which ends the board's tasks."""
@@ -110,7 +113,8 @@ class Board:
         """The sequence number in a page's `seq`; None if it is from another board, or from before a
         restart."""
         board, _, number = seq.partition("-")
-        return int(number) if board == self.id and number.isdecimal() else None
+        known = board == self.id and number.isdecimal() and len(number) <= MAX_DIGITS
+        return int(number) if known else None
 
     def _begin(self, key: Key) -> Feed:
         if self._relay is not None and self._listening is None:

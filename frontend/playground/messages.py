@@ -15,6 +15,7 @@ from frontend.sockets.gate import Message, Ping
 from inference.errors import InferenceError, InvalidRequest
 from inference.gateway.requests.stream import Stream
 from inference.link.wire import Done, Usage
+from inference.operations.bodies.shape import Shape
 from inference.operations.openai import usage_body
 
 MAX_ID_CHARS = 64
@@ -205,8 +206,9 @@ def decode(text: str | bytes) -> FromPage:
     """Decode a message from the page.
 
     Raises:
-        InvalidRequest: it is not a valid message.
+        InvalidRequest: it is not a valid message, or holds more than the body of a request may.
     """
+    Shape().feed(text.encode() if isinstance(text, str) else text)
     try:
         message = _decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -125,6 +125,11 @@ class Exchange:
                 f"{self.path} takes {' or '.join(methods)} only.", allowed=methods
             )
 
+    @property
+    def shows_key(self) -> bool:
+        """Whether any header has an API key, or several have."""
+        return any(_key_in(name, value) for name, value in self._all_headers)
+
     def api_key(self) -> str:
         """The API key, of whichever header has it.
 

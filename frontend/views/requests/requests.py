@@ -24,7 +24,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_GET
 
 from frontend.formats import duration
-from frontend.lists import address
+from frontend.lists import MAX_DIGITS, address
 from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import options
 from frontend.times import Moment
@@ -143,7 +143,7 @@ class RequestFilter(forms.Form):
         chosen = given.get("key", "")
         names = keys.values_list("pk", "name")
         self.offered |= dict(names[:MAX_CHOICES])
-        if chosen.isdecimal() and int(chosen) not in self.offered:
+        if chosen.isdecimal() and len(chosen) <= MAX_DIGITS and int(chosen) not in self.offered:
             self.offered |= dict(names.filter(pk=int(chosen)))
         field.widget.choices = [("", field.empty_label), *self.offered.items()]
 

@@ -31,9 +31,14 @@ MAX_ITEMS = 10_000
 """Of the arrays of a schema together, as it counts them. An engine's grammar has a rule for each:
 10^9 of them took its memory and minutes, and ended it."""
 
+MAX_DIGITS = 9
+"""Of a place in an array. Python converts none of thousands."""
+
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 _SUSPECT = re.compile(rb"\$ref|(?:min|max)(?:Items|Length|Properties)")
 """What is not in most schemas, and may be wrong."""
+_HOLDERS = {"schema", "json_schema", "json", "parameters", "input_schema"}
+"""The fields of constraints and tools that hold schemas."""
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _SAYS_TYPE = {"type", "$ref", "enum", "const", *_ALTERNATIVES}
 """Keywords that say what a value is; a schema without them takes any."""
@@ -315,17 +320,32 @@ def _check_schemas(raw: msgspec.Raw, param: str) -> None:
 
 
 def _schemas(constraint: Any) -> Iterator[dict[str, Any]]:
-    """The schemas that a constraint holds: whole ones, in which references start."""
-    for value in _within(constraint):
-        for name in ("schema", "json_schema", "json", "parameters", "input_schema"):
-            inner = value.get(name)
-            if isinstance(inner, str):  # vLLM takes a schema as text, too
-                try:
-                    inner = json.loads(inner)
-                except (ValueError, RecursionError):
-                    continue
-            if isinstance(inner, dict):
-                yield inner
+    """The schemas that a constraint holds: whole ones, in which references start. What is within
+    one is a part of it, whatever its name, so that each is walked once."""
+    rest = [constraint]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest += value
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                if name in _HOLDERS:
+                    yield from _held(name, inner)
+                else:
+                    rest.append(inner)
+
+
+def _held(name: str, inner: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(inner, str):  # vLLM takes a schema as text, too
+        try:
+            inner = json.loads(inner)
+        except (ValueError, RecursionError):
+            return
+    if not isinstance(inner, dict):
+        return
+    yield inner
+    if name == "json_schema" and isinstance(whole := inner.get("schema"), dict):
+        yield whole  # of a response format, which names its schema; a structural tag does not
 
 
 def _check_counts(schema: dict[str, Any], param: str) -> None:
@@ -405,8 +425,8 @@ def _resolved(reference: str, root: Any) -> Any:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(found, dict):
             found = found.get(step)
-        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
+        elif isinstance(found, list) and step.isdecimal() and len(step) < MAX_DIGITS:
+            found = found[int(step)] if int(step) < len(found) else None
         else:
             return None
     return found

@@ -11,7 +11,6 @@ from inference.errors import InvalidRequest
 from inference.operations.bodies.shape import Shape
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
-_AT = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`+")
 _ANY_ELEMENT = "[...]"
 """How msgspec's paths name a value of an object with any keys."""
 _HALF_PAIR = re.compile(
@@ -93,12 +92,20 @@ def _invalid_field(message: str, at: str = "") -> InvalidRequest:
         param = _joined(at, missing[2] or "", missing[1])
         said = f"`{param}` is missing" if "." in param else f"You must provide a {param} parameter"
         return InvalidRequest(f"{said}.", param=param)
-    found = _AT.fullmatch(message)
-    param = _joined(at, found[2] if found else "")
-    what = found[1] if found else message
+    what, path = _parted(message)
+    param = _joined(at, path)
     if not param:
         return InvalidRequest(f"The body must be a JSON object: {what}.")
     return InvalidRequest(f"`{param}`: {what[0].lower()}{what[1:]}.", param=param)
+
+
+def _parted(message: str) -> tuple[str, str]:
+    """What is wrong, and where, empty where it is all of what was read. What is wrong may hold
+    whatever a client sent, as much of it as there was; where does not."""
+    what, at, path = message.rpartition(" - at `")
+    if not at or not path.endswith("`"):
+        return message, ""
+    return what, path.partition("$")[2].rstrip("`")
 
 
 def _joined(*steps: str) -> str:

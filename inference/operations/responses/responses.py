@@ -348,8 +348,9 @@ def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[FunctionTo
         raise InvalidRequest("`tool_choice` asks for a tool: give `tools`.", param="tools")
     if named and not named.names:
         raise InvalidRequest("`tool_choice.tools` must name at least one.", param="tool_choice")
+    known = {tool.name for tool in tools}
     for name in named.names if named else ():
-        if name not in [tool.name for tool in tools]:
+        if name not in known:
             raise InvalidRequest(
                 f"`tool_choice` names the function `{name}`, which is not in `tools`.",
                 param="tool_choice",

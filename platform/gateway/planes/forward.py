@@ -2,10 +2,11 @@
 batches.
 
 They are asked for with a tenant's key, as models are called, but what answers are the models and
-views of the console. So this passes bytes on, and reads none: reports are GETs without a body, many
-at a time; bodies go a few at a time, and so many bytes in a second of all of them together, each
-part when the console has taken the one before. A redirect would not do: clients send no key to
-another address than the one that they were given.
+views of the console. So this passes bytes on, and reads none: reports are GETs without a body;
+bodies go so many bytes in a second, all of them together, each part when the console has taken the
+one before. Tenants share how many there may be at a time of each, for whoever sends or reads slowly
+keeps one; files are passed on for keys alone, the keys to check receipts with are public. A
+redirect would not do: clients send no key to another address than the one that they were given.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import httpx
 import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Headers, Receive, Scope, Send
+from inference.gateway.requests.shares import Shares
+from inference.grants import Grant
 
 log = structlog.get_logger(__name__)
 
-MAX_FORWARDED = 16
-"""At a time; more are told to come back."""
-MAX_BODIES = 4
-"""Of them with a body, or a file for an answer."""
+AT_ONCE = 16
+"""Reports, and so many with a body, or a file for an answer; a quarter of them of one tenant, or of
+all who show no key. More are told to come back."""
+MAX_CONNECTIONS = 4 * AT_ONCE
+"""To the console: where tenants that have few come upon others that have many, there are twice as
+many of each."""
 ANSWER_S = 30.0
 ASKED = {b"authorization", b"accept", b"accept-encoding", b"user-agent"}
 """Headers that the console is told."""
@@ -64,14 +70,20 @@ class Pace:
 class Forward:
     """The ASGI application; a context, which ends its connections."""
 
-    def __init__(self, console_url: str, bytes_per_s: float = 32 << 20) -> None:
+    def __init__(
+        self,
+        console_url: str,
+        authenticate: Callable[[str], Awaitable[Grant]],
+        bytes_per_s: float = 32 << 20,
+    ) -> None:
         """`console_url` is where this process reaches a console; it passes so many bytes on."""
         self._console_url = console_url
+        self._authenticate = authenticate
         self._pace = Pace(bytes_per_s)
-        self._forwarded = self._bodies = 0
+        self._reports, self._files = Shares(AT_ONCE), Shares(AT_ONCE)
 
     async def __aenter__(self) -> Forward:
-        limits = httpx.Limits(max_connections=MAX_FORWARDED)
+        limits = httpx.Limits(max_connections=MAX_CONNECTIONS)
         self._client = httpx.AsyncClient(
             base_url=self._console_url, timeout=ANSWER_S, limits=limits, trust_env=False
         )
@@ -83,35 +95,37 @@ class Forward:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         large = exchange.method == "POST" or CONTENT.fullmatch(exchange.path) is not None
-        self._forwarded += 1
-        self._bodies += large
         try:
-            self._refuse_too_many()
-            await self._forward(exchange, scope, receive, send)
+            exchange.require_method(*_methods(exchange.path))
+            if any(name == FORWARDED for name, _ in scope["headers"]):
+                # What stands before us sends it back.
+                raise Unavailable("No console answers here: see CONSOLE_INTERNAL_URL.")
+            tenant = await self._tenant(exchange, must_be_known=large)
+            with _one_of(self._files if large else self._reports, tenant):
+                await self._forward(exchange, scope, receive, send)
         except InferenceError as error:
             await exchange.fail(error)
-        finally:
-            self._forwarded -= 1
-            self._bodies -= large
 
-    def _refuse_too_many(self) -> None:
-        if self._forwarded > MAX_FORWARDED:
-            raise Overloaded("Too many reports are asked for at this time.", retry_after_s=1)
-        if self._bodies > MAX_BODIES:
-            raise Overloaded("Too many files are passed on at this time.", retry_after_s=1)
+    async def _tenant(self, exchange: Exchange, *, must_be_known: bool) -> str:
+        """Whose key it shows; empty if it shows none.
+
+        Raises:
+            InvalidApiKey: the key is none, or there must be one.
+            Unavailable: nobody knows now.
+        """
+        if not must_be_known and not exchange.shows_key:
+            return ""
+        return (await self._authenticate(exchange.api_key())).tenant
 
     async def _forward(
         self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        if any(name == FORWARDED for name, _ in headers):  # what stands before us sends it back
-            raise Unavailable("No console answers here: see CONSOLE_INTERNAL_URL.")
-        exchange.require_method(*_methods(exchange.path))
         has_body = exchange.method == "POST"
+        passed = _passed(exchange, scope["headers"], has_body=has_body)
         request = self._client.build_request(
             exchange.method,
             _target(scope),
-            headers=[*_passed(exchange, headers, has_body=has_body), (FORWARDED, b"1")],
+            headers=[*passed, (FORWARDED, b"1")],
             content=self._parts(receive) if has_body else None,
         )
         try:
@@ -148,6 +162,22 @@ class Forward:
 
     async def _wait(self, size: int) -> None:
         await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
+
+
+@contextmanager
+def _one_of(shares: Shares, tenant: str) -> Iterator[None]:
+    """The tenant has one more inside.
+
+    Raises:
+        Overloaded: it has its share, or there are too many.
+    """
+    if not shares.has_room(tenant, 1):
+        raise Overloaded("Too many of these requests run at this time.", retry_after_s=1)
+    shares.take(tenant, 1)
+    try:
+        yield
+    finally:
+        shares.give_back(tenant, 1)
 
 
 def _methods(path: str) -> tuple[str, ...]:

@@ -165,7 +165,11 @@ class Parts:
             gate=gate,
             history=history,
             board=board,
-            forward=Forward(settings.CONSOLE_INTERNAL_URL, settings.FORWARDED_BYTES_PER_S),
+            forward=Forward(
+                settings.CONSOLE_INTERNAL_URL,
+                directory.authenticate,
+                settings.FORWARDED_BYTES_PER_S,
+            ),
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),

@@ -10,16 +10,26 @@ import pytest
 
 from gateway.planes import forward
 from gateway.planes.forward import Forward
+from inference.errors import InvalidApiKey
+from inference.gateway.requests.shares import TENANT_SHARE
+from inference.grants import Grant
 from tests.adapters.servers import Responder, serving
 
 PATH = "/v1/usage/receipts?limit=1&after=a%2Fb"
+
+
+async def knows(key: str) -> Grant:
+    """Of `lk_acme` the tenant `acme`, and so on."""
+    if not key.startswith("lk_"):
+        raise InvalidApiKey
+    return Grant(1, 1, key.removeprefix("lk_"), frozenset(), None, 1.0, "")
 
 
 async def test_a_report_is_passed_on_and_nothing_that_it_needs_not() -> None:
     console = Responder(lambda scope, body: (206, scope["query_string"]))
     async with (
         serving(console) as url,
-        Forward(url) as app,
+        Forward(url, knows) as app,
         serving(app) as here,
         httpx.AsyncClient(base_url=here) as client,
     ):
@@ -44,7 +54,7 @@ async def test_the_console_finds_the_key_where_it_looks(headers: dict[str, str])
     console = Responder(lambda scope, body: (200, b""))
     async with (
         serving(console) as url,
-        Forward(url) as app,
+        Forward(url, knows) as app,
         serving(app) as here,
         httpx.AsyncClient(base_url=here) as client,
     ):
@@ -64,7 +74,7 @@ async def test_what_is_refused(method: str, headers: dict[str, str], status: int
     console = Responder(lambda scope, body: (200, b""))
     async with (
         serving(console) as url,
-        Forward(url) as app,
+        Forward(url, knows) as app,
         serving(app) as here,
         httpx.AsyncClient(base_url=here) as client,
     ):
@@ -74,7 +84,7 @@ async def test_what_is_refused(method: str, headers: dict[str, str], status: int
 
 async def test_a_console_that_is_away_is_said_to_be(unused_tcp_port: int) -> None:
     async with (
-        Forward(f"http://127.0.0.1:{unused_tcp_port}") as app,
+        Forward(f"http://127.0.0.1:{unused_tcp_port}", knows) as app,
         serving(app) as here,
         httpx.AsyncClient(base_url=here) as client,
     ):
@@ -83,24 +93,56 @@ async def test_a_console_that_is_away_is_said_to_be(unused_tcp_port: int) -> Non
     assert answer.json()["error"]["code"] == "service_unavailable"
 
 
-async def test_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "MAX_FORWARDED", 1)
-    asked, go_on = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize(("method", "path"), [("GET", PATH), ("POST", "/v1/files")])
+async def test_a_tenant_takes_its_share_alone(method: str, path: str) -> None:
+    asked: asyncio.Queue[None] = asyncio.Queue()
+    go_on = asyncio.Event()
 
     async def console(scope: Any, receive: Any, send: Any) -> None:
-        asked.set()
+        asked.put_nowait(None)
         await go_on.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"ok"})
 
     async with (
         serving(console) as url,
-        Forward(url) as app,
+        Forward(url, knows) as app,
         serving(app) as here,
         httpx.AsyncClient(base_url=here, timeout=60) as client,
     ):
-        first = asyncio.create_task(client.get(PATH))
-        await asked.wait()
-        assert (await client.get(PATH)).status_code == 503
+
+        async def ask(key: str) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            return (await client.request(method, path, headers=headers)).status_code
+
+        share = [asyncio.create_task(ask("lk_acme")) for _ in range(forward.AT_ONCE // TENANT_SHARE)]
+        for _ in share:
+            await asked.get()
+        assert await ask("lk_acme") == 503
+        other = asyncio.create_task(ask("lk_other"))
+        await asked.get()
         go_on.set()
-        assert (await first).text == "ok"
+        assert await asyncio.gather(other, *share) == [200] * (1 + len(share))
+        assert await ask("lk_acme") == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/files", 401),
+        ("GET", "/v1/files/file-1/content", 401),
+        ("GET", "/v1/usage/receipts/jwks.json", 200),
+    ],
+)
+async def test_files_are_for_keys_alone(method: str, path: str, status: int) -> None:
+    console = Responder(lambda scope, body: (200, b""))
+    async with (
+        serving(console) as url,
+        Forward(url, knows) as app,
+        serving(app) as here,
+        httpx.AsyncClient(base_url=here) as client,
+    ):
+        answer = await client.request(method, path)
+        wrong = await client.request(method, path, headers={"Authorization": "Bearer guessed"})
+    assert (answer.status_code, wrong.status_code) == (status, 401)
+    assert len(console.requests) == (status == 200)
