@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import wraps
@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from frontend.sign_in.throttling import TooManyAttempts
+from tenants.api.tables import TooManyDownloads, download
 from tenants.errors import Refused
 from tenants.models import AuditEntry, User
 from tenants.models.audit import actor_of
@@ -89,8 +90,27 @@ def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRe
 
 def too_many_attempts(request: HttpRequest, refused: TooManyAttempts) -> HttpResponse:
     """The page that says when to try again."""
-    answer = render(request, "429.html", {"message": refused.message}, status=429)
-    answer["Retry-After"] = str(refused.retry_after_s)
+    return _too_many(request, refused.message, refused.retry_after_s)
+
+
+def as_file(
+    request: HttpRequest,
+    name: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    owner: str,
+) -> HttpResponseBase:
+    """As `tables.download`; a page, if the owner has too many of them."""
+    try:
+        return download(name, columns, rows, owner=owner)
+    except TooManyDownloads as refused:
+        return _too_many(request, str(refused.detail), refused.wait)
+
+
+def _too_many(request: HttpRequest, message: str, retry_after_s: int) -> HttpResponse:
+    answer = render(request, "429.html", {"message": message}, status=429)
+    answer["Retry-After"] = str(retry_after_s)
     return answer
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 ALIVE_S = 2.0
 """How often the file's time is renewed."""
+PATIENCE_S = 0.1
+"""How long systemd is waited for, which reads many services' words; the loop stands meanwhile."""
 
 
 def ready() -> None:
@@ -49,5 +51,6 @@ def _tell_systemd(state: str) -> None:
         address = "\0" + name[1:] if name.startswith("@") else name
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             with suppress(OSError):  # systemd is started again, or does not read
+                channel.settimeout(PATIENCE_S)
                 channel.connect(address)
                 channel.send(state.encode())

@@ -17,9 +17,9 @@ from django.utils.text import capfirst
 from django.views.decorators.http import require_GET
 
 from frontend.lists import page_of, place_of
-from frontend.pages import tenant_page
+from frontend.pages import as_file, tenant_page
 from frontend.times import Day, midnight
-from tenants.api.tables import CHUNK_ROWS, download
+from tenants.api.tables import CHUNK_ROWS
 from tenants.models import AuditEntry, LimitSet
 from tenants.models.audit import AuditEntryQuerySet
 from tenants.permissions import Caller, Permission
@@ -139,7 +139,8 @@ def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     if not form.is_valid():
         return HttpResponse(form.errors.as_text(), content_type="text/plain", status=422)
     found = form.narrow(AuditEntry.objects.filter(tenant=caller.tenant))
-    return download(f"audit-{caller.tenant}.csv", COLUMNS, _rows(found))
+    slug = caller.tenant.slug
+    return as_file(request, f"audit-{slug}.csv", COLUMNS, _rows(found), owner=slug)
 
 
 def changes(entry: AuditEntry) -> list[Change]:

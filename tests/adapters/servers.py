@@ -16,7 +16,12 @@ async def serving(application: Callable[..., Awaitable[None]]) -> AsyncIterator[
     """The base URL of a server that runs inside the context."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        application,
+        log_config=None,
+        lifespan="off",
+        ws="none",
+        timeout_keep_alive=600,
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     # Connections queue in the listening socket until the server is up: nothing to wait for.

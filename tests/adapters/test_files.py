@@ -76,7 +76,7 @@ def path_of(version: AdapterVersion, name: str) -> str:
 async def test_served_while_it_may_be(version: AdapterVersion, database: Database) -> None:
     async with (
         serving(files(database)) as url,
-        httpx.AsyncClient(base_url=url, headers=shown(version)) as client,
+        httpx.AsyncClient(base_url=url, headers=shown(version), timeout=60) as client,
     ):
         for state in State:
             await sync_to_async(_move)(version, state)
@@ -90,7 +90,7 @@ async def test_served_while_it_may_be(version: AdapterVersion, database: Databas
 async def test_only_what_is_asked_for_rightly(version: AdapterVersion, database: Database) -> None:
     async with (
         serving(files(database)) as url,
-        httpx.AsyncClient(base_url=url, headers=shown(version)) as client,
+        httpx.AsyncClient(base_url=url, headers=shown(version), timeout=60) as client,
     ):
         config = path_of(version, CONFIG)
         head = await client.head(config)
@@ -145,12 +145,12 @@ async def test_engines_of_a_release_without_tickets_are_served_while_they_are_ta
     headers = {"Authorization": f"Bearer {'t' * 40}"}
     async with (
         serving(AdapterFiles(engines, DISPATCHES, database)) as url,
-        httpx.AsyncClient(base_url=url, headers=headers) as client,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client,
     ):
         assert (await client.get(path_of(version, CONFIG))).content == CONTENT[CONFIG]
     late = DatabasesEngines("t" * 40, time.time() - 60)
     async with (
         serving(AdapterFiles(late, DISPATCHES, database)) as url,
-        httpx.AsyncClient(base_url=url, headers=headers) as client,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client,
     ):
         assert (await client.get(path_of(version, CONFIG))).status_code == 401

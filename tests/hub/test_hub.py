@@ -352,7 +352,7 @@ def test_a_commit_that_breaks_off_leaves_nothing(hub: Hub, settings: Settings) -
     for _ in range(100):
         if not UploadSession.objects.exists():
             break
-        httpx.get(f"{hub.url}/healthz")
+        httpx.get(f"{hub.url}/healthz", timeout=60)
     assert left(settings) == [] and not UploadSession.objects.exists()
 
 
@@ -475,7 +475,7 @@ def test_an_object_is_no_upload_in_parts(hub: Hub) -> None:
     (session,) = UploadSession.objects.all()
     url = f"{hub.url}/api/v1/uploads"
     headers = {"Authorization": f"Bearer {hub.token}", "Tus-Resumable": "1.0.0"}
-    with httpx.Client(headers=headers) as client:
+    with httpx.Client(headers=headers, timeout=60) as client:
         assert [one["id"] for one in client.get(url).json()] == [str(session.pk)]
         patch = {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
         sent = client.patch(f"{url}/{session.pk}", content=FILES[WEIGHTS], headers=patch)
@@ -496,7 +496,7 @@ def test_addresses_that_this_hub_has_not(hub: Hub) -> None:
 
 def test_what_is_printed_after_a_push_leads_to_the_page(hub: Hub) -> None:
     url = push(hub).commit_url
-    answer = httpx.get(url)
+    answer = httpx.get(url, timeout=60)
     assert (answer.status_code, answer.headers["location"]) == (302, "/t/acme/adapters/pirate/")
 
 

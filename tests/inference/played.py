@@ -100,7 +100,8 @@ class Played:
 
     async def send(self, message: bytes) -> None:
         await self.writable.wait()
-        self._from_hub.put_nowait(message)
+        if not isinstance(wire.decode(message), wire.Heartbeat):  # where the test took long
+            self._from_hub.put_nowait(message)
 
     async def close(self, reason: str) -> None:
         self.closed_for = reason

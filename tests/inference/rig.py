@@ -289,6 +289,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         log_config=None,
         ws="websockets-sansio",
         ws_ping_interval=None,
+        timeout_keep_alive=600,
         timeout_graceful_shutdown=1,
     )
     running = uvicorn.Server(config)

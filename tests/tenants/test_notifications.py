@@ -318,7 +318,7 @@ async def posted(url: str) -> Target:
 
 async def send() -> int:
     """Makes all that is due; how many deliveries that were."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         sender = sending.Sender(client)
         begun = await sender.start_due()
         await sender.finish()
@@ -445,7 +445,7 @@ async def test_slow_receivers_of_a_tenant_hold_up_nobody_else(
     async with (
         receiving() as slow,
         receiving() as quick,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
     ):
         slow.may_answer.clear()
         await sync_to_async(make)(slow.url, quick.url)

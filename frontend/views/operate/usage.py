@@ -15,12 +15,12 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from frontend.formats import NONE, money, percent, signed_money
-from frontend.pages import operator_page
+from frontend.pages import as_file, operator_page
 from frontend.views.operate.overview import used_by_customers
 from frontend.views.requests.failures import failures
 from frontend.views.usage import Question, Row, Stat, UsageForm, UsageSums, Whose, page
 from inference.grants import MICRO
-from tenants.api.tables import CHUNK_ROWS, download
+from tenants.api.tables import CHUNK_ROWS
 from tenants.billing.money import amount
 from tenants.models import EngineHour, Tenant
 from tenants.models.usage.ledger import FIGURES
@@ -116,7 +116,7 @@ def export(request: HttpRequest) -> HttpResponseBase:
     asked = form.question(timezone.now())
     sums = asked.sums(used_by_customers(), asked.bucket, asked.by)
     name = f"usage-{asked.start:%Y-%m-%d}-{asked.by}.csv"
-    return download(name, ("start", asked.by, *FIGURES), _rows(asked, sums))
+    return as_file(request, name, ("start", asked.by, *FIGURES), _rows(asked, sums), owner="")
 
 
 def _rows(asked: Question, sums: UsageSums) -> Iterator[list[Any]]:

@@ -25,11 +25,10 @@ from django.views.decorators.http import require_GET
 
 from frontend.formats import duration
 from frontend.lists import MAX_DIGITS, address
-from frontend.pages import tenant_page
+from frontend.pages import as_file, tenant_page
 from frontend.templatetags.lorikeet import options
 from frontend.times import Moment
 from frontend.views.requests.counts import counts
-from tenants.api.tables import download
 from tenants.billing.money import amount
 from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, Words, mark_of
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
@@ -401,7 +400,8 @@ def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     form = form_of(request, caller)
     if not form.is_valid():
         return HttpResponse("The filter is not valid.", status=422, content_type="text/plain")
-    return download(f"requests-{caller.tenant.slug}.csv", COLUMNS, exported(form, caller))
+    slug = caller.tenant.slug
+    return as_file(request, f"requests-{slug}.csv", COLUMNS, exported(form, caller), owner=slug)
 
 
 def exported(form: RequestFilter, caller: Caller) -> Iterator[list[Any]]:

@@ -254,7 +254,7 @@ def _break_listener() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'lorikeet-listener'"
+            " WHERE application_name = 'lorikeet-listener' AND datname = current_database()"
         )
 
 

@@ -31,7 +31,7 @@ async def test_a_report_is_passed_on_and_nothing_that_it_needs_not() -> None:
         serving(console) as url,
         Forward(url, knows) as app,
         serving(app) as here,
-        httpx.AsyncClient(base_url=here) as client,
+        httpx.AsyncClient(base_url=here, timeout=60) as client,
     ):
         headers = {"Authorization": "Bearer lk_x", "Cookie": "sessionid=1", "X-Forwarded-For": "1"}
         answer = await client.get(PATH, headers=headers)
@@ -56,7 +56,7 @@ async def test_the_console_finds_the_key_where_it_looks(headers: dict[str, str])
         serving(console) as url,
         Forward(url, knows) as app,
         serving(app) as here,
-        httpx.AsyncClient(base_url=here) as client,
+        httpx.AsyncClient(base_url=here, timeout=60) as client,
     ):
         answer = await client.get(PATH, headers=headers)
         differing = await client.get(PATH, headers={"api-key": "lk_x", "x-api-key": "lk_y"})
@@ -76,7 +76,7 @@ async def test_what_is_refused(method: str, headers: dict[str, str], status: int
         serving(console) as url,
         Forward(url, knows) as app,
         serving(app) as here,
-        httpx.AsyncClient(base_url=here) as client,
+        httpx.AsyncClient(base_url=here, timeout=60) as client,
     ):
         answer = await client.request(method, PATH, headers=headers)
     assert (answer.status_code, console.requests) == (status, [])
@@ -86,7 +86,7 @@ async def test_a_console_that_is_away_is_said_to_be(unused_tcp_port: int) -> Non
     async with (
         Forward(f"http://127.0.0.1:{unused_tcp_port}", knows) as app,
         serving(app) as here,
-        httpx.AsyncClient(base_url=here) as client,
+        httpx.AsyncClient(base_url=here, timeout=60) as client,
     ):
         answer = await client.get(PATH)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
@@ -140,7 +140,7 @@ async def test_files_are_for_keys_alone(method: str, path: str, status: int) -> 
         serving(console) as url,
         Forward(url, knows) as app,
         serving(app) as here,
-        httpx.AsyncClient(base_url=here) as client,
+        httpx.AsyncClient(base_url=here, timeout=60) as client,
     ):
         answer = await client.request(method, path)
         wrong = await client.request(method, path, headers={"Authorization": "Bearer guessed"})

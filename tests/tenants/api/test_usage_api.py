@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,8 @@ from django.test import AsyncClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from tenants.api.tables import CHUNK_ROWS, download
+from inference.gateway.requests.shares import TENANT_SHARE
+from tenants.api.tables import AT_ONCE, CHUNK_ROWS, download
 from tenants.models import ApiKey, Tenant, UsageRollup
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_key, make_member, make_tenant
@@ -302,7 +304,7 @@ def test_a_download_holds_one_chunk_at_a_time() -> None:
             yield [number]
 
     async def first_part() -> bytes:
-        parts: Any = download("x.csv", ["n"], rows()).streaming_content
+        parts: Any = download("x.csv", ["n"], rows(), owner="acme").streaming_content
         part: bytes = await anext(parts)
         await parts.aclose()
         return part
@@ -310,6 +312,24 @@ def test_a_download_holds_one_chunk_at_a_time() -> None:
     first = async_to_sync(first_part)()
     assert first.count(b"\r\n") == CHUNK_ROWS + 1
     assert len(taken) == CHUNK_ROWS
+
+
+@pytest.mark.usefixtures("plain_files")
+def test_a_tenant_has_its_share_of_downloads(owner: Api, used: ApiKey) -> None:
+    kept = [owner("GET", "usage", **MAY, format="csv") for _ in range(AT_ONCE // TENANT_SHARE)]
+    refused = owner("GET", "usage", **MAY, format="csv")
+    assert (refused.status_code, refused["Retry-After"]) == (429, "1")
+    assert refused.json()["code"] == "too_many_downloads"
+    page = owner.client.get("/t/acme/requests/csv")
+    assert (page.status_code, page["Retry-After"]) == (429, "1")
+    other = download("x.csv", ["n"], [], owner="other")
+    assert other.status_code == 200
+    assert read(kept.pop())  # and closed
+    kept.append(owner("GET", "usage", **MAY, format="csv"))
+    assert owner("GET", "usage", **MAY, format="csv").status_code == 429
+    kept.clear()  # answers that nobody sends
+    gc.collect()
+    assert all(read(owner("GET", "usage", **MAY, format="csv")) for _ in range(AT_ONCE))
 
 
 async def test_a_download_over_asgi(async_db: None) -> None:

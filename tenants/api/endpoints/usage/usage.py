@@ -64,6 +64,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
 
     needs = {"list": Permission.READ_OWN_USAGE}
     parameters = ["format", *(parameter.name for parameter in PARAMETERS)]
+    further_errors = [429]
     renderer_classes = [JSONRenderer, CsvRenderer]
     queryset = UsageSum.objects.none()
     filterset_class = UsageFilter
@@ -100,6 +101,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
             f"{self.name}-{self.caller.tenant}-{period}.csv",
             columns,
             ([row[name] for name in columns] for row in self._chunked(asked, rows)),
+            owner=self.caller.tenant.slug,
         )
 
     def _chunked(self, asked: Question, rows: models.QuerySet[UsageSum, Row]) -> Iterator[Row]:
