@@ -131,7 +131,10 @@ async def test_session_of_a_browser(settings: Settings) -> None:
     await anonymous.acreate()
     keys = {session.session_key: 200, anonymous.session_key: 401, "made-up": 401}
     application = Application()
-    async with serving(BodyGuard(application)) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with (
+        serving(BodyGuard(application)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
         for key, status in keys.items():
             cookie = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={key}"}
             assert (await client.post(PATH, content=b"x", headers=cookie)).status_code == status
@@ -141,7 +144,10 @@ async def test_over_a_real_connection(settings: Settings) -> None:
     settings.MAX_ADAPTER_BYTES = 100_000
     limit = 100_000 + FRAMING_BYTES
     application = Application()
-    async with serving(BodyGuard(application)) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with (
+        serving(BodyGuard(application)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
 
         async def post(content: Any, path: str = PATH) -> int:
             return (await client.post(path, content=content, headers=KEY)).status_code
@@ -165,7 +171,10 @@ async def test_no_other_address_takes_what_fills_the_disk(settings: Settings, pa
     assert (status, problem["code"]) == (413, "payload_too_large")
     assert str(limit) in problem["detail"]
     application = Application()
-    async with serving(BodyGuard(application)) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with (
+        serving(BodyGuard(application)) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
         assert (await client.post(path, content=bytes(limit))).status_code == 200
         assert (await client.put(path, content=chunked(bytes(limit + 1)))).status_code == 413
     assert (application.bodies, application.disconnects) == ([limit], 1)

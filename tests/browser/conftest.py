@@ -52,6 +52,8 @@ def stack(
 ) -> Iterator[Stack]:
     """After Chromium, so that nothing starts where the tests are skipped."""
     settings = SETTINGS | {"ENGINE_OPTIONS": ENGINE, "WEBHOOKS_PRIVATE": "1"}
+    # A gateway that was killed takes its time to start on a busy machine.
+    settings |= {"WITHOUT_GATEWAY_S": "600"}
     settings |= {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
     settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
     with up(furnished(tmp_path_factory.mktemp("browser") / "var"), **settings) as running:

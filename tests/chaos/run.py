@@ -21,6 +21,7 @@ django.setup()
 from django.core.management import call_command  # noqa: E402
 
 from gateway.local import seed  # noqa: E402
+from inference.errors import Unavailable  # noqa: E402
 from tests.chaos import background, customers  # noqa: E402
 from tests.chaos.background import InBackground  # noqa: E402
 from tests.chaos.batches import ENDED, Batches  # noqa: E402
@@ -272,7 +273,17 @@ class Run:
             self.facts.twins += [twin for twin in twins if twin is not None]
 
     async def _twin(self, one: Received) -> Twin | None:
-        """None: the limits don't allow it."""
+        """None: the limits don't allow it. It is asked again while they can't be looked at."""
+        end = time.monotonic() + SETTLE_S
+        while (again := await self._asked_again(one)).error == Unavailable.code:
+            if time.monotonic() > end:
+                break
+            await asyncio.sleep(0.5)
+        if again.limited or again.error in ("rate_limit_exceeded", "insufficient_quota"):
+            return None
+        return Twin(one.id, one.text, again.text if again.complete else again.outcome)
+
+    async def _asked_again(self, one: Received) -> Received:
         again = Received(one.tenant, one.gateway, time.time(), path=one.path, streams=one.streams)
         headers = {"Authorization": f"Bearer {one.key}"}
         url = self.stage.urls[one.gateway] + one.path
@@ -281,9 +292,7 @@ class Run:
             http.stream("POST", url, json=one.body, headers=headers) as response,
         ):
             await receive(response, again, None, four_letters=self.engine == "synthetic")
-        if again.limited or again.error in ("rate_limit_exceeded", "insufficient_quota"):
-            return None
-        return Twin(one.id, one.text, again.text if again.complete else again.outcome)
+        return again
 
     async def _settled(self) -> None:
         """All that the journals have is in the ledger, and every engine was told so."""

@@ -57,7 +57,10 @@ def test_a_connection_that_says_nothing_more() -> None:
 
 
 def test_a_connection_is_kept_alive() -> None:
-    with serving(bounds=replace(SHORT, header_s=1000, keep_alive_s=1000)) as served, served.dial() as client:
+    with (
+        serving(bounds=replace(SHORT, header_s=1000, keep_alive_s=1000)) as served,
+        served.dial() as client,
+    ):
         for _ in range(3):
             client.ask()
             time.sleep(2 * SOON)
@@ -73,7 +76,10 @@ def test_a_body_that_does_not_go_on() -> None:
 
 def test_a_body_that_goes_on_slowly() -> None:
     """Each part wins time, all in all more than the bound."""
-    with serving(bounds=replace(SHORT, header_s=1000, body_s=10 * SOON)) as served, served.dial() as client:
+    with (
+        serving(bounds=replace(SHORT, header_s=1000, body_s=10 * SOON)) as served,
+        served.dial() as client,
+    ):
         client.send(post("Content-Length: 20"))
         for _ in range(20):
             time.sleep(SOON)

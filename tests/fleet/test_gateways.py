@@ -134,7 +134,10 @@ async def test_an_engine_is_drained(tmp_path: Path) -> None:
 async def test_only_consoles_are_answered(
     tmp_path: Path, method: str, path: str, token: str, status: int
 ) -> None:
-    async with stage(tmp_path) as here, httpx.AsyncClient(base_url=here.urls[0], timeout=60) as client:
+    async with (
+        stage(tmp_path) as here,
+        httpx.AsyncClient(base_url=here.urls[0], timeout=60) as client,
+    ):
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         answer = await client.request(method, path, headers=headers, content=b"{}")
         assert answer.status_code == status

@@ -33,6 +33,7 @@ from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.conftest import FakeGateway, stored_files
 from tests.adapters.working import run_worker
 from tests.hub.conftest import Hub
+from tests.stack.asking import until
 from tests.tenants.making import make_key, make_tenant
 
 pytestmark = [
@@ -94,6 +95,7 @@ def put(url: str, data: Any = FILES[WEIGHTS]) -> httpx.Response:
 
 
 def left(settings: Settings) -> list[Path]:
+    """What a worker removes last, when the upload has its answer already."""
     return list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
 
 
@@ -110,7 +112,7 @@ def test_a_push_is_a_version_that_is_being_validated(
     assert info.oid == version.digest[:40]
     assert info.repo_url.repo_id == "acme/pirate"
     assert [name.rsplit("/")[-1] for name in stored_files(object_storage)] == sorted(FILES)
-    assert left(settings) == []
+    until(lambda: left(settings) == [])
     assert AuditEntry.objects.filter(kind="adapter", actor_kind="key").exists()
 
 
@@ -136,7 +138,7 @@ def test_a_folder_is_pushed_whole(hub: Hub, tmp_path: Path) -> None:
 def test_large_weights_come_before_their_commit(hub: Hub, settings: Settings) -> None:
     version = push(hub).oid
     assert AdapterVersion.objects.get().digest[:40] == version
-    assert left(settings) == []
+    until(lambda: left(settings) == [])
     assert not UploadSession.objects.exclude(oid="").exists()
 
 
@@ -165,7 +167,8 @@ def test_what_is_refused_says_why_and_leaves_nothing(
 ) -> None:  # fmt: skip
     with pytest.raises(BadRequestError, match=told):
         push(hub, files=files)
-    assert left(settings) == [] and stored_files(object_storage) == []
+    until(lambda: left(settings) == [])
+    assert stored_files(object_storage) == []
     assert not AdapterVersion.objects.exists()
 
 
@@ -281,7 +284,8 @@ def test_what_is_anothers_is_not_there(hub: Hub, live: AdapterVersion, settings:
         other.api.model_info("acme/pirate")
     answer = other("POST", "api/repos/create", json={"organization": "acme", "name": "pirate"})
     assert answer.status_code == 403 and "other" in answer.json()["error"]
-    assert AdapterVersion.objects.count() == 1 and left(settings) == []
+    assert AdapterVersion.objects.count() == 1
+    until(lambda: left(settings) == [])
 
 
 def test_what_a_key_may_is_what_its_scopes_say(
@@ -310,7 +314,7 @@ def test_a_key_that_is_revoked_meanwhile(hub: Hub, tenant: Tenant, settings: Set
     key, text = make_key(tenant, "adapters:write")
     key.revoke()
     assert Hub(hub.url, text)("POST", COMMIT, content=b"x" * 1000).status_code == 401
-    assert left(settings) == []
+    until(lambda: left(settings) == [])
 
 
 def test_whose_key_it_is(hub: Hub) -> None:
@@ -331,7 +335,8 @@ def test_a_commit_is_bounded_before_it_is_received(hub: Hub, settings: Settings)
             yield b"x" * 1000
 
     assert hub("POST", COMMIT, content=chunks()).status_code == 413
-    assert left(settings) == [] and not UploadSession.objects.exists()
+    until(lambda: left(settings) == [])
+    assert not UploadSession.objects.exists()
 
 
 def test_a_commit_counts_before_a_byte_of_it_is_received(hub: Hub, tenant: Tenant) -> None:
@@ -345,15 +350,13 @@ def test_a_commit_counts_before_a_byte_of_it_is_received(hub: Hub, tenant: Tenan
 def test_a_commit_that_breaks_off_leaves_nothing(hub: Hub, settings: Settings) -> None:
     def half() -> Iterator[bytes]:
         yield b"x" * 1000
+        until(UploadSession.objects.exists)
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
         hub("POST", COMMIT, content=half(), headers={"Content-Length": "5000"})
-    for _ in range(100):
-        if not UploadSession.objects.exists():
-            break
-        httpx.get(f"{hub.url}/healthz", timeout=60)
-    assert left(settings) == [] and not UploadSession.objects.exists()
+    until(lambda: not UploadSession.objects.exists())
+    until(lambda: left(settings) == [])
 
 
 @pytest.mark.parametrize(
@@ -386,7 +389,7 @@ def test_what_is_ill_formed_is_a_clear_400(
     answer = hub("POST", path, content=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"] and answer.headers["x-error-message"].isascii()
-    assert left(settings) == []
+    until(lambda: left(settings) == [])
 
 
 def test_files_of_a_question_are_counted(hub: Hub) -> None:
@@ -406,7 +409,7 @@ def test_an_object_and_its_commit(hub: Hub, settings: Settings) -> None:
     assert "actions" not in announce(hub).json()["objects"][0]  # it is here
     answer = hub("POST", COMMIT, content=ndjson(sent(CONFIG, FILES[CONFIG]), pointer()))
     assert answer.json()["commitOid"] == AdapterVersion.objects.get().digest[:40]
-    assert left(settings) == []
+    until(lambda: left(settings) == [])
     assert put(url).status_code == 404
 
 
@@ -438,7 +441,7 @@ def test_an_object_that_nobody_commits_expires(hub: Hub, settings: Settings) -> 
     body = ndjson(sent(CONFIG, FILES[CONFIG]), pointer())
     assert hub("POST", COMMIT, content=body).status_code == 400
     jobs.clean_up(0)
-    assert left(settings) == []
+    until(lambda: left(settings) == [])
 
 
 def test_who_has_no_signed_address_sends_nothing(hub: Hub, settings: Settings) -> None:
@@ -455,7 +458,8 @@ def test_an_object_is_what_its_name_says(hub: Hub, settings: Settings) -> None:
     assert put(address(announce(hub)), wrong).status_code == 200
     answer = hub("POST", COMMIT, content=ndjson(sent(CONFIG, FILES[CONFIG]), pointer()))
     assert answer.status_code == 400 and "SHA-256" in answer.json()["error"]
-    assert left(settings) == [] and not AdapterVersion.objects.exists()
+    until(lambda: left(settings) == [])
+    assert not AdapterVersion.objects.exists()
 
 
 def test_a_commit_names_objects_of_its_own_adapter(hub: Hub, tenant: Tenant) -> None:

@@ -57,7 +57,8 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         facts = first.facts
         bearer = {"Authorization": f"Bearer {facts['metrics_token']}"}
         for url in first.urls:
-            assert "lorikeet_streams" in httpx.get(f"{url}/metrics", headers=bearer, timeout=60).text
+            metrics = httpx.get(f"{url}/metrics", headers=bearer, timeout=60)
+            assert "lorikeet_streams" in metrics.text
         key = first.key(TENANTS[0].slug)
         for url in first.urls:
             answer = httpx.post(

@@ -44,6 +44,7 @@ from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_archives import make_tar, make_zip
 from tests.adapters.uploads.test_upload import judging
 from tests.adapters.uploads.uploading import sound
+from tests.stack.asking import until
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 pytestmark = [
@@ -157,7 +158,7 @@ def test_an_upload_in_two_parts(storage: Any, client: Tus, settings: Settings) -
     assert (told["state"], told["offset"], told["known"]) == ("complete", len(TAR), False)
     assert (told["version"]["number"], told["version"]["state"]) == (1, "validating")
     assert client.offset(url) == len(TAR)
-    assert folder(settings) == []
+    until(lambda: folder(settings) == [])
     assert judging().count() == 1
 
 
@@ -199,7 +200,8 @@ def test_lengths_that_cannot_be(
     answer = client("POST", headers=headers)
     assert answer.status_code == status
     assert words in answer.json()["detail"]
-    assert not UploadSession.objects.exists() and folder(settings) == []
+    assert not UploadSession.objects.exists()
+    until(lambda: folder(settings) == [])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,8 @@ def test_termination(client: Tus, settings: Settings) -> None:
     url = client.begin()
     client.append(url, 0, TAR[:100])
     assert client("DELETE", url).status_code == 204
-    assert folder(settings) == [] and not UploadSession.objects.exists()
+    until(lambda: folder(settings) == [])
+    assert not UploadSession.objects.exists()
     assert client("HEAD", url).status_code == 404
     assert client.append(url, 100, TAR[100:]).status_code == 404
 
@@ -329,7 +332,8 @@ def test_refused_as_a_plain_upload_is(
     assert (told["state"], told["problem"]) == ("refused", answer.json())
     assert client("HEAD", url).status_code == status, "never taken for a success"
     assert client.append(url, len(archive), b"").json() == answer.json()
-    assert folder(settings) == [] and not Adapter.objects.exists()
+    until(lambda: folder(settings) == [])
+    assert not Adapter.objects.exists()
 
 
 def test_an_archive_that_grows_too_large(client: Tus, settings: Settings) -> None:
@@ -518,7 +522,7 @@ def test_files_without_an_upload_go_too(client: Tus, settings: Settings) -> None
     assert len(folder(settings)) == 1, "younger than any upload that may still come"
     os.utime(parts.path(id_of(url)), (0, 0))
     jobs.clean_up(0)
-    assert folder(settings) == []
+    until(lambda: folder(settings) == [])
 
 
 # --- Broken off, and at once ---------------------------------------------------------------------

@@ -115,7 +115,9 @@ async def test_a_tenant_takes_its_share_alone(method: str, path: str) -> None:
             headers = {"Authorization": f"Bearer {key}"}
             return (await client.request(method, path, headers=headers)).status_code
 
-        share = [asyncio.create_task(ask("lk_acme")) for _ in range(forward.AT_ONCE // TENANT_SHARE)]
+        share = [
+            asyncio.create_task(ask("lk_acme")) for _ in range(forward.AT_ONCE // TENANT_SHARE)
+        ]
         for _ in share:
             await asked.get()
         assert await ask("lk_acme") == 503
