@@ -14,16 +14,15 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from allauth.core.internal.ratelimit import cache_lock
 from django.core.cache import cache
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
+from inference.addresses import network_of
+
 MINUTE_S, HOUR_S = 60.0, 3600.0
-IPV6_PREFIX = 64
-"""Bits of an IPv6 address that count: the rest is the client's to choose."""
 
 
 class TooManyAttempts(ValidationError):
@@ -146,7 +145,7 @@ class Throttle:
             TooManyAttempts: it has to wait. It is not counted then, so that waiting ends.
         """
         counted: list[_Counted] = []
-        for counter in self._counters(address_of(request), accounts):
+        for counter in self._counters(network_of(request.META.get("REMOTE_ADDR", "")), accounts):
             try:
                 counted.append(self._count(counter))
             except TooManyAttempts:
@@ -180,20 +179,6 @@ class Throttle:
             after = counter.limit.failed(before, now)
             counter.store(after)
             return _Counted(counter, before, after)
-
-
-def address_of(request: HttpRequest) -> str:
-    """The client's address, or its network where it can choose among many addresses."""
-    text = str(request.META.get("REMOTE_ADDR", ""))
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return text
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped:
-            return str(address.ipv4_mapped)
-        return str(ip_network((address, IPV6_PREFIX), strict=False).network_address)
-    return text
 
 
 _OF_ADDRESS = Limit(free=30, first_wait_s=2, longest_wait_s=MINUTE_S, forget_s=MINUTE_S / 2)

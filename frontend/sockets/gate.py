@@ -30,9 +30,11 @@ from frontend.sockets.tickets import (
     Ticket,
     opening_of,
 )
+from inference.addresses import network_of
 from inference.errors import Unavailable
 from inference.gateway.exchange import Receive, Scope, Send
 from inference.gateway.sockets import trust
+from inference.shares import Shares
 from tenants.directory.notices import Notice
 
 log = structlog.get_logger(__name__)
@@ -46,7 +48,8 @@ IDLE_S = 60.0
 OPENING_S = 5.0
 """Longest wait for the ticket after a socket was opened."""
 MAX_OPENING = 1000
-"""Sockets per process that may wait for their tickets; more are refused."""
+"""Sockets per process that may wait for their tickets, at most a quarter of them from one address;
+more are refused."""
 LEASE_S = 300.0
 """Pages renew every 100 s, so sockets survive a console that is down for a while."""
 MAX_MESSAGE_BYTES = 64 << 10
@@ -164,7 +167,7 @@ class Gate:
         self._signer, self._redeemer, self._origins = signer, redeemer, origins
         self._max_message_bytes, self._lease_s = max_message_bytes, lease_s
         self._leases: set[Lease] = set()
-        self._opening = 0
+        self._opening = Shares(MAX_OPENING)
         self._ended: OrderedDict[str, float] = OrderedDict()
         """Digests of ended sessions, with the monotonic time at which they ended."""
 
@@ -177,25 +180,41 @@ class Gate:
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await receive()  # websocket.connect
-            if self._opening >= MAX_OPENING or not self._origins.allow(scope):
-                await send({"type": "websocket.close", "code": NOT_ALLOWED})
-                return
-            # Accepted first: browsers do not see the close code of a socket that was never open.
-            await send({"type": "websocket.accept"})
             try:
-                await self._admit(purpose, serve, scope, receive, send)
+                if (text := await self._open(scope, receive, send)) is not None:
+                    await self._admit(self._read(text, purpose), serve, scope, receive, send)
             except Refused as refused:
                 with suppress(RuntimeError):  # closed by the page already
                     await send({"type": "websocket.close", "code": refused.code})
 
         return application
 
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> str | None:
+        """Accept the socket; the ticket, which is its first message. None if the page has
+        disconnected."""
+        network = network_of((scope.get("client") or ("",))[0])
+        if not self._origins.allow(scope) or not self._opening.has_room(network, 1):
+            raise Refused(NOT_ALLOWED)
+        self._opening.take(network, 1)
+        try:
+            # Accepted first: browsers do not see the close code of a socket that was never open.
+            await send({"type": "websocket.accept"})
+            async with asyncio.timeout(OPENING_S):
+                text = await hear(receive)
+        except TimeoutError:
+            raise Refused(GONE) from None
+        finally:
+            self._opening.give_back(network, 1)
+        if text is None:
+            return None
+        ticket = opening_of(text) if len(text) <= MAX_TICKET_CHARS else None
+        if ticket is None:
+            raise Refused(GONE)
+        return ticket
+
     async def _admit(
-        self, purpose: str, serve: Serve, scope: Scope, receive: Receive, send: Send
+        self, ticket: Ticket, serve: Serve, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if (text := await self._first(receive)) is None:
-            return
-        ticket = self._read(text, purpose)
         lease = Lease(ticket, self._lease_s)
         # Before permissions are checked, so that a change after the check finds the lease.
         self._leases.add(lease)
@@ -206,23 +225,6 @@ class Gate:
         finally:
             self._leases.discard(lease)
             lease.forget()
-
-    async def _first(self, receive: Receive) -> str | None:
-        """The ticket, which is the first message; None if the page has disconnected."""
-        self._opening += 1
-        try:
-            async with asyncio.timeout(OPENING_S):
-                text = await hear(receive)
-        except TimeoutError:
-            raise Refused(GONE) from None
-        finally:
-            self._opening -= 1
-        if text is None:
-            return None
-        ticket = opening_of(text) if len(text) <= MAX_TICKET_CHARS else None
-        if ticket is None:
-            raise Refused(GONE)
-        return ticket
 
     def _read(self, text: str, purpose: str) -> Ticket:
         try:

@@ -20,7 +20,7 @@ from django.http import StreamingHttpResponse
 from rest_framework.exceptions import APIException
 from rest_framework.renderers import JSONRenderer
 
-from inference.gateway.requests.shares import Shares
+from inference.shares import Shares
 
 CSV = "text/csv"
 CHUNK_ROWS = 1000

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from gateway.edge.bounds import MAX_TICK_S, Bounds
 from gateway.edge.census import Census
 from gateway.edge.patience import Owed, Patience, Unread
-from gateway.edge.proxies import Proxies, network_of, plain
+from gateway.edge.proxies import Proxies, plain
 from gateway.edge.websocket import Pace
+from inference.addresses import network_of
 from inference.environ import BadSetting
 from inference.errors import Overloaded, RateLimitExceeded
 from inference.gateway.pacing import FREE, MAX_WAIT_S
@@ -211,7 +212,9 @@ def test_what_is_no_network_stops_the_start(wrong: str) -> None:
 def test_whose_address_it_is() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == plain("::ffff:10.0.0.1")
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("testclient") == plain("testclient") == "testclient"
+    assert network_of("") == ""
 
 
 @given(st.text(), st.lists(st.text(max_size=40)))

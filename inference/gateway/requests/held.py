@@ -22,11 +22,11 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from inference.errors import NoEngine
-from inference.gateway.requests.shares import Shares
 from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.lazy_heap import LazyHeap, Rank
 from inference.scheduler.vtc import VirtualTokenCounters
+from inference.shares import Shares
 
 
 @dataclass(frozen=True, slots=True)

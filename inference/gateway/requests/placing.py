@@ -25,12 +25,12 @@ from inference.gateway.requests.candidates import Candidates, MayTake
 from inference.gateway.requests.journey import MAX_MOVES, Outcome, Why
 from inference.gateway.requests.leg import Leg, LegOwner
 from inference.gateway.requests.order import Order
-from inference.gateway.requests.shares import Shares
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.pools import Pool
 from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
+from inference.shares import Shares
 
 TAKEN_UP = 64
 """Several gateways may do so at a time, and an agent's queue holds 1,024."""

@@ -310,7 +310,7 @@ def _check_schemas(raw: msgspec.Raw, param: str) -> None:
     """
     if not _SUSPECT.search(bytes(raw)):
         return
-    for schema in _schemas(decode_part(msgspec.json.Decoder(), raw, param)):
+    for schema in schemas_in(decode_part(msgspec.json.Decoder(), raw, param)):
         _check_counts(schema, param)
         if _is_circular(schema):
             raise InvalidRequest(
@@ -319,7 +319,7 @@ def _check_schemas(raw: msgspec.Raw, param: str) -> None:
             )
 
 
-def _schemas(constraint: Any) -> Iterator[dict[str, Any]]:
+def schemas_in(constraint: Any) -> Iterator[dict[str, Any]]:
     """The schemas that a constraint holds: whole ones, in which references start. What is within
     one is a part of it, whatever its name, so that each is walked once."""
     rest = [constraint]

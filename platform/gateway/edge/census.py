@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gateway.edge.proxies import network_of
+from inference.addresses import network_of
 from inference.errors import Overloaded, RateLimitExceeded
 from inference.gateway.pacing import Pacing
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from gateway.edge.proxies import network_of
+from inference.addresses import network_of
 from inference.gateway.exchange import Receive, Scope, Send
 from inference.gateway.pacing import Pacing
 

@@ -22,8 +22,8 @@ import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Headers, Receive, Scope, Send
-from inference.gateway.requests.shares import Shares
 from inference.grants import Grant
+from inference.shares import Shares
 
 log = structlog.get_logger(__name__)
 

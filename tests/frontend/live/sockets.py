@@ -19,6 +19,7 @@ from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
 
 PATIENCE_S = 60.0
+ORIGIN, LOOPBACK = "http://localhost:8001", "127.0.0.1"
 
 
 class Tab:
@@ -83,11 +84,11 @@ async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory
 
 @asynccontextmanager
 async def connected(
-    app: Any, path: str, ticket: str | None = None
+    app: Any, path: str, ticket: str | None = None, *, client: str = LOOPBACK
 ) -> AsyncIterator[ApplicationCommunicator]:
     """A socket that was accepted, and has shown the ticket if there is one; in the end the tab
     goes away."""
-    socket = _dial(app, path, "http://localhost:8001")
+    socket = _dial(app, path, ORIGIN, client)
     await socket.send_input({"type": "websocket.connect"})
     assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
     if ticket is not None:
@@ -99,20 +100,20 @@ async def connected(
         await socket.wait(timeout=PATIENCE_S)
 
 
-async def turned_away(app: Any, path: str, *, origin: str) -> bool:
-    """Whether a page of this origin is refused its socket."""
-    socket = _dial(app, path, origin)
+async def turned_away(app: Any, path: str, *, origin: str = ORIGIN, client: str = LOOPBACK) -> bool:
+    """Whether a page of this origin, at this address, is refused its socket."""
+    socket = _dial(app, path, origin, client)
     await socket.send_input({"type": "websocket.connect"})
     answer = await socket.receive_output(timeout=PATIENCE_S)
     return bool(answer["type"] == "websocket.close")
 
 
-def _dial(app: Any, path: str, origin: str) -> ApplicationCommunicator:
+def _dial(app: Any, path: str, origin: str, client: str) -> ApplicationCommunicator:
     scope = {
         "type": "websocket",
         "path": f"/{path}",
         "query_string": b"",
         "headers": [(b"host", b"localhost"), (b"origin", origin.encode())],
-        "client": ("127.0.0.1", 1),
+        "client": (client, 1),
     }
     return ApplicationCommunicator(app, scope)

@@ -18,7 +18,7 @@ from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Sign
 from inference.gateway.exchange import Receive, Scope, Send
 from tenants.models import AuditEntry, Membership, Role, Tenant, User
 from tests.frontend.clients import client_of
-from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of
+from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
 from tests.tenants.making import make_tenant
 
 NOW = 1_000_000.0
@@ -191,14 +191,17 @@ async def test_who_shows_none_is_closed(
         assert await Tab(socket).closed() == GONE
 
 
-async def test_so_many_may_wait_for_their_tickets(
+async def test_so_many_of_one_network_may_wait_for_their_tickets(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "MAX_OPENING", 0)
+    monkeypatch.setattr(gate, "MAX_OPENING", 4)
+    one, neighbour, other = "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"
     async with door() as app:
-        with pytest.raises(AssertionError):
-            async with connected(app, "ws/live"):
-                pass
+        async with connected(app, "ws/live", client=one):
+            assert await turned_away(app, "ws/live", client=neighbour)
+            assert not await turned_away(app, "ws/live", client=other)
+        async with connected(app, "ws/live", client=neighbour):
+            pass
 
 
 async def test_a_lease_ends_unless_it_is_renewed(viewer: Client) -> None:

@@ -21,7 +21,6 @@ from frontend.sign_in.throttling import (
     Limit,
     Throttle,
     TooManyAttempts,
-    address_of,
     duration,
 )
 
@@ -129,21 +128,6 @@ def test_nobody_guesses_much_in_a_day(clock: Clock) -> None:
 )
 def test_waits_are_said_as_people_say_them(seconds: int, said: str) -> None:
     assert duration(seconds) == said
-
-
-@pytest.mark.parametrize(
-    ("client", "counted"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("2001:db8:1:2::9", "2001:db8:1:2::"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("", ""),
-        ("unix", "unix"),
-    ],
-)
-def test_a_client_that_chooses_its_address_has_one_count(client: str, counted: str) -> None:
-    assert address_of(asked_from(client)) == counted
 
 
 # --- Who is held up ------------------------------------------------------------------------------

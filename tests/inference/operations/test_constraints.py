@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.constraints import MAX_CONSTRAINT_BYTES, MAX_ITEMS, MAX_TOOLS_BYTES
+from inference.operations.bodies.constraints import (
+    MAX_CONSTRAINT_BYTES,
+    MAX_ITEMS,
+    MAX_TOOLS_BYTES,
+    schemas_in,
+)
 from inference.operations.chat import CHAT
 
 pytestmark = pytest.mark.pure
@@ -118,6 +123,7 @@ def test_a_schema_that_is_nothing_but_itself_is_refused(schema: dict[str, Any]) 
         {"$defs": {"a": {"type": "string"}}, "anyOf": [{"$ref": "#/$defs/a"}] * 2},
         {"$ref": "#/nowhere"},
         {"$ref": "#/anyOf/7", "anyOf": [{"type": "string"}]},
+        {"$ref": "#/anyOf/" + "9" * 5000, "anyOf": [{"type": "string"}]},
         {"$ref": "https://example.com/schema#"},
         {"$ref": 5, "enum": [{"$ref": "#"}]},
         {"$defs": {"text": "is no schema"}, "$ref": "#/$defs/text/0"},
@@ -125,6 +131,23 @@ def test_a_schema_that_is_nothing_but_itself_is_refused(schema: dict[str, Any]) 
 )
 def test_a_schema_may_hold_itself(schema: dict[str, Any]) -> None:
     CHAT.parse(body_of(format_of(schema)))
+
+
+def test_what_looks_like_a_schema_within_one_is_looked_at_as_a_part_of_it() -> None:
+    schema: dict[str, Any] = {"$ref": "#/nowhere"}
+    for _ in range(100):
+        schema = {"parameters": schema, "json_schema": {"schema": {}}}
+    tools = tool(name="f", parameters=schema)
+    assert list(schemas_in(tools)) == [schema]
+    format_ = format_of(schema)["response_format"]
+    assert list(schemas_in(format_)) == [format_["json_schema"], schema]
+
+
+def test_a_choice_that_looks_like_the_path_of_an_error() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        CHAT.parse(body_of({"tool_choice": " - at `$.a`" * 9}))
+    assert refused.value.param == "tool_choice"
+    assert refused.value.message.startswith("`tool_choice`: invalid enum value ' - at `$.a` - at")
 
 
 COUNTED: list[tuple[dict[str, Any], str]] = [

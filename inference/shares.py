@@ -1,4 +1,5 @@
-"""Something of which there is so much, shared by tenants. No IO, no clock.
+"""Something of which there is so much, shared by tenants, or by networks of clients without a key.
+No IO, no clock.
 
 Each tenant may have a quarter of it. Where all is taken, only who has less than an equal share may
 add to it, up to twice as much in all: some that flood it shut nobody else out.
