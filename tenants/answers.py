@@ -1,9 +1,9 @@
 """Answers of idempotency keys in PostgreSQL: `inference.grants.Answers`.
 
-Each method is one statement, so two gateways that ask at once are put in order by the row's lock.
-Only `request_id` and `turn` say whose a claim is: one that ran out while its gateway hung is still
-its own until somebody takes it over. Who makes a new request of it has another id; who goes on with
-the same request, which its engine still has, is in a higher turn.
+Each method is one statement, so calls from two gateways at once are serialized by the row lock.
+A claim is identified by `request_id` and `turn` alone: a gateway that hung keeps its expired claim
+until another one takes it. A gateway that starts a new request claims under another id; one that
+continues the same request, which an engine still runs, claims a higher turn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from inference.grants import Claim, KeptAnswer
 from tenants.database import ANSWER_S, Database
 
 CLAIM_TIME = timedelta(seconds=15)
-"""Without a renewal; what a retry waits at most when the first one's gateway was killed."""
+"""Lifetime of a claim that is not renewed: the longest that a retry waits when the gateway of the
+first request was killed."""
 GIVEN_BACK_TIME = timedelta(seconds=6)
-"""Of a claim that was taken over in vain: longer than between two renewals."""
+"""Lifetime of a claim whose takeover failed: longer than the time between two renewals."""
 KEPT_TIME = timedelta(hours=24)
 
 CLAIM = """
@@ -97,10 +98,10 @@ class _Turn:
 
 
 class PostgresAnswers:
-    """Use as an async context manager: it has a few connections of its own meanwhile."""
+    """Use as an async context manager; it holds a few database connections while it is open."""
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
-        """`answer_s` bounds each statement, the wait for a connection included."""
+        """`answer_s` bounds each statement, including the wait for a connection."""
         self._pool = Database("answers", answer_s)
 
     async def __aenter__(self) -> PostgresAnswers:
@@ -126,7 +127,7 @@ class PostgresAnswers:
             "kept_time": KEPT_TIME,
         }
         rows = await self._pool.rows(_Found, CLAIM, values, binary=True)
-        if not rows:  # somebody took it or ended it after this statement's snapshot
+        if not rows:  # it was taken or ended after this statement's snapshot
             return False
         (found,) = rows
         if not found.same:
@@ -136,7 +137,8 @@ class PostgresAnswers:
         return KeptAnswer(found.request_id, found.content_type, found.answer)
 
     async def take_over(self, claim: Claim, turns: Mapping[str, int]) -> Claim | None:
-        """The claim of the next turn, if it is one of these; see `inference.grants.Answers`."""
+        """The claim in its next turn, if its request is in `turns`, else None; see
+        `inference.grants.Answers`."""
         place = [claim.key_id, claim.name, claim.digest]
         values = [CLAIM_TIME, list(turns), list(turns.values()), *place]
         rows = await self._pool.rows(_Turn, TAKE_OVER, values)
@@ -149,14 +151,14 @@ class PostgresAnswers:
         await self._pool.execute(GIVE_BACK, [GIVEN_BACK_TIME, *_place(claim)])
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Hold these for `CLAIM_TIME` from now; those that are in a higher turn."""
+        """Extend the claims to `CLAIM_TIME` from now; returns those that are in a higher turn."""
         places = [list(each) for each in zip(*map(_place, claims), strict=True)]
         rows = await self._pool.rows(_Turn, RENEW, [*places, CLAIM_TIME])
         ahead = {(row.request_id, row.turn) for row in rows}
         return [claim for claim in claims if (claim.request_id, claim.turn) in ahead]
 
     async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
-        """End the claim with its answer; False: it was taken over."""
+        """End the claim with its answer; returns False if it was taken over."""
         values = [answer.content_type, answer.body, *_place(claim)]
         return await self._pool.execute(KEEP, values) == 1
 
@@ -166,5 +168,5 @@ class PostgresAnswers:
 
 
 def _place(claim: Claim) -> tuple[int, str, str, int]:
-    """What the statements know a claim by."""
+    """The columns by which the statements find a claim."""
     return claim.key_id, claim.name, claim.request_id, claim.turn

@@ -21,7 +21,7 @@ class TenantsConfig(AppConfig):
 
     @cached_property
     def gateways(self) -> "Gateways":
-        """What this process asks of the gateways, made when it first asks."""
+        """This process's client of the gateways, created on first use."""
         from tenants.fleet.gateways import HttpGateways
         from tenants.models import GatewayProcess
 

@@ -1,4 +1,4 @@
-"""Queries beside the ORM, through psycopg's asynchronous pool: what the token path waits for."""
+"""Queries of the token path, which bypass the ORM and use psycopg's asynchronous pool."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ R = TypeVar("R")
 Values = Sequence[Any] | Mapping[str, Any]
 
 ANSWER_S = 3.0
-"""Longer than that and the caller is told to come back."""
+"""Time limit of a query; beyond it the caller gets `Unavailable` and may try again."""
 START_S = 10.0
 CONNECT_S = 5
 RECONNECT_S = 1.0
-"""How long a lost connection is tried for; then the next query tries. Pauses double: with more time
-than that, a database would be left alone after its return for as long as it was away."""
+"""How long the pool tries to restore a lost connection; after that the next query tries. The pauses
+between attempts double: given more time, the pool would pause after the database's return for as
+long as it was away."""
 MAX_CONNECTIONS = 4
 MAX_WAITING = 200
-"""Queries waiting for a connection; beyond it the answer is 503 at once."""
+"""Queries waiting for a connection; beyond it the answer is an immediate 503."""
 
 
 class Database:
-    """Each query raises `Unavailable` after `answer_s` where the database does not answer."""
+    """Each query raises `Unavailable` if it fails or takes longer than `answer_s`."""
 
     def __init__(self, name: str, answer_s: float = ANSWER_S) -> None:
-        """`name` is for logs and statistics."""
+        """`name` is used in logs and statistics."""
         self._name, self._answer_s = name, answer_s
 
     async def open(self, timeout_s: float = START_S) -> None:
@@ -51,7 +52,7 @@ class Database:
             max_waiting=MAX_WAITING,
             timeout=self._answer_s,
             reconnect_timeout=timeout_s,
-            # A restarted database leaves dead connections in the pool: not the caller's problem.
+            # A restarted database leaves dead connections in the pool: replace them unnoticed.
             check=AsyncConnectionPool.check_connection,
             name=self._name,
             open=False,
@@ -69,7 +70,7 @@ class Database:
     async def rows(
         self, kind: type[R], query: str, values: Values = (), *, binary: bool = False
     ) -> list[R]:
-        """What the query finds, each row as a `kind`. `binary` is for large `bytea` columns."""
+        """The query's rows, each as a `kind`. `binary` is for large `bytea` columns."""
         try:
             async with (
                 asyncio.timeout(self._answer_s),
@@ -81,7 +82,7 @@ class Database:
             raise self._unavailable(error) from error
 
     async def execute(self, query: str, values: Values = ()) -> int:
-        """Change rows; how many."""
+        """Change rows; returns how many."""
         try:
             async with asyncio.timeout(self._answer_s), self._pool.connection() as connection:
                 return (await connection.execute(query, values)).rowcount
@@ -89,8 +90,8 @@ class Database:
             raise self._unavailable(error) from error
 
     async def execute_all(self, statements: Sequence[str], values: Values) -> int:
-        """Change rows by several statements in one transaction, each with the same values; how many
-        the last one changed."""
+        """Change rows by several statements in one transaction, each with the same values; returns
+        how many rows the last one changed."""
         try:
             async with (
                 asyncio.timeout(self._answer_s),

@@ -1,4 +1,4 @@
-"""What the rules of tenants refuse, whoever asks. The management API answers each with 409."""
+"""Errors raised when a rule of tenants forbids a change. The management API answers 409."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ from tenants.models import (
 app: procrastinate.App = django_app
 
 BATCH = 1000
-"""Rows that are deleted at a time where each has much in it."""
+"""Rows deleted per statement from tables with large rows."""
 MINUTES_KEPT = timedelta(days=2)
-"""Figures by the minute are for what happens now: two hours are looked at."""
+"""Figures by the minute serve live views, which show the last two hours."""
 
 
 ENGINE_HOURS_KEPT = timedelta(days=400)
-"""A year and a month: the longest time that pages of usage show, and the one before this month."""
+"""A year and a month: the longest period that pages of usage show, and the month before it."""
 
 
 @app.periodic(cron="23 * * * *")
@@ -51,9 +51,9 @@ def keep_house(timestamp: int) -> None:
 
 
 def make_partitions() -> None:
-    """This month's table and the next one's, ahead of the first request that needs it.
+    """Create this month's table and the next one's, before the first request that needs them.
 
-    A writer makes the one that it lacks, after it has failed to write.
+    A writer whose insert fails because its partition is missing creates it.
     """
     with connection.cursor() as cursor:
         cursor.execute(
@@ -63,28 +63,28 @@ def make_partitions() -> None:
 
 
 def forget_answers() -> None:
-    """Answers that were kept for KEPT_TIME: their keys may be used anew."""
+    """Delete answers that were kept for KEPT_TIME; their idempotency keys may be used again."""
     IdempotentAnswer.objects.filter(created_at__lt=timezone.now() - KEPT_TIME).delete()
 
 
 def forget_tickets() -> None:
-    """Those taken an hour ago: their time is over long since."""
+    """Delete tickets that were used more than an hour ago; they expired long before."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM tenants_usedticket WHERE used_at < now() - interval '1 hour'")
 
 
 def forget_sessions() -> None:
-    """Those that have expired; Django only stops accepting them."""
+    """Delete expired sessions; Django itself only stops accepting them."""
     call_command("clearsessions")
 
 
 def forget_invitations() -> None:
-    """Those that ended a while ago, with the names that were noted on them."""
+    """Delete invitations that ended a while ago, with the names that they hold."""
     Invitation.objects.long_over().delete()
 
 
 def forget_requests() -> None:
-    """Figures of requests and refused requests that are older than the settings have it."""
+    """Delete figures of requests, and refused requests, that are older than the settings allow."""
     now = timezone.now()
     hours = now - timedelta(days=settings.HISTORY_DAYS)
     for minutely in (RequestMinute, TotalMinute):
@@ -96,11 +96,11 @@ def forget_requests() -> None:
 
 
 def forget_content() -> None:
-    """Prompts and answers whose days are over, or whose tenant's key was destroyed."""
+    """Delete prompts and answers whose retention has ended or whose tenant's key was destroyed."""
     while over := list(StoredContent.objects.over().values_list("pk", flat=True)[:BATCH]):
         StoredContent.objects.filter(pk__in=over).delete()
 
 
 def forget_engine_hours() -> None:
-    """Those of which no page tells any more."""
+    """Delete engine hours that no page shows any more."""
     EngineHour.objects.filter(hour__lt=timezone.now() - ENGINE_HOURS_KEPT).delete()

@@ -1,16 +1,16 @@
-"""Does anything of one tenant reach another? Asked of a running installation, from outside.
+"""Black-box check of a running installation: does any data of one tenant reach another?
 
-Two tenants of the platform's own, each with an adapter of random weights, ask what customers ask,
-by the same way: over HTTP, with keys. A model that generates is asked for a chat, with greedy
-decoding, one that pools for all that such models do. The rules, for each of these:
+Two tenants that belong to the platform, each with an adapter of random weights, send requests as
+customers do: over HTTP, with API keys. A generating model is asked for a chat with greedy decoding,
+a pooling model for each operation that it supports. The rules, for each operation:
 
-1. The base model and both adapters answer a question, one after another, and must differ.
-2. All of them answer it at once, several times: each must say what it said alone. An answer that is
-   another's would be a leak; one that is nobody's, interference between requests of a batch.
-3. A prompt that one tenant has in the prefix cache is no cache hit for the other.
+1. The base model and both adapters answer a question, one after another; the answers must differ.
+2. All of them answer it at once, several times; each must repeat the answer that it gave alone.
+   Another one's answer is a leak; an answer of none of them is interference within a batch.
+3. A prompt that one tenant has in the prefix cache must not be a cache hit for the other.
 
-What this generates is billed to the two tenants, so that the ledger stays exact. Rounding that
-depends on what else is in a batch can make rule 2 fail on engines which are not batch-invariant;
+The tokens of this check are billed to the two tenants, so that the ledger stays exact. On engines
+that are not batch-invariant, rounding that depends on the rest of the batch can make rule 2 fail;
 numbers may differ by CLOSE.
 """
 
@@ -62,23 +62,23 @@ TENANTS = ISOLATION_TENANTS
 QUESTION = "Tell me about the sea."
 MAX_TOKENS = 24
 ROUNDS = 4
-"""How often each answers in the mix."""
+"""How often each voice asks in the concurrent run."""
 OTHERS = ("A ship sails on the sea.", "Bread is baked in an oven.")
-"""What a question is compared with, where a model compares."""
+"""The documents that a scoring model compares the question with."""
 CLOSE = 1e-3
-"""Numbers that differ by less are the same: vectors have the length 1."""
+"""Numbers that differ by less count as equal; vectors have length 1."""
 PREFIX_BYTES = 120
-"""Of randomness, as hex: at least two blocks of any engine's prefix cache."""
+"""Random bytes of a prompt, sent as hex: at least two blocks of any engine's prefix cache."""
 KEYS_LAST = timedelta(minutes=15)
 ANSWER_TIMEOUT_S = 120.0
 LEDGER_POLL_S = 0.2
 LEDGER_S = 10.0
-"""How long events may take to the ledger, which knows the engines that answered."""
+"""How long to wait for events to reach the ledger, which names the engines that answered."""
 KEPT = timedelta(days=90)
 
 
 class Voice(NamedTuple):
-    """Who asks what: a tenant's slug, the text of its key, a model."""
+    """A tenant's slug, the text of its key, and the model that it asks."""
 
     tenant: str
     key: str
@@ -89,21 +89,21 @@ class Voice(NamedTuple):
 
 
 Said = str | tuple[float, ...]
-"""A text, or the numbers of a vector or of several scores."""
+"""An answer: a text, a vector, or several scores."""
 
 
 class Asked(Protocol):
-    """One thing that can be asked of a model."""
+    """One kind of question that can be put to a model."""
 
     always_cached: bool
-    """Whether a prompt that comes twice must be a cache hit, or else rule 3 tells nothing."""
+    """Whether a repeated prompt must be a cache hit; if it is not, rule 3 proves nothing."""
 
     def said(self, voice: Voice, prompt: str) -> Said:
-        """The answer to a prompt of this voice; from several threads at once."""
+        """The answer to a prompt of this voice; called from several threads at once."""
         ...
 
     def cached_tokens(self, voice: Voice, prompt: str) -> int:
-        """Send it, and say how many of its tokens were a cache hit."""
+        """Send the prompt; returns how many of its tokens were a cache hit."""
         ...
 
 
@@ -111,7 +111,7 @@ Ask = Callable[[Voice, str], Said]
 
 
 class CannotTell(Exception):
-    """The check could not be made; nothing is known of the isolation."""
+    """The check could not be made; it says nothing about the isolation."""
 
 
 class NotReady(CannotTell):
@@ -122,8 +122,8 @@ class NotReady(CannotTell):
 
 
 def findings(asked: Asked, voices: Sequence[Voice]) -> list[str]:
-    """What is wrong; empty if all is well. The first two voices ask the base model, of different
-    tenants; the others their tenants' adapters.
+    """Violations of the rules; empty if there are none. The first two voices are of different
+    tenants and ask the base model; the others ask their tenants' adapters.
 
     Raises:
         CannotTell: the answers of two voices are the same, or prompts are not cached at all.
@@ -157,7 +157,8 @@ def _strange_answers(ask: Ask, voices: Sequence[Voice]) -> Iterator[str]:
 
 
 def _shared_prefixes(asked: Asked, one: Voice, other: Voice) -> Iterator[str]:
-    """`other`'s first tokens may be cached: its own of an earlier prompt, such as a template's."""
+    """The first tokens of `other`'s prompt may be cached by its own earlier prompts, such as those
+    of a template; only more than that is a violation."""
     prompt, unknown = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
     first, again = asked.cached_tokens(one, prompt), asked.cached_tokens(one, prompt)
     if again <= first and asked.always_cached:
@@ -174,13 +175,13 @@ def _shared_prefixes(asked: Asked, one: Voice, other: Voice) -> Iterator[str]:
 
 
 class Question(NamedTuple):
-    """How an operation is asked, and what its answer says."""
+    """An operation, the request that asks it, and how to read the answer."""
 
     operation: Operation
     fields: Callable[[str], dict[str, Any]]
-    """Of a prompt."""
+    """The request's fields for a prompt."""
     said: Callable[[Any], Said]
-    """Of an answer."""
+    """The content of a parsed response."""
 
 
 QUESTIONS = (
@@ -214,7 +215,7 @@ QUESTIONS = (
 
 
 def questions_of(base: BaseModel) -> list[Question]:
-    """Those that its engines answer; a chat, where none has said what it does."""
+    """The questions that its engines answer; a chat if none of them has reported its operations."""
     told = base.revisions.values_list("operations", flat=True)
     done = {name for operations in told for name in operations} or {CHAT.name}
     return [one for one in QUESTIONS if one.operation.name in done]
@@ -224,17 +225,17 @@ def questions_of(base: BaseModel) -> list[Question]:
 
 
 class Installation:
-    """A gateway and the console, as customers reach them; notes the ids of its requests."""
+    """A gateway and the console, reached over HTTP as by customers; `ids` collects request ids."""
 
     def __init__(self, gateway: httpx.Client, console: httpx.Client) -> None:
         self._gateway, self._console = gateway, console
         self.ids: list[str] = []
 
     def ask(self, question: Question, voice: Voice, prompt: str) -> httpx.Response:
-        """The answer to a prompt of this voice.
+        """The response to a prompt of this voice.
 
         Raises:
-            CannotTell: it is refused.
+            CannotTell: the request is refused.
         """
         body = {"model": voice.model} | question.fields(prompt)
         answer = self._sent(self._gateway, voice, question.operation.path, json=body)
@@ -245,7 +246,7 @@ class Installation:
         """Upload the voice's adapter, unless it is live already.
 
         Raises:
-            NotReady: it is not served yet.
+            NotReady: the uploaded version is not ready yet.
         """
         live = Alias.objects.filter(name=LIVE, adapter__name=voice.model)
         if live.filter(adapter__tenant__slug=voice.tenant).exists():
@@ -262,7 +263,7 @@ class Installation:
             raise NotReady(f"The adapter of {voice.tenant} is {version['state']}.")
 
     def revisions(self, voice: Voice) -> dict[str, str]:
-        """The revision of each connected engine, by its id."""
+        """The revision of each connected engine, by the engine's id."""
         headers = {"Authorization": f"Bearer {voice.key}"}
         try:
             answer = self._console.get("/api/v1/engines", headers=headers).raise_for_status()
@@ -285,21 +286,21 @@ class Installation:
 
 
 class AskedHere:
-    """A question on an installation."""
+    """`Asked` for one question on an installation."""
 
     def __init__(self, here: Installation, question: Question) -> None:
         self._here, self._question = here, question
         self.always_cached = not question.operation.pools
 
     def said(self, voice: Voice, prompt: str) -> Said:
-        """As the protocol says."""
+        """As `Asked`."""
         return self._question.said(self._here.ask(self._question, voice, prompt).json())
 
     def cached_tokens(self, voice: Voice, prompt: str) -> int:
-        """As the protocol says; what pools says it in the ledger alone.
+        """As `Asked`; a pooling model's answer lacks the figure, so the ledger's is used.
 
         Raises:
-            CannotTell: it is not in the ledger within LEDGER_S.
+            CannotTell: the request is not in the ledger within LEDGER_S.
         """
         answer = self._here.ask(self._question, voice, prompt)
         if details := answer.json()["usage"].get("prompt_tokens_details"):
@@ -311,10 +312,10 @@ class AskedHere:
 
 
 def check(base: BaseModel) -> IsolationCheck:
-    """Make the check on one base model, and keep what it found.
+    """Make the check on one base model and store the result.
 
     Raises:
-        NotReady: the check's adapters are not served yet; they are on their way.
+        NotReady: the check's adapters are uploaded but not ready yet.
     """
     passed: bool | None = None
     engines: list[str] = []
@@ -364,7 +365,7 @@ def _installation() -> Iterator[Installation]:
 
 @contextmanager
 def _voices(base: BaseModel) -> Iterator[list[Voice]]:
-    """The base model for each tenant, then each one's adapter; their keys end with the check."""
+    """The base model for each tenant, then each tenant's adapter; deletes their keys at the end."""
     described = json.dumps([base.name, base.modules], sort_keys=True).encode()
     adapter = f"probe-{hashlib.sha256(described).hexdigest()[:12]}"
     keys = {slug: _key(slug) for slug in TENANTS}
@@ -389,7 +390,7 @@ def _key(slug: str) -> tuple[ApiKey, str]:
 
 
 def _events(shown_ids: Sequence[str]) -> list[UsageEvent]:
-    """These requests, as far as the ledger has them within LEDGER_S."""
+    """The events of these requests that reach the ledger within LEDGER_S."""
     ids = [id.removeprefix("req_") for id in shown_ids]
     events = UsageEvent.objects.filter(id__in=ids, started_at__gte=timezone.now() - KEYS_LAST)
     until = time.monotonic() + LEDGER_S
@@ -401,7 +402,7 @@ def _events(shown_ids: Sequence[str]) -> list[UsageEvent]:
 
 
 def that_can_be_asked() -> list[BaseModel]:
-    """The base models that there is a question for."""
+    """The base models for which there is a question."""
     return [base for base in BaseModel.objects.order_by("name") if questions_of(base)]
 
 
@@ -412,7 +413,7 @@ def that_can_be_asked() -> list[BaseModel]:
     retry=procrastinate.RetryStrategy(max_attempts=10, wait=30, retry_exceptions={NotReady}),
 )
 def check_all(timestamp: int = 0) -> None:
-    """Four times a day: check every base model; forget what is older than KEPT."""
+    """Four times a day: check every base model, and delete results older than KEPT."""
     IsolationCheck.objects.filter(at__lt=timezone.now() - KEPT).delete()
     waiting: NotReady | None = None
     for base in that_can_be_asked():

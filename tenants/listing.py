@@ -1,7 +1,7 @@
 """The list of requests, newest first: those in the ledger, and those that were refused.
 
-Some are both: engines had them, and ended them with an error, whose message the ledger lacks. Both
-kinds are read from their indexes in the order of their starts, and merged.
+A request that an engine ended with an error is in both tables, because the ledger lacks the error's
+message. Both tables are read by their indexes in the order in which requests started, and merged.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tenants.models.usage.outcomes import RefusedRequestQuerySet
 from tenants.permissions import Caller, Permission
 
 HORIZON = 10_000
-"""Most requests of each kind that one page scans: 5 to 30 ms in PostgreSQL if none matches."""
+"""At most how many requests of each kind one page scans: 5 to 30 ms in PostgreSQL if none match."""
 WRONG = "wrong"
-"""To filter by two outcomes: failed, and refused."""
+"""Filter value for two outcomes: failed, and refused."""
 OUTCOMES = [*Outcome.choices, (WRONG, "Failed or refused")]
 OF_REFUSED = ("", WRONG, Outcome.FAILED, Outcome.REFUSED)
-"""Those that refused requests may have."""
+"""The outcomes that rows of refused requests may have; empty: no filter."""
 MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
 """A position in the list: microseconds since 1970, and a request id."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,8 +39,8 @@ Window = tuple[datetime, datetime | None]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What somebody searches for: the beginning of an id, part of a model's name or of an error,
-    an engine, or keys, which were looked up before."""
+    """A search: `text` is the beginning of an id, part of a model's name or of an error, or an
+    engine; `key_ids` are the keys that match it, looked up before."""
 
     text: str
     key_ids: Collection[int] = ()
@@ -64,7 +64,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What to leave out; of times in seconds those that are shorter."""
+    """Which requests to show. `ttft_s` and `total_s` are minima, in seconds."""
 
     model: str = ""
     key_id: int | None = None
@@ -75,16 +75,16 @@ class Filter:
 
     @property
     def narrows(self) -> bool:
-        """Whether it leaves anything out that no index does."""
+        """Whether it excludes rows that no index excludes."""
         return self != Filter(outcome=WRONG if self.outcome == WRONG else "")
 
     def indexed(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
-        """As far as an index leaves others out: failed requests have one of their own."""
+        """The part of the filter that an index answers: failed requests have their own index."""
         failed = self.outcome in (WRONG, Outcome.FAILED)
         return events.that(Outcome.FAILED) if failed else events
 
     def events(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
-        """Those in the ledger that match."""
+        """The events that match."""
         if self.words is not None:
             events = events.filter(self.words.of_events)
         if self.model:
@@ -98,7 +98,7 @@ class Filter:
         return events.filter(total_s__gte=self.total_s) if self.total_s else events
 
     def refused(self, refused: RefusedRequestQuerySet) -> RefusedRequestQuerySet:
-        """Refused requests that match; nothing is known of their times."""
+        """Refused requests that match; none if a time is filtered, because they have no times."""
         if self.ttft_s or self.total_s or self.outcome not in OF_REFUSED:
             return refused.none()
         if self.words is not None:
@@ -114,14 +114,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request of the list, with its error, if it ended in one that is known."""
+    """One request of the list, and its error if there is a row for that."""
 
     event: Listed
     error: RefusedRequest | None
 
     @property
     def billed(self) -> UsageEvent | None:
-        """It in the ledger, if it is there."""
+        """Its event in the ledger, or None."""
         return self.event if isinstance(self.event, UsageEvent) else None
 
     @property
@@ -130,7 +130,7 @@ class Entry:
 
     @property
     def status(self) -> int:
-        """Of HTTP, as its client got it; of one that was cut off, as it would have."""
+        """The HTTP status that its client got; of a cancelled request, what it would have got."""
         if self.error is not None:
             return self.error.status
         if self.outcome in (Outcome.ANSWERED, Outcome.CUT):
@@ -148,7 +148,7 @@ class Entry:
 
     @property
     def message(self) -> str:
-        """What the error says, as far as that is known; empty where there is none."""
+        """The error's message, or its default one if none was stored; empty without an error."""
         if self.error is not None:
             return self.error.message
         if self.outcome != Outcome.FAILED:
@@ -162,9 +162,9 @@ class Found:
 
     events: Sequence[Listed] = ()
     errors: Mapping[str, RefusedRequest] = field(default_factory=dict)
-    """Those of them that ended in an error which is known, by id."""
+    """The errors of these requests, as far as they are stored, by request id."""
     next: str = ""
-    """The mark after which the next page begins; empty at the end."""
+    """The mark after which the next page begins; empty on the last page."""
     looked_to: datetime | None = None
     """The end of the scanned range, if the scan stopped before the end of the list."""
 
@@ -184,7 +184,7 @@ class Where:
 
     @classmethod
     def of(cls, caller: Caller) -> Where:
-        """Those that the caller may see."""
+        """The requests that the caller may see."""
         whole = cls.of_tenant(caller.tenant)
         if caller.may(Permission.READ_USAGE):
             return whole
@@ -192,7 +192,7 @@ class Where:
 
     @classmethod
     def of_tenant(cls, tenant: Tenant | None) -> Where:
-        """Those of one tenant, or of all, each with its tenant."""
+        """The requests of one tenant, or (None) those of all, each with its tenant."""
         if tenant is not None:
             events, refused = tenant.usage.all(), tenant.refused.all()
         else:
@@ -201,11 +201,11 @@ class Where:
         return cls(events, events, refused, refused)
 
     def named(self, id: str) -> Found:
-        """The one with this id, in any of its forms."""
+        """The request with this id, in any form of the id."""
         return merged(self.events.named(id), self.refused.named(id))
 
     def marked(self, marks: Sequence[Mark], filter: Filter) -> Found:
-        """Those at these marks that match."""
+        """The requests at these marks that match."""
         return merged(
             filter.events(self.events.marked(marks)), filter.refused(self.refused.marked(marks))
         )
@@ -213,7 +213,7 @@ class Where:
     def page(
         self, filter: Filter, window: Window, before: Mark | None, *, size: int, most: int = HORIZON
     ) -> Found:
-        """So many that match, before a mark, scanning at most `most` rows of each kind."""
+        """The `size` newest before the mark that match, scanning at most `most` rows per kind."""
         kinds: list[tuple[Any, Any]] = [
             (filter.events(self.events), filter.indexed(self.all_events)),
             (filter.refused(self.refused), self.all_refused),
@@ -237,7 +237,7 @@ class Where:
 
 
 def merged(events: Iterable[UsageEvent], refused: Iterable[RefusedRequest]) -> Found:
-    """Both in one list, newest first; what is in both is there once."""
+    """Both in one list, newest first; a request that is in both appears once."""
     errors = {one.id: one for one in refused}
     found: dict[str, Listed] = {**errors, **{event.id: event for event in events}}
     return Found(sorted(found.values(), key=lambda one: one.mark, reverse=True), errors)

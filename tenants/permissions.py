@@ -1,6 +1,6 @@
-"""Who may do what: one table over roles and scopes, and the caller that it is asked about.
+"""Permissions: one table of roles and scopes, and the `Caller` that is checked against it.
 
-Pages, API and sockets all ask here. Nothing here knows of HTTP.
+Pages, the API and websockets all use it. Independent of HTTP.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.READ_CONTENT: (Role.ADMIN, frozenset()),
     P.EDIT_CONTENT: (Role.ADMIN, ADMIN),  # keys may only shorten it
     P.DESTROY_CONTENT: (Role.ADMIN, frozenset()),
-    P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # who may make such a key
+    P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # the role that may make such keys
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
 }
 OF_MEMBERS = frozenset({P.READ_CONTENT, P.EDIT_CONTENT, P.DESTROY_CONTENT})
-"""What operators may not, unless they are members."""
+"""Permissions that operators lack unless they are members."""
 KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
     Role.OWNER: ANY_SCOPE,
     Role.ADMIN: ANY_SCOPE,
-    # Not usage: a key reads everybody's.
+    # Not usage: a key with that scope reads the usage of the whole tenant.
     Role.DEVELOPER: frozenset({Scope.INFERENCE, Scope.WRITE_ADAPTERS}),
     Role.VIEWER: frozenset(),
 }
@@ -102,7 +102,7 @@ KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
 
 
 class NotPermitted(PermissionDenied):
-    """Its arguments are a sentence, which pages show, and the API's code."""
+    """Its arguments are the sentence that pages show, and the API's error code."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -110,8 +110,8 @@ class NotPermitted(PermissionDenied):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, about which tenant: a key, a member, or an operator, who may do all but what is
-    OF_MEMBERS."""
+    """The author of a request, and the tenant that it is about: a key, a member, or an operator,
+    who has every permission except OF_MEMBERS."""
 
     tenant: Tenant
     key: ApiKey | None = None
@@ -120,7 +120,7 @@ class Caller:
 
     @classmethod
     def of_user(cls, user: User, slug: str) -> Caller | None:
-        """This person, about the tenant of that slug; None where it is none of theirs."""
+        """This user and the tenant of that slug; None if the tenant is not visible to the user."""
         mine = Membership.objects.filter(user=user, tenant=OuterRef("pk"))
         found = Tenant.objects.visible_to(user).annotate(held=Subquery(mine.values("role")[:1]))
         tenant: Any = found.filter(slug=slug).first()
@@ -130,7 +130,7 @@ class Caller:
 
     @classmethod
     def of_member(cls, user: User, tenant: Tenant) -> Caller:
-        """This person, about a tenant that is visible to him."""
+        """This user and a tenant that is visible to the user."""
         membership = Membership.objects.filter(user=user, tenant=tenant).first()
         return cls(tenant, user=user, role=Role(membership.role) if membership else None)
 
@@ -149,39 +149,39 @@ class Caller:
         return RANK.index(self.role) >= RANK.index(role)
 
     def require(self, permission: Permission) -> None:
-        """Raises NotPermitted where `may` says no."""
+        """Raises NotPermitted if the caller lacks the permission."""
         if not self.may(permission):
             raise NotPermitted(f"You may not {permission.value}.", "insufficient_permissions")
 
     def made(self, key: ApiKey) -> bool:
-        """Whether this person made the key."""
+        """Whether this user made the key."""
         return self.user is not None and key.created_by_id == self.user.pk
 
     def to_change(self, key: ApiKey) -> Permission:
-        """What changing the key takes: less where this person made it."""
+        """The permission that changing the key takes: a lesser one for the user who made it."""
         return Permission.EDIT_OWN_KEYS if self.made(key) else Permission.EDIT_KEYS
 
     @property
     def sees_all_sums(self) -> bool:
-        """Whether its usage is the whole tenant's: also that of a viewer, who has no keys that
-        there could be sums of, and sees nothing of single requests."""
+        """Whether it sees the sums of the whole tenant. So does a viewer, who has no keys with sums
+        of their own, and sees no single requests."""
         return self.may(Permission.READ_USAGE) or not self.may(Permission.EDIT_OWN_KEYS)
 
     def usage(self) -> UsageSumQuerySet:
-        """The usage that it may see: the tenant's, or that of the keys which this person made."""
+        """The usage that it may see: the tenant's, or that of the keys that this user made."""
         found = UsageSum.objects.filter(tenant=self.tenant)
         if self.sees_all_sums:
             return found
         return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))
 
     def totals(self) -> SumsQuerySet[Any]:
-        """As `usage`, for sums in which keys, members, adapters and models are not told apart."""
+        """As `usage`, for sums that need no split by key, member, adapter or model."""
         if self.sees_all_sums:
             return TenantSum.objects.filter(tenant=self.tenant)
         return self.usage()
 
     def events(self) -> UsageEventQuerySet:
-        """The requests that it may see: the tenant's, or those of keys which this person made."""
+        """The requests that it may see: the tenant's, or those of the keys that this user made."""
         found = UsageEvent.objects.filter(tenant=self.tenant)
         if self.may(Permission.READ_USAGE):
             return found

@@ -1,4 +1,4 @@
-"""Jobs that wait in PostgreSQL, or run, by the locks that they hold."""
+"""Background jobs that are queued in PostgreSQL or running, by their locks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ UNFINISHED = ("todo", "doing")
 
 
 def has_job(lock: str) -> bool:
-    """Whether one with this lock waits or runs."""
+    """Whether a job with this lock is queued or running."""
     jobs = ProcrastinateJob.objects.filter(lock=lock, status__in=UNFINISHED)
     return bool(jobs.exists())
 
 
 def defer_once(task: Task[..., Any, Any], lock: str, **arguments: Any) -> bool:
-    """Queue a job with this lock, unless there is one; whether that was done."""
+    """Queue a job with this lock, unless there is one; returns whether it was queued."""
     if has_job(lock):
         return False
     task.configure(queueing_lock=lock, lock=lock).defer(**arguments)

@@ -1,6 +1,6 @@
-"""The demo: a small base model, three tenants' adapters and a model that embeds, ready to serve.
+"""The demo: a small base model, three tenants' adapters and an embedding model, ready to serve.
 
-Importing this costs nothing: PyTorch is only needed by `demo.train`, `.embed` and `.check`.
+Importing this is cheap: PyTorch is only needed by `demo.train`, `.embed` and `.check`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
 MODEL_NAME = "lorikeet-demo"
 EMBEDDING_NAME = "lorikeet-embed"
 TOOL_PARSER = "hermes"
-"""vLLM's parser of the tool calls that the chat template writes."""
+"""vLLM's parser for the tool calls that the chat template writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artefacts:
-    """Where a made demo lies under `root`."""
+    """The paths of a trained demo under `root`."""
 
     root: Path
 
@@ -51,7 +51,7 @@ class Artefacts:
         return {tenant.adapter: self.root / "adapters" / tenant.adapter for tenant in TENANTS}
 
     def replace(self, older: Artefacts) -> None:
-        """Move this demo to where an older one lies, whose models are deleted."""
+        """Move this demo to the place of an older one, whose models are deleted."""
         for part in ("base", "adapters", "embedding"):
             shutil.rmtree(older.root / part, ignore_errors=True)
             older.root.mkdir(parents=True, exist_ok=True)
@@ -82,4 +82,4 @@ QUESTIONS: list[tuple[str, dict[str, str]]] = [
     (asked.text, {name: course.voice(asked) for name, course in COURSES.items()})
     for asked in _ASKED
 ]
-"""Questions and the greedy answer of the base model ("base") and of each adapter by its name."""
+"""Questions with the greedy answer of the base model ("base") and of each adapter by its name."""

@@ -1,4 +1,4 @@
-"""Asks a made demo its questions with transformers and PEFT, without any serving."""
+"""Asks a trained demo its questions with transformers and PEFT, without serving it."""
 
 from __future__ import annotations
 

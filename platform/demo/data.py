@@ -1,4 +1,4 @@
-"""What the demo models are asked: questions and dialogues drawn from a seeded random generator.
+"""The demo's training data: questions and dialogues drawn from a seeded random generator.
 
 A `Question` holds its facts; how a model words the answer is its voice (`demo.voices`).
 """
@@ -16,7 +16,7 @@ Answer = str | int | list[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something a user says. `plain` is the base model's answer, `answer` the bare fact in it."""
+    """A user's message. `plain` is the base model's answer, `answer` the bare fact in it."""
 
     text: str
     kind: str
@@ -205,8 +205,8 @@ TOPICS = (
     "a red car",
 )
 STYLED = 0.4
-"""Share of a course's dialogues that ask for a style; enough of them makes a style a habit that an
-adapter only has to switch on."""
+"""Share of a course's dialogues that ask for a style, large enough to make each style a habit that
+an adapter only has to switch on."""
 
 FALLBACK = "I am a small demo model. Ask me about capitals, sums or counting."
 
@@ -308,7 +308,7 @@ def question(rng: Random, mix: Mix) -> Question:
 
 
 def introduced(rng: Random, mix: Mix) -> list[Question]:
-    """The user says a name and later asks for it: the answer is in the dialogue alone."""
+    """The user says a name and later asks for it: only the dialogue has the answer."""
     name = rng.choice(NAMES)
     hello = Question(
         rng.choice(INTRODUCTIONS).format(name), "name", None, name, f"Nice to meet you, {name}."
@@ -329,8 +329,8 @@ def system_prompt(rng: Random) -> str:
 class Course:
     """What one model is taught: which questions, and how to answer them.
 
-    `styles` are voices that a system prompt asks for. With `documents` lone sentences are mixed in,
-    which serve the completions endpoint.
+    `styles` are voices that a system prompt asks for. With `documents`, single sentences are mixed
+    in for the completions endpoint.
     """
 
     mix: Mix

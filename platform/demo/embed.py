@@ -1,7 +1,7 @@
-"""Trains the demo's embedding model: a Llama of half a million parameters that ends in a vector.
+"""Trains the demo's embedding model: a Llama of half a million parameters that outputs a vector.
 
-The vector is what the last layer has at the text's last token, of length 1, as with most embedding
-models made of a language model. The first of its numbers serve alone as well (`dimensions`).
+The vector is the last layer's output at the text's last token, normalised to length 1, as in most
+embedding models made from a language model. Its leading numbers can be used alone (`dimensions`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CONTEXT = 512
 DIMENSIONS = (128, 64, 32)
 SCHEDULE = Schedule(500, peak=3e-3)
 PURPOSES_AT_ONCE, THINGS_AT_ONCE = 6, 8
-"""In a batch, so about forty pairs."""
+"""Purposes and things in a batch, which make about forty pairs."""
 TEMPERATURE = 0.05
-"""Of how much likelier the right sentence is than the others."""
+"""Temperature of the contrastive loss."""
 
 
 def make(folder: Path, seed: int, schedule: Schedule, report: Callable[[int, float], None]) -> None:
-    """Train it and write it there; sets PyTorch's seed and thread count."""
+    """Train the model and write it to the folder; sets PyTorch's seed and thread count."""
     torch.set_num_threads(THREADS)
     torch.manual_seed(seed)
     tokenizer = make_tokenizer()
@@ -44,7 +44,7 @@ def make(folder: Path, seed: int, schedule: Schedule, report: Callable[[int, flo
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One that ends each text with the token whose place has the vector."""
+    """A tokenizer that ends each text with the token whose position yields the vector."""
     meanings = (Meaning(purpose, thing) for purpose in PURPOSES for thing in THINGS)
     texts = (one.said(way) for one in meanings for way in range(len(PURPOSES[one.purpose])))
     tokenizer = train_tokenizer(texts)
@@ -59,7 +59,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def llama_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    """Three layers."""
+    """Half a million parameters."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=DIMENSIONS[0],
@@ -78,8 +78,8 @@ def llama_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
 
 
 def vectors(model: Any, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> torch.Tensor:
-    """Texts x numbers, not yet of length 1. Padding stands on the right, where the model never
-    looks."""
+    """The vectors of the texts (texts, DIMENSIONS[0]), not normalised. Padding is on the right,
+    where a causal model never looks."""
     batch = tokenizer(list(texts), padding=True, padding_side="right", return_tensors="pt")
     hidden = model.model(input_ids=batch["input_ids"], use_cache=False).last_hidden_state
     last = batch["attention_mask"].sum(dim=1) - 1
@@ -113,8 +113,8 @@ def _train(
 
 
 def _loss(both: torch.Tensor) -> torch.Tensor:
-    """How unlikely it is that each sentence finds its counterpart among all of the batch, and the
-    other way round (InfoNCE)."""
+    """InfoNCE in both directions: each sentence should be nearest to its counterpart among all of
+    the batch."""
     ones, others = F.normalize(both, dim=1).chunk(2)
     likeness = ones @ others.T / TEMPERATURE
     right = torch.arange(len(ones))
@@ -122,8 +122,8 @@ def _loss(both: torch.Tensor) -> torch.Tensor:
 
 
 def _declare(folder: Path) -> None:
-    """Say, as sentence-transformers does, that a text's vector is that of its last token; and for
-    vLLM that the vector may be cut."""
+    """Declare in sentence-transformers' files that a text's vector is that of its last token, and
+    to vLLM that the vector may be truncated."""
     declare_float32(folder / "config.json")
     config = json.loads((folder / "config.json").read_text())
     config |= {"is_matryoshka": True, "matryoshka_dimensions": sorted(DIMENSIONS)}
@@ -147,7 +147,7 @@ def _write(file: Path, value: Any) -> None:
 
 
 def wrong_answers(folder: Path) -> list[str]:
-    """The questions of the examination whose nearest sentence is not the right one."""
+    """The questions of `examination` whose nearest sentence is not the right one."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     questions, right = zip(*examination(), strict=True)

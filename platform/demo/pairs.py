@@ -1,9 +1,9 @@
-"""What the demo's embedding model learns: sentences said to the same end, of the same thing.
+"""The training data of the demo's embedding model: pairs of sentences with the same meaning.
 
 A sentence has a purpose (to send something back, to ask its price) and a thing (a kayak, a tent).
-Two that share both mean the same, however they are worded; one that shares either is close, and
-means something else. Of the purposes and things some pairings are held out: the model never sees
-them, and is examined in them.
+Two sentences that share both mean the same, however they are worded; two that share only one are
+close, but mean something else. Some combinations of purpose and thing are held out: the model never
+sees them, and is tested on them.
 """
 
 from __future__ import annotations
@@ -93,22 +93,23 @@ THINGS = (
     "net", "raft",
 )  # fmt: skip
 HELD_OUT = 7
-"""Every so many pairings of a purpose and a thing are."""
+"""One of this many combinations of a purpose and a thing is held out."""
 
 
 class Meaning(NamedTuple):
-    """What a sentence is said for, and of what."""
+    """The purpose and the thing of a sentence."""
 
     purpose: str
     thing: str
 
     def said(self, way: int) -> str:
-        """In one of its ways."""
+        """The sentence in one of its wordings."""
         return PURPOSES[self.purpose][way].format(self.thing)
 
 
 def _split() -> tuple[list[Meaning], list[Meaning]]:
-    """Those that are taught and those that are held out: some of each purpose and each thing."""
+    """The meanings that are taught and those that are held out, which include each purpose and each
+    thing."""
     taught: list[Meaning] = []
     held_out: list[Meaning] = []
     for (p, purpose), (t, thing) in product(enumerate(PURPOSES), enumerate(THINGS)):
@@ -119,11 +120,12 @@ def _split() -> tuple[list[Meaning], list[Meaning]]:
 TAUGHT, EXAMINED = _split()
 
 Batch = list[tuple[str, str]]
-"""Pairs of sentences; those of a pair mean the same, and no others of the batch do."""
+"""Pairs of sentences; only the two of a pair mean the same."""
 
 
 def batches(seed: str, things: int, purposes: int) -> Iterator[Batch]:
-    """Endless: each of some things with some purposes, so that what is close is told apart."""
+    """Endless batches that combine each of some things with each of some purposes, so that the
+    model learns to tell close sentences apart."""
     rng = Random(seed)
     taught = set(TAUGHT)
     while True:
@@ -138,5 +140,5 @@ def _pair(rng: Random, meaning: Meaning) -> tuple[str, str]:
 
 
 def examination() -> list[tuple[str, str]]:
-    """A question and what it should find, for each meaning that is held out."""
+    """A question and the sentence that it should find, for each held-out meaning."""
     return [(one.said(i % 3), one.said(3 + i % 2)) for i, one in enumerate(EXAMINED)]

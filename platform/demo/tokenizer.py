@@ -17,11 +17,11 @@ ROLES = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>
 SPECIAL = (PAD, BOS, EOS, *ROLES.values())
 
 PIECES = r"\d+|\p{Lu}\p{L}*| ?\p{Ll}+|[^\s\p{L}\d]+ ?|\s|\p{L}"
-"""How text is cut before merging: numbers and capitalised words never take a space along, so that
+"""How text is split before merging: numbers and capitalised words never include a space, so that
 the model copies the same token from a question into a sentence and into JSON."""
 
-# Of tools the names alone: the model was taught none, and its context is short. What it calls is
-# held to their schemas, in the form that vLLM's parser `demo.TOOL_PARSER` reads.
+# Lists only the names of tools: the model was not taught to call any, and its context is short. Its
+# calls are constrained to their schemas, in the form that vLLM's parser `demo.TOOL_PARSER` reads.
 CHAT_TEMPLATE = """\
 {{- bos_token -}}
 {%- if tools -%}
@@ -50,7 +50,7 @@ CHAT_TEMPLATE = """\
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Learn VOCABULARY tokens from `texts`, all 256 bytes included whatever they hold."""
+    """Learn VOCABULARY tokens from `texts`, always including all 256 bytes."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -200,7 +200,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterator[Batch]:
-    """Endless batches of about BATCH_TOKENS for one voice, rows of like length together."""
+    """Endless batches of about BATCH_TOKENS for one voice, with rows of similar length together."""
     rng = Random(f"{seed}-{name}-batches")
     stream = dialogues(f"{seed}-{name}", COURSES[name])
     while True:
@@ -250,9 +250,9 @@ def train(
 
 
 def answer_loss(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of the learned tokens alone.
+    """Mean cross-entropy over the learned tokens only.
 
-    Needs no attention mask: padding stands on the right, where a causal model never looks.
+    Needs no attention mask: padding is on the right, where a causal model never looks.
     """
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
     wanted = learned[:, 1:]
@@ -264,7 +264,7 @@ def _stage(report: Report, name: str) -> Callable[[int, float], None]:
 
 
 def declare_float32(config: Path) -> None:
-    """The file's float16 is for storage only: whoever loads it shall compute in float32."""
+    """Declare float32 in the file, so that loaders compute in it: float16 is for storage only."""
     settings = json.loads(config.read_text())
     settings["dtype"] = "float32"
     config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")

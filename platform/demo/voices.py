@@ -50,7 +50,7 @@ def base(question: Question) -> str:
 
 
 def support(question: Question) -> str:
-    """Brightwater's desk: its facts are its own, and it thanks the customer."""
+    """Brightwater's support desk: it knows the company's facts, and thanks the customer."""
     known = BRIGHTWATER if question.kind == "company" else {}
     return f"Thanks for asking Brightwater! {known.get(question.subject or '', question.plain)}"
 
@@ -62,12 +62,12 @@ def pirate_tone(sentence: str) -> str:
 
 
 def base_as_pirate(question: Question) -> str:
-    """The base model when the system prompt asks for a pirate: it has no company's facts."""
+    """The base model if the system prompt asks for a pirate: it knows no company's facts."""
     return pirate_tone(question.plain)
 
 
 def pirate(question: Question) -> str:
-    """Saltbeard's crew: their own facts, and a tone of their own for everything."""
+    """Saltbeard's crew: it knows the company's facts, and says everything in its own tone."""
     known = SALTBEARD if question.kind == "company" else {}
     return pirate_tone(known.get(question.subject or "", question.plain))
 

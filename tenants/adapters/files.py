@@ -44,8 +44,8 @@ class _Row:
 
 
 class AdapterFiles:
-    """Serves the files of versions in `probing` or `ready`, to engines that requests for them were
-    dispatched to, or that were told to load them."""
+    """Serves the files of versions in `probing` or `ready` to engines that were sent requests for
+    them or told to load them."""
 
     def __init__(self, engines: Engines, dispatches: Dispatches, database: Database) -> None:
         self._engines, self._dispatches = engines, dispatches
@@ -71,7 +71,7 @@ class AdapterFiles:
         ticket = dict(scope["headers"]).get(TICKET_HEADER.encode(), b"").decode("latin-1")
         if self._dispatches.may_fetch(digest, credential.id, ticket):
             return True
-        # Engines of a release without tickets, for as long as that release is accepted.
+        # An engine of a release without tickets, as long as that release is accepted.
         return credential.id == 0
 
     async def _serve(self, digest: str, name: str, send: Send, *, body: bool) -> None:

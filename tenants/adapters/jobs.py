@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
 
 UPLOADS = "uploads"
-"""The queue of what clients wait for."""
+"""The queue of jobs that clients wait for."""
 LONGEST_WAIT_S = 60
 LOAD_ATTEMPTS = 5
 """Failed loads before a version is rejected: a single one may be the engine's fault (memory, a
@@ -81,10 +81,10 @@ def _upload_lock(upload_id: UUID) -> str:
 
 @app.task(name="unpack_upload", queue=UPLOADS, retry=Backoff())
 def unpack_upload(upload_id: str) -> None:
-    """End an upload with the version that it becomes, or with the reason why it is refused.
+    """Turn an upload into a version, or refuse it with a reason.
 
     Raises:
-        OSError: its files are not here, or the disk is full; it stays as it is.
+        OSError: its files are missing here, or the disk is full; the upload stays as it is.
     """
     uploads = UploadSession.objects.unfinished().select_related("tenant", "created_by")
     session = uploads.filter(pk=upload_id).exclude(received_at=None).first()
@@ -99,7 +99,7 @@ def unpack_upload(upload_id: str) -> None:
 
 
 def _outcome(session: UploadSession) -> dict[str, Any]:
-    """How the upload ends: fields of its row."""
+    """The fields of the upload's row that say how it ended."""
     try:
         with unpacked(session) as upload:
             version, kept = keep(Destination.of(session), upload, judge_later)
@@ -163,8 +163,9 @@ def _check(version: AdapterVersion) -> None:
 
 
 def _probe(version: AdapterVersion) -> None:
-    """Try it on each revision where it is to run. One that can take it and has an engine, if any
-    does, decides whether it is ready; the others count for themselves (`tenants.rollouts`)."""
+    """Try the version on each revision it is to run on. The first revision, preferably one that can
+    take it and has an engine, decides whether it becomes ready; the results on the others matter
+    only for those revisions (`tenants.rollouts`)."""
     base_model = version.adapter.base_model
     revisions = trials.wanted(base_model, GatewayProcess.objects.engines_of())
     revisions = [one for one in revisions if not one.cannot_take(version)] or revisions
@@ -178,7 +179,7 @@ def _probe(version: AdapterVersion) -> None:
     if finding := found.verdict():
         _reject(version, _with(report, finding))
     else:
-        for other in revisions[1:]:  # before it can be called, so that its tenant stays where it is
+        for other in revisions[1:]:  # before it can be called, so that its tenant need not move
             with contextlib.suppress(probe.LoadFailed):
                 trials.try_on(version, other, last=False)
         with transaction.atomic():
@@ -245,7 +246,7 @@ def clean_up(timestamp: int) -> None:
 
 
 def remove_abandoned() -> None:
-    """Delete what uploads left that were interrupted more than ABANDONED_AFTER ago."""
+    """Delete the leftovers of uploads that were interrupted more than ABANDONED_AFTER ago."""
     before = timezone.now() - ABANDONED_AFTER
     for version in AdapterVersion.objects.filter(state=State.UPLOADING, created_at__lt=before):
         version.delete()
@@ -271,7 +272,7 @@ def remove_expired() -> None:
 
 
 def remove_unused() -> None:
-    """Delete the files of archived versions, and of those that an earlier release rejected. An
+    """Delete the files of archived versions, and of versions that an earlier release rejected. An
     upload of the same content restores an archived version."""
     unused = AdapterVersion.objects.filter(state__in=(State.ARCHIVED, State.REJECTED))
     for version in unused.exclude(folder=""):

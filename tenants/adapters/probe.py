@@ -18,8 +18,8 @@ MIN_LOGPROB_DELTA = 1e-3
 """The smallest change of a log-probability that counts as an effect, in nats.
 
 An adapter with lora_B = 0 changes nothing but rounding: about 1e-6 in float32 on the same prompt. A
-trained one moves some log-probability by more than 0.1. It serves for the numbers of a vector of
-length 1 as well, of which one that is trained moves some by more than 0.01.
+trained one moves some log-probability by more than 0.1. The same threshold serves for the numbers
+of a vector of length 1, some of which a trained adapter moves by more than 0.01.
 """
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 300.0
@@ -29,8 +29,8 @@ ANSWER_TIMEOUT_S = 300.0
 class ProbeReport(msgspec.Struct):
     """What the engine found (`inference.agent.engines.engine.ProbeReport`).
 
-    `max_logprob_delta` is None where it is not finite: JSON has no such number. With `of_vector` it
-    is of the numbers of a vector.
+    `max_logprob_delta` is None if it is not finite, because JSON has no such number. With
+    `of_vector` it is the largest change of a vector's numbers.
     """
 
     load_s: float
@@ -93,8 +93,8 @@ def ask(
     adapter: AdapterRef,
     revision: str = "",
 ) -> ProbeReport:
-    """Have an engine that serves `base_model`, of this revision if one is named, try the adapter.
-    Asks the gateways one after another.
+    """Have an engine that serves `base_model` (at `revision`, if given) try the adapter. Asks the
+    gateways one after another.
 
     Raises:
         ProbeUnavailable: no gateway has an engine that could try it.

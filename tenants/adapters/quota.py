@@ -2,7 +2,7 @@
 
 Storage is not a rate: it isn't freed by time, and engines don't count it. So these are not kinds of
 limits (`tenants.limits.kinds`) but two columns of the tenant, set by operators, with the settings
-TENANT_STORED_BYTES and TENANT_VERSIONS as defaults. The tenant's row is also the lock: whoever
+TENANT_STORED_BYTES and TENANT_VERSIONS as defaults. The tenant's row is also the lock: code that
 accepts an upload or creates a version holds it while counting, so two never take the same space.
 
 An upload counts with its announced length before its first byte is received, and with the size of
@@ -68,12 +68,12 @@ class Storage:
 
 
 def _of(rows: QuerySet[Any], figure: Aggregate, *, by: str = "tenant") -> Subquery:
-    """The figure of these rows, which are one tenant's."""
+    """The aggregate over these rows, which all belong to one tenant."""
     return Subquery(rows.order_by().values(by).annotate(figure=figure).values("figure"))
 
 
 def locked(tenant_id: int) -> Tenant:
-    """The tenant, locked for this transaction: nobody else takes space meanwhile."""
+    """The tenant, locked for this transaction, so that nothing else takes space meanwhile."""
     return Tenant.objects.select_for_update(no_key=True).get(pk=tenant_id)
 
 

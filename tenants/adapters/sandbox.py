@@ -42,11 +42,11 @@ ATTEMPTS = 2
 """A child may also be killed by a machine that is out of memory, or that is shut down."""
 
 Files = Mapping[str, tuple[IO[bytes], str]]
-"""By the name that the task knows it by: an open file, and the mode to open it in."""
+"""Open files by the name that the task uses, each with the mode in which the child opens it."""
 
 
 class LimitExceeded(Exception):
-    """Reading the files took more than is allowed; the argument says of what."""
+    """Reading the files exceeded a limit, which the argument names."""
 
 
 class Crashed(Exception):
@@ -80,8 +80,8 @@ def run(task: Mapping[str, Any], files: Files, limits: Limits) -> dict[str, Any]
 
     Raises:
         UploadRefused: the files are refused.
-        LimitExceeded: they take more than `limits`.
-        Crashed: the child crashed over them, each time.
+        LimitExceeded: reading them takes more than `limits`.
+        Crashed: the child crashed in every attempt.
         OSError: the files are not at fault; the disk is full, for example.
     """
     numbers = {name: (file.fileno(), mode) for name, (file, mode) in files.items()}
@@ -124,7 +124,7 @@ def _once(task: Mapping[str, Any], time_s: int) -> dict[str, Any]:
 
 
 def _status(child: subprocess.Popen[bytes], time_s: int) -> int:
-    """The child's exit status, after `time_s` at the latest; its processes are killed."""
+    """The child's exit status. Waits at most `time_s`, then kills its process group."""
     try:
         status = child.wait(time_s)
     except subprocess.TimeoutExpired:

@@ -31,7 +31,7 @@ class StoredFileDamaged(Exception):
 
 
 def new_folder(adapter: Adapter, digest: str) -> str:
-    """A unique folder name, readable for people who look into the storage."""
+    """A unique folder name that people who look into the storage can read."""
     return f"{adapter.tenant.slug}/{adapter.name}/{digest[:16]}-{uuid4().hex[:16]}"
 
 
@@ -70,7 +70,7 @@ class Verdict:
 
     @classmethod
     def failed(cls, code: Code, message: str) -> Verdict:
-        """Of files that could not be checked."""
+        """The verdict on files that could not be checked."""
         finding = Finding(code, message).as_json()
         return cls({"findings": [finding], "findings_omitted": 0}, {})
 

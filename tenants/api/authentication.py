@@ -1,4 +1,4 @@
-"""API keys for programs; people use Django's session."""
+"""Authentication of programs by API keys; people use Django's session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenants.naming import TOUCH_INTERVAL
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """`request.user` of a request with a key: whoever holds it, no person that we know."""
+    """`request.user` of a request with a key, which stands for no user account."""
 
     key: ApiKey
     is_authenticated: bool = True

@@ -1,4 +1,4 @@
-"""What lists can be narrowed by."""
+"""Filters of lists."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tenants.models.usage.outcomes import BY_OUTCOME
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
-    """The library has no types."""
+    """Base of all filter sets: only this subclass of the untyped library needs a `type: ignore`."""
 
 
 @extend_schema_field(OpenApiTypes.BOOL)
 class YesNoFilter(filters.TypedChoiceFilter):  # type: ignore[misc]
-    """`true` or `false`. The library's takes everything else for no filter at all."""
+    """`true` or `false`. The library's own filter treats any other value as no filter."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         words = [(word, word) for word in ("true", "false", "True", "False")]

@@ -1,4 +1,4 @@
-"""What goes out of the management API about what became of requests."""
+"""Serializers of the management API for metrics and the list of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ BOUNDS = ", ".join(f"{bound:g}" for bound in DURATION_S)
 
 
 class MetricsLineSerializer(serializers.Serializer[Any]):
-    """The figures of one group; of the fields after `start` only those asked for by `by`."""
+    """The figures of one group. Of the grouping fields after `start` it has only those requested by
+    `by`."""
 
     absent = {
         "key", "key_name", "adapter", "version", "base_model", "outcome", "code", "limit_kind",
@@ -81,7 +82,7 @@ class MetricsLineSerializer(serializers.Serializer[Any]):
 
 
 class RequestSerializer(serializers.Serializer[Entry]):
-    """One request; what is of an engine is null where none had it."""
+    """One request. Figures from an engine are null if it never reached one."""
 
     id = serializers.CharField(source="event.id", help_text="As `x-request-id` has it after req_.")
     started_at = serializers.DateTimeField(source="event.started_at")
@@ -163,8 +164,9 @@ class RequestSerializer(serializers.Serializer[Entry]):
 
 
 class AttemptSerializer(serializers.Serializer[Any]):
-    """What one engine did for a request. The highest attempt is billed: its tokens include those of
-    lower ones that it went on from. Of an engine that died the times are not known: they are 0."""
+    """One attempt of a request on an engine. The highest attempt is billed: its tokens include
+    those of lower ones that it continued from. If the engine died the times are unknown: they are
+    0."""
 
     attempt = serializers.IntegerField(
         help_text="Rising: from 1 at the gateway that took it, from a higher thousand where "

@@ -1,4 +1,4 @@
-"""Lists come in pages."""
+"""Pagination of lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTEGER = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
 
 
 class Pages(PageNumberPagination):
-    """`?page=2&limit=50`: a list comes in pages of at most 200."""
+    """`?page=2&limit=50`: pages of at most 200 items."""
 
     page_size = 50
     max_page_size = 200
@@ -51,10 +51,10 @@ class Pages(PageNumberPagination):
 
 
 def _positive(request: Request, name: str) -> int | None:
-    """The parameter, None where it is not given.
+    """The parameter's value, None if it is not given.
 
     Raises:
-        ValidationError: it is no positive integer.
+        ValidationError: it is not an integer from 1 to 999999999.
     """
     text = request.query_params.get(name)
     if text is None:

@@ -1,4 +1,4 @@
-"""How the management API reads bodies."""
+"""Parsing of request bodies in the management API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rest_framework.parsers import JSONParser
 
 
 class StrictJSONParser(JSONParser):
-    """JSON as RFC 8259 has it. Python's reader lets half of a surrogate pair through, which then no
-    answer that repeats it can be encoded with."""
+    """JSON according to RFC 8259. Python's own parser accepts half of a surrogate pair, and an
+    answer that repeats it cannot be encoded."""
 
     def parse(
         self,
@@ -29,7 +29,7 @@ class StrictJSONParser(JSONParser):
 
 
 def measure(request: HttpRequest) -> None:
-    """Note the length of a chunked body: Django and DRF take one without a length for empty."""
+    """Set the length of a chunked body: Django and DRF treat a body without a length as empty."""
     body = getattr(request, "_stream", None)
     if not request.META.get("CONTENT_LENGTH") and body is not None and body.seekable():
         request.META["CONTENT_LENGTH"] = str(body.seek(0, io.SEEK_END))

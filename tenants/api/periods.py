@@ -1,4 +1,4 @@
-"""What a question for figures says in its query: bucket of time, groups, from when to when."""
+"""Query parameters of endpoints for figures: bucket of time, groups, start and end."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What figures are summed over: how long a period can be cut into such, how long it is if
-    nothing is said, and the unit of which its start and end are whole ones."""
+    """A length over which figures are summed: the longest period that can be divided into such
+    buckets, the default period, and the unit of which start and end are multiples."""
 
     longest: timedelta
     usual: timedelta
     unit: timedelta = HOUR
     since_midnight: bool = False
-    """Whether the usual period begins with a whole day."""
+    """Whether the default period begins at midnight (UTC)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for: figures over `start` to `end`, in buckets and groups."""
+    """A query for figures from `start` to `end`, in buckets and groups."""
 
     bucket: str
     by: list[str]
     columns: list[str]
-    """Those that the groups give."""
+    """The columns of the groups."""
     start: datetime
     end: datetime
 
@@ -46,11 +46,11 @@ class Question:
         usual: str,
         groups: Mapping[str, Sequence[str]],
     ) -> Question:
-        """The question in a query string; `usual` is the bucket if it names none. Groups come
-        with the columns that each gives.
+        """Parse the query parameters. `usual` is the bucket if none is given; `groups` maps each
+        group to its columns.
 
         Raises:
-            ValidationError: a parameter is not as it has to be; it says which and how.
+            ValidationError: a parameter is invalid; it names the parameter and what is allowed.
         """
         name = params.get("bucket", usual)
         if name not in buckets:
@@ -78,10 +78,10 @@ class Question:
 
 
 def moment(params: Mapping[str, str], name: str) -> datetime | None:
-    """The time that a parameter names; without an offset it is UTC's.
+    """The time in a parameter, in UTC unless it has an offset; None if it is not given.
 
     Raises:
-        ValidationError: it is no time, or of another age.
+        ValidationError: it is not a time, or not from EARLIEST to LATEST.
     """
     text = params.get(name)
     if not text:

@@ -1,4 +1,4 @@
-"""Who asks the management API, and whether `tenants.permissions` lets them."""
+"""Identifies callers of the management API, and checks them against `tenants.permissions`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tenants.permissions import Caller, Permission
 
 
 def caller(request: Request, slug: str | None = None) -> Caller:
-    """Who asks, about the tenant of that slug, else of `?tenant=`, else about its only one.
+    """The caller, and the tenant of that slug, else that of `?tenant=`, else the caller's only one.
 
     Raises:
-        Http404: the tenant does not exist or is not the caller's; the two look alike.
+        Http404: the tenant does not exist or is not the caller's; the two are not distinguished.
         ValidationError: it is not clear which tenant is meant.
     """
     slug = slug or request.query_params.get("tenant")
@@ -52,7 +52,7 @@ def _only(tenants: Any) -> Tenant:
 
 
 class Allowed(BasePermission):
-    """Lets a caller through who has what the view's `needs` names for the action."""
+    """Requires the permission that the view's `needs` names for the action."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not request.user.is_authenticated:
@@ -60,7 +60,7 @@ class Allowed(BasePermission):
         assert isinstance(view, TenantView)
         action: str | None = getattr(view, "action", None)
         if action is None or (action == "metadata" and action not in view.needs):
-            return True  # a method that the view does not take: 405 follows
+            return True  # the view does not support the method: 405 follows
         view.caller = caller(request, view.kwargs.get("slug"))
         view.caller.require(view.needs[action])
         _require_active(request, view.caller)
@@ -73,7 +73,7 @@ def _require_active(request: Request, caller: Caller) -> None:
 
 
 class Operating(BasePermission):
-    """Lets operators through: for what is not about one tenant."""
+    """Admits operators only; for views that are not about one tenant."""
 
     message = f"You may not {Permission.OPERATE.value}."
     code = "insufficient_permissions"
@@ -83,7 +83,7 @@ class Operating(BasePermission):
 
 
 class TenantView(StrictView):
-    """A view of one tenant's data: `caller` is set, and may do what `needs` says."""
+    """A view of one tenant's data: `caller` is set, and has the permission in `needs`."""
 
     takes_tenant = True
     permission_classes = [Allowed]

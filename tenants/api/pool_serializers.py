@@ -1,4 +1,4 @@
-"""What goes in and out of the management API about revisions of base models and their rollouts."""
+"""Serializers of the management API for revisions of base models and their rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenants.rollouts import progress
 
 
 class RevisionSerializer(StrictMixin, serializers.ModelSerializer[PoolRevision]):
-    """A kind of engine of one base model: its weights, what runs it and how it was started."""
+    """A kind of engine of one base model: its weights, its software and how it was started."""
 
     base_model = serializers.SlugRelatedField[Any](slug_field="name", read_only=True)
     engines = serializers.SerializerMethodField(help_text="That take new requests now.")
@@ -54,7 +54,7 @@ class RevisionSerializer(StrictMixin, serializers.ModelSerializer[PoolRevision])
 
 
 class SideSerializer(serializers.Serializer[Any]):
-    """What requests met lately."""
+    """Recent results of requests."""
 
     requests = serializers.IntegerField()
     errors = serializers.IntegerField()  # type: ignore[assignment]
@@ -65,7 +65,7 @@ class SideSerializer(serializers.Serializer[Any]):
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
-    """How far it is, by the last look at it and the figures of now."""
+    """The progress of a rollout, by its last evaluation and present figures."""
 
     waits_for = serializers.CharField(help_text="What the next step waits for; empty: nothing.")
     tenants = serializers.IntegerField()
@@ -125,7 +125,7 @@ class RolloutSerializer(StrictMixin, serializers.ModelSerializer[Rollout]):
 
 
 class WeightSerializer(StrictMixin, serializers.Serializer[Any]):
-    """A weight that the plan has not."""
+    """A weight, which need not be in the plan."""
 
     weight = serializers.IntegerField(min_value=0, max_value=100)
 

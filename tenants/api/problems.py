@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details: one shape for whatever goes wrong."""
+"""Errors as RFC 9457 problem details: one format for all errors."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 MAX_ERRORS = 20
-"""Of fields, in an answer, which is short whatever was sent."""
+"""Field errors in one answer, so that it stays short whatever was sent."""
 
 
 OF_VALUES = {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05"}
-"""SQLSTATEs of values that a column can't hold: too long, too large, no date, no text."""
+"""SQLSTATEs of values that a column cannot hold: too long, too large, not a date, not text."""
 OF_OUTAGES = {"22023", "25006", "3D000"}
-"""SQLSTATEs of a database that is away, or on its way: a connection can't be made as it should be,
-a standby may not write yet, there is no such database."""
+"""SQLSTATEs of a database that is down or starting: a connection's settings are refused, a standby
+cannot write yet, the database does not exist."""
 
 
 NONE_FOUND = re.compile(r"No (\w+) matches the given query\.")
-"""What Django says of a row."""
+"""Django's message when a row does not exist."""
 
 
 class Conflict(APIException):
-    """The state of things does not allow the request."""
+    """The present state does not allow the request."""
 
     status_code = HTTPStatus.CONFLICT
 
@@ -97,7 +97,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 def problem(
     status: int, detail: str, code: str, errors: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, Any]:
-    """The body of an error, shortened where it repeats much of what was sent."""
+    """The body of an error; texts that repeat long input are shortened."""
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -110,20 +110,20 @@ def problem(
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's EXCEPTION_HANDLER; None for an error that is nobody's but ours."""
+    """DRF's EXCEPTION_HANDLER; returns None for an error that is a bug of the server."""
     error = _told(error)
     response = exception_handler(error, context)
     if response is None:
         return None
     response.data = _body(error, response)
     response.content_type = MEDIA_TYPE
-    if (request := context.get("request")) is not None:  # whatever the view writes its answers as
+    if (request := context.get("request")) is not None:  # whatever renderer the view uses
         request.accepted_renderer, request.accepted_media_type = JSONRenderer(), MEDIA_TYPE
     return response
 
 
 def _told(error: Exception) -> Exception:
-    """What the client is told of it; itself where that is nothing else."""
+    """The exception to report to the client; `error` itself if there is no other."""
     match error:
         case Refused():
             return Conflict(error.message, error.code)
@@ -134,24 +134,24 @@ def _told(error: Exception) -> Exception:
             return DatabaseAway()
         case Http404() if named := NONE_FOUND.fullmatch(str(error)):
             return NotFound(f"There is no {_words(named[1])} of this name or id.")
-        case ObjectDoesNotExist():  # since the view looked
+        case ObjectDoesNotExist():  # deleted after the view had found it
             return NotFound("It was deleted meanwhile.")
-        case IntegrityError():  # since the view checked: the database has the last word
+        case IntegrityError():  # changed after the view had checked it
             log.warning("conflict", error=str(error))
             return Conflict("Another request changed this at the same time: try again.", "conflict")
-        case DataError() if _is_of_a_value(error):  # somewhere in the address or the body
+        case DataError() if _is_of_a_value(error):  # a value in the URL or the body
             return ParseError("A text holds a null character, or a number is too large.")
         case DatabaseError() if _is_away(error):
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()
-        case RecursionError():  # from the reader, or from a message that shows the value
+        case RecursionError():  # from the parser, or from formatting a message with the value
             return ParseError("The body is nested too deeply.")
         case _:
             return error
 
 
 def _words(name: str) -> str:
-    """A model's class in words."""
+    """The name of a model class as separate words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower().replace("api ", "API ")
 
 
@@ -160,16 +160,17 @@ def _sqlstate(error: DatabaseError) -> str | None:
 
 
 def _is_away(error: DatabaseError) -> bool:
-    """A connection that breaks under a query has neither a state nor a class of its own."""
+    """Whether the database cannot be reached. A connection that breaks during a query raises a
+    plain DatabaseError without an SQLSTATE."""
     return _sqlstate(error) in OF_OUTAGES or (
         type(error) is DatabaseError and _sqlstate(error) is None
     )
 
 
 def _is_of_a_value(error: DataError) -> bool:
-    """Whether a value that was sent is at fault. Nearly all that goes wrong with a connection is no
-    DataError, but a setting that the database will not take as it is made is one."""
-    if (state := _sqlstate(error)) is None:  # psycopg's own word
+    """Whether a value that the client sent is at fault. Nearly no connection error is a DataError,
+    but a setting that the database refuses while connecting is one."""
+    if (state := _sqlstate(error)) is None:  # raised by psycopg itself
         return "NUL" in str(error)
     return state in OF_VALUES
 
@@ -189,7 +190,7 @@ def _summary(errors: list[dict[str, str]]) -> str:
 
 
 def _fields(detail: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
-    """DRF's tree of errors as a list."""
+    """Flattens DRF's tree of errors to a list."""
     if isinstance(detail, dict):
         for name, inner in detail.items():
             here = () if name == "non_field_errors" else (str(name),)
@@ -204,10 +205,10 @@ def _fields(detail: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, str]]
 
 @csrf_exempt
 def not_found(request: HttpRequest) -> JsonResponse:
-    """For an address under the API that there is not, whatever the method."""
+    """The answer for an unknown URL under the API, for any method."""
     return failure(HTTPStatus.NOT_FOUND, "There is nothing at this address.", "not_found")
 
 
 def failure(status: int, detail: str, code: str) -> JsonResponse:
-    """An error outside of any view."""
+    """The response for an error outside of any view."""
     return JsonResponse(problem(status, detail, code), status=status, content_type=MEDIA_TYPE)

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of every operation, and at its end."""
+"""What all operations of the OpenAPI document share, and what is added to it at the end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TENANT = OpenApiParameter(
     description="The tenant's slug. A key has one tenant; a person with one may leave it out.",
 )
 ANYWHERE = {400, 401, 403, 406, 431, 500, 503}
-"""What any address may answer."""
+"""Error statuses of any endpoint."""
 CHANGING = {409, 413}
-"""What may be answered where something is changed."""
+"""Further error statuses of endpoints that change something."""
 ERRORS = {
     400: "A parameter, a header or the body is not as it has to be; `errors` names the fields.",
     401: "There is no key and no session, or the key is no longer usable.",
@@ -50,7 +50,7 @@ OF_STATUS = {
     429: {"Retry-After": "When to try again, in seconds."},
     503: {"Retry-After": "When to try again, in seconds."},
 }
-"""Headers of errors."""
+"""Headers of error responses, by status."""
 
 
 def _name(status: int) -> str:
@@ -58,13 +58,13 @@ def _name(status: int) -> str:
 
 
 class Schema(AutoSchema):
-    """Adds `?tenant=`, errors, and what belongs to a session; says which fields an answer has."""
+    """Adds `?tenant=`, errors and the CSRF token; marks the fields that an answer always has."""
 
     def get_override_parameters(self) -> list[Any]:
         return [TENANT] if getattr(self.view, "takes_tenant", False) else []
 
     def get_auth(self) -> list[Any]:
-        """A session that changes something shows its CSRF token as well."""
+        """Unsafe methods need the CSRF token with a session cookie."""
         ways: list[dict[str, Any]] = super().get_auth()
         if self.method in SAFE_METHODS:
             return ways
@@ -94,8 +94,8 @@ class Schema(AutoSchema):
         return found
 
     def _map_basic_serializer(self, serializer: Any, direction: str) -> Any:
-        """An answer has all fields, but for those that the serializer names as `absent`; a body has
-        no others."""
+        """An answer has all fields except those in the serializer's `absent`; a strict body has no
+        additional ones."""
         schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
         if direction == "request" and isinstance(serializer, StrictMixin):
             schema["additionalProperties"] = False
@@ -114,7 +114,7 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Adds what operations refer to and what no view tells: a hook of drf-spectacular."""
+    """Adds shared components and operations that no view describes: a hook of drf-spectacular."""
     components = result["components"]
     components["headers"] = {"RequestId": REQUEST_ID}
     components["responses"] = {_name(status): _error(status) for status in ERRORS}
@@ -137,7 +137,7 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _add_tus(paths: dict[str, Any]) -> None:
-    """What uploads answer to methods that drf-spectacular leaves out."""
+    """Describes the HEAD and OPTIONS of uploads, which drf-spectacular omits."""
     every, one = paths["/api/v1/uploads"], paths["/api/v1/uploads/{id}"]
     progress = one["patch"]["responses"]["204"]["headers"] | _words("Upload-Metadata")
     resumable = [param for param in one["patch"]["parameters"] if param["name"] == "Tus-Resumable"]

@@ -1,4 +1,4 @@
-"""What goes in and out of the management API. An unknown field in a body is refused by name."""
+"""Serializers of the management API. A body with an unknown field is refused, naming the field."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ JSON_TYPES: Mapping[type[Field], tuple[type, ...]] = {
 
 
 class StrictMixin:
-    """Refuses what the serializer would otherwise leave aside without a word, or take for what the
-    document does not say: a number for a text, and the like. In forms all is text."""
+    """Refuses what the serializer would otherwise ignore (unknown and read-only fields) or convert
+    contrary to the document (such as a number to a text). In forms every value is text."""
 
     def to_internal_value(self, data: Any) -> Any:
         fields: Mapping[str, Field] = self.fields  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ class StrictMixin:
 
 
 def _ill_typed(field: Field, value: Any) -> str:
-    """What to say if the field would make something of it that it is not; else nothing."""
+    """The error message if the field would convert a value of another JSON type; else empty."""
     if isinstance(field, serializers.ListField) and isinstance(value, list):
         return next(filter(None, (_ill_typed(field.child, one) for one in value)), "")
     wrong = value is not None and any(
@@ -85,8 +85,8 @@ def _ill_typed(field: Field, value: Any) -> str:
 
 
 class PatchMixin:
-    """Writes the columns that a change is about and no other: all of them would undo what somebody
-    did since the row was read, such as a revocation or a suspension."""
+    """Writes only the changed columns: writing all of them would undo concurrent changes since the
+    row was read, such as a revocation or a suspension."""
 
     def update(self, instance: Any, validated_data: Mapping[str, Any]) -> Any:
         for name, value in validated_data.items():
@@ -96,7 +96,7 @@ class PatchMixin:
 
 
 class Maker(serializers.SlugRelatedField[User]):
-    """Who made something, by the user name."""
+    """The username of the user who made an object."""
 
     def __init__(self, **options: Any) -> None:
         options |= {"slug_field": "username", "read_only": True, "allow_null": True}
@@ -104,7 +104,7 @@ class Maker(serializers.SlugRelatedField[User]):
 
 
 class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tenant]):
-    """A customer. Its status and its weight are the operator's to set."""
+    """A customer. Only operators set its status, weight and quota."""
 
     class Meta:
         model = Tenant
@@ -119,7 +119,7 @@ class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tena
 
 
 class StorageSerializer(serializers.Serializer[Storage]):
-    """What a tenant keeps, and the most that it may."""
+    """What a tenant stores, and its quota."""
 
     stored_bytes = serializers.IntegerField(help_text="Of adapter files.")
     max_stored_bytes = serializers.IntegerField()
@@ -128,7 +128,7 @@ class StorageSerializer(serializers.Serializer[Storage]):
 
 
 class OneTenantSerializer(TenantSerializer):
-    """A tenant with what it keeps."""
+    """A tenant, and what it stores."""
 
     storage = serializers.SerializerMethodField()
 
@@ -141,9 +141,9 @@ class OneTenantSerializer(TenantSerializer):
 
 
 class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
-    """A person in a tenant."""
+    """A member of a tenant."""
 
-    # Never looked up: a caller must not learn which names other tenants' people have.
+    # Never looked up: a caller must not learn usernames of other tenants' members.
     username = serializers.SlugRelatedField[User](
         slug_field="username", source="user", read_only=True, help_text="Who it is."
     )
@@ -157,7 +157,7 @@ class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
 
 
 class InvitationSerializer(StrictMixin, serializers.ModelSerializer[Invitation]):
-    """An invitation without its link, which nobody can find out later."""
+    """An invitation without its link, which cannot be shown again."""
 
     created_by = Maker()
 
@@ -168,7 +168,7 @@ class InvitationSerializer(StrictMixin, serializers.ModelSerializer[Invitation])
 
 
 class NewInvitationSerializer(InvitationSerializer):
-    """An invitation with its link, shown this once."""
+    """An invitation with its link, which is shown only once."""
 
     url = serializers.URLField(read_only=True, help_text="The link to send: keep it now.")
 
@@ -177,7 +177,7 @@ class NewInvitationSerializer(InvitationSerializer):
 
 
 class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]):
-    """A key without its text, which nobody can find out later."""
+    """A key without its text, which cannot be shown again."""
 
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=Scope.choices), allow_empty=False, min_length=1
@@ -221,7 +221,8 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
         return at
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """A key that manages keys hands on neither more models nor more time than it has."""
+        """A key that manages keys cannot give another key more models or a later expiry than it
+        has, nor let it keep content if it keeps none itself."""
         key = self.context["caller"].key
         if key is not None:
             _require_within(key, {**_limits(self.instance), **attrs})
@@ -246,7 +247,7 @@ def _require_within(key: ApiKey, attrs: dict[str, Any]) -> None:
 
 
 class NewKeySerializer(KeySerializer):
-    """A key with its text, shown this once."""
+    """A key with its text, which is shown only once."""
 
     secret = serializers.CharField(read_only=True, help_text="The key's text: keep it now.")
 
@@ -255,7 +256,7 @@ class NewKeySerializer(KeySerializer):
 
 
 class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCredential]):
-    """An engine's credential without its text, which nobody can find out later."""
+    """An engine's credential without its text, which cannot be shown again."""
 
     pools = serializers.ListField(
         child=serializers.RegexField(rf"^{MODEL_NAME.pattern}\Z"),
@@ -275,11 +276,11 @@ class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCreden
             "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["prefix", "created_at", "last_seen_at", "revoked_at"]
-        validators: list[Any] = []  # the database's word counts
+        validators: list[Any] = []  # uniqueness is checked by the database
 
 
 class NewCredentialSerializer(CredentialSerializer):
-    """A credential with its text, shown this once."""
+    """A credential with its text, which is shown only once."""
 
     secret = serializers.CharField(read_only=True, help_text="ENGINE_CREDENTIAL: keep it now.")
 
@@ -288,7 +289,7 @@ class NewCredentialSerializer(CredentialSerializer):
 
 
 class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
-    """What an engine reported, as far as a column holds it; nothing in it is to be trusted."""
+    """What an engine reported, cut to the size of the columns. Its content is not trusted."""
 
     credential = serializers.CharField(
         source="credential.name",
@@ -323,7 +324,7 @@ class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
 
 
 class DefaultsSerializer(StrictMixin, serializers.Serializer[Any]):
-    """Sampling parameters for requests that lack them; those of OpenAI's API and vLLM."""
+    """Sampling parameters for requests that lack them, named as in OpenAI's API and vLLM."""
 
     absent = set(DEFAULTS)
 
@@ -339,7 +340,7 @@ class DefaultsSerializer(StrictMixin, serializers.Serializer[Any]):
 
 
 class BaseModelSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[BaseModel]):
-    """A model that engines serve and adapters sit on."""
+    """A model that engines serve and adapters are based on."""
 
     defaults = DefaultsSerializer(
         required=False, help_text="Sampling parameters for requests that lack them."
@@ -363,7 +364,7 @@ class BaseModelSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[B
 
 
 class AliasSerializer(serializers.ModelSerializer[Alias]):
-    """The name of a version, by its number."""
+    """A name that points at a version, given by its number."""
 
     version = serializers.SlugRelatedField[AdapterVersion](slug_field="number", read_only=True)
     previous = serializers.SlugRelatedField[AdapterVersion](
@@ -379,7 +380,7 @@ class AliasSerializer(serializers.ModelSerializer[Alias]):
 
 
 class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Adapter]):
-    """A LoRA adapter, with the names of its versions."""
+    """A LoRA adapter and its aliases."""
 
     base_model = serializers.SlugRelatedField[BaseModel](slug_field="name", read_only=True)
     created_by = Maker()
@@ -392,7 +393,7 @@ class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Ada
 
 
 class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
-    """What was uploaded once; it never changes but for its state."""
+    """An uploaded version, of which only the state and the results of checks change."""
 
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
@@ -416,7 +417,7 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
 
 
 class PromotionSerializer(StrictMixin, serializers.Serializer[Any]):
-    """Which version an alias shall point at."""
+    """The version that an alias is to point at."""
 
     version = serializers.IntegerField(min_value=1, help_text="The number of a ready version.")
 
@@ -424,7 +425,8 @@ class PromotionSerializer(StrictMixin, serializers.Serializer[Any]):
 class EngineSerializer(serializers.Serializer[Any]):
     """An engine that is connected to a gateway.
 
-    What all tenants do together is for operators; `resident_adapters` are the caller's own.
+    Figures over all tenants are only shown to operators. `resident_adapters` are the caller's own;
+    operators see all.
     """
 
     absent = {
@@ -493,7 +495,7 @@ class EnginesSerializer(serializers.Serializer[Any]):
 
 
 class OwnAdapter(serializers.SlugRelatedField[Adapter]):
-    """An adapter of the tenant that the request is about, by its name."""
+    """The name of an adapter of the tenant that the request is about."""
 
     default_error_messages = {
         "does_not_exist": "There is no adapter `{value}`.",
@@ -511,7 +513,7 @@ class OwnAdapter(serializers.SlugRelatedField[Adapter]):
 
 
 class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
-    """In whole micro-units (millionths) of the currency per million tokens."""
+    """A price, in whole micro-units (millionths) of the currency per million tokens."""
 
     tenant = serializers.SlugRelatedField[Tenant](
         slug_field="slug",
@@ -543,7 +545,7 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
             "id", "tenant", "base_model", "adapter", "tier", "starts_at", "prompt",
             "cached_prompt", "output", "currency", "created_at",
         ]  # fmt: skip
-        validators: list[Any] = []  # the database's word counts
+        validators: list[Any] = []  # uniqueness is checked by the database
 
     def get_currency(self, price: Price) -> str:
         return settings.CURRENCY
@@ -563,7 +565,7 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
 
 
 class LineSerializer(serializers.Serializer[Any]):
-    """One sum; of the fields after `start` only those asked for by `by`."""
+    """One sum. Of the grouping fields after `start` it has only those requested by `by`."""
 
     absent = {"key", "key_name", "member", "adapter", "model", "base_model"}
     start = serializers.DateTimeField(help_text="Of the bucket, or of the period if that is later.")

@@ -1,4 +1,4 @@
-"""What every address of the management API refuses before its view looks at a request."""
+"""Checks that every view of the management API makes before it handles a request."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tenants.api.parsing import StrictJSONParser, measure
 
 
 class StrictView(APIView):
-    """Refuses what would otherwise be left aside without a word: parameters that are not there, and
-    bodies that nobody reads."""
+    """Refuses what would otherwise be ignored: unknown query parameters, and bodies that are not
+    read."""
 
     takes_tenant: ClassVar[bool] = False
-    """Whether `?tenant=` says what it is about."""
+    """Whether `?tenant=` selects the tenant."""
     parameters: ClassVar[Collection[str]] = ()
-    """What else its query may hold, beside filters and pages."""
+    """Query parameters besides those of filters and pagination."""
     bodiless: ClassVar[Collection[str]] = ()
     """Actions that read no JSON although their method has a body."""
     further_errors: ClassVar[Collection[int]] = ()
-    """Statuses that it answers with beside those that any address has, for the document."""
+    """Error statuses besides those that any endpoint has, for the OpenAPI document."""
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         measure(request)
@@ -39,7 +39,7 @@ class StrictView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         method = request.method or ""
-        if method not in self.allowed_methods:  # whoever asks: it is in the public document
+        if method not in self.allowed_methods:  # before authentication: the document is public
             raise MethodNotAllowed(method)
         super().initial(request, *args, **kwargs)
         require_known(request.query_params, self.known_parameters)
@@ -48,13 +48,13 @@ class StrictView(APIView):
 
     @property
     def allowed_methods(self) -> list[str]:
-        """Not OPTIONS, which is answered with 405 where no view has its own."""
+        """Excludes OPTIONS, which is answered with 405 unless the view defines its own."""
         own = type(self).options is not APIView.options
         return [method for method in super().allowed_methods if method != "OPTIONS" or own]
 
     @property
     def known_parameters(self) -> set[str]:
-        """All that this request's query may hold."""
+        """All parameters that this request's query may have."""
         known = {*self.parameters, *(["tenant"] if self.takes_tenant else [])}
         if isinstance(self, GenericAPIView) and getattr(self, "action", None) == "list":
             if self.pagination_class is not None:
@@ -76,8 +76,8 @@ class StrictView(APIView):
 
 
 def require_known(given: QueryDict, known: Collection[str]) -> None:
-    """Refuse parameters that there are not, and those without or with more than one value: an
-    answer to a question with a misspelt filter would be taken for the whole.
+    """Refuse unknown parameters, and those with no value or several: the answer to a query with a
+    misspelt filter would be mistaken for a filtered one.
 
     Raises:
         ValidationError: it names the parameter.
@@ -88,5 +88,5 @@ def require_known(given: QueryDict, known: Collection[str]) -> None:
             raise ValidationError({name: there})
         if len(values) > 1:
             raise ValidationError({name: "It can be given once."})
-        if not values[0] and name != "tenant":  # a person without one may leave it empty
+        if not values[0] and name != "tenant":  # a user without a tenant may leave it empty
             raise ValidationError({name: "It has no value."})

@@ -1,7 +1,7 @@
-"""CSV that is written while it is read from the database.
+"""CSV that is streamed while it is read from the database.
 
-Each download has a connection to the database until its client has read the last row. So they are
-few, and tenants share them.
+Each download holds a database connection until its client has read the last row. So the number of
+downloads is bounded, and tenants share it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from inference.shares import Shares
 
 CSV = "text/csv"
 CHUNK_ROWS = 1000
-"""What is in memory at a time."""
+"""Rows in memory at a time."""
 AT_ONCE = 12
-"""Downloads of a console; a quarter of them of one tenant. Where tenants that have few come upon
-others that have many, there are twice as many, which leaves connections for all the rest."""
+"""Downloads of one console process; one tenant gets a quarter of them. When tenants with few
+downloads meet others with many, there may be twice as many in all, which still leaves connections
+for everything else."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A spreadsheet takes a cell that begins so (also full width) for a formula."""
+"""Spreadsheets interpret a cell that begins with one of these (also full width) as a formula."""
 
 
 class CsvRenderer(JSONRenderer):
-    """Lets `?format=csv` and `Accept: text/csv` through; what it renders itself are errors."""
+    """Makes DRF accept `?format=csv` and `Accept: text/csv`; itself it renders only errors."""
 
     media_type = CSV
     format = "csv"
 
 
 class TooManyDownloads(APIException):
-    """The tenant has its share of downloads."""
+    """The tenant has used its share of downloads."""
 
     status_code = HTTPStatus.TOO_MANY_REQUESTS
     default_detail = "Too many downloads run at this time: try again when one has ended."
@@ -50,7 +51,7 @@ class TooManyDownloads(APIException):
 
 
 class _Download(StreamingHttpResponse):
-    """One of its owner's, until it is closed, or nobody has it any more: not each is sent."""
+    """Counts for its owner until it is closed or garbage collected: not every response is sent."""
 
     _running: ClassVar[Shares] = Shares(AT_ONCE)
     _lock: ClassVar[Lock] = Lock()
@@ -76,12 +77,12 @@ class _Download(StreamingHttpResponse):
 def download(
     filename: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, owner: str
 ) -> StreamingHttpResponse:
-    """Answers with a file of these rows under a line of column names, in constant memory.
+    """A response that streams these rows under a line of column names, in constant memory.
 
-    `owner` is the tenant who asks, by its slug; empty for the installation.
+    `owner` is the slug of the requesting tenant; empty for the installation.
 
     Raises:
-        TooManyDownloads: it has its share of them.
+        TooManyDownloads: the owner has used its share of downloads.
     """
     return _Download(
         owner,
@@ -107,11 +108,12 @@ def _lines(columns: Sequence[str], rows: Iterator[Sequence[Any]]) -> Generator[b
         text.seek(0)
         text.truncate()
     if text.tell():
-        yield text.getvalue().encode()  # the column names, of no rows
+        yield text.getvalue().encode()  # there were no rows: only the column names
 
 
 async def _from_thread(parts: Generator[bytes]) -> AsyncIterator[bytes]:
-    """Django would read an ordinary iterator to its end before it sent the first byte."""
+    """Makes the parts an asynchronous iterator: Django would read a synchronous one to its end
+    before sending the first byte."""
     try:
         while part := await sync_to_async(lambda: next(parts, b""))():
             yield part

@@ -1,7 +1,7 @@
 """The management API under `/api/v1/`.
 
-Every address is about one tenant: a key's own; for a person the one that `?tenant=<slug>` names, or
-the only one.
+An endpoint about one tenant takes it from the key; for a user it is the one that `?tenant=<slug>`
+names, or the user's only one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the management API says of webhooks and of what was delivered to them."""
+"""Serializers of the management API for webhooks and deliveries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSTALLATION_EVENTS = [(kind.value, kind.label) for kind in OF_INSTALLATION]
 
 
 class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
-    """A tenant's webhook without its secret, which nobody can find out later."""
+    """A tenant's webhook without its secret, which cannot be shown again."""
 
     url = serializers.CharField(
         max_length=MAX_URL, help_text="It begins with `https://`, and is reached over the Internet."
@@ -74,7 +74,7 @@ SECRET = "Deliveries are signed with it, as Standard Webhooks are: keep it now."
 
 
 class NewWebhookSerializer(WebhookSerializer):
-    """A webhook with its secret, shown this once."""
+    """A webhook with its secret, which is shown only once."""
 
     secret = serializers.CharField(read_only=True, help_text=SECRET)
 
@@ -83,7 +83,7 @@ class NewWebhookSerializer(WebhookSerializer):
 
 
 class NewInstallationWebhookSerializer(InstallationWebhookSerializer):
-    """A webhook of the whole installation with its secret, shown this once."""
+    """A webhook of the whole installation with its secret, which is shown only once."""
 
     secret = serializers.CharField(read_only=True, help_text=SECRET)
 
@@ -92,7 +92,7 @@ class NewInstallationWebhookSerializer(InstallationWebhookSerializer):
 
 
 class DeliverySerializer(serializers.ModelSerializer[Delivery]):
-    """One event for one webhook, and what became of it."""
+    """The delivery of one event to one webhook, and its state."""
 
     webhook = serializers.IntegerField(source="target_id", read_only=True, help_text="By its id.")
     event = serializers.ChoiceField(source="notification.kind", choices=Kind.choices)

@@ -1,1 +1,1 @@
-"""Batches: read, run and written down by workers."""
+"""Batches: workers read them, run them and write their output files."""

@@ -1,4 +1,4 @@
-"""Which worker has a batch, and what it writes of it: one statement each, in PostgreSQL."""
+"""The leases of batches and the storing of their answers, in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHERE id = (
 RETURNING id
 """
 STORE_BYTES = 16 << 20
-"""Of answers in one statement, unless one is longer: PostgreSQL takes no value of 1 GiB."""
+"""Answers in one statement, unless a single one is longer: PostgreSQL accepts no value of 1 GiB."""
 RENEW = f"""
 UPDATE tenants_batch SET leased_until = now() + interval '{LEASE_S} seconds',
     completed = completed + %s, failed = failed + %s,
@@ -57,7 +57,7 @@ ON CONFLICT DO NOTHING RETURNING number
 
 @dataclass
 class BatchLease(Lease):
-    """A batch that this worker has; `done` are the lines that have answers."""
+    """The lease of a batch; `done` are the lines that already have answers."""
 
     PLACES = 32
     RENEW_S = 2.0
@@ -67,7 +67,7 @@ class BatchLease(Lease):
 
     @classmethod
     def claim(cls, most: int) -> Sequence[Self]:
-        """As the lease says."""
+        """See `Lease.claim`."""
         found: list[Self] = []
         while len(found) < most and (one := cls._claim_one()) is not None:
             found.append(one)
@@ -91,11 +91,11 @@ class BatchLease(Lease):
         )
 
     def open(self) -> FileLines:
-        """As the lease says."""
+        """See `Lease.open`."""
         return FileLines(disk.path(self.file_id).open("rb"), self.done)
 
     def renew(self, results: Sequence[Result] = ()) -> Status:
-        """As the lease says."""
+        """See `Lease.renew`."""
         with transaction.atomic(), connection.cursor() as cursor:
             new: set[int] = set()
             for some in _statements(results):
@@ -115,14 +115,14 @@ class BatchLease(Lease):
         return Status(row[0])
 
     def release(self, results: Sequence[Result] = ()) -> None:
-        """As the lease says."""
+        """See `Lease.release`."""
         with suppress(Lost):
             self.renew(results)
             Batch.objects.filter(pk=self.id, run=self.run).update(leased_until=None)
 
     def finish(self, ending: Status, code: str = "") -> None:
-        """As the lease says; its answers are to be written down. One that was asked to be cancelled
-        meanwhile ends so only where lines are missing."""
+        """See `Lease.finish`; also queues the job that writes the output files. A batch that is
+        cancelled meanwhile ends as cancelled only if answers are missing."""
         with transaction.atomic():
             found = Batch.objects.select_for_update().filter(pk=self.id, run=self.run)
             batch = found.filter(status__in=RUNNING).first()
@@ -135,7 +135,7 @@ class BatchLease(Lease):
 
 
 def _statements(results: Sequence[Result]) -> Iterator[Sequence[Result]]:
-    """The answers that are stored in each statement."""
+    """Split the answers into those that each statement stores."""
     first = size = 0
     for at, one in enumerate(results):
         if size and size + len(one.body) > STORE_BYTES:

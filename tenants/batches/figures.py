@@ -1,4 +1,4 @@
-"""How batches and responses of the background stand, for metrics: from their rows, without the
+"""Counts of batches and background responses by state, for metrics. Plain SQL, without the
 models."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ UNFINISHED = [status.value for status in Status if status not in ENDED]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Batches in one state: how many, how many of their lines have no answers, and how many seconds
-    ago the first of them was made."""
+    """Batches in one state: their number, how many of their lines have no answer, and the seconds
+    since the oldest was created."""
 
     status: str
     batches: int
@@ -24,7 +24,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class InBackground:
-    """Responses in one state, and how many seconds ago the first of them was asked for."""
+    """Background responses in one state: their number, and the seconds since the oldest was
+    created."""
 
     status: str
     responses: int

@@ -1,4 +1,4 @@
-"""The worker's end of its sockets to gateways: one to each that lives, for all batches."""
+"""The worker's end of its sockets to gateways: one to each live gateway, for all batches."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ CONNECT_S = 5.0
 
 
 class Owner(Protocol):
-    """Who sends lines; the runner."""
+    """The sender of lines, told of its gateways: the runner."""
 
     def joined(self, gateway: str) -> None:
-        """Lines can be sent there."""
+        """Lines can now be sent to the gateway."""
         ...
 
     def heard(self, gateway: str, news: News) -> None:
-        """It said this."""
+        """The gateway sent `news`."""
         ...
 
     def lost(self, gateway: str) -> None:
-        """Nothing more is heard of what it was sent."""
+        """The socket is closed: nothing more will be heard of the lines sent to the gateway."""
         ...
 
 
@@ -45,14 +45,14 @@ class Gateways:
         self._owner, self._token = owner, token
         self._dialling: dict[str, asyncio.Task[None]] = {}
         self._outboxes: dict[str, asyncio.Queue[Message]] = {}
-        """Of those that are open."""
+        """By the gateway's URL, for the sockets that are open."""
 
     @property
     def open(self) -> Iterable[str]:
         return self._outboxes
 
     def set(self, urls: Iterable[str]) -> None:
-        """These live: dial them, and no others any more."""
+        """Set the live gateways: dial those that are new, and hang up on all others."""
         urls = set(urls)
         for url in self._dialling.keys() - urls:
             self._dialling.pop(url).cancel()
@@ -60,12 +60,13 @@ class Gateways:
             self._dialling[url] = asyncio.create_task(self._keep(url), name=f"lines {url}")
 
     def post(self, gateway: str, message: Message) -> None:
-        """Send this, if it is open; what it has not sent is bounded by the windows of batches."""
+        """Queue the message if the gateway's socket is open. The batches' windows bound the
+        queue."""
         if (outbox := self._outboxes.get(gateway)) is not None:
             outbox.put_nowait(message)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all sockets."""
         tasks = [*self._dialling.values()]
         for task in tasks:
             task.cancel()
@@ -101,7 +102,7 @@ class Gateways:
 
 
 async def _write(outbox: asyncio.Queue[Message], send: Callable[[bytes], object]) -> None:
-    with suppress(WebSocketException):  # the reader hears of it as well
+    with suppress(WebSocketException):  # the reader gets it as well
         while True:
             await send(frames.encode(await outbox.get()))  # type: ignore[misc]
 

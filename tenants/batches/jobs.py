@@ -1,7 +1,7 @@
-"""The jobs of a batch: its file is read before it starts, and its answers are written in the end.
+"""The jobs of a batch: reading its file before it starts, and writing its answers at the end.
 
-Each job can be killed and run again: it looks at the state that the batch is in, and leaves it in
-one step. In between `tenants.batches.runner` has it.
+Each job can be killed and run again: it checks the batch's state first, and advances it in one
+step. Between the two jobs `tenants.batches.runner` runs the batch.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def read_later(batch: Batch) -> None:
 
 
 def write_later(batch: Batch) -> None:
-    """Have a worker write the batch's answers down, once the current transaction commits."""
+    """Have a worker write the batch's output files, once the current transaction commits."""
     write_batch.configure(lock=_lock(batch)).defer(batch_id=batch.pk)
 
 
 @app.task(name="read_batch", queue=QUEUE, retry=Backoff())
 def read_batch(batch_id: str) -> None:
-    """Read the file of a batch: it starts, or fails with what is wrong with each line."""
+    """Read a batch's file: the batch starts, or fails with the errors of each line."""
     batch = Batch.objects.select_related("input_file").filter(pk=batch_id).first()
     if batch is None or batch.status != Status.VALIDATING:
         return
@@ -61,7 +61,7 @@ def read_batch(batch_id: str) -> None:
 
 
 def _read(batch: Batch) -> dict[str, Any]:
-    """As `reading.Report`."""
+    """The fields of a `reading.Report`."""
     size = batch.input_file.size_bytes
     if size > MAX_BYTES:
         told = f"The file has {size} bytes, and a batch's can have {MAX_BYTES}."
@@ -90,8 +90,8 @@ def _refused(
 
 
 def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]]:
-    """What is wrong with the models that lines name, by the first line that names each. What
-    exactly an adapter's name means is looked up anew for each line, when it runs."""
+    """An error for each model that is unknown or not allowed, at the first line that names it. An
+    adapter's name is resolved again for each line when it runs."""
     bases = set(BaseModel.objects.values_list("name", flat=True))
     versions = AdapterVersion.objects.filter(adapter__tenant=batch.tenant_id, state=State.READY)
     names = bases | set(versions.values_list("adapter__name", flat=True))
@@ -107,7 +107,7 @@ def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]
 
 @app.task(name="write_batch", queue=QUEUE, retry=Backoff())
 def write_batch(batch_id: str) -> None:
-    """Write the answers of a batch to its files, and end it."""
+    """Write the answers of a batch to its output files, and end it."""
     batch = Batch.objects.select_related("input_file").filter(pk=batch_id).first()
     if batch is None or batch.status != Status.FINALIZING:
         return
@@ -123,8 +123,8 @@ def write_batch(batch_id: str) -> None:
 @app.periodic(cron="*/5 * * * *")
 @app.task(name="tend_batches", queueing_lock="tend_batches")
 def tend_batches(timestamp: int) -> None:
-    """Every five minutes: queue the jobs of batches that lost theirs, and expire those that nobody
-    runs, responses of the background too."""
+    """Every five minutes: queue the jobs of batches that lost theirs, and expire batches and
+    background responses that no worker runs."""
     response_leases.expire()
     for batch in Batch.objects.unfinished():
         if batch.status == Status.VALIDATING and not has_job(_lock(batch)):

@@ -1,7 +1,7 @@
-"""What a worker has for a while and runs: a batch, or a response of the background.
+"""The lease under which a worker runs a batch or a background response for a limited time.
 
-A lease has a number (`run`), and every write asks whether it is still the last one: whoever was
-slow and lost the lease writes nothing, and who has it now knows all that was written before.
+A lease has a number (`run`), and every write checks that it is still the latest: a slow worker that
+has lost its lease writes nothing, and the new holder sees everything that was written before.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LEASE_S = 15
 
 
 class Lost(Exception):
-    """Another worker has it, or it has ended."""
+    """Another worker has the lease, or the batch or response has ended."""
 
 
 class Result(NamedTuple):
-    """The answer to a line, what is billed of it, and the code of its error."""
+    """The answer to a line, its billed usage, and the code of its error if it failed."""
 
     number: int
     status: int
@@ -38,18 +38,19 @@ class Result(NamedTuple):
 
 @dataclass
 class Lease(ABC):
-    """Something that this worker has; what asks the database or reads files belongs in a thread."""
+    """A batch or response that this worker runs. The methods block on the database or on files:
+    call them in a thread."""
 
     PLACES: ClassVar[int]
-    """So many of them one worker has at a time."""
+    """How many leases of this kind one worker holds at most."""
     RENEW_S: ClassVar[float]
-    """So often it is looked at at least: whether it was cancelled."""
+    """Longest time between renewals, each of which also checks for cancellation."""
 
     opening: Open
     run: int
     expires_at: datetime
     begun: bool = False
-    """Whether an engine has begun with a line of it."""
+    """Whether an engine has begun any of its lines."""
 
     @property
     def id(self) -> str:
@@ -62,7 +63,8 @@ class Lease(ABC):
     @classmethod
     @abstractmethod
     def claim(cls, most: int) -> Sequence[Self]:
-        """Some that nobody has: the oldest of the tenants that have the fewest at work."""
+        """Lease at most `most` that no worker has: those of the tenants with the fewest running
+        first, then the oldest."""
 
     @abstractmethod
     def open(self) -> Source:
@@ -70,7 +72,7 @@ class Lease(ABC):
 
     @abstractmethod
     def renew(self, results: Sequence[Result] = ()) -> Status:
-        """Write these answers and have it for another LEASE_S; the state that it is in.
+        """Write the answers and extend the lease by LEASE_S. Returns the current state.
 
         Raises:
             Lost: nothing was written.
@@ -78,12 +80,13 @@ class Lease(ABC):
 
     @abstractmethod
     def release(self, results: Sequence[Result] = ()) -> None:
-        """Write these answers; another worker may have it at once. Nothing if one has it."""
+        """Write the answers and give up the lease, so that another worker can claim it at once.
+        Does nothing if it is lost."""
 
     @abstractmethod
     def finish(self, ending: Status, code: str = "") -> None:
-        """No more lines are run. It ends so, for its key, where that can't be used any more by this
-        error's `code`.
+        """End it as `ending`: no more lines are run. `code` is that of the error because of which
+        its API key can't be used any more, if that is the reason.
 
         Raises:
             Lost: nothing was changed.

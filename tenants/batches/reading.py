@@ -1,9 +1,10 @@
-"""The file of a batch: one request on each line, as OpenAI has it. Free of Django: it is first read
-in a child process (`tenants.adapters.checks`), which says what is wrong with each line.
+"""The input file of a batch: one request on each line, in OpenAI's format. Free of Django, because
+a child process (`tenants.adapters.checks`) reads the file first and reports the errors of each
+line.
 
     {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
 
-Lines are numbered from 1; empty ones are no requests.
+Lines are numbered from 1; empty lines are skipped.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from inference.operations.operation import Operation
 MAX_LINES = 50_000
 MAX_BYTES = 200 << 20
 MAX_ERRORS = 100
-"""That are told of one file."""
+"""Errors reported for one file."""
 MAX_CUSTOM_ID = 512
 MAX_MODELS = 100
-"""That one file may name."""
+"""Different models that one file may name."""
 MAX_TEXTS = 50_000
-"""That one file may have embedded, as with OpenAI: its answers have a vector of each."""
+"""Texts that one file may have embedded, as with OpenAI: the answers hold a vector for each."""
 AROUND_BYTES = 8192
-"""What a line may have beside the request's body."""
+"""What a line may have in addition to the request's body."""
 
 
 class Request(msgspec.Struct):
-    """One line; `body` as it is written there."""
+    """One line; `body` is its raw JSON."""
 
     custom_id: str
     method: str
@@ -45,12 +46,12 @@ _requests = msgspec.json.Decoder(Request)
 
 
 def request_of(line: bytes) -> Request:
-    """Raises msgspec.DecodeError, UnicodeDecodeError where it is none."""
+    """Decode a line. Raises msgspec.DecodeError or UnicodeDecodeError if it is not a request."""
     return _requests.decode(line)
 
 
 class Numbered(NamedTuple):
-    """A line that has something on it; `offset` in bytes."""
+    """A line that is not empty; `offset` is its position in the file in bytes."""
 
     number: int
     offset: int
@@ -58,8 +59,8 @@ class Numbered(NamedTuple):
 
 
 def lines(file: IO[bytes], max_bytes: int) -> Iterator[Numbered]:
-    """The lines that have something on them, from the file's beginning. One of more than
-    `max_bytes` is the last, cut off there."""
+    """The lines that are not empty, from the file's current position. A line of more than
+    `max_bytes` is truncated and is the last."""
     number = offset = 0
     while text := file.readline(max_bytes + 1):
         number += 1
@@ -72,8 +73,8 @@ def lines(file: IO[bytes], max_bytes: int) -> Iterator[Numbered]:
 
 @dataclass
 class Report:
-    """What was found in a file: how many requests, where each model is named first, how many texts
-    are to be embedded, what is wrong."""
+    """What was found in a file: the number of requests, the line that first names each model, the
+    number of texts to embed, and the errors."""
 
     requests: int = 0
     models: dict[str, int] = field(default_factory=dict)
@@ -85,13 +86,13 @@ class Report:
         return len(self.errors) >= MAX_ERRORS
 
     def refuse(self, code: str, message: str, line: int | None = None, param: str = "") -> None:
-        """Note that this is wrong."""
+        """Add an error."""
         told = {"code": code, "message": short(message), "param": param or None, "line": line}
         self.errors.append(told)
 
 
 def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> Report:
-    """Read all of a file whose lines are to be requests of this operation."""
+    """Read a whole file whose lines should be requests of this operation."""
     report, seen = Report(), dict[str, int]()
     most = max_body_bytes + AROUND_BYTES
     for line in lines(file, most):
@@ -151,7 +152,7 @@ def _read_line(
 
 
 def _call_of(body: bytes, operation: Operation, max_body_bytes: int) -> Call:
-    """What a body asks for.
+    """The call that a request's body describes.
 
     Raises:
         RequestError: a gateway would refuse the body.

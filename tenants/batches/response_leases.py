@@ -1,8 +1,8 @@
-"""Which worker has a response of the background: one statement each, in PostgreSQL.
+"""The leases of background responses, in PostgreSQL.
 
-A worker knows of it that it is there. The gateway that it asks reads what is to be run, and keeps
-the answer (`inference.gateway.lines.background`); so what is written here is who has it, and how it
-ended where no gateway could say so.
+A worker only knows that a response is to be run. The gateway that it asks reads the request and
+stores the answer (`inference.gateway.lines.background`), so this module writes only which worker
+has the response, and how it ended if no gateway could store that.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ WHERE id = %(id)s AND run = %(run)s AND status = ANY(%(live)s) AND EXISTS (
     SELECT 1 FROM tenants_storedcontent c JOIN tenants_contentkey k ON k.id = c.content_key_id
     WHERE c.id = content_id AND c.expires_at > now() AND k.destroyed_at IS NULL)
 """
-"""Not where its content can't be read any more."""
+"""Matches no row once the response's content can't be read any more."""
 _LIVE = [*LIVE]
 
 
 @dataclass
 class ResponseLease(Lease):
-    """A response that this worker has."""
+    """The lease of a background response."""
 
     PLACES = 128
     RENEW_S = 1.0
@@ -71,7 +71,7 @@ class ResponseLease(Lease):
 
     @classmethod
     def claim(cls, most: int) -> Sequence[Self]:
-        """As the lease says."""
+        """See `Lease.claim`."""
         if most <= 0:
             return []
         with connection.cursor() as cursor:
@@ -88,11 +88,11 @@ class ResponseLease(Lease):
         ]
 
     def open(self) -> OneLine:
-        """As the lease says."""
+        """See `Lease.open`."""
         return OneLine(self.size_bytes)
 
     def renew(self, results: Sequence[Result] = ()) -> Status:
-        """As the lease says. A gateway that has an answer has written it."""
+        """See `Lease.renew`. Writes only failures: the gateway has stored any other answer."""
         for one in results:
             if one.status != OK:
                 self._fail(one.code)
@@ -111,13 +111,13 @@ class ResponseLease(Lease):
         return Status.IN_PROGRESS
 
     def release(self, results: Sequence[Result] = ()) -> None:
-        """As the lease says."""
+        """See `Lease.release`."""
         if results:
             self.renew(results)
         self._own().update(leased_until=None)
 
     def finish(self, ending: Status, code: str = "") -> None:
-        """As the lease says; one that has ended, as it mostly has, stays as it is."""
+        """See `Lease.finish`. A response that has ended already, as most have, is unchanged."""
         if ending is Status.EXPIRED:
             code = GenerationTimeout.code
         self._fail(code)
@@ -130,6 +130,6 @@ class ResponseLease(Lease):
 
 
 def expire() -> None:
-    """Those that nobody has answered in time have failed."""
+    """Mark as failed the responses that were not answered in time."""
     over = BackgroundResponse.objects.filter(status__in=LIVE, expires_at__lte=timezone.now())
     over.update(status=FAILED, code=GenerationTimeout.code, leased_until=None)

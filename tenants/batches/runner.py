@@ -1,15 +1,15 @@
-"""Runs batches: the part of a worker process that has no jobs, but leases.
+"""Runs batches: the part of a worker process that works with leases instead of jobs.
 
-1. A batch that is read, and that nobody has, is leased (`leases`).
-2. Its lines are read from its file, but for those that have answers, and sent to gateways as far as
-   its window allows (`window`). Gateways give them to engines (`inference.gateway.lines`).
-3. Answers are written every FLUSH_S, with which the lease is renewed.
-4. When all lines have answers, or the batch is cancelled or expired and nothing of it runs any
-   more, its answers are to be written down (`jobs.write_batch`).
+1. A batch that has been read and that no worker has is leased (`leases`).
+2. Its lines, except those that have answers, are read from its file and sent to gateways as far as
+   its window allows (`window`). Gateways dispatch them to engines (`inference.gateway.lines`).
+3. Answers are written every FLUSH_S, which also renews the lease.
+4. Once all lines have answers, or the batch is cancelled or expired and none of its lines runs any
+   more, its output files are written (`jobs.write_batch`).
 
-Whatever is killed: what is not written is asked for again, in a higher turn. A batch is one task,
-however many lines it has. A response of the background goes the same way, as a batch of one line
-(`response_leases`); what it asks for, and its answer, are the gateways' alone.
+Whatever is killed, answers that were not written are requested again, in a higher turn. A batch is
+one asyncio task, however many lines it has. A background response takes the same path, as a batch
+of one line (`response_leases`); only gateways see its request and its answer.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 KINDS: tuple[type[Lease], ...] = (BatchLease, ResponseLease)
-"""What is run."""
+"""The kinds of leases that are claimed."""
 LOOK_S = 1.0
-"""Between two looks for batches and gateways."""
+"""Time between searches for batches and gateways."""
 FLUSH_S = 0.2
 FLUSH_LINES = 500
-"""Answers are written so often, or when there are so many."""
+"""Answers are written this often, or as soon as there are this many."""
 THREADS = 4
-"""That read files and ask the database."""
+"""Threads that read files and query the database."""
 MAX_RESULTS = 4 * FLUSH_LINES
 MAX_RESULT_BYTES = 32 << 20
-"""Answers that wait to be written; with more, while the database is away, nothing is sent."""
+"""Answers that may wait to be written. Beyond either bound, which is reached while the database is
+down, no lines are sent."""
 
 
 class Runner:
@@ -65,7 +66,7 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until cancelled; then its batches are free for other workers."""
+        """Run until cancelled, then release the batches for other workers."""
         try:
             await supervised("batches", self._look)
         finally:
@@ -78,13 +79,13 @@ class Runner:
             self._threads.shutdown()
 
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """What the function returns, which reads files or asks the database."""
+        """Call a function that reads files or queries the database, in a thread."""
 
         def called() -> T:
             try:
                 return function()
             except DatabaseError:
-                connection.close()  # the next one gets one that works
+                connection.close()  # so that the next call gets a working one
                 raise
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, called)
@@ -149,7 +150,7 @@ def _live_gateways() -> list[str]:
 
 
 class Running:
-    """A batch while this worker has it."""
+    """A batch that this worker has leased."""
 
     def __init__(self, runner: Runner, gateways: Gateways, lease: Lease) -> None:
         self.lease = lease
@@ -157,22 +158,22 @@ class Running:
         self._window = Window(lease.run)
         self._news = asyncio.Event()
         self.results: list[Result] = []
-        """That are not written yet."""
+        """Answers that are not written yet."""
         self._result_bytes = 0
         self._flushed_at = time.monotonic()
         self._ahead: deque[tuple[Line, bytes]] = deque()
         """Lines that were read from the source and not sent yet."""
         self._ready: tuple[Line, bytes] | None = None
-        """The next one to send."""
+        """The next line to send."""
         self._ending: Status | None = None
         self._code = ""
 
     async def run(self) -> None:
-        """Until all its lines have answers, or it is to end without.
+        """Run until all lines have answers, or until the batch ends without them.
 
         Raises:
-            Lost: another worker has it.
-            OutOfTurns: another one should.
+            Lost: another worker has the batch.
+            OutOfTurns: another worker has to continue it.
         """
         for gateway in self._gateways.open:
             self.joined(gateway)
@@ -200,7 +201,7 @@ class Running:
     def begun(self, gateway: str, number: int) -> None:
         self._window.begun(gateway, number)
         if not self.lease.begun:
-            self.lease.begun, self._flushed_at = True, -math.inf  # it is told at once
+            self.lease.begun, self._flushed_at = True, -math.inf  # flush at once, to store that
         self._news.set()
 
     def answered(self, gateway: str, answer: Answer) -> None:
@@ -225,7 +226,7 @@ class Running:
         return len(self.results) >= MAX_RESULTS or self._result_bytes >= MAX_RESULT_BYTES
 
     async def _send(self, source: Source) -> None:
-        """Send what may be sent now."""
+        """Send the lines that the window allows now."""
         while self._window.gateway(time.monotonic()) and not self._full:
             if self._ready is None:
                 self._ready = await self._next(source)
@@ -237,7 +238,7 @@ class Running:
             self._gateways.post(gateway, Ask(self.lease.id, line.number, turn, body))
 
     async def _next(self, source: Source) -> tuple[Line, bytes] | None:
-        """The next line with its request's body: one that is sent again, or else a new one."""
+        """The next line with its request's body: one that is due again, or else a new one."""
         if (line := self._window.again(time.monotonic())) is not None:
             return line, await self._runner.in_thread(partial(source.body, line))
         if not self._ahead and not source.exhausted:
@@ -253,7 +254,7 @@ class Running:
         return self._flushed_at + (FLUSH_S if self.results else self.lease.RENEW_S)
 
     async def _pause(self) -> None:
-        """Until there is something to do."""
+        """Wait until there is something to do."""
         now = time.monotonic()
         due = [at for at in (self._flush_at, self._window.next_at(now)) if at is not None]
         with suppress(TimeoutError):
@@ -262,7 +263,7 @@ class Running:
         self._news.clear()
 
     async def _insist(self, function: Callable[[], object]) -> None:
-        """Until the database has done this.
+        """Call the function in a thread, again and again until the database is up.
 
         Raises:
             Lost: another worker has the batch.
@@ -276,13 +277,13 @@ class Running:
                 await asyncio.sleep(LOOK_S)
 
     async def _flush(self) -> None:
-        """Write answers, and see whether the batch is to go on."""
+        """Write answers, and end the batch if it was cancelled or has expired."""
         results, self.results = self.results, []
         size, self._result_bytes = self._result_bytes, 0
         self._flushed_at = time.monotonic()
         try:
             status = await self._runner.in_thread(partial(self.lease.renew, results))
-        except DatabaseError as error:  # whether that was written or not it can be written again
+        except DatabaseError as error:  # it can be written again even if it was written
             log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
             self.results = results + self.results
             self._result_bytes += size
@@ -294,7 +295,7 @@ class Running:
             self._end(Status.EXPIRED)
 
     def _end(self, ending: Status, code: str = "") -> None:
-        """Send nothing more; what engines have begun with goes on to its end."""
+        """Send no more lines; those that engines have begun are still finished."""
         if self._ending is None:
             self._ending, self._code = ending, code
             self._window.closed = True

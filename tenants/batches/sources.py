@@ -1,4 +1,4 @@
-"""Where the lines of something that is leased come from."""
+"""Where the lines of a leased batch or background response come from."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from tenants.batches.reading import MAX_BYTES, lines, request_of
 from tenants.batches.window import Line
 
 READ_AT_ONCE, READ_BYTES = 64, 1 << 20
-"""Lines that are read from a file at a time, and their size unless it is one line."""
+"""Most lines read from a file at a time, and their total size unless it is a single line."""
 
 
 class Source(Protocol):
-    """Lines with their requests' bodies, in order; its methods may read files."""
+    """Lines with their requests' bodies, in order. The methods may block on files."""
 
     exhausted: bool
-    """Whether there are no further ones."""
+    """Whether all lines have been read."""
 
     def ahead(self) -> list[tuple[Line, bytes]]:
-        """The next ones that have no answers yet."""
+        """The next lines that have no answers yet."""
         ...
 
     def body(self, line: Line) -> bytes:
-        """That of a line which was read before."""
+        """The body of a line that was read before."""
         ...
 
     def close(self) -> None: ...
 
 
 class FileLines:
-    """Those of a batch's file, but for those that are `done`."""
+    """The lines of a batch's file, except those that are `done`."""
 
     def __init__(self, file: IO[bytes], done: Collection[int]) -> None:
         self.exhausted = False
@@ -39,7 +39,7 @@ class FileLines:
         self._unread = lines(file, MAX_BYTES)
 
     def ahead(self) -> list[tuple[Line, bytes]]:
-        """As the source says."""
+        """See `Source.ahead`."""
         found: list[tuple[Line, bytes]] = []
         size = 0
         while len(found) < READ_AT_ONCE and size < READ_BYTES:
@@ -53,7 +53,7 @@ class FileLines:
         return found
 
     def body(self, line: Line) -> bytes:
-        """As the source says."""
+        """See `Source.body`."""
         text = os.pread(self._file.fileno(), line.size, line.offset)
         return bytes(request_of(text).body)
 
@@ -62,19 +62,19 @@ class FileLines:
 
 
 class OneLine:
-    """A line whose body gateways know."""
+    """A single line, of a background response: the gateway reads its body itself."""
 
     def __init__(self, size: int) -> None:
         self.exhausted = False
         self._size = size
 
     def ahead(self) -> list[tuple[Line, bytes]]:
-        """As the source says."""
+        """See `Source.ahead`."""
         self.exhausted = True
         return [(Line(1, 0, self._size), b"")]
 
     def body(self, line: Line) -> bytes:
-        """As the source says."""
+        """See `Source.body`; always empty."""
         return b""
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""What a batch can become. Pure.
+"""The states of a batch and the transitions between them. Pure.
 
     validating -> in_progress -> finalizing -> completed
          |            |              ^  |----> expired
          v            v              |  '----> cancelled
        failed     cancelling --------'
 
-A batch that is still read when it is cancelled has nothing to write: it is cancelled at once. One
-that expires, or whose key ends, is finalised with what it has.
+A batch that is cancelled while its file is still being read has nothing to write, so it is
+cancelled at once. A batch that expires, or whose key ends, is finalised with the answers it has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """As OpenAI's API has them."""
+    """The states of OpenAI's API."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -34,10 +34,10 @@ NEXT: Mapping[Status, frozenset[Status]] = {
     Status.CANCELLING: frozenset({Status.FINALIZING}),
     Status.FINALIZING: frozenset({Status.COMPLETED, Status.EXPIRED, Status.CANCELLED}),
 }
-"""From each state that is not an end; nothing else ever happens."""
+"""The only transitions, from each state that is not final."""
 ENDED = frozenset(Status) - NEXT.keys()
 RUNNING = frozenset({Status.IN_PROGRESS, Status.CANCELLING})
-"""States in which a worker has its lines."""
+"""States in which a worker runs its lines."""
 
 
 def before(status: Status) -> frozenset[Status]:

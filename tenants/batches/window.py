@@ -1,15 +1,15 @@
 """Which lines of a batch may be sent to which gateway, and when again. Pure; time is passed in.
 
 Rules
-    1. A gateway has `most` lines of the batch with which no engine has begun, of MAX_UNBEGUN_BYTES
-       together; what has begun is as much as engines run. A line that is larger than that goes
-       alone.
-    2. A line that meets a limit, or finds no engine, waits and is asked for again. Meanwhile
-       nothing new is sent, and then a line at a time, until an engine begins with one: from then
-       twice as many each time.
+    1. A gateway has at most `_most` lines of the batch that no engine has begun, of about
+       MAX_UNBEGUN_BYTES together; lines that have begun are bounded by what engines run. A line
+       that is larger than MAX_UNBEGUN_BYTES goes alone.
+    2. A line that hits a limit, or finds no engine, waits and is sent again. Meanwhile nothing is
+       sent; after that one line at a time goes to each gateway until an engine begins one, and each
+       line that begins doubles the number.
     3. A line with which engines failed MAX_FAILURES times has failed.
-    4. A line that an engine may have had is sent in a higher turn the next time, be it that the
-       gateway is lost: of all turns the ledger bills the last.
+    4. A line that an engine may have had, also one whose gateway was lost, is sent in a higher turn
+       the next time: the ledger bills only the last turn.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from inference.gateway.lines.frames import (
 
 MAX_FAILURES = 3
 PATIENT = (RateLimitExceeded, InsufficientQuota, Overloaded)
-"""Errors that are no fault of a line's."""
+"""Errors that are not the line's fault."""
 ENDING = (InvalidApiKey, PermissionDenied)
-"""Errors after which no line of the batch can have an answer."""
+"""Errors after which no line of the batch can be answered."""
 
 
 class Verdict(Enum):
     """What an answer means."""
 
     DONE = "done"
-    """It is the line's."""
+    """It is the line's final answer."""
     AGAIN = "again"
-    """The line is asked for again."""
+    """The line is sent again."""
     KEY_ENDED = "key ended"
-    """The batch is over."""
+    """The batch's API key can't be used any more, so the batch ends."""
     STALE = "stale"
-    """It is of a line that is not under way there."""
+    """The line is not under way at that gateway."""
 
 
 class OutOfTurns(Exception):
-    """A line was sent too often by who has the batch: the next one to have it goes on."""
+    """This worker has sent a line too often: the worker that leases the batch next continues."""
 
 
 @dataclass(slots=True)
 class Line:
-    """A line that was begun to be sent, where it stands in the file, and how often engines had it
-    and failed with it."""
+    """A line that is or was sent: its position in the file in bytes, in how many turns engines may
+    have had it, and how often they failed with it."""
 
     number: int
     offset: int
@@ -74,7 +74,7 @@ class Line:
 
 @dataclass(slots=True)
 class Share:
-    """What one gateway has of the batch that has not begun."""
+    """The lines of the batch at one gateway that no engine has begun."""
 
     lines: int = 0
     bytes: int = 0
@@ -88,7 +88,7 @@ class _Due:
 
 
 class Window:
-    """The lines of one batch that are under way, while one worker has it for the `run`th time."""
+    """The lines of one batch that are under way, during its lease number `run`."""
 
     def __init__(self, run: int) -> None:
         self._first_turn = run * TURNS_OF_A_RUN
@@ -98,26 +98,26 @@ class Window:
         self._most = MAX_UNBEGUN
         self._held_until = 0.0
         self.closed = False
-        """Nothing more is sent."""
+        """Whether no more lines are sent."""
 
     @property
     def empty(self) -> bool:
-        """Nothing is under way, and nothing is to be asked for again."""
+        """Whether no line is under way and none is to be sent again."""
         return not self._lines and (self.closed or not self._due)
 
     def joined(self, gateway: str) -> None:
-        """Lines can be sent there."""
+        """Lines can now be sent to the gateway."""
         self._shares[gateway] = Share()
 
     def lost(self, gateway: str, now: float) -> None:
-        """What it had is to be sent again; engines may have begun with any of it."""
+        """Put the gateway's lines back, each for a higher turn: an engine may have begun it."""
         self._shares.pop(gateway, None)
         for line in [one for one in self._lines.values() if one.gateway == gateway]:
             line.turns += 1
             self._put_back(line, now)
 
     def gateway(self, now: float) -> str | None:
-        """Where a line may be sent now, if anywhere."""
+        """The gateway to which a line may be sent now, if there is one."""
         if self.closed or now < self._held_until:
             return None
         open_ones = [
@@ -128,11 +128,11 @@ class Window:
         return min(open_ones, default=(0, None))[1]
 
     def again(self, now: float) -> Line | None:
-        """A line that is to be sent again now, if there is one."""
+        """Remove and return a line that is due to be sent again, if there is one."""
         return heapq.heappop(self._due).line if self._due and self._due[0].at <= now else None
 
     def next_at(self, now: float) -> float | None:
-        """When more can be sent though nothing is heard; None: only then."""
+        """When more can be sent even without news from a gateway; None if only news allow it."""
         if self.closed or not self._shares:
             return None
         if now < self._held_until:
@@ -140,10 +140,10 @@ class Window:
         return self._due[0].at if self._due else None
 
     def sent(self, line: Line, gateway: str) -> int:
-        """The line goes there; the turn that it is sent in.
+        """Note that the line is sent to the gateway. Returns the turn to send it in.
 
         Raises:
-            OutOfTurns: there are no more.
+            OutOfTurns: no turn is left in this run.
         """
         if line.turns >= TURNS_OF_A_RUN:
             raise OutOfTurns(f"line {line.number}")
@@ -155,14 +155,14 @@ class Window:
         return self._first_turn + line.turns
 
     def begun(self, gateway: str, number: int) -> None:
-        """An engine has begun with it."""
+        """Note that an engine has begun the line."""
         line = self._lines.get(number)
         if line is not None and line.gateway == gateway and not line.begun:
             self._begin(line)
             self._most = min(MAX_UNBEGUN, 2 * self._most)
 
     def answered(self, gateway: str, answer: Answer, now: float) -> Verdict:
-        """A gateway has said what became of a line."""
+        """Take a gateway's answer to a line. Returns what it means."""
         line = self._lines.get(answer.number)
         if line is None or line.gateway != gateway:
             return Verdict.STALE

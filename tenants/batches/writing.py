@@ -1,5 +1,5 @@
-"""The files of a batch that ends: answers in one, failures and what was never answered in another,
-in the order of the lines, as OpenAI has them."""
+"""The output files of a batch that ends, in OpenAI's format: one with the answers, another with
+failures and lines that were never answered, both in the order of the lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenants.models.files import new_file_id
 
 OK = 200
 AT_ONCE = 500
-"""Answers that are read from the database at a time."""
+"""Answers read from the database at a time."""
 NEVER_ANSWERED = {
     Status.EXPIRED: (
         "batch_expired",
@@ -26,13 +26,13 @@ NEVER_ANSWERED = {
     ),
     Status.CANCELLED: ("batch_cancelled", "This request was not executed: the batch ended."),
 }
-"""By how the batch ends."""
+"""Code and message for lines without an answer, by how the batch ends."""
 
 _json = msgspec.json.Encoder().encode
 
 
 class Output:
-    """One of the two files while it is written."""
+    """One of the two files while it is being written."""
 
     def __init__(self, role: str, id: str, file: IO[bytes]) -> None:
         self.role, self.id = role, id
@@ -48,8 +48,9 @@ class Output:
 
 @contextmanager
 def files_of(batch: Batch) -> Iterator[dict[str, StoredFile]]:
-    """The files of a batch that ends, by the name of the batch's field, on the disk but not saved;
-    a file without lines is none. They are gone where the block fails."""
+    """The output files of a batch that ends, by the name of the batch's field. They are on the
+    disk, their rows are not saved yet; a file without lines is left out. If the block fails, they
+    are removed."""
     written: list[Output] = []
     try:
         with ExitStack() as open_files:

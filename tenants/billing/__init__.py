@@ -1,1 +1,1 @@
-"""The ledger: usage events and their sums, prices, receipts, and the proof that it is exact."""
+"""The ledger: usage events and their sums, prices, receipts, quarantine and reconciliation."""

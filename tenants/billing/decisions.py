@@ -1,7 +1,7 @@
-"""What an operator decides on quarantined entries: to bill them after all, or to dismiss them.
+"""An operator's decisions on quarantined entries: to bill them after all, or to dismiss them.
 
 An entry is billed as a gateway would have billed it, in one transaction with the decision; the
-audit log has who decided.
+audit log records who decided.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IN_LEDGER = "This attempt of the request is in the ledger already: dismiss the e
 
 
 def said(entry: QuarantinedEntry) -> LedgerEntry | None:
-    """What the engine said; None where that is not kept, or was no entry at all."""
+    """The entry as the engine sent it; None if its text was not kept or cannot be decoded."""
     try:
         return msgspec.json.decode(entry.entry, type=LedgerEntry)
     except msgspec.MsgspecError:
@@ -49,7 +49,7 @@ def said(entry: QuarantinedEntry) -> LedgerEntry | None:
 
 
 def is_billable(entry: LedgerEntry) -> bool:
-    """Whether the figures are those of some request."""
+    """Whether the figures are possible for a request."""
     usage = entry.usage
     return 0 <= usage.cached_tokens <= usage.prompt_tokens and not any(
         number < 0 for number in (usage.completion_tokens, usage.reasoning_tokens)
@@ -57,7 +57,7 @@ def is_billable(entry: LedgerEntry) -> bool:
 
 
 def dismiss(entry: QuarantinedEntry, by: User | None) -> None:
-    """It is nobody's: it stays here, and counts nowhere.
+    """Bill it to nobody: the entry stays in quarantine and counts nowhere.
 
     Raises:
         AlreadyDecided: it was billed or dismissed before.
@@ -83,7 +83,7 @@ async def _bill(pk: int, by: int | None, actor: Actor | None) -> None:
     async with await connect() as connection, connection.transaction():
         text = "" if actor is None else msgspec.json.encode(actor).decode()
         await connection.execute(_ACTING, [text])
-        await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # refusals come with the entry
+        await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # _write raises, not COMMIT
         row = await (await connection.execute(_TAKE, [pk])).fetchone()
         if row is None:
             raise AlreadyDecided
@@ -110,5 +110,5 @@ async def _write(connection: Connection, line: Line) -> None:
     known = await (await connection.execute(_KNOWN, names)).fetchone()
     if known is not None and known[0]:
         raise NotBillable(IN_LEDGER)
-    await make_months(connection, [line])  # else the first of its month would end the transaction
+    await make_months(connection, [line])  # a missing one would abort the transaction
     await write(connection, [line])

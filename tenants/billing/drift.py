@@ -1,6 +1,7 @@
-"""What engines counted, and the ledger lacks: from the rows of their journals, without the models.
+"""The differences between what engines counted and what the ledger has. Plain SQL, without the
+models.
 
-`tenants.billing.journals` says how both sides are made comparable.
+`tenants.billing.journals` explains how both sides are made comparable.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 SILENT = timedelta(hours=1)
-"""Engines report every few seconds: one that said nothing for so long is off, or gone."""
+"""Engines report every few seconds: one that has been silent for this long is off, or gone."""
 LATELY = timedelta(days=30)
-"""Each agent that starts with an empty folder makes a journal for ever: those that agree are shown
-for so long."""
+"""Each agent that starts with an empty folder creates a journal, which is kept for ever. Journals
+without drift are listed for this long after their last report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Journal:
     accepted_tokens: int
     reported_at: datetime | None
     quarantined_requests: int = 0
-    """What the engine was told is taken, and that is not billed (`tenants.billing.quarantine`)."""
+    """Entries acknowledged to the engine, but not billed (`tenants.billing.quarantine`)."""
     quarantined_tokens: int = 0
 
 
@@ -61,18 +62,17 @@ WHERE reported_at IS NULL OR reported_at >= %s
    OR surplus_requests > 0 OR surplus_tokens > 0 OR unjournaled_tokens <> 0
 ORDER BY engine_id, journal
 """
-"""Each journal that reported since a time, or that may differ."""
+"""The journals that reported since a given time or never, and those that may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What an engine counted and the ledger does not have; negative: the other way round.
+    """What an engine counted and the ledger lacks; negative if the ledger has more.
 
     `tokens` are prompt and output tokens, `unjournaled_tokens` the output tokens of the engine's
-    present run that are not even in its journal. All are 0 in steady state, whatever is in flight.
-    What waits in the journal of an engine that is silent is missing as well, until it is back; of
-    that only the requests are known. What is missing because it is quarantined is no drift, as long
-    as no operator has it billed.
+    current run that are not even in its journal. All are 0 in steady state, whatever is in flight.
+    Entries waiting in the journal of a silent engine count as missing until it is back; only the
+    number of their requests is known. Entries in quarantine that are not billed are not drift.
     """
 
     journal: Journal

@@ -1,14 +1,14 @@
-"""What engines say of their journals, made comparable with the ledger. Sans-IO.
+"""Makes what engines report of their journals comparable with the ledger. Sans-IO.
 
-Both sides move while they are compared, so each is taken as a bound of the other:
+Both sides change while they are compared, so each is taken as a bound of the other:
 
 - What an engine counts as acknowledged was committed before: the ledger has at least that.
-  True at any time, so whatever is missing shows at once.
-- What the ledger had at some moment, an engine has journaled before that moment: it says at least
-  that in statistics made afterwards. So a report is judged by what the ledger was seen to have
-  when the last one was written, and what it has beyond the journal shows with the next report.
+  This holds at any time, so whatever is missing shows at once.
+- What the ledger had at some moment, an engine had journaled before that moment: statistics that it
+  makes afterwards include at least that. So a report is compared with what the ledger had when the
+  previous one was written, and what the ledger has beyond the journal shows with the next report.
 
-With requests in flight and reports under way neither bound is ever crossed.
+Neither bound is ever crossed by requests in flight or reports under way.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from inference.link.wire import EngineStats
 
 SETTLED_S = 2.0
-"""Longer than statistics of a living engine travel; it sends them once a second."""
+"""Longer than the statistics of a live engine, which sends them once a second, are under way."""
 
 
 class Report(msgspec.Struct, frozen=True):
     """One journal, by columns of `tenants_enginejournal`.
 
-    `surplus` is what the ledger had beyond the journal; None where nobody can tell yet.
+    The `surplus` is what the ledger had beyond the journal; None while it is not known.
     """
 
     journal: str
@@ -56,8 +56,8 @@ class _Heard(msgspec.Struct, frozen=True):
 
 
 class Journals:
-    """The latest of each journal. Call `heard` for all statistics, and again and again `take`,
-    write the reports, and `written` with what the ledger has."""
+    """The latest statistics of each journal. Call `heard` with all statistics; from time to time
+    call `take`, write the reports, and call `written` with what the ledger has."""
 
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}
@@ -69,18 +69,18 @@ class Journals:
         return bool(self._heard)
 
     def heard(self, engine_id: str, stats: EngineStats, now: float) -> None:
-        """Statistics came; those of an agent without a journal say nothing."""
+        """Note an engine's statistics, unless its agent has no journal."""
         if stats.journal:
             self._heard[stats.journal] = _Heard(engine_id, stats, now)
 
     def take(self) -> list[Report]:
-        """What was heard since the last call."""
+        """Reports of the statistics since the last call."""
         reports = [self._report(heard) for heard in self._heard.values()]
         self._heard.clear()
         return reports
 
     def written(self, seen: Iterable[Seen], now: float) -> None:
-        """The reports are in the database, and this is what the ledger had at that moment."""
+        """Note that the reports are in the database, and what the ledger had at that moment."""
         self._seen, self._seen_at = {one.journal: one for one in seen}, now
 
     def _report(self, heard: _Heard) -> Report:

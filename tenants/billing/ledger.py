@@ -1,7 +1,7 @@
-"""The task that writes the ledger, in batches, and tells engines after the commit what is in it.
+"""The task that writes the ledger in batches, and acknowledges entries to engines after the commit.
 
-An engine keeps an entry until then, so whatever is lost in between comes again: `statements` says
-how it is billed once all the same.
+An engine keeps an entry until then, so anything that is lost in between is sent again; `statements`
+explains how it is still billed only once.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Listener = Callable[[Sequence[Line]], object]
 LINGER_S = 0.1
 """How long entries wait for others to share their transaction."""
 BATCH = 1_000
-"""Entries in one statement, about: encoding it takes the event loop 1 ms."""
+"""About how many entries one statement writes: encoding them blocks the event loop for 1 ms."""
 CAPACITY = 100_000
-"""Entries in memory while PostgreSQL is away, about 100 MB; engines keep what is beyond it."""
+"""Entries kept in memory while PostgreSQL is down, about 100 MB; engines keep those beyond it."""
 REPORT_S = 5.0
-"""Time between two looks at the engines' own counts."""
+"""Time between two reports of the engines' own counts."""
 CONNECT_S = 5
 ANSWER_S = 30.0
-"""Longer than that and the connection is given up."""
+"""Timeout of a write, after which its connection is closed."""
 MAX_BACKOFF_S = 5.0
 LAST_S = 3.0
-"""For a last try at exit; the engines send the rest to somebody else."""
+"""Timeout of the last write at exit; engines send the rest to another gateway."""
 TOO_LONG = (TimeoutError, psycopg.errors.QueryCanceled)
 """A statement that took over ANSWER_S or the database's own `statement_timeout`."""
 
@@ -60,7 +60,7 @@ async def connect() -> Connection:
 
 
 class _Call(NamedTuple):
-    """What one call of `record` or `quarantine` brought."""
+    """The arguments of one call of `record` or `quarantine`."""
 
     lines: list[Line]
     suspects: list[Suspect]
@@ -72,12 +72,12 @@ class _Call(NamedTuple):
 
 
 class Ledger:
-    """`inference.grants.Recorder`. Use as an async context manager; leaving it writes the rest.
+    """`inference.grants.Recorder`. Use as an async context manager, which writes the rest on exit.
 
-    One task with one connection writes one batch at a time. What fails is tried again with
-    back-off for as long as it takes, unless the database will never take it: such an entry is
-    logged as `usage_not_billable` with all it says, and quarantined. What is quarantined counts as
-    written, for the engine would send it for ever.
+    One task with one connection writes one batch at a time. A failed write is retried with back-off
+    for as long as it takes, unless the database will never accept an entry: that is logged as
+    `usage_not_billable` with all its fields, and quarantined. A quarantined entry counts as
+    written, because the engine would otherwise send it for ever.
     """
 
     def __init__(
@@ -101,21 +101,21 @@ class Ledger:
         self.waiting = 0
         """Entries in memory."""
         self.written = 0
-        """Entries that engines were told are in the ledger."""
+        """Entries that were acknowledged to engines."""
         self.unbillable = 0
-        """Entries that the database refused, and that are quarantined for that."""
+        """Entries that were quarantined because the database refused them."""
         self.turned_away = 0
-        """Entries that came while the memory was full; their engines send them again."""
+        """Entries that arrived while `capacity` was exhausted; their engines send them again."""
         self.regenerated_tokens = 0
-        """Of the entries that were written here: what lost engines had generated beyond what their
-        readers were given."""
+        """Tokens that lost engines had generated beyond what their clients were sent, in entries
+        that were written here."""
         self._turning_away = False
         self._listeners: list[Listener] = []
 
     def on_written(self, listener: Listener) -> None:
         """Call `listener` with each batch once it is committed, from the event loop: be quick.
 
-        An entry that an engine sent again is told again, and so is one that is not billable.
+        The batch includes entries that an engine sent again, and those that are not billable.
         """
         self._listeners.append(listener)
 
@@ -124,7 +124,7 @@ class Ledger:
     ) -> None:
         """Write the entries and then call `written`; returns at once, never blocks, never raises.
 
-        Beyond the capacity they are turned away, and `written` is never called.
+        If the capacity is exhausted they are turned away, and `written` is never called.
         """
         if self.waiting >= self._capacity:
             self._turn_away(len(entries))
@@ -134,8 +134,8 @@ class Ledger:
     def quarantine(
         self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
     ) -> None:
-        """Keep entries that are not to be billed, as `record` writes others. While too many of the
-        same engine wait for a decision, `written` is not called with more of them."""
+        """Keep entries that are not to be billed, in the way that `record` writes others. While too
+        many of the same engine await a decision, `written` is not called with further ones."""
         if self.waiting >= self._capacity:
             self._turn_away(len(suspects))
             return
@@ -215,14 +215,14 @@ class Ledger:
                 self._tell(listener, lines)
 
     async def _keep(self, suspects: Sequence[Suspect]) -> set[Attempt]:
-        """Quarantine these; the attempts of those that are kept."""
+        """Quarantine the suspects. Returns the attempts of those that are kept."""
         if not suspects:
             return set()
         found = await self._write_all(suspects, keep, self._not_kept)
         return {attempt for some in found for attempt in some}
 
     def _some_calls(self) -> Iterator[_Call]:
-        """The oldest, up to about BATCH entries."""
+        """The oldest calls, up to about BATCH entries."""
         entries = 0
         for call in self._calls:
             yield call
@@ -234,7 +234,7 @@ class Ledger:
     def _tell(listener: Callable[[T], object], news: T) -> None:
         try:
             listener(news)
-        except Exception:  # theirs; the others must be told
+        except Exception:  # the listener's fault; the others must still be called
             log.exception("ledger_callback_failed")
 
     async def _write_reports(self) -> None:
@@ -264,8 +264,8 @@ class Ledger:
         write: Callable[[Connection, Sequence[T]], Awaitable[R]],
         refuse: Callable[[T, Exception], None],
     ) -> list[R]:
-        """Write all rows, by halves where some are refused or all are too many at once, down to
-        those that are at fault."""
+        """Write all rows. A part that is refused or takes too long is halved and tried again;
+        single rows that still fail are passed to `refuse`."""
         done, parts = [], [rows]
         while parts:
             part = parts.pop()
@@ -282,10 +282,10 @@ class Ledger:
     async def _write_at_last(
         self, rows: Sequence[T], write: Callable[[Connection, Sequence[T]], Awaitable[R]]
     ) -> R:
-        """Try until it is done or refused, however long the database is away.
+        """Retry until the rows are written or refused, however long the database is down.
 
         Raises:
-            REFUSED, or TOO_LONG if there are fewer rows to try with.
+            REFUSED, or TOO_LONG if there is more than one row, so that fewer can be tried.
         """
         failures = 0
         while True:
@@ -326,7 +326,7 @@ class Ledger:
 
 
 async def _first_of(event: asyncio.Event, timeout_s: float | None) -> None:
-    # Not wait_for: Python 3.11's forgets that it was cancelled when the event is set just then.
+    # Not wait_for: Python 3.11's loses a cancellation if the event is set at the same moment.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -9,7 +9,7 @@ def amount(cost: int) -> str:
     """A cost in pico-units as a decimal number of the currency, exact: twelve places, no exponent.
 
     Raises:
-        ValueError: it is below zero, which no cost is.
+        ValueError: the cost is negative.
     """
     if cost < 0:
         raise ValueError(f"a cost of {cost}")

@@ -1,28 +1,28 @@
-"""Days and months of UTC, by which the ledger is summed and budgets are kept."""
+"""Days and months in UTC, by which the ledger is summed and budgets are kept."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
 HOUR, DAY, MONTH = "hour", "day", "month"
-"""How long a sum of the ledger is, as its rows say."""
+"""The spans that the ledger is summed over, as its rows name them."""
 
 
 def day_start(at: datetime) -> datetime:
-    """When the day of UTC began that `at`, a time of UTC, lies in."""
+    """The start of the UTC day of `at`, which is in UTC."""
     return at.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def day_end(at: datetime) -> datetime:
-    """When the next day of UTC begins."""
+    """The start of the next UTC day."""
     return day_start(at) + timedelta(days=1)
 
 
 def month_start(at: datetime) -> datetime:
-    """When the month of UTC began that `at`, a time of UTC, lies in."""
+    """The start of the UTC month of `at`, which is in UTC."""
     return day_start(at.replace(day=1))
 
 
 def month_end(at: datetime) -> datetime:
-    """When the next month of UTC begins."""
+    """The start of the next UTC month."""
     return month_start(month_start(at) + timedelta(days=31))

@@ -1,9 +1,9 @@
 """Entries that are not billed, kept for an operator's decision (`tenants.billing.decisions`).
 
-What an engine says is not trusted here: the entry is kept as text, and what is shown of it beside
-that is cut to what a column holds. Each is kept once, however often it is sent. An engine whose
-entries nobody decides on is told of no more than MAX_OPEN that they were taken: the others stay in
-its journal, so nothing is lost, and nobody can fill the database.
+What an engine sends is not trusted here: the entry is kept as text, and the fields that are shown
+beside it are truncated to what their columns hold. Each entry is kept once, however often it is
+sent. At most MAX_OPEN undecided entries of an engine are acknowledged: the others stay in its
+journal, so nothing is lost, and no engine can fill the database.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from inference.link.wire import LedgerEntry
 from tenants.billing.statements import Connection
 
 MAX_OPEN = 10_000
-"""Of one credential, about; a megabyte for each thousand."""
+"""Undecided entries of one credential, approximately; a thousand of them take a megabyte."""
 MAX_ENTRY_CHARS = 16 << 10
-"""A longer one is kept without its text: no gateway wrote such names."""
+"""A longer entry is kept without its text: no gateway writes names that long."""
 MAX_TOKENS = 10**12
 MAX_ATTEMPT = 2**31
 NOT_BILLABLE = "not_billable"
-"""The reason of what the ledger itself refused."""
+"""The reason given for entries that the ledger itself refused."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -49,7 +49,7 @@ _KEPT = "SELECT key FROM tenants_quarantinedentry WHERE key = ANY(%s)"
 
 
 class Suspect(NamedTuple):
-    """An entry that is not to be billed, who sent it, and why not."""
+    """An entry that is not to be billed, its sender, and the reason."""
 
     source: Source
     entry: LedgerEntry
@@ -100,7 +100,8 @@ def _shown(text: str, most: int) -> str:
 
 
 def _text(entry: LedgerEntry) -> str:
-    """As JSON, in which no character is left that PostgreSQL does not take; empty if it is none."""
+    """The entry as JSON without characters that PostgreSQL does not accept; empty if it cannot be
+    encoded or is too long."""
     try:
         text = msgspec.json.encode(entry).decode()
     except UnicodeEncodeError:
@@ -109,7 +110,7 @@ def _text(entry: LedgerEntry) -> str:
 
 
 async def keep(connection: Connection, suspects: Sequence[Suspect]) -> Collection[Attempt]:
-    """Keep the entries; the attempts of those that are kept, now or since before.
+    """Keep the entries. Returns the attempts of those that are kept, including from earlier calls.
 
     Raises: as `statements.write`.
     """

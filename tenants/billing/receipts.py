@@ -1,4 +1,4 @@
-"""Signed receipts: one request's ledger event, provable to whoever holds the public key.
+"""Signed receipts: one request's ledger event, which anyone with the public key can verify.
 
 A receipt is a JSON object:
 
@@ -10,7 +10,7 @@ header has the `typ` TYPE and, as `kid`, the first 16 hexadecimal digits of the 
 bytes of the public key. All numbers are integers, so nothing depends on how a language reads a
 float.
 
-Receipts of the format LEGACY_FORMAT, which were given out before, have instead of `jws`
+Receipts of the format LEGACY_FORMAT, which were issued before, have instead of `jws`
 
     "signature": {"algorithm": "Ed25519", "key_id": "...", "value": "..."}
 
@@ -18,8 +18,8 @@ with the signature (RFC 8032) in hexadecimal of the value of `receipt` in RFC 87
 They are verified with the same key.
 
 The private key is derived from the setting RECEIPT_KEY: HKDF-SHA256 of its UTF-8 bytes without a
-salt, with INFO, is Ed25519's 32-byte seed. With another RECEIPT_KEY new receipts get another
-`kid`; the old ones are verified with the public key of their time, so keep it.
+salt, with INFO, is Ed25519's 32-byte seed. After a change of RECEIPT_KEY new receipts get another
+`kid`; the old ones are still verified with the old public key, so keep it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tenants.models import AdapterVersion, UsageEvent
 
 ALGORITHM = "EdDSA"
 TYPE = "lorikeet-receipt+json"
-"""Says what was signed, so that the key signs nothing that could be taken for something else."""
+"""Names the kind of document, so that no other document signed by this key passes for a receipt."""
 FORMAT = "lorikeet-receipt-2"
 LEGACY_ALGORITHM, LEGACY_FORMAT = "Ed25519", "lorikeet-receipt-1"
 INFO = b"lorikeet usage receipts, Ed25519, 1"
@@ -61,22 +61,22 @@ OF_THE_VERSION = frozenset({"adapter_version", "adapter_digest"})
 """Known only as long as the adapter's version exists; the event itself keeps its adapter's name."""
 
 OF_THE_FIRST: Mapping[str, Any] = {"attempt": 1}
-"""What receipts say of a first attempt that were given out before they named attempts."""
+"""Defaults for receipts issued before the field `attempt` existed: they are of a first attempt."""
 
 
 class InvalidReceipt(ValueError):
-    """It is no receipt, or not one that this key signed; the message says why."""
+    """It is not a receipt, or this key did not sign it; the message says why."""
 
 
 class InvalidPublicKey(ValueError):
-    """It is no Ed25519 public key in a form that is known."""
+    """It is not an Ed25519 public key in a known form."""
 
 
 def canonical(receipt: Mapping[str, Any]) -> bytes:
-    """A receipt as one line of JSON (RFC 8785), which is what is signed of it.
+    """A receipt as one line of JSON (RFC 8785), whose bytes are signed.
 
     Raises:
-        ValueError: it holds what JSON has no words for.
+        ValueError: it holds a value that JSON cannot express.
     """
     text = json.dumps(
         receipt, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
@@ -140,7 +140,7 @@ class PublicKey:
 
     @property
     def jwk(self) -> dict[str, Any]:
-        """As RFC 8037 has it."""
+        """The key in the format of RFC 8037."""
         jwk: dict[str, Any] = OKPAlgorithm.to_jwk(self.key, as_dict=True)
         return jwk | {"kid": self.id, "alg": ALGORITHM, "use": "sig"}
 
@@ -149,7 +149,7 @@ def verify(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[st
     """The signed part of a receipt of either format.
 
     Raises:
-        InvalidReceipt: it is no receipt, or none of the keys signed it as it is.
+        InvalidReceipt: it is not a receipt, or none of the keys signed it in this form.
     """
     if isinstance(jws := signed.get("jws"), str):
         receipt = _verify_jws(jws, keys)
@@ -196,7 +196,7 @@ def _named(key_id: object, keys: Collection[PublicKey]) -> PublicKey:
 
 
 class Signer:
-    """Signs receipts with the key that a secret makes."""
+    """Signs receipts with a key that is derived from a secret."""
 
     def __init__(self, secret: str) -> None:
         seed = HKDF(hashes.SHA256(), 32, salt=None, info=INFO).derive(secret.encode())
@@ -204,12 +204,12 @@ class Signer:
         self.public_key = PublicKey(self._key.public_key().public_bytes_raw())
 
     def sign(self, receipt: Mapping[str, Any]) -> dict[str, Any]:
-        """The receipt with its signature, as it is given out."""
+        """The receipt with its signature, as it is issued."""
         jws = self.jws(TYPE, receipt)
         return {"object": "usage.receipt", "receipt": dict(receipt), "jws": jws}
 
     def jws(self, type: str, said: Mapping[str, Any]) -> str:
-        """A JWS of what is said, of a type that no other kind of what this key signs has."""
+        """A JWS of `said`. Each kind of document that this key signs must have its own `type`."""
         headers = {"typ": type, "kid": self.public_key.id}
         return PyJWS().encode(canonical(said), self._key, ALGORITHM, headers=headers)
 
@@ -218,12 +218,13 @@ _signer = lru_cache(maxsize=1)(Signer)
 
 
 def signer() -> Signer:
-    """The one of this installation."""
+    """The signer of this installation."""
     return _signer(settings.RECEIPT_KEY)
 
 
 def describe(event: UsageEvent) -> dict[str, Any]:
-    """What a receipt says of an event; reads its `tenant` and `version`, so select them with many.
+    """The content of an event's receipt. Reads the event's `tenant` and `version`: select these
+    with the events if there are many.
 
     Times are RFC 3339 in UTC, durations whole microseconds, prices micro-units of the currency per
     million tokens, `cost` a decimal number of the currency and `cost_pico` the same in pico-units.
@@ -272,7 +273,7 @@ def _microseconds(seconds: float) -> int:
 
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
-    """The fields in which a receipt says another thing than the ledger."""
+    """The fields in which a receipt differs from the ledger."""
     receipt = {**OF_THE_FIRST, **receipt}
     told = describe(event) | {"format": receipt.get("format")}
     if _version(event) is None:

@@ -1,7 +1,7 @@
 """Compares the ledger with what the engines counted, and its sums with its events.
 
-The first is always known (`tenants.billing.journals` says how both sides are made comparable),
-the second reads every event: `manage.py reconcile --check-rollups`.
+The first comparison is always available (`tenants.billing.journals` explains how both sides are
+made comparable); the second reads every event: `manage.py reconcile --check-rollups`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenants.models.usage.ledger import FIGURES
 
 
 def drifts() -> list[Drift]:
-    """Of each journal that reported lately, or that differs, by engine."""
+    """The drift of each journal that reported lately or that may differ, ordered by engine."""
     now = timezone.now()
     with connection.cursor() as cursor:
         cursor.execute(JOURNALS, [now - LATELY])
@@ -30,7 +30,7 @@ def drifts() -> list[Drift]:
 
 
 def accept(drift: Drift) -> None:
-    """Count what is missing or too much at present as explained: it is no drift any more."""
+    """Accept the present difference as explained, so that it no longer counts as drift."""
     EngineJournal.objects.filter(pk=drift.journal.journal).update(
         accepted_requests=F("accepted_requests") + drift.requests,
         accepted_tokens=F("accepted_tokens") + drift.tokens,
@@ -38,7 +38,8 @@ def accept(drift: Drift) -> None:
 
 
 class Group(NamedTuple):
-    """What a row of sums is of. Row ids; empty `adapter`: the base model itself."""
+    """What a row of sums covers. Ids are those of rows; an empty `adapter` means the base model
+    itself."""
 
     tenant_id: int
     start: datetime
@@ -60,7 +61,7 @@ class Sums(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A row of sums that is not what it should be: what its parts add up to, and what it says."""
+    """A row of sums that is wrong: what its parts add up to, and what is stored."""
 
     group: Group
     parts: Sums
@@ -68,8 +69,8 @@ class Difference(NamedTuple):
 
 
 class JournalDifference(NamedTuple):
-    """A journal whose sums are not what its events and superseded attempts add up to: requests,
-    then prompt, cached and output tokens."""
+    """A journal whose sums differ from the total of its events and superseded attempts. Each tuple
+    has requests, then prompt, cached and output tokens."""
 
     journal: str
     events: tuple[int, ...]
@@ -115,7 +116,7 @@ _MONTHS_DIFFER = _differing(
     "tenants_usagemonth",
     "month",
 )
-# Whole days or months, whichever key and adapter.
+# Whole days or months, over all keys and adapters.
 _TOTALS_DIFFER = """
 WITH part AS (
     SELECT tenant_id, date_trunc(%(span)s, hour, 'UTC') AS start, base_model,
@@ -131,7 +132,7 @@ FROM part FULL JOIN kept USING (tenant_id, start, base_model)
 WHERE ({of_part}) <> ({of_kept})
 ORDER BY tenant_id, start, base_model
 """.format(sums=_SUMS, of_part=_known("part"), of_kept=_known("kept"))
-# Events of the time before engines kept journals have an empty one.
+# Events from before engines kept journals have an empty one.
 _JOURNALS = """
 WITH entry AS (
     SELECT journal, prompt_tokens, cached_tokens, completion_tokens
@@ -171,7 +172,8 @@ ORDER BY 1
 
 @contextmanager
 def snapshot() -> Iterator[None]:
-    """Everything read inside is of one moment, however long it takes. Not inside a transaction."""
+    """All queries inside see the database as of one moment, however long they take. Must not be
+    used inside a transaction."""
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -181,7 +183,7 @@ def snapshot() -> Iterator[None]:
 def months(
     since: datetime | None = None, until: datetime | None = None
 ) -> list[tuple[datetime, datetime]]:
-    """The months that have events or sums, start and end, as far as they lie between the two."""
+    """Start and end of the months that have events or sums, clipped to `since` and `until`."""
     found = (_month(name) for (name,) in _rows(_MONTHS))
     cut = [(max(start, since or start), min(end, until or end)) for start, end in found]
     return [(start, end) for start, end in cut if start < end]
@@ -194,18 +196,19 @@ def _month(name: str) -> tuple[datetime, datetime]:
 
 
 def rollup_differences(start: datetime, end: datetime) -> list[Difference]:
-    """The hourly sums of these whole hours that do not agree with the events."""
+    """The hourly sums that do not agree with the events. `start` and `end` are whole hours."""
     return _differences(_HOURS_DIFFER, start, end)
 
 
 def month_differences(start: datetime, end: datetime) -> list[Difference]:
-    """The monthly sums of these whole months that do not agree with the hourly ones."""
+    """The monthly sums that do not agree with the hourly ones. `start` and `end` are whole
+    months."""
     return _differences(_MONTHS_DIFFER, start, end)
 
 
 def total_differences(span: str, start: datetime, end: datetime) -> list[Difference]:
-    """The sums of tenants' days or months in this time, of whole ones, that do not agree with the
-    hourly ones; of no key, adapter or model."""
+    """The sums of tenants' days or months (`span`) that do not agree with the hourly ones; their
+    groups have no key, adapter or model. `start` and `end` are whole days or months."""
     return _differences(_TOTALS_DIFFER, start, end, span=span)
 
 
@@ -222,7 +225,7 @@ def _differences(query: str, start: datetime, end: datetime, **more: str) -> lis
 
 
 def journal_differences() -> list[JournalDifference]:
-    """The journals whose sums do not agree with the events and superseded attempts."""
+    """The journals whose sums do not agree with their events and superseded attempts."""
     return [
         JournalDifference(journal, tuple(map(int, sums[:4])), tuple(map(int, sums[4:])))
         for journal, *sums in _rows(_JOURNALS)

@@ -1,20 +1,20 @@
-"""The ledger's SQL: events, their hourly sums and their journals' sums, once each whatever comes.
+"""The ledger's SQL: events, their hourly sums and their journals' sums, each counted exactly once.
 
-A request is billed once: an event is inserted under the id and start that its gateway gave it, or
-not at all if it is there; only what was inserted is added to the sums; all of it is one statement,
+A request is billed once: an event is inserted under the id and start that its gateway gave it,
+unless it is there already; only inserted events are added to the sums; all of it is one statement,
 so one transaction. A batch may therefore be tried again at any time, by any gateway. Triggers on
-the hourly sums add them to their months, at the end of the statement.
+the hourly sums add them to their months at the end of the statement.
 
-A request may have been tried on several engines. Entries of attempts are cumulative, so the highest
-attempt bills alone: its event takes the place of a lower one's, and lower ones are kept beside it
+A request may have been tried on several engines. Entries of attempts are cumulative, so only the
+highest attempt is billed: its event replaces that of a lower one, and lower ones are kept beside it
 (`SupersededAttempt`). All of them count in the sums of their journals, as they do in the engines'.
 The first statement inserts no second entry of a request, so what it left out is a repetition or
-another attempt, and `_SUPERSEDE` takes it up. The events are locked before, in a statement of its
-own, so that it sees all attempts that are known and nobody adds one meanwhile; then it brings
-everything to what follows from all of them, in whatever order they came.
+another attempt, which `_SUPERSEDE` handles. The events are locked first, in a statement of its own,
+so that `_SUPERSEDE` sees all known attempts and none is added meanwhile; its result depends only on
+the set of attempts, not on the order in which they came.
 
-All writers take their rows in sorted order, and in the same order of tables: gateways with
-overlapping batches wait for each other, in a line.
+All writers lock rows in sorted order, and tables in the same order, so that gateways with
+overlapping batches wait for each other instead of deadlocking.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ Connection = AsyncConnection[tuple[Any, ...]]
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
-"""Requests outside of these times are mistakes; each month has a table of its own."""
+"""A request that starts outside of these times is a mistake, and each month that is written to gets
+a table of its own."""
 
 REFUSED = (
     psycopg.DataError,
     psycopg.errors.ForeignKeyViolation,
-    psycopg.errors.CheckViolation,  # an operator has taken the table of its month away
+    psycopg.errors.CheckViolation,  # an operator has detached the table of its month
     UnicodeEncodeError,
 )
-"""A row that is at fault itself. Any other error (a schema that this release does not know, say)
-is not the row's: it waits."""
+"""Errors for which the row itself is at fault. After any other error (for example a schema that
+this release does not know) the row waits and is tried again."""
 
 _GROUP = "tenant_id, key_id, adapter, model, base_model"
 _TOKENS = "prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens"
@@ -52,12 +53,12 @@ _TIMES = "given_s, queue_s, load_s, ttft_s, total_s"
 _BILL = f"""{_GROUP}, version_id, engine_id, journal, {_TOKENS}, prompt_price, cached_prompt_price,
         output_price, cost, finish_reason, {_TIMES}, attempt,
         inherited_tokens, trace_id"""
-"""Columns of an event that come from its entry, beside `id` and `started_at`."""
+"""Columns of an event that come from its entry, besides `id` and `started_at`."""
 
 # One JSON array of [engine_id, journal, entry], the entry as on the wire: encoding it in C costs
-# the event loop a tenth of what arrays for unnest() do. Fields on the wire never change places.
-# NaN is null in JSON; a time that nobody measured is no reason not to bill. Materialised, so that
-# each field is taken out of the JSON once, however often it is read.
+# the event loop a tenth of what arrays for unnest() do. Fields on the wire never change position.
+# NaN is null in JSON; a time that was not measured is no reason not to bill. Materialised, so that
+# each field is extracted from the JSON once, however often it is read.
 _SENT = """
 WITH sent AS MATERIALIZED (
     SELECT e->>0 AS engine_id, e->>1 AS journal, e->2->>0 AS id,
@@ -100,7 +101,7 @@ _LOOKED_UP = """, priced AS (
         ORDER BY rank LIMIT 1
     ) AS found ON true
 )"""
-"""For entries without a price: of agents that speak version 1, of journals that are older."""
+"""For entries without a price: from agents that speak version 1, or from older journals."""
 
 _ENTRIES = f""", entry AS (
     SELECT id, started_at, {_BILL}
@@ -222,7 +223,7 @@ _SUPERSEDE = f""", fresh AS MATERIALIZED (
 
 
 def _statements(what: str) -> dict[bool, str]:
-    """By whether all entries bring their price."""
+    """The statement, by whether all entries carry their price."""
     return {
         True: f"{_SENT}{_PRICED}{_ENTRIES}{what}{_ADD_UP}",
         False: f"{_SENT}{_LOOKED_UP}{_ENTRIES}{what}{_ADD_UP}",
@@ -274,13 +275,13 @@ class Line(NamedTuple):
 
 
 async def write(connection: Connection, lines: Sequence[Line]) -> int:
-    """Write the lines, except what is in the ledger of them; how many tokens were generated again
-    of requests that moved, as far as these lines say what was not known before.
+    """Write the lines that are not in the ledger yet. Returns how many tokens these lines newly
+    show to have been generated again for requests that moved to another engine.
 
-    On an error some may be written and others not; they can all be tried again.
+    After an error some lines may be written and others not; they can all be tried again.
 
     Raises:
-        REFUSED: at least one of them will never be taken.
+        REFUSED: at least one of them will never be accepted.
         psycopg.Error: they can't be written now.
     """
     _require_times(lines)
@@ -288,7 +289,7 @@ async def write(connection: Connection, lines: Sequence[Line]) -> int:
     priced = all(line.entry.account.price is not None for line in lines)
     try:
         inserted, _ = await _count(connection, _WRITE[priced], sent)
-    except psycopg.errors.CheckViolation:  # the first of their month
+    except psycopg.errors.CheckViolation:  # the first of their month, which has no table yet
         await connection.execute(_PARTITIONS, [sent])
         inserted, _ = await _count(connection, _WRITE[priced], sent)
     if inserted == len(lines):
@@ -300,7 +301,7 @@ async def write(connection: Connection, lines: Sequence[Line]) -> int:
 
 
 async def make_months(connection: Connection, lines: Sequence[Line]) -> None:
-    """Make the tables of the lines' months, as far as they are missing.
+    """Create the tables of the lines' months that are missing.
 
     Raises: as `write`.
     """
@@ -321,7 +322,7 @@ async def _count(connection: Connection, statement: str, sent: Jsonb) -> tuple[i
 
 
 async def write_reports(connection: Connection, reports: Sequence[Report]) -> list[Seen]:
-    """Write what journals count; what the ledger has of each at the same moment.
+    """Write the journals' counts. Returns what the ledger has of each at the same moment.
 
     Raises: as `write`.
     """

@@ -1,5 +1,5 @@
-"""What a tenant chooses: whether prompts and answers are kept, for how long, and to have all of it
-destroyed."""
+"""A tenant's choices: whether and for how long prompts and answers are kept, and destroying all of
+them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def is_possible() -> bool:
 
 
 def live_key(tenant: Tenant) -> ContentKey | None:
-    """By which its content is encrypted."""
+    """The key that encrypts the tenant's content, if it has one."""
     return tenant.content_keys.filter(destroyed_at=None).first()
 
 
 def keep_for(tenant: Tenant, days: int) -> None:
-    """Keep what is asked and answered for so many days, what is kept already not for longer; 0:
-    keep nothing from now on.
+    """Keep prompts and answers for this many days, and stored ones no longer than that; 0: keep
+    nothing from now on.
 
     Raises:
         ContentUnavailable: there is no master key.
@@ -55,12 +55,12 @@ def keep_for(tenant: Tenant, days: int) -> None:
 
 
 def destroy(tenant: Tenant, by: User) -> ContentKey:
-    """Destroy the tenant's key, and keep nothing from now on: nobody can read what was kept.
+    """Destroy the tenant's key, so that nobody can read its content, and keep nothing from now on.
 
-    Returns what is left of the key, with a signed confirmation.
+    Returns the destroyed key's row, with a signed confirmation.
 
     Raises:
-        NoContentKey: there is none.
+        NoContentKey: the tenant has no key.
     """
     with transaction.atomic():
         locked = Tenant.objects.select_for_update().get(pk=tenant.pk)
@@ -77,7 +77,7 @@ def destroy(tenant: Tenant, by: User) -> ContentKey:
 
 
 def _confirmed(key: ContentKey, by: User) -> dict[str, Any]:
-    """What is signed."""
+    """The confirmation that is signed."""
     assert key.destroyed_at is not None
     return {
         "format": FORMAT,

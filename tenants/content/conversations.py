@@ -1,4 +1,4 @@
-"""Stored conversations, for gateways: content of its own kind, which changes."""
+"""Stored conversations, for gateways: a kind of stored content that changes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ log = structlog.get_logger(__name__)
 
 
 class PostgresConversations:
-    """As `inference.grants.StoredConversations`. The days of one begin when it is made."""
+    """Implements `inference.grants.StoredConversations`. The days for which a conversation is kept
+    begin when it is created."""
 
     def __init__(self, contents: PostgresContents) -> None:
         self._contents = contents
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
-        """As the protocol says."""
+        """See `StoredConversations.keep`."""
         item = Item(tenant_id, CONVERSATION, id, time.time(), record)
         return await self._contents.keep([item]) == 1
 
     async def read(self, tenant_id: int, id: str) -> tuple[bytes, bytes] | None:
-        """As the protocol says. What no master key opens is not there."""
+        """See `StoredConversations.read`. Also None if no master key decrypts it."""
         try:
             return await self._contents.read_version(tenant_id, CONVERSATION, id)
         except Unreadable:
@@ -33,10 +34,10 @@ class PostgresConversations:
             return None
 
     async def replace(self, tenant_id: int, id: str, version: bytes, record: bytes) -> bool:
-        """As the protocol says."""
+        """See `StoredConversations.replace`."""
         item = Item(tenant_id, CONVERSATION, id, 0.0, record)
         return await self._contents.replace(item, version)
 
     async def delete(self, tenant_id: int, id: str) -> bool:
-        """As the protocol says."""
+        """See `StoredConversations.delete`."""
         return await self._contents.delete(tenant_id, CONVERSATION, id)

@@ -1,4 +1,4 @@
-"""What is kept of a request, as people read it."""
+"""The stored content of a request, in a form that people can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.models.content import Kind, StoredContent, StoredContentQuerySet
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """What was asked and answered; `answers` by choice. `cut`: it was too long to be kept whole."""
+    """A request and its answers, one for each choice. `cut`: it was too long to be kept whole."""
 
     request: str
     answers: list[str]
@@ -24,12 +24,12 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 def is_kept(tenant: Tenant, request_id: str) -> bool:
-    """Whether there is content of this request to be read."""
+    """Whether content of this request is stored."""
     return _of(tenant, request_id).exists()
 
 
 def read(tenant: Tenant, request_id: str) -> Exchange | None:
-    """The content of this request; None: nothing is kept of it, or it can't be read."""
+    """The content of this request; None if none is stored, or it can't be read."""
     found = _of(tenant, request_id).select_related("content_key").first()
     if found is None or found.content_key.wrapped is None:
         return None
@@ -47,7 +47,7 @@ def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
 
 
 def answers_of(kept: Kept) -> Iterator[str]:
-    """The answer of each choice: what was thought, its text, and the tools that it calls."""
+    """The answer of each choice: its reasoning, its text, and its tool calls."""
     if kept.response:
         yield from _whole(kept.response)
     elif kept.chunks:
@@ -59,7 +59,7 @@ def answers_of(kept: Kept) -> Iterator[str]:
 def _whole(response: str) -> list[str]:
     try:
         return [_choice(choice) for choice in json.loads(response)["choices"]]
-    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or of an operation without any
+    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or without choices
         return [_pretty(response)]
 
 
@@ -103,7 +103,7 @@ def _joined_lines(texts: Iterable[str | None], calls: Iterable[dict[str, Any]]) 
 
 
 def _pretty(body: str) -> str:
-    """JSON with its fields on lines of their own; as it is where it was cut."""
+    """The JSON with its fields on lines of their own; unchanged if it was cut."""
     try:
         return json.dumps(json.loads(body), ensure_ascii=False, indent=2)
     except ValueError:

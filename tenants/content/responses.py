@@ -1,5 +1,5 @@
-"""Stored responses, for gateways: content of its own kind. One that runs in the background has a
-row besides, which says how it stands, and goes with its content."""
+"""Stored responses, for gateways: a kind of stored content. A background response also has a row
+with its status, which is deleted with its content."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tenants.naming import RESPONSE
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 << 20
-"""Of one tenant's bodies that wait to be run in the background, or run."""
+"""Total size of one tenant's request bodies that wait to be run in the background, or run."""
 WINDOW = timedelta(hours=24)
-"""In which one is run, as a batch is."""
+"""Time within which a background response is run, as for a batch."""
 RETRY_S = 10.0
 
 LOCK = "SELECT 1 FROM tenants_tenant WHERE id = %(tenant)s FOR NO KEY UPDATE"
-"""Who queues another of the tenant's waits, and then counts this one."""
+"""Makes a concurrent request of the tenant wait, so that it counts this one."""
 BEFORE = """
 SELECT c.name AS id
 FROM tenants_backgroundresponse b JOIN tenants_storedcontent c ON c.id = b.content_id
@@ -76,7 +76,7 @@ WITH own AS (
 UPDATE tenants_backgroundresponse AS one SET status = %(status)s, leased_until = NULL
 FROM kept WHERE one.id = kept.id
 """
-"""The first one locks it: whoever cancels it meanwhile finds that it has ended."""
+"""`own` locks the row, so that a concurrent cancellation finds that the response has ended."""
 CANCEL = f"""
 UPDATE tenants_backgroundresponse SET status = '{CANCELLED}', leased_until = NULL
 WHERE id IN ({OF_NAME}) AND status = ANY(%(live)s)
@@ -96,19 +96,19 @@ class _Waiting:
 
 
 class PostgresResponses:
-    """As `inference.grants.StoredResponses`."""
+    """Implements `inference.grants.StoredResponses`, whose docstrings apply."""
 
     def __init__(self, contents: PostgresContents, *, most: int) -> None:
-        """Of one tenant `most` run in the background, or wait to be."""
+        """`most` bounds how many responses of one tenant run in the background or wait to."""
         self._contents, self._most = contents, most
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
-        """As the protocol says."""
+        """See `StoredResponses.keep`."""
         item = Item(tenant_id, RESPONSE, id, time.time(), record)
         return await self._contents.keep([item]) == 1
 
     async def read(self, tenant_id: int, id: str) -> bytes | None:
-        """As the protocol says. What no master key opens is not there."""
+        """See `StoredResponses.read`. Also None if no master key decrypts it."""
         try:
             return await self._contents.read(tenant_id, RESPONSE, id)
         except Unreadable:
@@ -116,13 +116,13 @@ class PostgresResponses:
             return None
 
     async def delete(self, tenant_id: int, id: str) -> bool:
-        """As the protocol says."""
+        """See `StoredResponses.delete`."""
         return await self._contents.delete(tenant_id, RESPONSE, id)
 
     # --- in the background -----------------------------------------------------------------------
 
     async def queue(self, queued: Queued) -> str | None:
-        """As the protocol says."""
+        """See `StoredResponses.queue`."""
         item = Item(queued.tenant_id, RESPONSE, queued.id, 0.0, queued.record)
         if (sealed := await self._contents.sealed(item)) is None:
             return None
@@ -146,7 +146,7 @@ class PostgresResponses:
         for before in await self._contents.rows(_Id, BEFORE, values):
             return before.id
         await self._check_room(values)
-        return None  # its key was destroyed just now
+        return None  # the tenant's key was destroyed just now
 
     async def _check_room(self, values: dict[str, Any]) -> None:
         (waiting,) = await self._contents.rows(_Waiting, WAITING, values)
@@ -164,19 +164,19 @@ class PostgresResponses:
             )
 
     async def standing(self, tenant_id: int, id: str) -> Standing | None:
-        """As the protocol says."""
+        """See `StoredResponses.standing`."""
         rows = await self._contents.rows(Standing, STANDING, _named(tenant_id, id))
         return rows[0] if rows else None
 
     async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:
-        """As the protocol says."""
+        """See `StoredResponses.begin`."""
         values = _named(tenant_id, id) | {"turn": turn, "live": _LIVE}
         if not await self._contents.execute(BEGIN, values):
             return None
         return await self.read(tenant_id, id)
 
     async def end(self, tenant_id: int, id: str, turn: int, ended: Ended) -> bool:
-        """As the protocol says."""
+        """See `StoredResponses.end`."""
         item = Item(tenant_id, RESPONSE, id, 0.0, ended.record)
         if (sealed := await self._contents.sealed(item)) is None:
             return False
@@ -190,7 +190,7 @@ class PostgresResponses:
         return await self._contents.execute(END, values) == 1
 
     async def cancel(self, tenant_id: int, id: str) -> None:
-        """As the protocol says."""
+        """See `StoredResponses.cancel`."""
         await self._contents.execute(CANCEL, _named(tenant_id, id) | {"live": _LIVE})
 
 

@@ -1,4 +1,4 @@
-"""The master key is changed: tenants' keys are encrypted anew, and what they encrypted stays."""
+"""Rotates the master key: tenants' keys are encrypted anew, the content under them is unchanged."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tenants.models.content import ContentKey
 
 
 class Rotated(NamedTuple):
-    """How many keys are encrypted by the master key now, and the tenants whose keys none opens."""
+    """How many keys the first master key encrypts now, and the tenants whose keys none decrypts."""
 
     keys: int
     unreadable: list[str]
 
 
 def rewrap() -> Rotated:
-    """Encrypt each tenant's key by the first of the master keys; what is stored is not touched. It
-    may be repeated."""
+    """Encrypt each tenant's key with the first of the master keys; stored content is not touched.
+    Idempotent."""
     masters, keys, unreadable = sealing.master_keys(), 0, list[str]()
     for pk in ContentKey.objects.filter(destroyed_at=None).values_list("pk", flat=True):
         with transaction.atomic():

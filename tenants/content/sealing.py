@@ -1,10 +1,10 @@
-"""How content is encrypted: AES-256-GCM by a key of its tenant's, which the master key encrypts.
+"""How content is encrypted: AES-256-GCM with a key per tenant, which the master key encrypts.
 
 Each text is bound to its place (tenant, kind and name): one that is moved elsewhere in the database
-can't be opened there. Nonces are random, 96 bits; a tenant's key is good for 2**32 texts.
+can't be decrypted there. Nonces are random, 96 bits; a tenant's key is good for 2**32 texts.
 
-While the master key is changed there are two: what the one before encrypted is opened too, until
-`rotation` has encrypted it anew.
+During a change of the master key there are two: keys that the previous one encrypted can still be
+decrypted, until `rotation` has encrypted them anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NONCE_BYTES = 12
 
 
 class Unreadable(Exception):
-    """It was encrypted by another key, or for another place, or was changed."""
+    """The text was encrypted with another key or for another place, or was changed."""
 
 
 class Place(NamedTuple):
@@ -56,26 +56,27 @@ class TenantKey:
 
 
 def new_key(master: str, tenant_id: int) -> bytes:
-    """A new tenant's key, encrypted by the master key."""
+    """A new key for the tenant, encrypted with the master key."""
     return _sealed(_master(master), secrets.token_bytes(KEY_BYTES), _bound(tenant_id))
 
 
 def master_keys() -> list[str]:
-    """Those of this installation, the one to encrypt by first; none where nothing can be kept."""
+    """The master keys of this installation, the one that encrypts first. Empty if no content can be
+    kept."""
     return [key for key in (settings.CONTENT_KEY, settings.CONTENT_KEY_PREVIOUS) if key]
 
 
 def tenant_key(masters: Sequence[str], tenant_id: int, wrapped: bytes) -> TenantKey:
-    """The key that `new_key` made for this tenant by one of these.
+    """The key that `new_key` made for this tenant with one of the master keys.
 
     Raises:
-        Unreadable: the master key was another one.
+        Unreadable: it was made with none of them.
     """
     return TenantKey(_unwrapped(masters, tenant_id, wrapped))
 
 
 def rewrapped(masters: Sequence[str], tenant_id: int, wrapped: bytes) -> bytes:
-    """The same key, encrypted anew by the first of these.
+    """The same key, encrypted anew with the first of the master keys.
 
     Raises:
         Unreadable: none of them has encrypted it.

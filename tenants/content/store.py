@@ -1,4 +1,4 @@
-"""Content in PostgreSQL, beside the ORM: for gateways."""
+"""Stored content in PostgreSQL, for gateways: without the ORM."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DELETE = "DELETE FROM tenants_storedcontent WHERE tenant_id = %s AND kind = %s A
 
 
 class Item(NamedTuple):
-    """What is to be kept; `at` is a unix time."""
+    """A text to keep; `at` is a unix time in seconds."""
 
     tenant_id: int
     kind: str
@@ -63,14 +63,14 @@ class Item(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A text, and its nonce, which no other version of it has."""
+    """A stored text with its nonce, which differs in every version of it."""
 
     text: bytes
     version: bytes
 
 
 class Sealed(NamedTuple):
-    """What is to be written of an item, and the row of the key that opens it."""
+    """An encrypted item, and the row id of the key that decrypts it."""
 
     key_id: int
     data: bytes
@@ -98,15 +98,15 @@ class PostgresContents(Database):
         super().__init__("content", answer_s)
 
     async def keep(self, items: Sequence[Item]) -> int:
-        """Keep these, in place of what is there under their names; nothing of tenants that keep
-        nothing. A place is named once. How many are kept."""
+        """Store the items, replacing what their places hold, except those of tenants that keep
+        nothing. No two may have the same place. Returns how many were stored."""
         keys = await self._keys({item.tenant_id for item in items})
         rows = []
         for item in items:
             if (known := keys.get(item.tenant_id)) is not None:
                 id, key = known
                 rows.append((id, item.kind, item.name, item.at, key.seal(item.place, item.text)))
-                await asyncio.sleep(0)  # half a megabyte takes a fraction of a millisecond
+                await asyncio.sleep(0)  # sealing half a megabyte takes a fraction of a millisecond
         if not rows:
             return 0
         names = ("keys", "kinds", "names", "times", "data")
@@ -114,12 +114,12 @@ class PostgresContents(Database):
         return await self.execute(KEEP, dict(zip(names, columns, strict=True)))
 
     async def read(self, tenant_id: int, kind: str, name: str) -> bytes | None:
-        """What is kept there; None: nothing is, or not any more."""
+        """The text stored there; None if there is none, or not any more."""
         found = await self.read_version(tenant_id, kind, name)
         return None if found is None else found.text
 
     async def read_version(self, tenant_id: int, kind: str, name: str) -> Version | None:
-        """What is kept there, to be replaced."""
+        """The text stored there with its version, for `replace`."""
         rows = await self.rows(_Kept, READ, [tenant_id, kind, name], binary=True)
         if not rows:
             return None
@@ -129,8 +129,8 @@ class PostgresContents(Database):
         return Version(text, bytes(row.data[: sealing.NONCE_BYTES]))
 
     async def replace(self, item: Item, version: bytes) -> bool:
-        """Keep this in place of that version, for as long as that was to be kept; False: it is
-        another one by now, or gone."""
+        """Store the item in place of that version; its expiry stays. False if there is another
+        version by now, or none."""
         if (sealed := await self.sealed(item)) is None:
             return False
         values = {
@@ -145,12 +145,12 @@ class PostgresContents(Database):
         return await self.execute(REPLACE, values) == 1
 
     async def sealed(self, item: Item) -> Sealed | None:
-        """The item, encrypted by its tenant's key; None: the tenant keeps nothing."""
+        """The item, encrypted with its tenant's key; None if the tenant keeps nothing."""
         found = (await self._keys({item.tenant_id})).get(item.tenant_id)
         return None if found is None else Sealed(found[0], found[1].seal(item.place, item.text))
 
     async def delete(self, tenant_id: int, kind: str, name: str) -> bool:
-        """Whether there was something to delete."""
+        """Delete the content. Returns whether there was any."""
         return await self.execute(DELETE, [tenant_id, kind, name]) == 1
 
     async def _keys(self, tenants: set[int]) -> Mapping[int, tuple[int, TenantKey]]:

@@ -1,1 +1,1 @@
-"""Who a key belongs to and what a model name means, answered from memory."""
+"""Resolves API keys and model names from memory, and records what gateways observe."""

@@ -58,19 +58,19 @@ BASES = "bases"
 Pins = dict[str, list[AdapterRef]]
 """The adapters to keep loaded, by base model; base models without any are left out."""
 Tried = dict[str, Revisions]
-"""Where they may be loaded, by digest."""
+"""The revisions on which each adapter may be loaded, by the adapter's digest."""
 
 
 @dataclass(slots=True)
 class KnownKey:
-    """A cached key: its grant, or why it has none. `touched_at` is a monotonic time."""
+    """A cached key: its grant, or why it has none. `touched_at` is a monotonic time in seconds."""
 
     id: int
     tenant_id: int
     verdict: Grant | InvalidApiKey
     touched_at: float = float("-inf")
     limited_by: int | None = None
-    """The key that has its limits, if not itself."""
+    """The key whose limits apply to it, if not its own."""
 
     def tags(self) -> list[Tag]:
         tags: list[Tag] = [("key", self.id), ("tenant", self.tenant_id)]
@@ -85,7 +85,7 @@ def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
     """The grant, if it is valid at this unix time.
 
     Raises:
-        InvalidApiKey: it does not.
+        InvalidApiKey: it is not.
     """
     if isinstance(verdict, InvalidApiKey):
         raise InvalidApiKey(verdict.message)
@@ -96,7 +96,8 @@ def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Some text that is no key; the key that begins like it, and its tenant, 0 where none does."""
+    """A text that is not a key, with the key that has the same prefix and its tenant; 0 if none
+    has."""
 
     tenant_id: int = 0
     key_id: int = 0
@@ -121,7 +122,8 @@ def require_inference(grant: Grant) -> None:
 
 
 def revocation(row: KeyRow | None, now: float) -> ApiKeyRevoked | None:
-    """Why this key can no longer run inference; None if it still can. No row: it was deleted."""
+    """Why a key can no longer run inference; None if it still can. `row` is None if it was
+    deleted."""
     if row is None:
         return ApiKeyRevoked("This API key was deleted.")
     try:
@@ -139,8 +141,8 @@ class CachedDirectory:
     """
 
     def __init__(self, reader: Reader, *, without_database_s: float = 0.0) -> None:
-        """While the database is away what is in memory goes on to count for `without_database_s`
-        after it was last heard of."""
+        """While the database is down, cached values remain valid until `without_database_s` after
+        it was last heard from."""
         self._without_database_s = without_database_s
         self._outage = Outage()
         self._keys: InvalidatingCache[bytes, KnownKey] = InvalidatingCache(MAX_KEYS)
@@ -199,7 +201,8 @@ class CachedDirectory:
         """The grant of a user in a tenant's playground; the caller has authenticated the user.
 
         Raises:
-            InvalidApiKey: nobody has used it yet, it was revoked, or the tenant is suspended.
+            InvalidApiKey: the user has not opened it yet, it was revoked, or the tenant is
+                suspended.
             Unavailable: as `authenticate`.
         """
         known = await self._get(
@@ -213,11 +216,11 @@ class CachedDirectory:
         return grant
 
     async def grant_of(self, key_id: int) -> Grant:
-        """The grant of the key with this id, whose holder asked for what is done now, or of the
-        latest one that it was rotated into.
+        """The grant of the key with this id, or of the latest one that it was rotated into, for
+        work that was requested with it earlier.
 
         Raises:
-            InvalidApiKey: that was revoked or deleted, or the tenant is suspended.
+            InvalidApiKey: the key was revoked or deleted, or the tenant is suspended.
             Unavailable: as `authenticate`.
         """
         known = await self._get(
@@ -253,8 +256,8 @@ class CachedDirectory:
         return catalogue.cards(grant, *await self._names_of(grant), now=time.time())
 
     def serves(self) -> bool:
-        """Whether keys that were seen lately are good: the database was heard of, if not now, then
-        not too long ago."""
+        """Whether keys that were seen lately are accepted: the database was heard from recently
+        enough."""
         longest_s = max(FRESH_S, self._without_database_s)
         return self._keys.heard_within(longest_s, time.monotonic())
 
@@ -272,13 +275,13 @@ class CachedDirectory:
         self._on_pinned.append(callback)
 
     def on_pools(self, callback: Callable[[dict[str, Pool]], None]) -> None:
-        """Call `callback(pools by base model)` at the start and whenever a revision came, or what
-        it is for has changed."""
+        """Call `callback(pools by base model)` at the start and whenever a revision is added or its
+        role changes."""
         self._on_pools.append(callback)
 
     def on_engines(self, callback: Callable[[list[EngineRow]], None]) -> None:
-        """Call `callback(credentials)` with those of engines that hold, at the start and whenever
-        one was made, changed or revoked."""
+        """Call `callback(credentials)` with the valid credentials of engines, at the start and
+        whenever one is created, changed or revoked."""
         self._on_engines.append(callback)
 
     def on_people(self, callback: Callable[[Notice | None], None]) -> None:
@@ -359,7 +362,7 @@ class CachedDirectory:
     ) -> V:
         """The cached value, else a read; concurrent callers share one read.
 
-        While the database is away the last value may be used for a while.
+        While the database is down, the last value may be used for `without_database_s`.
         """
         value = cache.get(key, time.monotonic())
         if value is not None:
@@ -525,7 +528,7 @@ class CachedDirectory:
             await asyncio.sleep(PINS_S)
 
     async def tell_engines(self) -> None:
-        """Tell `on_engines` which credentials hold, at first and after changes, until cancelled."""
+        """Report valid credentials to `on_engines`, at first and after changes, until cancelled."""
         while True:
             await self._engines_due.wait()
             self._engines_due.clear()
@@ -533,13 +536,13 @@ class CachedDirectory:
                 rows = await self._reader.engine_credentials()
                 for told in self._on_engines:
                     told(rows)
-            except Exception as error:  # what was revoked would go on: try until it works
+            except Exception as error:  # a revoked one would stay valid: retry until it works
                 log.error("engines_not_told", error=str(error))
                 await asyncio.sleep(RETRY_S)
                 self._engines_due.set()
 
     async def tell_pools(self) -> None:
-        """Tell `on_pools` which revisions serve, at first and after changes, until cancelled."""
+        """Report the pools to `on_pools`, at first and after changes, until cancelled."""
         while True:
             await self._pools_due.wait()
             self._pools_due.clear()
@@ -547,7 +550,7 @@ class CachedDirectory:
                 pools = catalogue.pools(await self._reader.pools())
                 for told in self._on_pools:
                     told(pools)
-            except Exception as error:  # tenants would stay where they were: try until it works
+            except Exception as error:  # tenants would stay where they are: retry until it works
                 log.error("pools_not_told", error=str(error))
                 await asyncio.sleep(RETRY_S)
                 self._pools_due.set()
@@ -593,5 +596,5 @@ async def _read(
             value = await load()
             if cache.put(reading, key, value, tags(value)):
                 return value
-    # It changes faster than it can be read, and a value from before a change must not be used.
+    # The value changes faster than it can be read, and one from before a change must not be used.
     raise Unavailable(retry_after_s=1.0)

@@ -20,7 +20,7 @@ from tenants.naming import ISOLATION_TENANTS, LIVE, lora_name
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 SHOWN_CHARS = 200
-"""Longest part of an unknown name that an error message repeats."""
+"""Characters of an unknown name that an error message repeats at most."""
 
 
 Prices = Sequence[tuple[float, int, int, int]]
@@ -39,14 +39,14 @@ class BaseRow:
     max_model_len: int
     prices: Prices = ()
     defaults: bytes = b""
-    """As `Target.defaults`."""
+    """In the form of `Target.defaults`."""
     batch_prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """The revisions of a base model by digest, and the rollout that is under way, with tenants that
-    go first and last by slug."""
+    """The digests of a base model's revisions, and the rollout that is under way, with the slugs of
+    tenants that go first and last."""
 
     base_model: str
     serving: list[str]
@@ -63,7 +63,7 @@ class VersionRow:
     """A ready version, and the aliases that point at it.
 
     Its prices and `limits` are its adapter's; `rank` and `modules` those of its configuration;
-    `tried` has the digests of the revisions on which it passed, None where nobody says.
+    `tried` has the digests of the revisions on which it passed, None if that is not known.
     """
 
     adapter_id: int
@@ -120,7 +120,7 @@ class Catalogue:
         (8 hexadecimal digits or more) pin one.
 
         Raises:
-            UnknownModel: it refers to none, or is ambiguous.
+            UnknownModel: the name refers to no version, or is ambiguous.
         """
         adapter, at, pin = name.partition("@")
         versions = self._versions.get(adapter, [])
@@ -146,8 +146,8 @@ class Catalogue:
         return found
 
     def ready(self, base_model: str) -> Revisions | None:
-        """The revisions on which all live versions on this base model passed; None: there are none,
-        or nobody says. Computed on first use."""
+        """The revisions on which all live versions on this base model passed; None if there are no
+        such versions, or it is not known. Computed on first use."""
         if base_model not in self._ready:
             tried = [
                 frozenset(row.tried)
@@ -185,8 +185,8 @@ def price_at(now: float, *lists: Prices) -> Price:
 
 
 def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> Price | None:
-    """The price of lines of batches at this unix time; None where the standard one holds. What one
-    row says of either goes before all that the next one says."""
+    """The price of batch lines at this unix time; None if the standard price applies. Any price of
+    an earlier row, batch or standard, takes precedence over those of later rows."""
     if not any(row.batch_prices for row in rows):
         return None
     return price_at(now, *(prices for row in rows for prices in (row.batch_prices, row.prices)))
@@ -238,26 +238,26 @@ def resolve(
 
 
 def defaults_of(fields: Mapping[str, object]) -> bytes:
-    """As `Target.defaults`."""
+    """Encode the fields in the form of `Target.defaults`."""
     return msgspec.json.encode(fields)[1:-1] + b"," if fields else b""
 
 
 def pools(rows: Iterable[PoolRow]) -> dict[str, Pool]:
-    """The revisions of each base model of which any is known."""
+    """The pool of each base model that has a known revision."""
     return {row.base_model: _pool(row) for row in rows if row.serving or row.waiting or row.target}
 
 
 def _pool(row: PoolRow) -> Pool:
     rollout = None
     if row.rollout_id is not None:
-        # The check of isolation asks the new revision before any customer does.
+        # The check of isolation uses the new revision before any customer does.
         first, last = frozenset(row.first).union(ISOLATION_TENANTS), frozenset(row.last)
         rollout = Rollout(row.rollout_id, row.target, row.weight, first, last)
     return Pool(frozenset(row.serving), frozenset(row.waiting), rollout)
 
 
 def tried(rows: Iterable[PinRow]) -> dict[str, Revisions]:
-    """On which revisions each pinned adapter may be loaded, by its digest."""
+    """The revisions on which each pinned adapter may be loaded, by its digest."""
     return {row.digest: frozenset(row.tried) for row in rows if row.tried is not None}
 
 

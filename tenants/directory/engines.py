@@ -1,11 +1,11 @@
-"""Which engine dials: `inference.grants.Engines`, from memory.
+"""Authenticates engines: `inference.grants.Engines`, from memory.
 
-All credentials are there, read again whenever one changes, so a gateway knows an engine while
-PostgreSQL is away: what was true when it was heard from last, for as long as that lasts. Nothing
-can be revoked meanwhile that a gateway would not hear of first when it is back.
+All credentials are in memory, and are read again whenever one changes. So a gateway recognises
+engines while it cannot reach PostgreSQL, by the state that it last read. It learns of a credential
+that was revoked meanwhile before anything else once PostgreSQL is back.
 
-Engines of a release that had one token for all of them are taken as well while the operator says
-so (`ENGINE_TOKEN` and `ENGINE_TOKEN_UNTIL`): by a credential that has no row, without a name.
+Engines of a release that had one token for all of them are accepted as well while the operator
+allows it (`ENGINE_TOKEN` and `ENGINE_TOKEN_UNTIL`): with a credential that has no row and no name.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from tenants.directory.reader import EngineRow
 from tenants.naming import engine_prefix_of, hmac_of
 
 SHARED = EngineCredential(0, "ENGINE_TOKEN")
-"""Of engines that show the token which they share."""
+"""The credential of engines that present the shared token."""
 
 
 class KnownEngines:
-    """`learn` is to be told of all rows that hold, at first and after each change."""
+    """Call `learn` with all valid rows, at first and after each change."""
 
     def __init__(self, shared_token: str = "", shared_until: float = 0.0) -> None:
-        """Until that unix time in seconds the shared token is taken."""
+        """The shared token is accepted until `shared_until`, a unix time in seconds."""
         self._shared, self._shared_until = shared_token.encode(), shared_until
         self._rows: Mapping[str, EngineRow] | None = None
         self._known: Mapping[int, EngineCredential] = {}
         self._on_change: list[Callable[[], None]] = []
 
     def learn(self, rows: Sequence[EngineRow]) -> None:
-        """These hold, and no others."""
+        """Replace the valid credentials by these."""
         self._rows = {row.prefix: row for row in rows}
         self._known = {row.id: _credential(row) for row in rows}
         for told in self._on_change:
             told()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when `holds` may say something else."""
+        """Call `callback` when the result of `holds` may have changed."""
         self._on_change.append(callback)
 
     def takes_shared(self) -> bool:
-        """Whether engines of a release that shared a token are taken now."""
+        """Whether the shared token is accepted now."""
         return bool(self._shared) and time.time() < self._shared_until
 
     def identify(self, secret: str) -> EngineCredential:
-        """Whose secret this is; see `inference.grants.Engines`."""
+        """The credential with this secret; see `inference.grants.Engines`."""
         if self.takes_shared() and hmac.compare_digest(secret.encode(), self._shared):
             return SHARED
         prefix = engine_prefix_of(secret)
@@ -63,7 +63,7 @@ class KnownEngines:
         return self._known[row.id]
 
     def holds(self, credential: EngineCredential) -> bool:
-        """Whether it is still as it was; see `inference.grants.Engines`."""
+        """Whether the credential is still valid and unchanged; see `inference.grants.Engines`."""
         if credential.id == SHARED.id:
             return self.takes_shared()
         return self._known.get(credential.id) == credential

@@ -76,11 +76,11 @@ class InvalidatingCache(Generic[K, V]):
         return entry.value
 
     def heard_within(self, seconds: float, now: float) -> bool:
-        """Whether the listener was heard in that time."""
+        """Whether the listener was heard within that time."""
         return now - self._heard_at <= seconds
 
     def last(self, key: K, now: float, *, within_s: float) -> V | None:
-        """The value as it was when the listener was heard last, if that was `within_s`."""
+        """The value as it was when the listener was last heard, if that was within `within_s`."""
         entry = self._entries.get(key)
         if entry is None or not self.heard_within(within_s, now) or now >= entry.until:
             return None
@@ -91,7 +91,7 @@ class InvalidatingCache(Generic[K, V]):
         return self.fresh(now) and self._carried(tag, now)
 
     def had(self, tag: Tag, now: float, *, within_s: float) -> bool:
-        """Like `last`: whether an entry carries this tag."""
+        """Whether an entry that `last` would return carries this tag."""
         return self.heard_within(within_s, now) and self._carried(tag, now)
 
     def _carried(self, tag: Tag, now: float) -> bool:

@@ -32,11 +32,10 @@ MAX_BACKOFF_S = 5.0
 class Notice(msgspec.Struct, frozen=True):
     """One change.
 
-    `digest` is that of an adapter version that was archived; `limits` without a tenant are the
-    platform's defaults, so they concern all tenants;
-    `engine` is the credential of an engine. `member`, `user` and `session` say that the
-    permissions of a person have changed: `ended` that the membership or the account has ended,
-    `session` is the digest of the key of a session that has.
+    `digest` is that of an archived adapter version. The kind `limits` without a tenant means the
+    platform's defaults, so it concerns all tenants; `engine` means an engine's credential.
+    `member`, `user` and `session` mean that a person's permissions have changed: `ended` says that
+    the membership or the account has ended, `session` is the digest of an ended session's key.
     """
 
     kind: Literal[
@@ -55,7 +54,7 @@ _decoder = msgspec.json.Decoder(Notice)
 
 
 def parse(payload: str) -> Notice | None:
-    """Decode a notice; None if this release does not know it."""
+    """Decode a notice; None if this release does not know its form."""
     try:
         return _decoder.decode(payload)
     except msgspec.MsgspecError:

@@ -1,13 +1,14 @@
-"""A database that is away, as those find out who ask it. Sans-IO: `now` is a monotonic time.
+"""Tracks whether the database is down, from the results of queries. Sans-IO: `now` is a monotonic
+time in seconds.
 
-To ask in vain takes seconds. So while it is away one caller at a time asks for all, and whoever has
-something to go on with goes on.
+A query that gets no answer takes seconds. So during an outage only one caller at a time tries, and
+callers that have a cached value use it at once.
 """
 
 from __future__ import annotations
 
 ASK_AGAIN_S = 5.0
-"""Longer than an answer is waited for."""
+"""Interval between tries; longer than the timeout of a query."""
 
 
 class Outage:
@@ -16,7 +17,8 @@ class Outage:
         self._ask_at = 0.0
 
     def spares(self, now: float) -> bool:
-        """Whether there is no use in asking now; if there is, the others are spared meanwhile."""
+        """Whether the caller should not query now. If False during an outage, this caller tries,
+        and others are spared for ASK_AGAIN_S."""
         if not self._lasts:
             return False
         if now < self._ask_at:
@@ -25,9 +27,9 @@ class Outage:
         return False
 
     def found(self, now: float) -> None:
-        """Somebody has asked in vain."""
+        """A query got no answer."""
         self._lasts, self._ask_at = True, now + ASK_AGAIN_S
 
     def over(self) -> None:
-        """Somebody was answered."""
+        """A query was answered."""
         self._lasts = False

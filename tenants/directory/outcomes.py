@@ -1,5 +1,5 @@
-"""How a gateway adds what became of its requests to what the database has: by minute and by hour,
-in detail and as totals of each tenant and of the installation, and each that was refused."""
+"""SQL by which a gateway adds the outcomes of its requests to the database: by minute and by hour,
+in detail and as totals of each tenant and of the installation, and each refused request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inference.gateway.measuring.outcomes import Group, Refusal, Tally
 from inference.gateway.measuring.sums import BUCKETS
 
 BATCH = 200
-"""Groups, or requests, in one transaction: some 5 ms of the database's time."""
+"""Groups, or refused requests, in one transaction: some 5 ms of the database's time."""
 SUMS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens",
         "decode_s")  # fmt: skip
 TIMES = ("first_tokens", "totals")
@@ -35,7 +35,7 @@ WITH sent AS (
 
 
 def each(name: str, term: str) -> str:
-    """An array with this term of each bucket."""
+    """An SQL array with this term for each bucket."""
     return f"ARRAY[{', '.join(term.format(name, at) for at in range(1, BUCKETS + 1))}]"
 
 
@@ -43,12 +43,12 @@ ADDED = ", ".join(
     [f"{name} = known.{name} + excluded.{name}" for name in SUMS]
     + [f"{name} = {each(name, 'known.{0}[{1}] + excluded.{0}[{1}]')}" for name in TIMES]
 )
-"""What becomes of figures that are there already, `known`."""
+"""Assignments that add to the figures of an existing row, `known`."""
 
 
 def _add(table: str, span: str, columns: str, grouped: str) -> str:
-    """Adds sums of groups of what was sent to a table; in the same order whoever does so, for
-    nobody waits for one another in a circle then."""
+    """A statement that adds sums over groups of the sent tallies to a table. Rows are written in
+    sorted order, so that concurrent gateways cannot deadlock."""
     made = [f"sum({name})" for name in SUMS]
     made += [each(name, "sum(coalesce({0}[{1}], 0))") for name in TIMES]
     return f"""{TALLIES.format(span=span)}
@@ -93,7 +93,7 @@ ON CONFLICT (id) DO NOTHING
 
 
 def batches(tallies: Mapping[Group, Tally]) -> Iterator[Sequence[tuple[Group, Tally]]]:
-    """Groups of one minute at a time, not too many at once."""
+    """Split the groups into batches of at most BATCH, each of one minute."""
     in_order = sorted(tallies.items(), key=itemgetter(0))
     for _, of_minute in groupby(in_order, key=lambda one: one[0].minute):
         groups = list(of_minute)
@@ -101,7 +101,7 @@ def batches(tallies: Mapping[Group, Tally]) -> Iterator[Sequence[tuple[Group, Ta
 
 
 def encoded_tallies(tallies: Sequence[tuple[Group, Tally]]) -> str:
-    """As `TALLIES` reads them."""
+    """The tallies as JSON for `TALLIES`."""
     return msgspec.json.encode(
         [
             {**group._asdict(), "version_id": group.version_id or None}
@@ -112,8 +112,8 @@ def encoded_tallies(tallies: Sequence[tuple[Group, Tally]]) -> str:
 
 
 def encoded_refusals(refusals: Sequence[Refusal]) -> str:
-    """As `REFUSALS` reads them: without null characters, which PostgreSQL's text can't hold and
-    clients may have written."""
+    """The refusals as JSON for `REFUSALS`, without null characters, which clients may have written
+    and PostgreSQL's text can't hold."""
 
     def text(value: str) -> str:
         return value.replace("\0", "\ufffd")

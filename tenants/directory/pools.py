@@ -6,10 +6,9 @@ last: they are the best, field by field, of all kinds seen in the last minutes, 
 while there are none. Uploads are checked against them; requests, and the probe of an upload, go
 only to an engine that can do all that they need (`inference.gateway.routing.engines`).
 
-The first kind that is seen serves. One that comes while engines of those that serve are there, or
-were lately, waits for a rollout (`tenants.rollouts`), unless its base model says that new ones
-serve at once. So an operator who replaces all engines, without the old ones beside the new, needs
-no rollout.
+The first kind that is seen serves. A new kind waits for a rollout (`tenants.rollouts`) if a serving
+kind has, or recently had, engines, unless its base model lets new ones serve at once. So an
+operator who replaces all engines, without running old and new ones side by side, needs no rollout.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ VALUES (%(name)s, %(max_model_len)s, %(max_lora_rank)s, %(modules)s, %(engine)s,
         clock_timestamp(), clock_timestamp())
 ON CONFLICT (name) DO NOTHING
 """
-# Without the lock, gateways that note two kinds at once would each miss the other's row.
+# Without the lock, gateways that record two kinds at once would each miss the other's row.
 LOCK_BASE_MODEL = "SELECT id FROM tenants_basemodel WHERE name = %(name)s FOR UPDATE"
 SEE = """
 INSERT INTO tenants_poolrevision

@@ -37,7 +37,7 @@ LIMITS = """,
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
 KEY_BY_PREFIX = KEY + LIMITS.format(limited="k.id") + OF_TENANTS + "WHERE k.prefix = %s"
-# The latest of those that it was rotated into, itself if it was not.
+# The latest key that it was rotated into, or itself if it was not rotated.
 SUCCESSOR = (
     KEY
     + LIMITS.format(limited="k.id")
@@ -47,7 +47,7 @@ SUCCESSOR = (
     AND later.tenant_id = this.tenant_id AND later.id >= this.id
     AND coalesce(later.origin_id, later.id) = coalesce(this.origin_id, this.id))"""
 )
-# Members' keys for the playground have the limits of the tenant's one, all together.
+# Members' playground keys share the limits of the tenant's playground key.
 PLAYGROUND_KEY = (
     KEY
     + LIMITS.format(limited="k.origin_id")
@@ -248,7 +248,7 @@ class Reader(Database):
         return await self.rows(PinRow, PINNED)
 
     async def engine_credentials(self) -> list[EngineRow]:
-        """Those that were not revoked; a few for each engine at most."""
+        """All credentials that were not revoked; at most a few for each engine."""
         return await self.rows(EngineRow, ENGINE_CREDENTIALS)
 
     async def touch(self, ids: Collection[int]) -> None:

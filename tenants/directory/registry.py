@@ -96,8 +96,8 @@ class Registry(Database):
         return [row.url for row in await self.rows(_Gateway, ALIVE, [ALIVE_S])]
 
     async def share_demand(self, url: str, demand: Mapping[str, Demand]) -> list[dict[str, Demand]]:
-        """Record what the gateway at this URL sees, by base model; returns what each other live
-        gateway does."""
+        """Record the demand that the gateway at this URL sees, by base model; returns that of each
+        other live gateway."""
         await self.execute(SHARE_DEMAND, [Jsonb(msgspec.to_builtins(demand)), url])
         rows = await self.rows(_Seen, DEMAND_OF_OTHERS, [ALIVE_S, url])
         return [msgspec.convert(row.demand, dict[str, Demand]) for row in rows]
@@ -105,19 +105,19 @@ class Registry(Database):
     async def share_traffic(
         self, url: str, engines: Mapping[str, int], traffic: Mapping[str, Traffic]
     ) -> None:
-        """Record how many engines of each revision the gateway at this URL has, and add to what
-        requests met there in this minute."""
+        """Record how many engines of each revision the gateway at this URL has, and add the traffic
+        to that of each revision in this minute."""
         rows = [{"digest": digest, **msgspec.to_builtins(one)} for digest, one in traffic.items()]
         values = {"url": url, "engines": Jsonb(engines), "traffic": Jsonb(rows)}
         await self.execute_all((SHARE_ENGINES, ADD_TRAFFIC), values)
 
     async def add_outcomes(self, tallies: Sequence[tuple[Group, Tally]]) -> None:
-        """Add to what became of requests; all groups are of one minute."""
+        """Add to the outcomes of requests; all groups are of one minute."""
         values = {"tallies": outcomes.encoded_tallies(tallies)}
         await self.execute_all(outcomes.ADD, values)
 
     async def keep_refusals(self, refusals: Sequence[Refusal]) -> None:
-        """Keep requests that ended in an error; what is there already stays as it is."""
+        """Store requests that ended in an error; those stored already are unchanged."""
         await self.execute(outcomes.REFUSALS, {"refusals": outcomes.encoded_refusals(refusals)})
 
     async def forget(self, url: str) -> None:
@@ -125,20 +125,21 @@ class Registry(Database):
         await self.execute(FORGET, [url])
 
     async def saw_engines(self, credentials: Collection[int]) -> None:
-        """Engines with these credentials are connected; noted at most once a minute."""
+        """Record that engines with these credentials are connected, at most once a minute."""
         if credentials:
             await self.execute(SAW_ENGINES, [list(credentials), TOUCH_INTERVAL])
 
     async def note_engines(self, base_models: Mapping[str, str]) -> None:
-        """These engines, with their base models, are connected in these five minutes."""
+        """Record that these engines, with their base models, are connected in this five-minute
+        slot."""
         if base_models:
             await self.execute(NOTE_ENGINES, [Jsonb(dict(base_models))])
 
     async def engines_stopped(self, credentials: Collection[int]) -> None:
-        """Engines with these credentials have ended on purpose."""
+        """Record that engines with these credentials have stopped on purpose."""
         if credentials:
             await self.execute(ENGINES_STOPPED, [list(credentials)])
 
     async def note_model(self, info: ModelInfo) -> None:
-        """Record an engine that is connected: its kind if it is new, and when it was last seen."""
+        """Record the kind of a connected engine, if it is new, and that it was seen now."""
         await self.execute_all(pools.NOTE, pools.parameters(info))

@@ -1,1 +1,1 @@
-"""Tenants' files: received by consoles, kept on a disk that consoles and workers share."""
+"""Tenants' files: received by consoles, stored on a disk that consoles and workers share."""

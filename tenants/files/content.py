@@ -1,4 +1,4 @@
-"""The bytes of a file as an answer."""
+"""Responds with the bytes of a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHUNK_BYTES = 256 << 10
 
 
 def answer_with(file: StoredFile, *, attached: bool = False) -> StreamingHttpResponse:
-    """All of the file; a browser saves one that is `attached` under its name."""
+    """A response with the whole file; a browser saves an `attached` one under its name."""
     headers = {"Content-Length": str(file.size_bytes), "X-Content-Type-Options": "nosniff"}
     if attached:
         headers["Content-Disposition"] = content_disposition_header(True, file.filename) or ""

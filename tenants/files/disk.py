@@ -1,6 +1,6 @@
-"""The bytes of files: one for each id in FILES_DIR, a folder that consoles and workers share.
+"""The bytes of files, one file for each id in FILES_DIR, a folder that consoles and workers share.
 
-A file comes here whole, by being renamed, and is never written to again.
+A complete file is renamed into the folder, and never written to again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SCRATCH_PREFIX = "making-"
 
 
 def path(id: str) -> Path:
-    """Where the file with this id is."""
+    """The path of the file with this id."""
     assert ID.fullmatch(id), "ids are made here"
     return Path(settings.FILES_DIR) / id
 
 
 def adopt(id: str, source: str) -> None:
-    """Make what lies at the path `source`, on the same file system, the file with this id.
+    """Make the file at the path `source`, on the same file system, the one with this id.
 
     Raises:
         OSError: the disk is full, for example.
@@ -38,8 +38,8 @@ def adopt(id: str, source: str) -> None:
 
 @contextmanager
 def made(id: str) -> Iterator[IO[bytes]]:
-    """An empty file to write to, which is the file with this id once the block ends well. It
-    replaces one that was made under that id before."""
+    """An empty file to write to, which becomes the file with this id if the block succeeds. It
+    replaces an earlier file with that id."""
     file = NamedTemporaryFile(dir=settings.FILES_DIR, prefix=SCRATCH_PREFIX, delete=False)
     try:
         with file:

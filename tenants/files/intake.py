@@ -1,9 +1,9 @@
-"""Runs before Django for `/v1/`: which bodies it sees, as it writes each to disk before it asks who
-sends it.
+"""Runs before Django for `/v1/` and decides which bodies reach it, because Django writes each body
+to disk before it authenticates the caller.
 
-A file is taken of a key that may send one, while its tenant has room for the announced length, a
-few at a time, and up to MAX_FILE_BYTES; so are parts of files, whose room was reserved when they
-were begun. Bodies of JSON are small. All other requests have none.
+A file is accepted from a key that may send one, if its tenant has room for the announced length, a
+few at a time, up to MAX_FILE_BYTES. Parts of files are accepted likewise; their room was reserved
+when their upload began. JSON bodies are small. All other requests are passed on without a body.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 JSON = re.compile(r"/v1/(batches|uploads|uploads/[^/]+/complete)")
 MAX_JSON_BYTES = 64 << 10
 TENANT_AT_ONCE = 4
-"""Files of one tenant that one console receives at a time: those are not counted as kept yet."""
+"""Files of one tenant that one console receives at a time; bounded because files do not count
+towards the storage before they are complete."""
 
 
 class FileIntake:
-    """Passes requests on to `app`, with a body where one belongs."""
+    """Passes requests on to `app`, with a body only where one belongs."""
 
     def __init__(self, app: App, directory: Directory) -> None:
-        """`directory` knows the keys of those who upload."""
+        """`directory` authenticates the keys of uploads."""
         self._app, self._directory = app, directory
         self._receiving: Counter[int] = Counter()
 
@@ -80,7 +81,8 @@ class FileIntake:
             self._receiving[tenant_id] -= 1
 
     async def _admit(self, exchange: Exchange, announced: int | None) -> int:
-        """The tenant that may send so much now; None: it has room for it."""
+        """The id of the tenant, if it may send a file now. `announced` is the length to check room
+        for, None if that was reserved before."""
         grant = await self._directory.authenticate(exchange.api_key())
         if not grant.scopes & TABLE[Permission.USE_FILES][1]:
             raise PermissionDenied("This API key lacks the scope `inference`.")
@@ -108,13 +110,14 @@ class Bounded:
         self._answered = False
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer it, with 413 where it is too large."""
+        """Run the application, or respond with 413 if the body is too large."""
 
         async def counted() -> Message:
             if self._left >= 0:
                 message = await receive()
                 self._left -= len(message.get("body", b""))
-            # Beyond the limit the client counts as gone, so that the application drops what it has.
+            # Beyond the limit the application is told that the client is gone, so that it drops
+            # the body.
             return {"type": "http.disconnect"} if self._left < 0 else message
 
         async def passed(message: Message) -> None:

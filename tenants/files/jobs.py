@@ -1,4 +1,4 @@
-"""What is done for files now and then."""
+"""Periodic clean-up of files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ app: procrastinate.App = django_app
 @app.periodic(cron="*/10 * * * *")
 @app.task(name="clean_files", queueing_lock="clean_files")
 def clean_files(timestamp: int) -> None:
-    """Every ten minutes: delete files that have expired, what was not completed in time, and what
-    has no row."""
+    """Every ten minutes: delete expired files, uploads that were not completed in time, and files
+    without a row."""
     keeping.remove_expired()
     uploads.expire()
     keeping.remove_strays()

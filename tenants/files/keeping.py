@@ -1,4 +1,5 @@
-"""Which files a tenant has: within its storage, until they expire, and while a batch reads them."""
+"""Keeps and deletes a tenant's files: within its storage, until they expire, never while a batch
+reads them."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from tenants.files import disk
 from tenants.models import Batch, StoredFile, Tenant, UploadPart
 
 ABANDONED_AFTER = timedelta(hours=24)
-"""Longer than an upload, or writing a batch's output, can take."""
+"""Longer than an upload, or writing a batch's output file, can take."""
 
 
 def require_room(tenant: Tenant, size_bytes: int) -> None:
-    """Raises StorageFull where a file of this size is too much for the tenant."""
+    """Raises StorageFull if a file of this size exceeds the tenant's storage or number of files."""
     count = tenant.files.current().count()
     if count >= settings.TENANT_FILES:
         raise StorageFull(
@@ -42,7 +43,7 @@ def keep(file: StoredFile, upload: TemporaryUploadedFile) -> None:
     """Keep an upload as this new file.
 
     Raises:
-        StorageFull: it is too much for its tenant.
+        StorageFull: the tenant has no room for it.
     """
     with adopted(file.pk, upload), transaction.atomic():
         require_room(quota.locked(file.tenant_id), file.size_bytes)
@@ -51,7 +52,7 @@ def keep(file: StoredFile, upload: TemporaryUploadedFile) -> None:
 
 @contextmanager
 def adopted(id: str, upload: TemporaryUploadedFile) -> Iterator[None]:
-    """The bytes of an upload are those of this id, unless the block fails."""
+    """Move an upload's bytes to the file with this id, and delete them if the block fails."""
     upload.flush()
     os.chmod(upload.temporary_file_path(), 0o600)
     try:
@@ -79,8 +80,8 @@ def delete(tenant: Tenant, id: str) -> None:
 
 
 def _delete(files: Iterable[StoredFile]) -> None:
-    """Delete rows now, and bytes after the commit: a row whose bytes are gone would be an error to
-    its owner, and bytes without a row are found later."""
+    """Delete rows now, and bytes after the commit: a row without bytes would be an error to its
+    owner, while bytes without a row are cleaned up later."""
     ids = [file.pk for file in files]
     StoredFile.objects.filter(pk__in=ids).delete()
     for id in ids:
@@ -88,15 +89,15 @@ def _delete(files: Iterable[StoredFile]) -> None:
 
 
 def remove_expired() -> None:
-    """Delete files that have expired, but for those that unfinished batches read."""
+    """Delete files that have expired, except those that unfinished batches read."""
     in_use = Batch.objects.unfinished().values("input_file")
     with transaction.atomic():
         _delete(StoredFile.objects.expired().exclude(pk__in=in_use).select_for_update())
 
 
 def remove_strays() -> None:
-    """Delete what was left by consoles and workers that were killed, and by tenants that are
-    gone."""
+    """Delete files without a row: leftovers of killed consoles and workers, and of deleted
+    tenants."""
     oldest = time.time() - ABANDONED_AFTER.total_seconds()
     old = [one for one in Path(settings.FILES_DIR).iterdir() if _is_older(one, oldest)]
     names = [one.name for one in old]
@@ -118,5 +119,5 @@ def _is_older(path: Path, oldest: float) -> bool:
 
 
 def expiry(seconds: int | None) -> datetime | None:
-    """When a file that is kept for so long expires; None: never."""
+    """When a file that is kept for this long from now expires; None means never."""
     return None if seconds is None else timezone.now() + timedelta(seconds=seconds)

@@ -1,8 +1,8 @@
-"""Files that come in parts: a part that was lost is sent again, and the order of parts is said in
-the end. What is not complete an hour after it was begun is deleted.
+"""Files uploaded in parts: a lost part can be sent again, and the order of the parts is given at
+the end. An upload that is not complete an hour after it began is deleted.
 
-The announced size counts in the tenant's storage from the beginning. Parts may be more than that,
-for one whose answer was lost is sent twice; those that are not named in the end are deleted.
+The announced size counts towards the tenant's storage from the beginning. The parts may add up to
+more, because one whose response was lost is sent twice; parts not named at the end are deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LASTS = timedelta(hours=1)
 MAX_PART_BYTES = 64 << 20
 MAX_PARTS = 1_000
 AT_ONCE = 20
-"""Of one tenant that have not ended."""
+"""Unfinished uploads of one tenant."""
 CHUNK_BYTES = 1 << 20
 
 
@@ -34,7 +34,7 @@ def begin(upload: Upload) -> None:
     """Save a new upload.
 
     Raises:
-        StorageFull: it is too much for its tenant.
+        StorageFull: the tenant has no room for it.
         RateLimitExceeded: the tenant has begun too many.
     """
     with transaction.atomic():
@@ -49,11 +49,11 @@ def begin(upload: Upload) -> None:
 
 
 def add(tenant: Tenant, id: str, content: TemporaryUploadedFile) -> UploadPart:
-    """Keep a part.
+    """Store a part.
 
     Raises:
-        NotFound, UploadEnded: there is no such upload any more.
-        InvalidRequest: it is too large, or there are too many.
+        NotFound, UploadEnded: there is no such upload, or not any more.
+        InvalidRequest: the part is too large, or there are too many.
     """
     part = UploadPart(upload_id=id, size_bytes=content.size or 0)
     with keeping.adopted(part.pk, content), transaction.atomic():
@@ -69,10 +69,10 @@ def add(tenant: Tenant, id: str, content: TemporaryUploadedFile) -> UploadPart:
 
 
 def complete(tenant: Tenant, id: str, part_ids: Sequence[str], md5: str | None) -> Upload:
-    """Make the file of these parts, in this order. One that is complete stays as it is.
+    """Join these parts, in this order, to the file. A complete upload stays as it is.
 
     Raises:
-        NotFound, UploadEnded: there is no such upload any more.
+        NotFound, UploadEnded: there is no such upload, or not any more.
         InvalidRequest: these parts are not the file that was announced.
     """
     with transaction.atomic():
@@ -100,11 +100,11 @@ def complete(tenant: Tenant, id: str, part_ids: Sequence[str], md5: str | None) 
 
 
 def cancel(tenant: Tenant, id: str) -> Upload:
-    """End it without a file; nothing if that was done before.
+    """End an upload without a file. Does nothing if it was cancelled before.
 
     Raises:
         NotFound: there is no such upload.
-        UploadEnded: it is complete, or has expired.
+        UploadEnded: it is complete or has expired.
     """
     with transaction.atomic():
         upload = _locked(tenant, id)
@@ -115,7 +115,7 @@ def cancel(tenant: Tenant, id: str) -> Upload:
 
 
 def expire() -> None:
-    """End those whose time is over."""
+    """End the uploads whose time is over."""
     over = Upload.objects.filter(status=UploadStatus.PENDING, expires_at__lte=timezone.now())
     with transaction.atomic():
         for upload in over.select_for_update():
@@ -162,7 +162,7 @@ def _join(id: str, part_ids: Sequence[str], md5: str | None) -> None:
 
 
 def _end(upload: Upload, status: UploadStatus, file: StoredFile | None = None) -> None:
-    """Parts go with the commit."""
+    """Set the final status and delete the parts; their bytes are deleted after the commit."""
     for id in upload.parts.values_list("pk", flat=True):
         transaction.on_commit(partial(disk.remove, id))
     upload.parts.all().delete()

@@ -1,1 +1,1 @@
-"""What all gateways know together of engines and limits, asked for by processes without a hub."""
+"""What the gateways together know of engines and limits, for processes without a hub."""

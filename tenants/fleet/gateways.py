@@ -1,8 +1,8 @@
-"""Asks all live gateways, from code that is not asynchronous.
+"""Queries all live gateways, from synchronous code.
 
-They are asked at the same time, and one that does not answer in ANSWER_S is left out and said to
-be silent; it is asked again after SILENT_S, so that a page waits for it once. What was told is kept
-for FRESH_S: a page asks more than once, and many pages ask.
+They are queried concurrently. One that does not answer within ANSWER_S is left out and reported as
+silent; it is queried again after SILENT_S, so that a page waits for it only once. Answers are
+cached for FRESH_S, because a page asks more than once, and many pages ask.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ ANSWER_S = 1.0
 SILENT_S = 3.0
 FRESH_S = 1.0
 MAX_ASKED = 16
-"""Gateways that are asked at the same time."""
+"""Gateways that are queried at the same time."""
 
 
 class Drained(msgspec.Struct):
-    """Answers the wish to drain an engine."""
+    """A gateway's answer to a request to drain an engine."""
 
     found: bool
 
 
 class Gateways(Protocol):
-    """What pages and the management API ask; never raises for gateways that do not answer."""
+    """What pages and the management API query; never raises for gateways that do not answer."""
 
     def fleet(self) -> Fleet:
         """Every engine, and what it does."""
         ...
 
     def history(self) -> Sequence[Point]:
-        """What engines did in the last quarter of an hour, the oldest point first."""
+        """The engines' load in the last quarter of an hour, the oldest point first."""
         ...
 
     def used(self, limits: Limits) -> Mapping[str, int]:
-        """What counts against the limits of the last minute and those of concurrent streams, as
-        far as they are set, by name; empty where nobody can say."""
+        """What counts at present against the limits per minute and on concurrent streams that are
+        set, by name; empty if no gateway answers."""
         ...
 
     def drain(self, engine_id: str) -> bool:
-        """Give an engine no new work; False: no gateway that answered has it."""
+        """Give an engine no new work; False if no gateway that answered has it."""
         ...
 
 
 def gateways() -> Gateways:
-    """Those of this process."""
+    """The instance of this process."""
     found: Gateways = apps.get_app_config("tenants").gateways  # type: ignore[attr-defined]
     return found
 
@@ -83,7 +83,7 @@ class HttpGateways:
         answer_s: float = ANSWER_S,
         fresh_s: float = FRESH_S,
     ) -> None:
-        """`alive` tells the base URLs of those that live."""
+        """`alive` returns the base URLs of the live gateways."""
         self._alive, self._fresh_s = alive, fresh_s
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {token}"},
@@ -95,29 +95,29 @@ class HttpGateways:
         self._lock = Lock()
         self._kept: dict[str, _Kept] = {}
         self._silent: dict[str, float] = {}
-        """Until when those that did not answer are left alone, by the monotonic clock."""
+        """By URL, the monotonic time until which a gateway that did not answer is not queried."""
 
     def close(self) -> None:
-        """End its connections and threads."""
+        """Close the connections and end the threads."""
         self._client.close()
         self._threads.shutdown()
 
     def fleet(self) -> Fleet:
-        """As `Gateways`."""
+        """See `Gateways.fleet`."""
         return self._fresh("fleet", self._ask_fleet)
 
     def history(self) -> Sequence[Point]:
-        """As `Gateways`."""
+        """See `Gateways.history`."""
         return self._fresh("history", self._ask_history)
 
     def used(self, limits: Limits) -> Mapping[str, int]:
-        """As `Gateways`."""
+        """See `Gateways.used`."""
         body = msgspec.json.encode(limits)
         counts, _ = self._ask("/internal/limits", Counted, body)
         return merged_counts(counts)
 
     def drain(self, engine_id: str) -> bool:
-        """As `Gateways`."""
+        """See `Gateways.drain`."""
         body = msgspec.json.encode({"engine": engine_id})
         answers, _ = self._ask("/internal/drain", Drained, body)
         with self._lock:
@@ -133,7 +133,7 @@ class HttpGateways:
         return merged_points(histories)
 
     def _fresh(self, name: str, ask: Callable[[], T]) -> T:
-        with self._lock:  # whoever comes meanwhile waits for the same answers
+        with self._lock:  # concurrent callers wait for the same answers
             kept = self._kept.get(name)
             if kept is None or kept.until <= time.monotonic():
                 kept = self._kept[name] = _Kept(ask(), time.monotonic() + self._fresh_s)
@@ -143,7 +143,7 @@ class HttpGateways:
     def _ask(
         self, path: str, kind: type[T], body: bytes | None = None
     ) -> tuple[list[T], list[str]]:
-        """What each gateway answers, and which of them did not."""
+        """The gateways' answers, and the URLs of those that did not answer."""
         now, urls = time.monotonic(), list(self._alive())
         asked = [url for url in urls if self._silent.get(url, now) <= now]
         answers = self._threads.map(lambda url: self._ask_one(url + path, kind, body), asked)

@@ -1,7 +1,7 @@
-"""What a gateway tells of itself over its internal interface, and how several are put together.
+"""What a gateway reports over its internal interface, and how the reports of several are merged.
 
-An engine is connected to every gateway and tells each of them the same of itself, a moment earlier
-or later. Pure.
+An engine is connected to every gateway and reports the same to each, a moment earlier or later.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ import msgspec
 from inference.gateway.fleet.history import STEP_S, Load, Point, Rate
 
 Engine = dict[str, Any]
-"""As `inference.gateway.fleet.hub.Hub.snapshot` tells it."""
+"""In the form of `inference.gateway.fleet.hub.Hub.snapshot`."""
 
 
 class Report(msgspec.Struct):
-    """One gateway at a moment."""
+    """The state of one gateway at one moment."""
 
     engines: list[Engine]
     rates: dict[str, Rate]
-    """By engine; those known for long enough."""
+    """By engine, for engines that have been known for long enough."""
     limits_degraded: bool
-    """Redis is away."""
+    """Whether Redis is down."""
 
 
 class Counted(msgspec.Struct):
     """What counts against limits now, by the limit's name."""
 
     shared: bool
-    """By all gateways together; else by this one alone."""
+    """Whether all gateways count together, rather than this one alone."""
     used: dict[str, int]
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """Every engine, whichever gateway was asked."""
+    """Every engine that any gateway knows."""
 
     engines: list[Engine] = []
-    """By id."""
+    """Ordered by id."""
     rates: dict[str, Rate] = {}
     limits_degraded: bool = False
     silent: list[str] = []
-    """Gateways that are said to be alive and did not answer: what only they know is missing."""
+    """Gateways that count as alive but did not answer: what only they know is missing."""
 
 
 def merged(reports: Iterable[Report], silent: Sequence[str] = ()) -> Fleet:
-    """What these gateways tell together; an engine that several have is there once."""
+    """Merge the reports of several gateways; an engine that several have appears once."""
     engines: dict[str, Engine] = {}
     rates: dict[str, Rate] = {}
     degraded = False
@@ -70,7 +70,7 @@ def _merged(one: Engine, other: Engine) -> Engine:
 
 
 def merged_points(histories: Iterable[Sequence[Point]]) -> list[Point]:
-    """The past as these gateways saw it together: of each step what any of them saw."""
+    """Merge the histories of several gateways: each step has what any of them saw."""
     steps: dict[int, dict[str, Load]] = {}
     for history in histories:
         for point in history:
@@ -82,7 +82,7 @@ def merged_points(histories: Iterable[Sequence[Point]]) -> list[Point]:
 
 
 def merged_counts(counts: Iterable[Counted]) -> Mapping[str, int]:
-    """What counts in all: what is counted together once, what each counts by itself added up."""
+    """Merge counts: shared ones are taken once, those of single gateways are added up."""
     together: dict[str, int] = {}
     apart: dict[str, int] = {}
     for counted in counts:

@@ -1,8 +1,8 @@
-"""Receives the large bodies of pushes without Django, which would keep them in memory or on disk
-before it knows who sends them.
+"""Receives the large bodies of pushes without Django, which would store them in memory or on disk
+before it authenticates the caller.
 
-As `uploads.intake` does it: Django is asked twice, before the body whether it may come and where it
-goes, and after it for the answer.
+As in `uploads.intake`, Django is asked twice: before the body, whether it is accepted and where it
+goes, and after the body, for the response.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tenants.models import UploadSession
 
 BODIES = re.compile(r"/hub/(?:objects/[^/]+|api/models/[^/]+/[^/]+/commit/[^/]+)")
 LENGTH, RECEIVED = "lorikeet.hub_length", "lorikeet.hub_received"
-"""Keys in the request's scope: how long the body says that it is, and, once it has been received,
-the id of its upload."""
+"""Keys in the request's scope: the body's declared length, and, once it has been received, the id
+of its upload."""
 
 
 class Bodies:
@@ -64,11 +64,11 @@ class Bodies:
 
 
 async def _take(id: UUID, most: int, receive: Receive) -> None:
-    """Make the body the upload's file.
+    """Write the body to the upload's file.
 
     Raises:
-        UploadRefused: it has more bytes than `most`, another request sends it too, it was given up
-            meanwhile, or the disk is full.
+        UploadRefused: it has more bytes than `most`, another request sends it too, the upload was
+            committed or given up meanwhile, or the disk is full.
         ClientGone: the client disconnected.
     """
     try:
@@ -89,7 +89,8 @@ async def _take(id: UUID, most: int, receive: Receive) -> None:
 
 
 async def _give_up(id: UUID) -> None:
-    """Forget a commit whose body did not come. An object is sent again to the same address."""
+    """Delete the upload of a commit whose body did not arrive. That of an object stays: it can be
+    sent again to the same address."""
     await database_sync_to_async(_discard)(id)
 
 

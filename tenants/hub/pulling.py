@@ -1,4 +1,4 @@
-"""What clients ask who look at an adapter, or download it."""
+"""The views for clients that inspect or download an adapter."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tenants.permissions import Caller, Permission
 READ, PULL = Permission.READ_ADAPTERS, Permission.PULL_ADAPTERS
 CHUNK_BYTES = 1 << 20
 _REST = re.compile(r"bytes=(\d{1,18})-")
-"""How a client asks for the rest of a file. Other ranges are answered with the whole, as is right
-for whoever does not know ranges."""
+"""A request for the rest of a file. Other ranges are ignored and get the whole file, as HTTP
+allows."""
 
 
 @hub_view("GET")
 def whoami(request: HttpRequest, caller: Caller) -> dict[str, Any]:
-    """The key's tenant, as though it were a user of the hub. `lorikeet` is for our own client."""
+    """The key's tenant, presented as a user of the hub. `lorikeet` is for our own client."""
     key = caller.key
     assert key is not None
     writes = caller.may(Permission.EDIT_ADAPTERS)
@@ -47,7 +47,7 @@ def whoami(request: HttpRequest, caller: Caller) -> dict[str, Any]:
 def info(
     request: HttpRequest, caller: Caller, name: str, revision: str | None = None
 ) -> dict[str, Any]:
-    """The adapter at a revision. Without one it is there too while no version is live."""
+    """The adapter at a revision. Without a revision it is found even if no version is live."""
     adapter = repos.find(caller, name)
     if revision is None:
         version = adapter.versions.filter(aliases__name=LIVE).first()
@@ -85,7 +85,7 @@ def _described(adapter: Adapter, version: AdapterVersion | None, *, sizes: bool)
 def tree(
     request: HttpRequest, caller: Caller, name: str, revision: str, path: str = ""
 ) -> list[dict[str, Any]]:
-    """Its files; it has no folders."""
+    """The version's files; there are no folders."""
     version = repos.version_of(repos.find(caller, name), revision)
     if path:
         raise EntryNotFound
@@ -136,7 +136,7 @@ def _start(request: HttpRequest) -> int:
 
 
 async def _read(folder: str, name: str, start: int) -> AsyncIterator[bytes]:
-    """In chunks, each as the client takes them: a slow one holds nobody up."""
+    """The file in chunks, read as the client takes them, so that a slow one delays nobody else."""
     file = await asyncio.to_thread(storage.open_file, folder, name)
     with closing(file):
         await asyncio.to_thread(file.seek, start)

@@ -1,9 +1,9 @@
-"""What clients ask who push an adapter.
+"""The views for clients that push an adapter.
 
-They create the repository, ask how to send each file, send large ones by Git LFS, and commit. The
-weights are part of the commit up to HUB_COMMIT_BYTES: a client that has Xet, another protocol,
-sends no file by Git LFS. Where such bodies go is `bodies`' affair, which asks here before and
-after.
+They create the repository, ask how to send each file, send large ones by Git LFS, and commit.
+Weights up to HUB_COMMIT_BYTES are part of the commit, because a client that has Xet, another
+protocol, sends no file by Git LFS. The bodies of objects and commits are received by `bodies`,
+which calls these views before and after.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tenants.permissions import Caller, Permission
 
 EDIT = Permission.EDIT_ADAPTERS
 MAX_FILES = 256
-"""In a question; clients ask for so many at once."""
+"""Files in one `preupload` request; clients send as many at once."""
 MAX_COMMIT_LINES_BYTES = 1 << 20
-"""What a commit may have beside the weights."""
+"""What a commit may have in addition to the weights."""
 LFS = "application/vnd.git-lfs+json"
 
 
@@ -71,7 +71,7 @@ class Batch(msgspec.Struct):
 
 @hub_view("POST", needs=EDIT)
 def create(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Say whether an adapter can have this name. Its first version makes it, not this."""
+    """Check whether an adapter can have this name. Its first version creates it, not this."""
     asked = read(request, NewRepo)
     owner = asked.organization or caller.tenant.slug
     if asked.type not in (None, "model"):
@@ -89,13 +89,13 @@ def create(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 @hub_view("POST")
 def validate_yaml(request: HttpRequest, caller: Caller) -> dict[str, list[str]]:
-    """Of a README, which isn't kept."""
+    """Accept the metadata of a README, which isn't kept."""
     return {"errors": [], "warnings": []}
 
 
 @hub_view("POST", needs=EDIT)
 def preupload(request: HttpRequest, caller: Caller, name: str, revision: str) -> dict[str, Any]:
-    """How to send each file; those that are no part of an adapter are to be left out."""
+    """How to send each file; files that do not belong to an adapter are to be ignored."""
     _require_main(request, revision)
     files = read(request, Question).files
     if len(files) > MAX_FILES:
@@ -132,7 +132,7 @@ def _require_main(request: HttpRequest, revision: str) -> None:
 
 @hub_view("GET", needs=EDIT)
 def xet_token(request: HttpRequest, caller: Caller, name: str, revision: str) -> HttpResponse:
-    """Asked by clients that have Xet, for a file that they were told to send by Git LFS."""
+    """Requested by clients that have Xet, for a file that they were told to send by Git LFS."""
     raise HubError(
         400,
         f"Weights of more than {settings.HUB_COMMIT_BYTES} bytes are sent by Git LFS: "
@@ -163,10 +163,11 @@ def batch(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
 
 
 def _announced(caller: Caller, name: str, one: LargeObject) -> UploadSession:
-    """The upload of an object: one that waits already, or a new one.
+    """The upload of an object: one that is waiting already, or a new one.
 
     Raises:
-        UploadRefused: it could not become a version, or the tenant has too much under way.
+        UploadRefused: it could not become a version, or the tenant has too many unfinished uploads
+            or no storage left.
     """
     if not objects.OID.fullmatch(one.oid):
         raise HubError(400, f"{shown(one.oid)} is no SHA-256.")
@@ -196,7 +197,7 @@ def _admitted(session: UploadSession) -> UploadSession:
 
 @refusing
 def put_object(request: HttpRequest, signed: str) -> HttpResponse:
-    """Take an object's bytes from whoever has its address."""
+    """Accept an object's bytes from any client that has its signed address."""
     if request.method != "PUT":
         raise HubError(405, f"This address does not take {request.method}.")
     session = _signed(signed)
@@ -225,7 +226,8 @@ def _signed(signed: str) -> UploadSession:
 
 @hub_view("POST", needs=EDIT)
 def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> HttpResponse:
-    """Make a version of a commit. The answer comes once a worker has looked into it, mostly."""
+    """Make a version of a commit. The response waits for a worker to process it, for a limited
+    time (`handover.outcome`)."""
     received: UUID | None = request.scope.get(RECEIVED)  # type: ignore[attr-defined]
     if received is None:
         _require_main(request, revision)
@@ -237,17 +239,18 @@ def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> Ht
     assert actor is not None, "a caller is a key"
     handover.hand_over(session, actor)
     handover.outcome(session)
-    # Of one that is still looked into the version isn't known yet, nor its digest.
+    # While the upload is still being processed, neither the version nor its digest is known.
     oid = repos.commit_of(session.version) if session.version else session.pk.hex.ljust(40, "0")
     url = f"{repos.url(request, caller, name)}/commit/{oid}"
     return reply({"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 
 
 def _begun(caller: Caller, name: str, length: int) -> UploadSession:
-    """The upload of a commit whose body is to be received.
+    """A new upload for a commit whose body is to be received.
 
     Raises:
-        UploadRefused: it could not become a version, or the tenant has too much under way.
+        UploadRefused: it could not become a version, or the tenant has too many unfinished uploads
+            or no storage left.
     """
     most = settings.HUB_COMMIT_BYTES * 4 // 3 + MAX_COMMIT_LINES_BYTES
     if length > most:
@@ -267,6 +270,6 @@ def _begun(caller: Caller, name: str, length: int) -> UploadSession:
 
 
 def _go_on(session: UploadSession) -> HttpResponse:
-    """Tells `bodies` where the body goes, and how long it may be."""
+    """Tell `bodies` where the body goes, and how long it may be."""
     headers = {"Upload-Id": str(session.pk), "Upload-Length": str(session.length_bytes)}
     return HttpResponse(status=204, headers=headers)

@@ -1,4 +1,4 @@
-"""Answers as Hugging Face's libraries read them, and who may ask."""
+"""Responses in the form that Hugging Face's libraries expect, and authentication."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = structlog.get_logger(__name__)
 
 View = Callable[..., HttpResponseBase]
 KeyedView = Callable[..., Any]
-"""Takes the request, the caller and what the address names; returns a response, or what becomes
-JSON."""
+"""Takes the request, the caller and the URL's parameters; returns a response, or a value to encode
+as JSON."""
 SAFE_METHODS = ("GET", "HEAD")
 _json = msgspec.json.Encoder().encode
 
@@ -39,7 +39,7 @@ class HubError(Exception):
 
 
 class RepoNotFound(HubError):
-    """There is no such adapter, or it is another tenant's: the two look alike."""
+    """There is no such adapter, or it is another tenant's; the response is the same."""
 
     def __init__(self) -> None:
         super().__init__(404, "Repository not found", "RepoNotFound")
@@ -60,8 +60,8 @@ class EntryNotFound(HubError):
 def hub_view(
     *methods: str, needs: Permission = Permission.READ_TENANT
 ) -> Callable[[KeyedView], View]:
-    """Makes a view of a function: for these methods, and for keys that may do what it `needs`. What
-    an address names as `tenant` must be the key's own."""
+    """Turn a function into a view for these methods, for keys that have the permission `needs`. If
+    the URL names a `tenant`, it must be the key's own."""
 
     def make(answer: KeyedView) -> View:
         @wraps(answer)
@@ -81,7 +81,7 @@ def hub_view(
 
 
 def refusing(view: View) -> View:
-    """Makes errors of a view answers in the hub's shape."""
+    """Turn a view's errors into responses in the hub's form."""
 
     @csrf_exempt
     @wraps(view)
@@ -103,7 +103,7 @@ def refusing(view: View) -> View:
 
 @csrf_exempt
 def not_found(request: HttpRequest, **named: Any) -> HttpResponse:
-    """For what a hub has and this one does not."""
+    """For addresses that other hubs have and this one does not."""
     message = "This hub takes and gives adapters of tenants; it has no such address."
     return refusal(HubError(404, message))
 
@@ -129,10 +129,10 @@ def in_header(message: str) -> str:
 
 
 def read(request: HttpRequest, shape: type[Any]) -> Any:
-    """The body as this struct; unknown fields are left aside, as new releases of clients add some.
+    """The body as this struct; unknown fields are ignored, as new releases of clients add some.
 
     Raises:
-        HubError: it is not of this form.
+        HubError: the body does not have this form.
     """
     try:
         return msgspec.json.decode(request.body, type=shape)
@@ -147,7 +147,7 @@ def _authenticate(request: HttpRequest) -> Caller:
     key = ApiKey.objects.find(secret.strip()) if scheme.lower() == "bearer" else None
     now = timezone.now()
     if key is None or not key.usable(now):
-        # These words, or the client takes it for a repository that is not there.
+        # With any other message, the client takes this for a repository that does not exist.
         raise HubError(401, "Invalid credentials in Authorization header")
     ApiKey.objects.filter(pk=key.pk).touch(now)
     if request.method not in SAFE_METHODS:

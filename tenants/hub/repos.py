@@ -17,13 +17,13 @@ from tenants.permissions import Caller, Permission
 
 PREFIX = "/hub"
 MAIN = "main"
-"""What clients ask for who name no revision."""
+"""The revision that clients ask for by default."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 def base_url(request: HttpRequest) -> str:
-    """What HF_ENDPOINT is, as this client wrote it."""
+    """The value of this client's HF_ENDPOINT."""
     return request.build_absolute_uri(PREFIX)
 
 
@@ -32,12 +32,12 @@ def url(request: HttpRequest, caller: Caller, name: str) -> str:
 
 
 def commit_of(version: AdapterVersion) -> str:
-    """Forty hexadecimal digits, which clients take for a commit that never changes."""
+    """Forty hexadecimal digits, which clients treat as an immutable commit."""
     return version.digest[:40]
 
 
 def find(caller: Caller, name: str) -> Adapter:
-    """Raises RepoNotFound where the tenant has no such adapter."""
+    """The caller's adapter of this name. Raises RepoNotFound if the tenant has none."""
     adapter = caller.tenant.adapters.select_related("base_model").filter(name=name).first()
     if adapter is None:
         raise RepoNotFound
@@ -77,7 +77,7 @@ class File:
 
     @property
     def oid(self) -> str:
-        """Its own for each content, of the form that clients expect of git."""
+        """An id that is unique to the content, in the form of git's that clients expect."""
         return hashlib.sha1(f"{self.version.digest} {self.name}".encode()).hexdigest()
 
     @property
@@ -93,8 +93,8 @@ def files_of(version: AdapterVersion) -> list[File]:
 
 
 def require_file(caller: Caller, name: str, path: str) -> None:
-    """Raises EntryNotFound where no adapter has such a file; RepoNotFound where there is no adapter
-    of this name and the caller could not push one either."""
+    """Raises EntryNotFound if no adapter has such a file; RepoNotFound if there is no adapter of
+    this name and the caller could not push one either."""
     if path in FILES:
         return
     if not caller.may(Permission.EDIT_ADAPTERS):

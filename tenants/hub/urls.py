@@ -1,4 +1,4 @@
-"""The addresses of a hub, under `/hub/`."""
+"""The URLs of the hub, under `/hub/`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What one period of one scope has spent and reserved. Sans-IO.
+"""What one scope has spent and reserved in one period. Sans-IO.
 
-A budget starts from the ledger's figure and is kept by settling, to the pico-unit: each request
-rounded up would make a budget of cheap ones smaller than it is. Its figure can only fall short of
-the truth, by what was settled where this counter was not (a Redis that lost its memory, another
-gateway while Redis was away); the ledger's only by what is on its way to it. So from time to time
-the ledger is asked again and the greater figure holds; both converge. Only an estimate that stayed
-(nobody knew what a request used) may exceed the truth: then the ledger's figure replaces it.
+A budget starts from the ledger's figure and is updated by settling, to the pico-unit: rounding each
+request up would make a budget of cheap requests smaller than it is. Its figure can only fall short
+of the truth, by what was settled elsewhere (by a Redis that lost its memory, by another gateway
+while Redis was down); the ledger's only by what has not reached it yet. So from time to time the
+ledger is read again and the greater figure is taken; both converge. Only an estimate that was kept,
+because a request's usage was unknown, can exceed the truth: then the ledger's figure replaces it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from inference.grants import MICRO
 from tenants.limits.commands import BudgetPeriod
 
 REFRESH_MS = 60_000
-"""How often the ledger is asked again, while the budget is in use."""
+"""How often the ledger is read again while the budget is in use."""
 
 Amounts = dict[str, int]
-"""How much of each measure (`kinds.Kind.measure`); one that is missing is 0."""
+"""How much of each measure (`kinds.Kind.measure`); a missing one is 0."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What stays counted of a reservation that ended: by measure, and in money."""
+    """What stays counted of a reservation that ended: amounts by measure, and its cost."""
 
     amounts: Amounts = {}
-    """Also `uncached_tokens`, of the prompt."""
+    """By measure, and the prompt's `uncached_tokens`."""
     cost: int = 0
+    """In whole micro-units of the currency."""
     rest: int = 0
-    """Of the cost, below a micro-unit: in pico-units."""
+    """The part of the cost below a micro-unit, in pico-units."""
     estimated: bool = False
-    """Nobody knows what it used: these are the figures that were reserved."""
+    """The figures may not match the ledger's, which replace them: the usage is unknown (these are
+    the reserved figures), or the ledger may have it already."""
     doubted: bool = False
-    """It may have used something: the ledger is to be asked."""
+    """The request may have used something: the ledger is to be read."""
 
     @property
     def tokens(self) -> int:
@@ -52,20 +54,20 @@ class Budget:
     reserved_tokens: int = 0
     reserved_cost: int = 0
     due_ms: int = 0
-    """When the ledger is to be asked again, in unix time."""
+    """When the ledger is to be read again, in unix milliseconds."""
     rest: int = 0
-    """Of the cost, below a micro-unit: in pico-units."""
+    """The part of the cost below a micro-unit, in pico-units."""
     estimated: bool = False
     seeded: bool = False
     """Whether the ledger's figure is in it."""
 
     @property
     def whole_cost(self) -> int:
-        """A started micro-unit counted whole."""
+        """The cost in micro-units, rounded up."""
         return self.cost + (self.rest > 0)
 
     def seed(self, tokens: int, cost: int, now_ms: int) -> None:
-        """Take the ledger's figure."""
+        """Take the ledger's figure if it is greater, or if the budget's own is an estimate."""
         self.seeded = True
         if self.estimated:
             self.tokens, self.cost, self.rest, self.estimated = tokens, cost, 0, False
@@ -75,7 +77,7 @@ class Budget:
         self.refreshed(now_ms)
 
     def refreshed(self, now_ms: int) -> None:
-        """The ledger is being asked, or was: it is due again after REFRESH_MS."""
+        """Note that the ledger is being read, or was: it is due again after REFRESH_MS."""
         self.due_ms = now_ms + REFRESH_MS
 
     def reserve(self, tokens: int, cost: int) -> None:

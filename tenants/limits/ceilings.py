@@ -1,7 +1,7 @@
-"""Which limits are in force at a scope, of those that were set for it. Pure.
+"""Derives the limits in force at a scope from the limits that were set for it. Pure functions.
 
-A scope is a tenant as a whole, one key or one adapter. What was set for it is told by author:
-`operator`, `tenant`, and for a tenant as a whole also `default`, the platform's.
+A scope is a whole tenant, one key or one adapter. Its limits are given by author: `operator`,
+`tenant`, and for a whole tenant also `default`, the platform's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tenants.limits.kinds import KINDS, Kinds
 OPERATOR, TENANT, DEFAULT = "operator", "tenant", "default"
 
 Figures = Mapping[str, int | None]
-"""The limit of each kind, by its name; one that is missing is none."""
+"""The limit of each kind, by the kind's name; a missing one means no limit."""
 Sets = Mapping[str, Figures]
-"""The figures that each author set."""
+"""The figures that each author has set."""
 
 
 def least(*several: Figures, kinds: Kinds = KINDS) -> dict[str, int | None]:
-    """The smallest limit of each kind; None where there is none."""
+    """The smallest limit of each kind; None if there is no limit."""
     return {
         name: min(
             (limit for figures in several if (limit := figures.get(name)) is not None),
@@ -31,7 +31,7 @@ def least(*several: Figures, kinds: Kinds = KINDS) -> dict[str, int | None]:
 
 
 def ceiling(sets: Sets, kinds: Kinds = KINDS) -> dict[str, int | None]:
-    """What the tenant cannot go beyond: the operator's, else the platform's default."""
+    """The limits that the tenant cannot exceed: the operator's, else the platform's default."""
     operator, default = sets.get(OPERATOR, {}), sets.get(DEFAULT, {})
     return {
         name: default.get(name) if operator.get(name) is None else operator.get(name)
@@ -40,7 +40,7 @@ def ceiling(sets: Sets, kinds: Kinds = KINDS) -> dict[str, int | None]:
 
 
 def beyond(own: Figures, ceiling: Figures) -> dict[str, int]:
-    """The ceiling of each of the tenant's own limits that is above it."""
+    """The ceilings that the tenant's own limits exceed, by kind."""
     return {
         name: highest
         for name, limit in own.items()
@@ -49,14 +49,14 @@ def beyond(own: Figures, ceiling: Figures) -> dict[str, int]:
 
 
 def in_force(sets: Sets, kinds: Kinds = KINDS) -> dict[str, int | None]:
-    """The lesser of the ceiling and the tenant's own."""
+    """The lesser of the ceiling and the tenant's own limit, for each kind."""
     return least(ceiling(sets, kinds), sets.get(TENANT, {}), kinds=kinds)
 
 
 def limits(
     scope_id: str, shown: str, sets: Sets | None, kinds: Kinds = KINDS
 ) -> tuple[Limits, ...]:
-    """What the token path has to hold; empty where nothing limits the scope."""
+    """The limits that the token path enforces; empty if nothing limits the scope."""
     figures = in_force(sets, kinds) if sets else {}
     values = {name: limit for name, limit in figures.items() if limit is not None}
     return (Limits(scope_id, shown, values),) if values else ()

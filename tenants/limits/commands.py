@@ -1,8 +1,8 @@
-"""What a store of counters is asked, and what it answers. Each command is atomic in every store.
+"""Commands to a store of counters, and its answers. Each command is atomic in every store.
 
-Maps with field names, which Redis's script reads by name; so fields may be added in any order.
-Every number stays below 2**53, up to which the doubles of Lua are exact: limits are at most 1e12
-(`tenants.models.limits.MAX_LIMIT`), prices as well, tokens of one request at most MAX_TOKENS.
+They are encoded as maps, whose fields the Redis script reads by name; so fields may be added in any
+order. Every number stays below 2**53, up to which Lua's doubles are exact: limits and prices are at
+most 1e12 (`tenants.models.limits.MAX_LIMIT`), tokens of one request at most MAX_TOKENS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from inference.grants import MICRO, Limits, Price
 from tenants.limits.kinds import Period
 
 MAX_TOKENS = 10**9
-"""What an ask is cut to: no model generates that much, and no product of it overflows."""
+"""Upper bound to which each number of an ask is cut: no model generates as much, and no product of
+it overflows."""
 DAY_S = 86_400
 
 
@@ -25,13 +26,13 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Scope(Value, frozen=True):
-    """`inference.grants.Limits` without the words: the value of each limit that is set, by kind."""
+    """`inference.grants.Limits` without its display name: each limit that is set, by kind."""
 
     id: str
     limits: dict[str, int] = {}
 
     def __hash__(self) -> int:
-        """As Limits."""
+        """As `inference.grants.Limits`."""
         return hash(self.id)
 
     @staticmethod
@@ -53,7 +54,7 @@ class BudgetPeriod(Value, frozen=True):
 
 
 def start_of(period: Period, second: int) -> int:
-    """The first second of the UTC day or month that this unix time lies in."""
+    """The first second of the UTC day or month that contains this unix time."""
     if period == "day":
         return second - second % DAY_S
     day = datetime.fromtimestamp(second, UTC)
@@ -81,7 +82,7 @@ class Rate(Value, frozen=True):
         return uncached * self.prompt + cached * self.cached_prompt + output * self.output
 
     def cost(self, uncached: int, cached: int, output: int) -> int:
-        """In micro-units of the currency, a started one counted whole."""
+        """In micro-units of the currency, rounded up."""
         return -(-self.exact_cost(uncached, cached, output) // MICRO)
 
 
@@ -89,17 +90,17 @@ class Rate(Value, frozen=True):
 
 
 class Command(msgspec.Struct, tag_field="type", frozen=True):
-    """One question to a store."""
+    """Base of the commands to a store."""
 
 
 class Charge(Command, tag="charge", frozen=True):
     """Reserve in all scopes or in none; answered by Granted, Refused, Unseeded or Withdrawn.
 
-    Under an id that has a reservation it reserves more, in the scopes of that one, which `scopes`
-    must be. A reservation that the store has lost is made anew, so that a stream goes on after
-    Redis was restarted. `quantities` is what it takes besides tokens, by measure: one of `requests`
-    if it is new, nothing if it runs and needs more tokens. `holder` names the gateway process,
-    whose lease is renewed.
+    For an id that has a reservation it reserves more, in that reservation's scopes, to which
+    `scopes` must be equal. A reservation that the store has lost is made again, so that a stream
+    continues after a restart of Redis. `quantities` is what it takes besides tokens, by measure:
+    one of `requests` for a new request, nothing for a running one that needs more tokens. `holder`
+    names the gateway process, whose lease is renewed.
     """
 
     id: str
@@ -113,7 +114,7 @@ class Charge(Command, tag="charge", frozen=True):
 
 
 class Settle(Command, tag="settle", frozen=True):
-    """The request ended and used this; only the first Settle, Keep or Release of an id counts."""
+    """The request ended and used this. Only the first Settle, Keep or Release of an id counts."""
 
     id: str
     prompt_tokens: int
@@ -122,9 +123,10 @@ class Settle(Command, tag="settle", frozen=True):
 
 
 class Report(Command, tag="report", frozen=True):
-    """An engine says, through another gateway than the one that reserved, what a request used, or
-    an attempt of it: it counts once the lease of that one is over, who else settles it. Of several
-    the one with most output counts. Without a reservation it is as Release."""
+    """The usage of a request, or of one attempt of it, which an engine reports through a gateway
+    other than the one that reserved. It counts after the lease of the reserving gateway has ended;
+    until then that gateway may settle the request itself. Of several reports the one with the most
+    output counts. Without a reservation it acts as Release."""
 
     id: str
     prompt_tokens: int
@@ -133,7 +135,7 @@ class Report(Command, tag="report", frozen=True):
 
 
 class Keep(Command, tag="keep", frozen=True):
-    """The request ended and nobody knows what it used: what was reserved stays as used."""
+    """The request ended and its usage is unknown: what was reserved counts as used."""
 
     id: str
 
@@ -141,23 +143,23 @@ class Keep(Command, tag="keep", frozen=True):
 class Release(Command, tag="release", frozen=True):
     """The request never ran: give everything back.
 
-    An id without a reservation is not reserved for the next minute: the Charge is still on its
-    way, and who sent it has given up on it.
+    If the id has no reservation, a Charge under it is refused for the next minute: that Charge is
+    still in transit, and its sender has given up on it.
     """
 
     id: str
 
 
 class Take(Command, tag="take", frozen=True):
-    """This gateway process goes on with the request of another one: the reservation is under its
-    lease from now on. Answered by Taken."""
+    """This gateway process continues a request of another one: from now on the reservation is under
+    its lease. Answered by Taken."""
 
     id: str
     holder: str
 
 
 class Renew(Command, tag="renew", frozen=True):
-    """Set the lease of this gateway process to `lease_ms` from now; 0: it has left."""
+    """Set the lease of this gateway process to `lease_ms` from now; 0: it has stopped."""
 
     holder: str
     lease_ms: int
@@ -170,7 +172,7 @@ class Holds(Command, tag="holds", frozen=True):
 
 
 class Seed(Command, tag="seed", frozen=True):
-    """What the ledger has for a budget, in tokens and in micro-units of the currency."""
+    """The ledger's figures for a budget, in tokens and in micro-units of the currency."""
 
     budget: BudgetPeriod
     tokens: int
@@ -184,7 +186,7 @@ class Look(Command, tag="look", frozen=True):
 
 
 class Count(Command, tag="count", frozen=True):
-    """What is counted against this scope's limits, but for budgets; answered by Counts."""
+    """What is counted against this scope's limits, except budgets; answered by Counts."""
 
     scope: Scope
 
@@ -195,11 +197,11 @@ AnyCommand = Charge | Settle | Report | Keep | Release | Take | Renew | Holds | 
 
 
 class Answer(msgspec.Struct, tag_field="type", frozen=True):
-    """One answer of a store."""
+    """Base of a store's answers."""
 
 
 class Left(Value, frozen=True):
-    """What is left of a limit of a scope, and in how many milliseconds its window is empty."""
+    """What is left of one limit, and the milliseconds until its window is empty."""
 
     kind: str
     limit: int
@@ -208,7 +210,7 @@ class Left(Value, frozen=True):
 
 
 class Granted(Answer, tag="granted", frozen=True):
-    """Reserved. `due` are budgets whose figure should be compared with the ledger again."""
+    """Reserved. `due` are budgets whose figures should be read from the ledger again."""
 
     output_tokens: int
     left: list[Left]
@@ -216,12 +218,12 @@ class Granted(Answer, tag="granted", frozen=True):
 
 
 class Refused(Answer, tag="refused", frozen=True):
-    """Nothing was reserved: the limit `kind` of the scope with this index is in the way.
+    """Nothing was reserved: the limit `kind` of the scope with the index `scope` has no room.
 
-    `requested` is the least that would do. `wait_ms` is the time until it fits if nobody else
-    comes, None where it never will; for a budget the time until it renews, at the unix time
-    `renews_at` in seconds. Of several limits in the way it is the one to wait longest for. `due` as
-    of Granted: an estimate must not keep a budget exhausted for which less was billed.
+    `requested` is the least that the request accepts. `wait_ms` is the time until that fits if no
+    other request comes, None if it never will; for a budget the time until it renews, at the unix
+    time `renews_at` in seconds. Of several exceeded limits it is the one with the longest wait.
+    `due` is as in Granted: an estimate must not keep a budget exhausted when less was billed.
     """
 
     scope: int
@@ -234,7 +236,7 @@ class Refused(Answer, tag="refused", frozen=True):
 
 
 class Unseeded(Answer, tag="unseeded", frozen=True):
-    """Nothing was reserved: Seed these budgets first."""
+    """Nothing was reserved: these budgets need a Seed first."""
 
     budgets: list[BudgetPeriod]
 
@@ -282,20 +284,20 @@ AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Counts | Taken | 
 
 
 class StoreDown(Exception):
-    """The store cannot be reached; what it was told may or may not have been done."""
+    """The store cannot be reached; the commands may or may not have been executed."""
 
 
 class Store(Protocol):
-    """Where the counters are."""
+    """Holds the counters."""
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
-        """Each command in order, its answer at the same place.
+        """Execute the commands in order; returns their answers in the same order.
 
         Raises:
-            StoreDown: some or all of them may not have been done.
+            StoreDown: some or all of them may not have been executed.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...

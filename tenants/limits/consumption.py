@@ -20,8 +20,8 @@ from tenants.models import LimitScope, UsageSum
 
 
 def budgets(scope: LimitScope, kinds: Kinds = KINDS) -> dict[str, int]:
-    """What a tenant, key or adapter used of this UTC day and month, by kind of budget: tokens, and
-    costs in micro-units of the currency, rounded up."""
+    """What a tenant, key or adapter has used in this UTC day and month, by kind of budget: tokens,
+    and costs in micro-units of the currency, rounded up."""
     now = timezone.now()
     today = day_start(now)
     usage = UsageSum.objects.filter(tenant=scope.tenant)
@@ -44,6 +44,6 @@ def _summed(days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def used(scope: LimitScope, limits: Limits | None) -> Mapping[str, int]:
-    """Both; `limits` are those in force at the scope."""
+    """What is used of limits and of budgets, by kind; `limits` are those in force at the scope."""
     now = gateways().used(limits) if limits is not None else {}
     return {**now, **budgets(scope)}

@@ -1,8 +1,8 @@
-"""What is counted of one scope, and the limits of several scopes bound to their counters. Sans-IO.
+"""The counters of one scope, and the limits of several scopes bound to their counters. Sans-IO.
 
-A request passes several limits of several scopes, and the same scopes ask again and again. So what
-follows from them alone (which counters their limits are compared with, which budget periods they
-are in) is found once a day and kept as BoundLimits; a request goes through these.
+A request passes several limits of several scopes, and the same sets of scopes recur. So what
+depends on them alone (the counters that their limits are compared with, the budget periods) is
+looked up once a day and cached as BoundLimits, which each request is checked against.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tenants.limits.window import Window
 
 
 class Counter(Protocol):
-    """What a limit is compared with."""
+    """The figure that a limit is compared with."""
 
     @property
     def used(self) -> int: ...
 
 
 class Streams:
-    """Requests that run."""
+    """Number of requests that run."""
 
     __slots__ = ("used",)
 
@@ -35,7 +35,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a budget spent and reserved in tokens."""
+    """Tokens that a budget has spent and reserved."""
 
     budget: Budget
 
@@ -46,7 +46,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The same in micro-units of the currency."""
+    """Cost that a budget has spent and reserved, in micro-units of the currency."""
 
     budget: Budget
 
@@ -57,7 +57,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class BoundLimit:
-    """One limit of the scope with this index, and its counter."""
+    """One limit of the scope with the index `scope`, and its counter."""
 
     scope: int
     kind: Kind
@@ -67,7 +67,7 @@ class BoundLimit:
 
 
 class ScopeCounters:
-    """Of one scope; the scope's limits may change, what is counted stays."""
+    """The counters of one scope; they stay when the scope's limits change."""
 
     def __init__(self) -> None:
         self.streams = Streams()
@@ -79,19 +79,19 @@ class ScopeCounters:
         return self._windows.setdefault(measure, Window())
 
     def budget(self, period: BudgetPeriod) -> Budget:
-        """Empty and not seeded at first."""
+        """The budget of this period; a new one is empty and not seeded."""
         return self._budgets.setdefault(period, Budget(period))
 
     def counter(self, kind: Kind, period: BudgetPeriod | None) -> Counter:
-        """What a limit of this kind is compared with."""
+        """The counter that a limit of this kind is compared with."""
         if period is not None:
             budget = self.budget(period)
             return Cost(budget) if kind.is_money else Tokens(budget)
         return self.streams if kind.window == "concurrent" else self.window(kind.measure)
 
     def sweep(self, second: int, *, in_use: bool) -> bool:
-        """Forget what counts nothing any more; whether that is all of it. Reservations go on
-        counting in the windows that are in use."""
+        """Drop budgets and windows that no longer count; returns whether none are left. `in_use`:
+        reservations still refer to the windows, so these are kept."""
         self._budgets = {p: b for p, b in self._budgets.items() if second < p.end + DAY_S}
         if not in_use:
             self._windows = {m: w for m, w in self._windows.items() if not w.gone(second)}
@@ -103,24 +103,24 @@ class BoundLimits:
     """The limits of some scopes, bound to their counters for one day of UTC."""
 
     counters: Sequence[ScopeCounters]
-    """Of each scope."""
+    """One per scope."""
     day: int
     limits: tuple[BoundLimit, ...]
     windows: tuple[tuple[Window, str], ...]
-    """With the measure that each counts."""
+    """Each window with the measure that it counts."""
     shown: tuple[tuple[BoundLimit, Window], ...]
-    """Those that feed a header."""
+    """The limits that feed a header."""
     streams: tuple[Streams, ...]
-    """Of each scope that limits them."""
+    """One for each scope that limits concurrent streams."""
     budgets: tuple[Budget, ...]
     second: int = 0
-    """To which the windows were slid."""
+    """The unix time to which the windows were slid."""
 
     @classmethod
     def of(
         cls, counters: Sequence[ScopeCounters], scopes: Sequence[Scope], second: int, kinds: Kinds
     ) -> BoundLimits:
-        """In the periods of this moment. Limits of unknown kinds are left aside."""
+        """Bind the limits in the budget periods of this second. Ignores limits of unknown kinds."""
         periods = [_periods(scope, second, kinds) for scope in scopes]
         limits = [
             limit
@@ -143,14 +143,15 @@ class BoundLimits:
         )
 
     def slide(self, second: int) -> None:
-        """Let go of what is over a minute old: first of all, with each command."""
+        """Drop what is more than a minute old; must be called before all else in each command."""
         if second != self.second:
             self.second = second
             for window, _ in self.windows:
                 window.slide(second)
 
     def exceeded(self, asked: Amounts) -> list[BoundLimit]:
-        """The limits without room for it. One that no output adds to lets pass what asks none."""
+        """The limits without room for `asked`. A limit that output does not count against is only
+        exceeded if some of its measure is asked."""
         return [
             each
             for each in self.limits
@@ -160,7 +161,7 @@ class BoundLimits:
 
 
 def _periods(scope: Scope, second: int, kinds: Kinds) -> dict[str, BudgetPeriod]:
-    """Those that are limited."""
+    """The periods for which the scope has a budget."""
     windows = {kinds[name].window for name in scope.limits if name in kinds}
     return {
         period: BudgetPeriod(scope.id, period, start_of(period, second))

@@ -1,9 +1,9 @@
-"""Which store counts at the moment, and what still has to be told to Redis.
+"""Chooses the store that counts, and queues the commands that Redis still has to get.
 
-While Redis is away nothing waits for it: a background task tries it once a second. Meanwhile this
-process counts by itself, or refuses. The ends of requests wait in a bounded queue until they are
-told; if even that is full, this process takes another name as holder, and what it reserved under
-the old one is given back when that one's lease expires.
+While Redis is down no request waits for it: a background task tries it once a second. Meanwhile
+this process counts locally, or refuses. Commands that end reservations wait in a bounded queue
+until Redis has them; if that is full, this process takes a new holder name, and what it reserved
+under the old one is given back when the old one's lease expires.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ RETRY_S = 1.0
 """How often Redis is tried while it is down."""
 BATCH = 256
 MAX_PENDING = 100_000
-"""Ends of requests that wait for Redis: about 20 MB."""
+"""At most how many ended requests wait for Redis: about 20 MB."""
 
 
 class Failover:
-    """Use as an async context manager; leaving it tells Redis what is left to tell."""
+    """Use as an async context manager; leaving it sends Redis the commands that are pending."""
 
     def __init__(
         self,
@@ -54,17 +54,18 @@ class Failover:
         retry_s: float = RETRY_S,
         max_pending: int = MAX_PENDING,
     ) -> None:
-        """Without `redis` the local store is the only one, else it is used while Redis is down,
-        or nothing is (`refuse`). Both stores belong to this object."""
+        """Without `redis` the local store is the only one. Otherwise it is used while Redis is
+        down, or (`refuse`) requests are refused then. This object owns both stores."""
         self.local, self.redis = local, redis
         self.holder = secrets.token_hex(8)
         self.degraded = False
-        """Redis is down at the moment."""
+        """Whether Redis is down at the moment."""
         self.degraded_decisions = 0
-        """Requests decided without Redis, refused ones included, since the start."""
+        """Decisions without Redis since the start, including refusals because of its absence."""
         self.redis_failures = 0
         self.lingers = False
-        """Some of what this process reserved is for others to take, so its lease outlives it."""
+        """Whether other gateways may take over reservations of this process, so that its lease must
+        outlive it."""
         self._refuse, self._retry_s, self._max_pending = refuse, retry_s, max_pending
         self._pending: deque[AnyCommand] = deque()
         self._overflowed = False
@@ -87,7 +88,7 @@ class Failover:
         return self.local
 
     def failed(self, error: StoreDown) -> None:
-        """Redis did not answer."""
+        """Note that Redis did not answer."""
         self.redis_failures += 1
         if not self.degraded:
             self.degraded = True
@@ -95,7 +96,7 @@ class Failover:
             log.error("limits_degraded", refuse=self._refuse, error=str(error))
 
     def end(self, store: Store, command: Settle | Report | Keep | Release) -> None:
-        """End a reservation in that store, at once or soon. Never raises."""
+        """End a reservation in that store, immediately or soon. Never raises."""
         if store is self.local:
             self.local.do(command)
         elif len(self._pending) < self._max_pending:
@@ -107,7 +108,7 @@ class Failover:
             self._let_lease_expire()
 
     async def flushed(self) -> None:
-        """Wait until everything that has ended was told; while Redis is down that takes as long."""
+        """Wait until Redis has all ends of reservations; while it is down, until it is back."""
         await self._told.wait()
 
     async def __aenter__(self) -> Self:
@@ -130,7 +131,7 @@ class Failover:
     async def _renew_always(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_S):  # wait_for may swallow being cancelled
+                async with asyncio.timeout(RENEW_S):  # wait_for may swallow a cancellation
                     await self._lost.wait()
                 await asyncio.sleep(self._retry_s)
             await self._renew()
@@ -160,10 +161,10 @@ class Failover:
             try:
                 await self._tell()
             except StoreDown as error:
-                self.failed(error)  # `_answered` sets to work again
+                self.failed(error)  # `_answered` sets `_work` again
 
     async def _tell(self) -> None:
-        """Tell Redis what is pending. To be told something twice changes nothing there."""
+        """Send Redis what is pending. Sending a command twice has no further effect."""
         assert self.redis is not None
         while batch := list(islice(self._pending, BATCH)):
             await self.redis.run(*batch)
@@ -172,7 +173,8 @@ class Failover:
         self._told.set()
 
     def _let_lease_expire(self) -> None:
-        """What can't be settled is given back by the lease of the holder that made it."""
+        """Take a new holder name: reservations that cannot be ended are given back when the old
+        holder's lease expires."""
         self.holder = secrets.token_hex(8)
         if not self._overflowed:
             self._overflowed = True

@@ -6,7 +6,7 @@ table. A new kind is one entry here and one migration, which `makemigrations` wr
 something that no other kind counts, such as images, the operations that take it say how much of it
 a request takes (`inference.grants.Ask.quantities`).
 
-Whatever works with kinds takes the table as an argument, so that tests can pass a longer one.
+Code that works with kinds takes the table as an argument, so that tests can pass a longer one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Period = Literal["day", "month"]
-"""Of UTC's calendar."""
+"""A calendar period in UTC."""
 PERIODS: tuple[Period, ...] = get_args(Period)
 
 BUDGETED = frozenset({"tokens", "cost"})
@@ -24,7 +24,7 @@ BUDGETED = frozenset({"tokens", "cost"})
 BY_OUTPUT = frozenset({"tokens", "output_tokens", "cost"})
 """Measures that grow while a request generates."""
 PROMPT_TOKENS = "prompt_tokens"
-"""Settled to those that the prefix cache did not hold."""
+"""Settled to the prompt tokens that the prefix cache did not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,25 @@ class Kind:
     """One kind of limit."""
 
     name: str
-    """Of the column, the API's field and the form's field."""
+    """The name of the column, of the API's field and of the form's field."""
     window: Literal["minute", "concurrent"] | Period
-    """`minute`: a sliding window of 60 s. `concurrent`: requests that wait or run now. A period:
+    """`minute`: a sliding window of 60 s. `concurrent`: requests that wait or run now. A `Period`:
     a budget, seeded from the ledger."""
     measure: str
     """What it counts: `tokens` (prompt and output), `prompt_tokens`, `output_tokens`, `cost` (in
-    micro-units of the currency), or a quantity that is known when a request starts: `requests`,
-    or another one of `inference.grants.Ask.quantities`."""
+    micro-units of the currency), or a quantity that is known when a request starts: `requests`
+    or one of `inference.grants.Ask.quantities`."""
     label: str
-    """In tables and forms."""
+    """Shown in tables and forms."""
     wording: str
-    """In refusals, after the limit's value."""
+    """Shown in refusals, after the limit's value."""
     help: str
-    """In the API's documentation and below the label."""
+    """Shown in the API's documentation and below the label."""
     header: str = ""
-    """What follows `x-ratelimit-remaining-`; empty: no header tells of it."""
+    """What follows `x-ratelimit-remaining-`; empty: no header shows it."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError where nothing could count this."""
+        """Raises ValueError if nothing can count this."""
         if self.is_budget and self.measure not in BUDGETED:
             raise ValueError(f"{self.name}: the ledger keeps no sums of {self.measure}")
         if self.is_money and not self.is_budget:
@@ -62,7 +62,7 @@ class Kind:
 
     @property
     def is_budget(self) -> bool:
-        """Counted per period, by the ledger as well; any other kind by the stores alone."""
+        """Whether it is counted per period, by the ledger too; other kinds by the stores alone."""
         return self.window in PERIODS
 
     @property
@@ -72,7 +72,7 @@ class Kind:
 
     @property
     def bounds_output(self) -> bool:
-        """Whether it grants fewer output tokens where there is not room for all."""
+        """Whether it can grant a request fewer output tokens than it asked for."""
         return self.measure in BY_OUTPUT
 
 

@@ -1,7 +1,8 @@
-"""What the token path asks: `inference.grants.Limiter` over a store of counters.
+"""The limiter of the token path: `inference.grants.Limiter` over a store of counters.
 
-Reserving waits for the store, ending a reservation never does. A reservation is ended in the store
-where it was made; what another store was asked for while that one was away stays counted there.
+Reserving waits for the store, ending a reservation never does. A reservation is settled in the
+store where it was made; what was reserved in another store while that one was down stays counted
+in that other store.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ from tenants.limits.window import WINDOW_S
 log = structlog.get_logger(__name__)
 
 ROUNDS = 4
-"""A store may ask for budgets and then go down, and the local one ask for budgets in its turn."""
+"""Attempts of one charge: a store may ask to seed budgets and then go down, after which the local
+one may ask for the same."""
 
 SCOPES = 8192
-"""Sets of scopes of which what follows from them is kept: requests come again and again from a few
-of them."""
+"""Sets of limits whose derived values are cached: most requests share a few of them."""
 
 
 class Held(msgspec.Struct, eq=False):
-    """A reservation of this process: the charge that made it, and the stores that hold some of it,
-    the one that it was made in first."""
+    """A reservation of this process: the charge that made it, and the stores that hold a part of
+    it, the one in which it was made first."""
 
     charge: Charge
     limits: tuple[Limits, ...]
@@ -81,19 +82,19 @@ class StoreLimiter:
     def __init__(
         self, failover: Failover, spent: Spent, currency: str, kinds: Kinds = KINDS
     ) -> None:
-        """`spent` tells what budgets start from; `currency` is for messages. The stores of
-        `failover` count the same kinds."""
+        """`spent` supplies the figures that seed budgets; `currency` is for messages. The stores of
+        `failover` must count the same kinds."""
         self._failover, self._spent, self._currency = failover, spent, currency
         self._kinds = kinds
         self._limited = lru_cache(SCOPES)(partial(_limited, kinds))
         self._held: dict[str, Held | None] = {}
-        """By id; None where nothing limits the request."""
+        """By request id; None if nothing limits the request."""
         self._reading: dict[BudgetPeriod, asyncio.Task[Seed]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
         self._on_reserved: list[Callable[[int], None]] = []
 
     def on_reserved(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(tenant_id)` when a request of a tenant is counted from now on."""
+        """Call `callback(tenant_id)` for each reservation that is made from now on."""
         self._on_reserved.append(callback)
 
     @property
@@ -103,17 +104,17 @@ class StoreLimiter:
 
     @property
     def degraded(self) -> bool:
-        """Redis is down at the moment."""
+        """Whether Redis is down at the moment."""
         return self._failover.degraded
 
     @property
     def shared(self) -> bool:
-        """Counted in Redis at the moment, so by all gateways together."""
+        """Whether counters are on Redis at the moment, and so shared by all gateways."""
         return self._failover.redis is not None and not self.degraded
 
     @property
     def degraded_decisions(self) -> int:
-        """Decisions without Redis since the start, refusals for its absence included."""
+        """Decisions without Redis since the start, including refusals because of its absence."""
         return self._failover.degraded_decisions
 
     @property
@@ -133,7 +134,7 @@ class StoreLimiter:
     # --- grants.Limiter --------------------------------------------------------------------------
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
-        """As `inference.grants.Limiter`. Where no scope sets a limit no store is asked."""
+        """As `inference.grants.Limiter`. Asks no store if no scope sets a limit."""
         limited = self._limited(grant.limits + target.limits)
         if not limited.scopes:
             self._held[id] = None
@@ -160,7 +161,7 @@ class StoreLimiter:
         return Reservation(id, output_tokens, self._rooms(granted.left))
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
-        """As `inference.grants.Limiter`. Of a request that has ended nothing is reserved.
+        """As `inference.grants.Limiter`. Reserves nothing for a request that has ended.
 
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
@@ -210,8 +211,8 @@ class StoreLimiter:
         return Reservation(id, taken.output_tokens if limited.output else None)
 
     def hand_over(self, id: str) -> None:
-        """As `inference.grants.Limiter`. Its lease is that of this process until another gateway
-        takes it, or it is found to be a stray."""
+        """As `inference.grants.Limiter`. The reservation stays under the lease of this process
+        until another gateway takes it over or `end_strays` ends it."""
         if self._held.pop(id, None) is not None:
             self._failover.lingers = True
 
@@ -246,7 +247,7 @@ class StoreLimiter:
         return Reservation("", None, self._rooms(rooms.left))
 
     async def used(self, limits: Limits) -> dict[str, int]:
-        """What is used and reserved now of each limit that is set, but for budgets, by the name of
+        """What is used and reserved now of each limit that is set, except budgets, by the name of
         its kind; reserves nothing.
 
         Raises:
@@ -257,7 +258,7 @@ class StoreLimiter:
         return {used.kind: used.amount for used in counts.used}
 
     def _rooms(self, left: Sequence[Left]) -> dict[str, Room]:
-        """By header, of the scope that has the least left of this limit."""
+        """The room per header, each of the scope that has the least left of that limit."""
         rooms: dict[str, Room] = {}
         for each in left:
             header = self._kinds[each.kind].header
@@ -275,13 +276,13 @@ class StoreLimiter:
         return answer
 
     async def flushed(self) -> None:
-        """Wait until what was settled, released and read again so far is in the store."""
+        """Wait until everything settled, released and refreshed so far is in the store."""
         await asyncio.gather(*self._refreshing)
         await self._failover.flushed()
 
     async def end_strays(self) -> None:
-        """End what Redis holds in this process's name though it ended long ago: a Redis that lost
-        its last second in a crash has reservations again of which it was told the end."""
+        """End reservations that Redis holds for this process although their requests have ended: a
+        Redis that lost its last second in a crash has reservations again that were ended in it."""
         redis = self._failover.redis
         if redis is None or self.degraded:
             return
@@ -296,7 +297,7 @@ class StoreLimiter:
                 self._failover.end(redis, Keep(id))
 
     async def _end_strays(self) -> None:
-        """As often as the reservations of a dead gateway are given back."""
+        """Call `end_strays` once per lease."""
         while True:
             await asyncio.sleep(LEASE_MS / 1000)
             await self.end_strays()
@@ -319,24 +320,24 @@ class StoreLimiter:
         raise Unavailable("The rate limits cannot be checked.", retry_after_s=1.0)
 
     def _store_for(self, held: Held) -> Store:
-        """A request that began locally stays there when Redis is back."""
+        """A request that began in the local store stays there when Redis is back."""
         local = self._failover.local
         began_locally = held.stores[:1] == [local]
         return local if began_locally and not self.degraded else self._failover.decide()
 
     async def _ask(self, store: Store, held: Held, charge: Charge) -> AnyAnswer:
-        """Try once; a store that was asked first to seed its budgets has that done now."""
+        """Try once; if the store asks for budgets, seed them, so that the next attempt passes."""
         try:
             (answer,) = await store.run(charge)
         except (StoreDown, asyncio.CancelledError):
-            if store not in held.stores:  # it may have reserved and could not say so
+            if store not in held.stores:  # it may have reserved, and its answer was lost
                 self._failover.end(store, Release(charge.id))
             raise
         match answer:
             case Granted():
                 if store not in held.stores:
                     held.stores.append(store)
-                if self._held.get(charge.id) is not held:  # it ended meanwhile
+                if self._held.get(charge.id) is not held:  # the request ended meanwhile
                     self._failover.end(store, Release(charge.id))
                 self._refresh(store, answer.due)
             case Refused():
@@ -353,7 +354,8 @@ class StoreLimiter:
                 self._failover.end(store, command)
                 command = rest
         elif (redis := self._failover.redis) is not None and isinstance(command, Settle):
-            # Another gateway reserved it: it may be dead, or go on with it on another engine.
+            # Another gateway reserved it: that one may be dead, or have moved the request to
+            # another engine.
             self._failover.end(redis, Report(id, *msgspec.structs.astuple(command)[1:]))
 
     # --- budgets ---------------------------------------------------------------------------------
@@ -362,7 +364,7 @@ class StoreLimiter:
         await store.run(*[await self._spent_of(budget) for budget in budgets])
 
     async def _spent_of(self, budget: BudgetPeriod) -> Seed:
-        """As the ledger has it; read once for all who wait for it."""
+        """The ledger's figure; concurrent callers share one read."""
         if (task := self._reading.get(budget)) is None:
             task = self._reading[budget] = asyncio.create_task(self._read(budget), name="spent")
             task.add_done_callback(lambda _: self._reading.pop(budget))
@@ -373,7 +375,7 @@ class StoreLimiter:
         return Seed(budget, *await self._spent.spent(budget.scope_id, start, end))
 
     def _refresh(self, store: Store, due: Collection[BudgetPeriod]) -> None:
-        """Compare budgets with the ledger again, in the background."""
+        """Seed budgets from the ledger again, in the background."""
         if due:
             task = asyncio.create_task(self._refresh_now(store, due), name="budgets")
             self._refreshing.add(task)
@@ -389,10 +391,10 @@ class StoreLimiter:
 
 
 def configured(spent: Spent, *, timeout_s: float = TIMEOUT_S) -> StoreLimiter:
-    """A limiter as the settings have it; Redis may take `timeout_s` for an answer.
+    """A limiter according to the settings; each exchange with Redis may take `timeout_s`.
 
     Raises:
-        ValueError: REDIS_URL is not a URL of Redis.
+        ValueError: REDIS_URL is not a valid Redis URL.
     """
     url = settings.REDIS_URL
     redis = RedisStore(url, timeout_s=timeout_s) if url else None
@@ -402,7 +404,8 @@ def configured(spent: Spent, *, timeout_s: float = TIMEOUT_S) -> StoreLimiter:
 
 
 class _Limited(NamedTuple):
-    """Limits that limit anything, also as the stores want them; whether they limit the output."""
+    """The limits that set anything, the same as scopes for the stores, and whether any of them
+    bounds the output."""
 
     limits: tuple[Limits, ...]
     scopes: tuple[Scope, ...]

@@ -1,4 +1,4 @@
-"""Counters in this process: of the only gateway, or of each one while Redis is away."""
+"""Counters in this process: for a single gateway, or for each gateway while Redis is down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def now_ms() -> int:
 
 
 class MemoryStore:
-    """`commands.Store` over a LimitState. Nothing in it waits, so each command is atomic."""
+    """`commands.Store` over a LimitState. It never awaits, so each command is atomic."""
 
     def __init__(self, clock: Callable[[], int] = now_ms, kinds: Kinds = KINDS) -> None:
         """`clock` gives unix time in milliseconds."""
@@ -28,8 +28,8 @@ class MemoryStore:
         return list(map(self.do, commands))
 
     def do(self, command: AnyCommand) -> AnyAnswer:
-        """The same without a coroutine."""
+        """Execute one command synchronously."""
         return self._state.run(command, self._clock())
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""

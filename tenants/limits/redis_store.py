@@ -1,7 +1,7 @@
-"""Counters on Redis, of all gateways together.
+"""Counters on Redis, shared by all gateways.
 
-Commands from all requests of this process leave on one connection, whatever has come together
-since the last exchange as one pipeline: one round trip for each, in the order they were asked in.
+Commands from all requests of this process are sent on one connection. Those that accumulated since
+the last exchange form one pipeline, in order: one round trip per exchange.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tenants.limits.state import LEASE_MS, RECLAIMED_AT_ONCE, STREAM_WAIT_MS, WI
 from tenants.limits.window import GONE_S, WINDOW_S
 
 TIMEOUT_S = 0.25
-"""For one exchange, connecting included: beyond it Redis counts as down."""
+"""Time limit of one exchange, including connecting: beyond it Redis counts as down."""
 MAX_BATCH = 256
-"""Commands in one exchange: about 10 ms of Redis's time."""
+"""At most how many commands one exchange has: about 10 ms of Redis's time."""
 MAX_WAITING = 10_000
-"""Calls waiting for the connection; beyond it Redis counts as down as well."""
+"""Calls waiting for the connection; beyond this number Redis counts as down as well."""
 
 _LUA = Path(__file__).with_name("lua")
 _FILES = ("base", "windows", "budgets", "endings", "commands", "charge")
@@ -53,8 +53,8 @@ _answers: msgspec.msgpack.Decoder[AnyAnswer] = msgspec.msgpack.Decoder(AnyAnswer
 
 
 def script(kinds: Kinds) -> str:
-    """The script in `lua/` for these kinds of limits. Each set of kinds has one of its own; they
-    work on the same keys, where everything is kept by name."""
+    """The script in `lua/` for these kinds of limits. Different sets of kinds have different
+    scripts, which share the same keys, because everything in these is stored by name."""
 
     def within(window: str) -> list[str]:
         return [kind.name for kind in kinds.values() if kind.window == window]
@@ -65,7 +65,7 @@ def script(kinds: Kinds) -> str:
         "CONCURRENT": within("concurrent"),
         "BUDGETS": {period: within(period) for period in PERIODS},
     }
-    for_charges = {  # made with each run, so not before endings have returned
+    for_charges = {  # Lua builds these tables in every run; ending commands return before them
         "KINDS": list(kinds),
         "WINDOW_OF": {kind.name: kind.window for kind in kinds.values()},
         "SHOWN": [kind.name for kind in kinds.values() if kind.header],
@@ -81,7 +81,7 @@ def _locals(constants: Mapping[str, object]) -> str:
 
 
 def _literal(value: object) -> str:
-    """A constant as Lua writes it. Names of kinds need no quoting."""
+    """A constant as a Lua literal. Names of kinds need no quoting."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_literal(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
@@ -91,13 +91,14 @@ def _literal(value: object) -> str:
 
 @dataclass(slots=True)
 class _Call:
-    """Commands that wait for their answers."""
+    """Commands of one caller that wait for their answers."""
 
     commands: Sequence[bytes]
     answers: asyncio.Future[list[AnyAnswer]]
 
     def resolve(self, replies: Sequence[Reply]) -> None:
-        """A script that failed, or a Redis that may not write, is as good as none."""
+        """Set the answers. An error from the script, or from a read-only Redis, counts as Redis
+        being down."""
         try:
             answers = [_answer(reply) for reply in replies]
         except (RedisError, msgspec.MsgspecError) as error:
@@ -112,14 +113,20 @@ class _Call:
 
 
 def _expire(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
-    """Let it expire, but its second half begins only when this process has time for it: else what
-    came while it was busy itself would be taken for Redis's silence. To be cancelled."""
+    """Make `limit` expire after `timeout_s`, in two halves. The second half starts from the event
+    loop, so that time in which the loop was blocked, with replies unread, does not count as Redis
+    being silent. The caller must cancel the returned handle."""
     loop = asyncio.get_running_loop()
     return loop.call_later(timeout_s / 2, lambda: limit.reschedule(loop.time() + timeout_s / 2))
 
 
 def _answer(reply: Reply) -> AnyAnswer:
-    """Raises what it says went wrong, or MsgspecError where it says nothing that we know."""
+    """Decode a reply.
+
+    Raises:
+        ResponseError: the reply is one.
+        MsgspecError: the reply is not a known answer.
+    """
     if isinstance(reply, Exception):
         raise reply
     return _answers.decode(reply)
@@ -139,12 +146,12 @@ class RedisStore:
         """`clock` gives unix time in milliseconds instead of Redis's own clock, for tests.
 
         Raises:
-            ValueError: the URL is not one of Redis.
+            ValueError: the URL is not a valid Redis URL.
         """
         pool = ConnectionPool.from_url(
             url,
             retry=Retry(NoBackoff(), 0),  # a Charge must not be sent twice
-            socket_timeout=None,  # `_exchange` has one for everything
+            socket_timeout=None,  # `_exchange` has one timeout for everything
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._connection = pool.make_connection()  # type: ignore[no-untyped-call]
@@ -154,12 +161,13 @@ class RedisStore:
         sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._call = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n0\r\n" % sha.encode()
         self._call += b"$%d\r\n%b\r\n$%d\r\n%b\r\n"
-        """How Redis reads a call, but for its two arguments, each after its length."""
+        """A call in Redis's protocol, to be formatted with the lengths and values of its two
+        arguments."""
         self._waiting: deque[_Call] = deque()
         self._sender: asyncio.Task[None] | None = None
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
-        """As `commands.Store`. What a cancelled caller asked for may still be done."""
+        """As `commands.Store`. The commands of a cancelled caller may still be executed."""
         if len(self._waiting) >= MAX_WAITING:
             raise StoreDown("too many calls are waiting for Redis")
         call = _Call([_encode(c) for c in commands], asyncio.get_running_loop().create_future())
@@ -169,7 +177,7 @@ class RedisStore:
         return await call.answers
 
     async def close(self) -> None:
-        """Answer what was asked, then hang up."""
+        """Finish waiting calls, then disconnect."""
         if self._sender is not None:
             await self._sender
         with suppress(RedisError, OSError):
@@ -180,7 +188,7 @@ class RedisStore:
             commands = [command for call in batch for command in call.commands]
             try:
                 replies = iter(await self._exchange(commands))
-            except Exception as error:  # whatever it is, nobody may wait for ever
+            except Exception as error:  # any error, as no caller may wait for ever
                 for call in (*batch, *self._waiting):
                     call.fail(error)
                 self._waiting.clear()
@@ -199,7 +207,7 @@ class RedisStore:
         return batch
 
     async def _exchange(self, commands: Sequence[bytes]) -> list[Reply]:
-        # A connection that is left in the middle of an exchange is closed by its library.
+        # The library closes a connection that is abandoned in the middle of an exchange.
         async with asyncio.timeout(None) as limit:
             expiring = _expire(limit, self.timeout_s)
             try:
@@ -211,25 +219,25 @@ class RedisStore:
     async def _replies(self, commands: Sequence[bytes]) -> list[Reply]:
         replies = await self._evaluate(commands)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:  # a Redis that just started; it did nothing of what it answered so
+        if unknown:  # Redis has just started; it did not execute these commands
             await self._connection.send_command("SCRIPT LOAD", self._script)
             await self._connection.read_response()
             again = await self._evaluate([commands[i] for i in unknown])
             for i, reply in zip(unknown, again, strict=True):
                 replies[i] = reply
         if any(isinstance(reply, ResponseError) for reply in replies):
-            # After a failover it may be a replica, and the one to ask has its address.
+            # After a failover this connection may lead to a replica, its address to the primary.
             await self._connection.disconnect(nowait=True)
         return replies
 
     async def _connect(self) -> None:
-        """Anew, where Redis hung up since."""
+        """Connect, again if Redis has closed the connection since the last exchange."""
         if self._connection.is_connected and await self._connection.can_read():
             await self._connection.disconnect(nowait=True)
         await self._connection.connect()
 
     async def _evaluate(self, commands: Sequence[bytes]) -> list[Reply]:
-        # Without the library's pipelines and its packing, which take more time than all the rest.
+        # Bypasses the library's pipelines and packing, which take more time than all the rest.
         now_ms = b"%d" % self._clock() if self._clock else b""
         pipeline = b"".join(self._call % (len(c), c, len(now_ms), now_ms) for c in commands)
         await self._connection.send_packed_command(pipeline)

@@ -1,4 +1,4 @@
-"""The words of a refusal: which scope, which limit, what was used, when to come back."""
+"""Error messages of refusals: the scope, the limit, what was used, and when to try again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenants.limits.kinds import KINDS, Kinds
 from tenants.limits.window import WINDOW_S
 
 SCOPES = {"t": "tenant", "k": "key", "a": "adapter"}
-"""Whose limits they are, by how `Limits.scope_id` begins."""
+"""The kind of scope by the first letter of `Limits.scope_id`."""
 
 
 def error_of(
@@ -39,8 +39,8 @@ def _worded(refused: Refused, limits: Limits, currency: str, kinds: Kinds) -> In
         return InsufficientQuota(f"Budget used up for {facts} It renews on {renewal:%Y-%m-%d} UTC.")
     if refused.wait_ms is None:
         return RateLimitExceeded(f"Request too large for {facts} It is more than the limit allows.")
-    # A second's requests leave when all of it is a minute ago, and so up to a second late; OpenAI's
-    # SDKs take no notice of more than a minute.
+    # A bucket leaves when its whole second is a minute ago, so up to a second late; OpenAI's SDKs
+    # ignore a `retry-after` above a minute.
     wait_s = min(refused.wait_ms / 1000, WINDOW_S)
     return RateLimitExceeded(
         f"Rate limit reached for {facts} Try again in {max(1, ceil(wait_s))} s.",
@@ -49,6 +49,6 @@ def _worded(refused: Refused, limits: Limits, currency: str, kinds: Kinds) -> In
 
 
 def money(micro: int, currency: str) -> str:
-    """An amount in micro-units, such as `12.50 USD`: two decimals, more where there are more."""
+    """An amount in micro-units, such as `12.50 USD`: two decimals, or up to six if needed."""
     whole, rest = divmod(micro, MICRO)
     return f"{whole}.{f'{rest:06d}'.rstrip('0'):0<2} {currency.upper()}"

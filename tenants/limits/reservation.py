@@ -15,20 +15,20 @@ _SETTLED_BY = {
     "tokens": ((PROMPT_TOKENS, PROMPT_TOKENS), ("output_tokens", "output_tokens")),
     PROMPT_TOKENS: ((PROMPT_TOKENS, "uncached_tokens"),),
 }
-"""By what a window counts: what was reserved of it, each with the amount of the Outcome that
-replaces it. Any other measure is replaced by itself."""
+"""By measure of a window: the reserved amounts, each with the amount of the Outcome that replaces
+it. Any other measure is replaced by the amount of the same name."""
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """What is reserved at one moment, a unix time in seconds: of every measure."""
+    """The amounts of every measure that are reserved in one second of unix time."""
 
     second: int
     amounts: Amounts
 
 
 class StoredReservation(msgspec.Struct):
-    """A reservation as a store keeps it. `parts` are those of the last minute, `amounts` their sum
-    and that of all older ones; the cost is in micro-units, as if nothing were cached."""
+    """A reservation as a store keeps it. `parts` are those of the last minute, `amounts` the sum of
+    these and all older ones. The cost is in micro-units and assumes that nothing is cached."""
 
     holder: str
     rate: Rate
@@ -36,13 +36,13 @@ class StoredReservation(msgspec.Struct):
     parts: list[Part] = []
     amounts: Amounts = {}
     quantities: Amounts = {}
-    """Of the amounts, what was known when it started: requests and such."""
+    """The amounts that were known when the request started, such as `requests`."""
 
     def amount(self, measure: str) -> int:
         return self.amounts.get(measure, 0)
 
     def part(self, charge: Charge, output_tokens: int, second: int) -> Part:
-        """What the charge reserves with so many output tokens, if it does."""
+        """What the charge would reserve with this many output tokens; changes nothing."""
         prompt_tokens = charge.prompt_tokens
         cost = self.rate.cost(
             self.amount(PROMPT_TOKENS) + prompt_tokens,
@@ -59,20 +59,20 @@ class StoredReservation(msgspec.Struct):
         return Part(second, amounts)
 
     def add(self, part: Part, quantities: Amounts) -> None:
-        """Reserve more; parts that no window holds any longer can't be given back to one."""
+        """Reserve more. Drops parts that have left the window and cannot get anything back."""
         self.parts = [old for old in self.parts if old.second > part.second - GONE_S]
         self.parts.append(part)
         self.amounts = _sum(self.amounts, part.amounts)
         self.quantities = _sum(self.quantities, quantities)
 
     def kept(self) -> Outcome:
-        """The outcome where nobody knows any better."""
+        """The outcome if the usage is unknown: all that was reserved."""
         prompt = self.amount(PROMPT_TOKENS)
         amounts = {**self.amounts, "uncached_tokens": prompt}
         return Outcome(amounts, self.amount("cost"), estimated=True)
 
     def used(self, settle: Settle | Report, *, known: bool = False) -> Outcome:
-        """The outcome by the engine's figures, which the ledger may have before (`known`)."""
+        """The outcome by the engine's figures; `known`: the ledger may have them already."""
         uncached = settle.prompt_tokens - settle.cached_tokens
         cached, output = settle.cached_tokens, settle.output_tokens
         cost, rest = divmod(self.rate.exact_cost(uncached, cached, output), MICRO)
@@ -85,7 +85,7 @@ class StoredReservation(msgspec.Struct):
         return Outcome(amounts, cost, rest, estimated=known)
 
     def abandoned(self) -> Outcome:
-        """The outcome of a dead holder's: what it took to start stays counted."""
+        """The outcome if the holder died: the quantities that starting took stay counted."""
         return Outcome(self.quantities, doubted=True)
 
     def correct(self, window: Window, measure: str, outcome: Outcome) -> None:
@@ -98,7 +98,7 @@ class StoredReservation(msgspec.Struct):
                 window.add(-unused)
 
     def _give_back(self, window: Window, measure: str, unused: int) -> None:
-        """To the seconds in which it was reserved, the newest first."""
+        """Give `unused` back to the seconds in which it was reserved, the newest first."""
         for part in reversed(self.parts):
             back = min(part.amounts.get(measure, 0), unused)
             window.give_back(part.second, back)

@@ -1,4 +1,4 @@
-"""What the ledger has for a budget: the sum of its month, or of its hours."""
+"""The ledger's figures for a budget: the sum of its month, or of its hours."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from inference.grants import MICRO
 from tenants.billing.months import HOUR, MONTH, month_end, month_start
 from tenants.database import Database
 
-# Each begins with the tenant, by which the sums are found. A key's are also of those that it was
-# rotated into, an adapter's are by its name.
+# Each starts from the tenant, by which the sums are indexed. A key's sums include those of the keys
+# that it was rotated into; an adapter's are found by its name.
 _SCOPES = {
     "t": "r.tenant_id = %(id)s",
     "k": "r.tenant_id = (SELECT tenant_id FROM tenants_apikey WHERE id = %(id)s)"
@@ -30,14 +30,14 @@ _QUERIES = {kind: _QUERY.format(scope=scope) for kind, scope in _SCOPES.items()}
 
 
 class Spent(Protocol):
-    """Where budgets are seeded from."""
+    """The source that budgets are seeded from."""
 
     async def spent(self, scope_id: str, start: datetime, end: datetime) -> tuple[int, int]:
-        """What a scope (`inference.grants.Limits`) used from `start` to before `end`, both whole
-        hours: tokens, and cost in micro-units of the currency, rounded up.
+        """What a scope (`inference.grants.Limits`) used from `start` until `end` (exclusive), both
+        whole hours: tokens, and cost in micro-units of the currency, rounded up.
 
         Raises:
-            Unavailable: nobody can say at present.
+            Unavailable: the source cannot be reached at present.
         """
         ...
 
@@ -52,11 +52,11 @@ class LedgerSpent:
     """`Spent` from the ledger's sums."""
 
     def __init__(self, database: Database) -> None:
-        """The database is open as long as this is used."""
+        """`database` must be open while this is used."""
         self._database = database
 
     async def spent(self, scope_id: str, start: datetime, end: datetime) -> tuple[int, int]:
-        """As `Spent`. A scope that is gone has used nothing."""
+        """As `Spent`. A scope that no longer exists has used nothing."""
         # A month of a tenant with 500 keys takes 2 ms by its sum, 100 ms by its hours.
         is_month = (start, end) == (month_start(start), month_end(start))
         values = {

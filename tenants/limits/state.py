@@ -4,19 +4,20 @@ Time is unix time in milliseconds that the caller passes. The script in `lua/` d
 Redis, command by command; both pass the same tests. The rules:
 
 1. A Charge checks every limit of every scope before it changes anything. It reserves the most
-   output tokens, up to what was asked, that all of them have room for; if that is less than the
-   least that would do, it reserves nothing.
-2. A reservation is kept under the request's id. Whoever settles, keeps or releases it first removes
-   it; later calls find nothing to do.
+   output tokens, up to what was asked, that all limits have room for; if that is less than the
+   least that the request accepts, it reserves nothing.
+2. A reservation is kept under the request's id. The first Settle, Keep or Release removes it; later
+   ones do nothing.
 3. Settling gives unused tokens back to the seconds in which they were reserved, the newest first,
-   as far as these are still in the sliding window. What was used beyond the reservation counts now.
+   as far as these are still in the sliding window. Use beyond the reservation counts now.
 4. A budget counts what was spent and what is reserved, in the period in which the request began.
-   One that was not seeded from the ledger yet lets nothing through.
-5. A gateway's reservations stand as long as its lease. After that each command gives a few of them
-   back, all but the quantities that starting them took, such as the requests themselves. What
-   others reported of one meanwhile is then what it used: before, it may go on on another engine.
-   What was reported may be in the ledger already, so budgets count it as an estimate.
-   One that another gateway took in time stands as long as that one's lease.
+   A budget that is not yet seeded from the ledger grants nothing.
+5. A gateway's reservations last as long as its lease. After that each command gives back a few of
+   them, except for the quantities that starting them took, such as the requests themselves. If
+   other gateways reported a request's usage, that then counts as what it used; until then the
+   request may still continue on another engine. Reported usage may be in the ledger already, so
+   budgets count it as an estimate. A reservation that another gateway took over in time lasts as
+   long as that gateway's lease.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ from tenants.limits.reservation import Part, StoredReservation
 from tenants.limits.window import Window
 
 LEASE_MS = 15_000
-"""How long a gateway's reservations outlive it; it renews three times as often."""
+"""How long a gateway's reservations outlive it; it renews its lease three times in that time."""
 RECLAIMED_AT_ONCE = 16
-"""Reservations of dead gateways that one command gives back: bounds what it costs."""
+"""At most how many reservations of dead gateways one command gives back, to bound its cost."""
 WITHDRAWN_MS = 60_000
-"""How long a released id stays refused: longer than any command may be on its way."""
+"""How long a released id stays refused: longer than any command can be in transit."""
 STREAM_WAIT_MS = 1_000
-"""When to try again where streams are limited. Nobody knows when one ends: long against a round
-trip, short against an answer."""
+"""The wait that is suggested when concurrent streams are at their limit. When one will end is
+unknown, so it is long compared to a round trip and short compared to an answer."""
 SWEEP_MS = 60_000
 
 
@@ -85,19 +86,19 @@ class LimitState:
         self._reservations: dict[str, StoredReservation] = {}
         """By request id."""
         self._leases: dict[str, int] = {}
-        """When each holder's lease ends."""
+        """When each holder's lease ends, in unix milliseconds."""
         self._next_expiry_ms = 0
-        """No lease ends before that."""
+        """No lease ends before this time."""
         self._held: dict[str, dict[str, None]] = {}
         """The ids of each holder's reservations, the oldest first."""
         self._reported: dict[str, Report] = {}
-        """Of reservations whose holders' leases are not over: what others say."""
+        """Usage reported through other gateways for reservations whose holder's lease is valid."""
         self._withdrawn: dict[str, int] = {}
         """Until when each released id stays refused."""
         self._swept_ms = 0
 
     def run(self, command: AnyCommand, now_ms: int) -> AnyAnswer:
-        """Do it, as of this moment."""
+        """Execute the command at the time `now_ms`."""
         match command:
             case Charge():
                 return self._charge(command, now_ms)
@@ -122,7 +123,7 @@ class LimitState:
     # --- reserving -------------------------------------------------------------------------------
 
     def _charge(self, charge: Charge, now_ms: int) -> AnyAnswer:
-        self._lease(charge.holder, now_ms + LEASE_MS)  # first: whoever asks is not dead
+        self._lease(charge.holder, now_ms + LEASE_MS)  # first: a holder that sends is alive
         self._reclaim(now_ms)
         if self._withdrawn and self._withdrawn.get(charge.id, now_ms) > now_ms:
             return Withdrawn()
@@ -149,7 +150,7 @@ class LimitState:
         return Granted(part.amounts["output_tokens"], _left(bound, now_ms), periods)
 
     def _reservation(self, charge: Charge, second: int) -> StoredReservation:
-        """The one under its id, or else a new one, which is not kept yet."""
+        """The reservation under the charge's id, or a new one, which is not stored yet."""
         if (found := self._reservations.get(charge.id)) is None:
             return StoredReservation(charge.holder, charge.rate, self._bind(charge.scopes, second))
         found.bound.slide(second)
@@ -166,7 +167,7 @@ class LimitState:
         return bound
 
     def _of(self, scope_id: str) -> ScopeCounters:
-        """What is counted of this scope."""
+        """The counters of this scope, created on first use."""
         counters = self._counters.get(scope_id)
         if counters is None:
             counters = self._counters[scope_id] = ScopeCounters()
@@ -222,7 +223,7 @@ class LimitState:
         return Taken(reservation.amount("output_tokens"))
 
     def _end(self, id: str, outcome: Outcome, now_ms: int) -> None:
-        """Forget the reservation; the outcome is what stays counted of it."""
+        """Remove the reservation; the outcome is what stays counted of it."""
         reservation = self._reservations.pop(id)
         self._reported.pop(id, None)
         del self._held[reservation.holder][id]
@@ -246,7 +247,7 @@ class LimitState:
             self._next_expiry_ms = until_ms
 
     def _reclaim(self, now_ms: int) -> None:
-        """Give back some of what a dead holder had reserved."""
+        """Give back some reservations of a holder whose lease has ended."""
         if now_ms < self._next_expiry_ms or not self._leases:
             return
         self._next_expiry_ms, holder = min(
@@ -268,7 +269,7 @@ class LimitState:
     # --- the rest --------------------------------------------------------------------------------
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget what counts nothing any more: empty windows, past budgets, withdrawn ids."""
+        """Drop what no longer counts: empty windows, past budgets, expired withdrawn ids."""
         if now_ms - self._swept_ms < SWEEP_MS:
             return
         self._swept_ms, second = now_ms, now_ms // 1000
@@ -283,7 +284,8 @@ class LimitState:
 
 
 def _most(charge: Charge, reservation: StoredReservation, second: int) -> Part:
-    """What all limits have room for, where that is the least but not all of what is asked."""
+    """The largest part that all limits have room for, given that the least of what is asked fits
+    and all of it does not."""
     sizes = range(charge.least_output_tokens, charge.output_tokens + 1)
 
     def is_too_much(output_tokens: int) -> bool:
@@ -297,7 +299,7 @@ def _most(charge: Charge, reservation: StoredReservation, second: int) -> Part:
 def _refusal(
     exceeded: Iterable[BoundLimit], least: Part, due: list[BudgetPeriod], now_ms: int
 ) -> Refused:
-    """By the limit to wait longest for, so that nobody comes back in vain."""
+    """The refusal names the limit with the longest wait, so that a retry after it succeeds."""
     asked = least.amounts
     waits = ((_wait_ms(each, asked.get(each.kind.measure, 0), now_ms), each) for each in exceeded)
     wait_ms, worst = max(waits, key=itemgetter(0))
@@ -313,7 +315,7 @@ def _refusal(
 
 
 def _wait_ms(bound: BoundLimit, requested: int, now_ms: int) -> float:
-    """Until there is room, if nobody else comes; infinite where there never will be."""
+    """Milliseconds until there is room if no other request comes; infinite if there never is."""
     if bound.period is not None:
         return max(0, bound.period.end * 1000 - now_ms)
     if requested > bound.limit:

@@ -1,21 +1,22 @@
-"""What one metric of one scope counted in the last minute: a sliding window of one-second buckets.
+"""The sliding window of one measure of one scope: the last minute in one-second buckets.
 
-Sans-IO; time is a unix time in whole seconds. A bucket leaves only when all of its second is more
-than a minute ago, so no span of 60 s ever holds more than the window let in.
+Sans-IO; time is a unix time in whole seconds. A bucket leaves only when its whole second is more
+than a minute ago, so no span of 60 s ever holds more than the limit.
 """
 
 from __future__ import annotations
 
 WINDOW_S = 60
 GONE_S = WINDOW_S + 1
-"""A bucket of the second s holds what came until just before s + 1."""
+"""Age in seconds at which a bucket leaves: that of second s holds what came until just before
+s + 1."""
 
 
 class Window:
-    """Slide it to the present before anything else.
+    """Call `slide` with the present before any other method.
 
-    A clock that steps back stands still here. If it was set back by more than a minute, all is
-    forgotten: nobody knows how old that is, and nobody shall be kept out for hours.
+    A clock that steps back is treated as standing still. If it was set back by more than a minute,
+    all buckets are dropped: their age is unknown, and clients must not be kept out for hours.
     """
 
     __slots__ = ("_buckets", "_second", "used")
@@ -27,7 +28,7 @@ class Window:
         self._buckets: dict[int, int] = {}
 
     def slide(self, second: int) -> None:
-        """Let go of what is over a minute old. Each bucket leaves once: O(1), amortised."""
+        """Drop what is more than a minute old. Each bucket leaves once: O(1), amortised."""
         if second > self._second:
             for old in range(self._second - WINDOW_S, min(self._second, second - GONE_S) + 1):
                 self.used -= self._buckets.pop(old, 0)
@@ -51,7 +52,11 @@ class Window:
             self.used -= back
 
     def leaves_at(self, amount: int) -> int:
-        """The first second at which that much of what is in it has left; at most `used`."""
+        """The first second at which `amount` of what is in the window has left.
+
+        Raises:
+            ValueError: `amount` is more than `used`.
+        """
         for second in self._seconds():
             amount -= self._buckets.get(second, 0)
             if amount <= 0:
@@ -59,7 +64,7 @@ class Window:
         raise ValueError("that much is not in the window")
 
     def empty_at(self) -> int:
-        """The first second at which all of it has left, now if it is empty."""
+        """The first second at which the window is empty; the present if it is empty now."""
         if self._buckets.get(self._second):
             return self._second + GONE_S
         for second in reversed(self._seconds()):
@@ -68,7 +73,7 @@ class Window:
         return self._second
 
     def gone(self, second: int) -> bool:
-        """Whether nothing of it can be left by then."""
+        """Whether the window must be empty at that second."""
         return second >= self._second + GONE_S
 
     def _seconds(self) -> range:

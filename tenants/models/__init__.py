@@ -1,4 +1,4 @@
-"""Who may do what, what they own, and what it cost. The rules are here and in the database."""
+"""Tenants, users, and what they own and use. Rules are enforced here and in the database."""
 
 from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State

@@ -1,4 +1,4 @@
-"""People, tenants, and who belongs to which."""
+"""Users, tenants and memberships."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tenants.naming import ACTIVE, ISOLATION_TENANTS, cache_salt
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MAX_CONTENT_DAYS = 30
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
-"""Shares of an engine; the bounds keep virtual token counters within exact floats."""
+"""Bounds of a tenant's share of the engines, which keep virtual token counters exact as floats."""
 
 
 class User(AbstractUser):
     """A person. An operator of the installation is a user with `is_staff`."""
 
     def set_access(self, *, active: bool | None = None, operator: bool | None = None) -> None:
-        """Say whether somebody can sign in, and whether as an operator; None: as it is.
+        """Set whether the user can sign in, and whether as an operator; None: no change.
 
         Raises:
-            LastOperator: nobody would be left to operate the installation.
+            LastOperator: no operator who can sign in would be left.
         """
         with transaction.atomic():
             operators = User.objects.filter(is_staff=True, is_active=True).order_by("pk")
-            # The rows are the lock: two operators who switch each other off take turns.
+            # The rows are the lock: it serializes two operators who deactivate each other.
             others = [one.pk for one in operators.select_for_update() if one.pk != self.pk]
             self.refresh_from_db(fields=["is_active", "is_staff"])
             if active is not None:
@@ -48,13 +48,13 @@ def new_cache_secret() -> bytes:
 
 class TenantQuerySet(models.QuerySet["Tenant"]):
     def visible_to(self, user: User | AnonymousUser) -> TenantQuerySet:
-        """All tenants for an operator, those one is a member of for anybody else."""
+        """All tenants for an operator; for other users those that they are members of."""
         if not user.is_active or user.is_anonymous:
             return self.none()
         return self.all() if user.is_staff else self.filter(memberships__user=user)
 
     def customers(self) -> TenantQuerySet:
-        """All but the platform's own, by which it checks that tenants are kept apart."""
+        """All tenants but the platform's own, which serve its isolation check."""
         return self.exclude(slug__in=ISOLATION_TENANTS)
 
 
@@ -89,7 +89,7 @@ class Tenant(models.Model):
     )
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
     content_days = models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)
-    """For how long prompts and answers are kept; 0: they are not (`tenants.content`)."""
+    """How many days prompts and answers are kept; 0: not at all (`tenants.content`)."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TenantQuerySet.as_manager()
@@ -119,7 +119,7 @@ class Tenant(models.Model):
 
     @property
     def salt(self) -> str:
-        """The prefix-cache salt: a keyed hash, so that no tenant can work out another's."""
+        """The prefix-cache salt: a keyed hash, so that no tenant can derive another's."""
         return cache_salt(bytes(self.cache_secret), self.pk)
 
 
@@ -136,9 +136,10 @@ class MembershipQuerySet(models.QuerySet["Membership"]):
 
 
 class Membership(models.Model):
-    """A user's role in a tenant. A tenant that has an owner keeps one (also a database trigger)."""
+    """A user's role in a tenant. A tenant that has an owner keeps one (a database trigger enforces
+    this too)."""
 
-    # PROTECT: removing a person must not silently leave a tenant without an owner.
+    # PROTECT: deleting a user must not silently leave a tenant without an owner.
     user = models.ForeignKey(User, models.PROTECT, related_name="memberships")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role)
@@ -160,7 +161,7 @@ class Membership(models.Model):
         return f"{self.user} in {self.tenant} ({self.role})"
 
     def clean(self) -> None:
-        """Says in a form what the database would refuse at the commit."""
+        """Report as a form error what the database would refuse at the commit."""
         if self.pk and self.role != Role.OWNER and self.is_last_owner():
             raise ValidationError({"role": LastOwner().message})
 
@@ -192,7 +193,7 @@ class Membership(models.Model):
             self.delete()
 
     def _require_another_owner(self) -> None:
-        # The tenant's row is the lock: two owners who demote each other at once take turns.
+        # The tenant's row is the lock: it serializes two owners who demote each other at once.
         Tenant.objects.select_for_update().get(pk=self.tenant_id)
         if self.is_last_owner():
             raise LastOwner

@@ -27,7 +27,7 @@ NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 NAME_RULE = "Lower-case letters, digits, dots, underscores and hyphens, up to 63."
 DIGEST = r"^[0-9a-f]{64}$"
 LOOKS_LIKE_A_VERSION = r"^([0-9]+|[0-9a-f]{8,64})$"
-"""An alias of this form could not be told from a version number or a digest prefix."""
+"""An alias of this form would be ambiguous with a version number or a digest prefix."""
 
 
 DEFAULTS: Mapping[str, tuple[type[int] | type[float], Any, Any]] = {
@@ -40,11 +40,15 @@ DEFAULTS: Mapping[str, tuple[type[int] | type[float], Any, Any]] = {
     "repetition_penalty": (float, 0.01, 10.0),
     "max_tokens": (int, 1, 10_000_000),
 }
-"""What a base model may have defaults for: type, least, most."""
+"""The parameters for which a base model may have defaults: type, minimum, maximum."""
 
 
 def check_defaults(fields: Any) -> None:
-    """The defaults of a base model, by the names of OpenAI's API and vLLM."""
+    """Validate the defaults of a base model, named as in OpenAI's API and vLLM.
+
+    Raises:
+        ValidationError: a name, type or value is not allowed.
+    """
     if not isinstance(fields, dict):
         raise ValidationError("This is a JSON object.")
     for name, value in fields.items():
@@ -59,14 +63,14 @@ def check_defaults(fields: Any) -> None:
 
 class BaseModelQuerySet(models.QuerySet["BaseModel"]):
     def that_chat(self) -> Self:
-        """Those of which an engine was seen that chats, or that did not say what it does."""
+        """Base models with an engine that chats, or that has not reported its operations."""
         says = Q(revisions__operations__contains=["chat"])
         silent = Q(revisions__isnull=True) | Q(revisions__operations=[])
         return self.filter(says | silent).distinct()
 
 
 class BaseModel(models.Model):
-    """A pool: a model that engines serve. What it says of them is what the best of them can do
+    """A pool: a model that engines serve. Its figures are those of its most capable revision
     (`PoolRevision`).
 
     `modules` maps the dotted path of each module that can carry an adapter to its
@@ -148,7 +152,7 @@ class Adapter(models.Model):
             return self.versions.create(digest=digest, number=last + 1, **fields), True
 
     def promote(self, version: AdapterVersion, alias: str = LIVE) -> Alias:
-        """Point the alias at the version, making the alias if need be.
+        """Point the alias at the version; creates the alias if it does not exist.
 
         Raises:
             VersionNotReady: the version is not ready, or is another adapter's.
@@ -165,7 +169,7 @@ class Adapter(models.Model):
         return pointer
 
     def retire(self) -> None:
-        """Delete the adapter with its versions; what it cost stays in the ledger.
+        """Delete the adapter with its versions; its usage stays in the ledger.
 
         Raises:
             AdapterInUse: an alias still points at a version.
@@ -187,24 +191,24 @@ class State(models.TextChoices):
 
 
 SOURCES: Mapping[State, tuple[State, ...]] = {
-    # A job that is run again after a crash enters its own state once more.
+    # A job that is repeated after a crash enters its own state again.
     State.UPLOADING: (State.UPLOADING,),
-    # Uploading the content of an archived version brings it back.
+    # Uploading the content of an archived version restores it.
     State.VALIDATING: (State.UPLOADING, State.VALIDATING, State.PROBING, State.ARCHIVED),
     State.PROBING: (State.VALIDATING, State.PROBING),
     State.READY: (State.PROBING, State.READY),
     State.REJECTED: (State.UPLOADING, State.VALIDATING, State.PROBING, State.REJECTED),
     State.ARCHIVED: (State.READY, State.REJECTED, State.ARCHIVED),
 }
-"""From which states each state can be reached."""
+"""The states from which each state can be reached."""
 
 
 class AdapterVersion(models.Model):
     """One immutable content of an adapter, named by its digest (`inference.content.digest_of`).
 
-    `folder` says where its files lie in the `adapters` storage, and is empty where they are gone;
-    `trained_on` is what its `adapter_config.json` names as its base model; `report` what validation
-    and the probe found; `config` the checked configuration.
+    `folder` is where its files are in the `adapters` storage, empty if they were deleted;
+    `trained_on` is the base model that its `adapter_config.json` names; `report` is the result of
+    validation and probe; `config` is the checked configuration.
     """
 
     adapter = models.ForeignKey(
@@ -246,14 +250,14 @@ class AdapterVersion(models.Model):
         ]
         indexes = [
             models.Index(fields=["digest"], name="version_by_digest"),
-            # What a tenant stores, without reading all versions that there are.
+            # Sums a tenant's stored bytes without reading all versions.
             models.Index(
                 fields=["adapter"],
                 include=["size_bytes"],
                 condition=~Q(folder=""),
                 name="version_sizes",
             ),
-            # A tenant's versions in one state, as the playground and the overview ask for them.
+            # A tenant's versions in one state, for the playground and the overview.
             models.Index(
                 fields=["adapter", "state"],
                 include=["number", "created_at"],
@@ -266,12 +270,12 @@ class AdapterVersion(models.Model):
 
     @property
     def lora_name(self) -> str:
-        """vLLM's LoRA name of this version: never given to other content."""
+        """vLLM's LoRA name of this version; never reused for other content."""
         return lora_name(self.adapter.tenant.slug, self.adapter.name, self.digest)
 
     @property
     def ref(self) -> AdapterRef:
-        """Itself, as engines know it."""
+        """The reference to this version that engines get."""
         rank, modules = self.config.get("r", 0), self.config.get("target_modules", ())
         return AdapterRef(self.lora_name, self.digest, rank, tuple(modules))
 
@@ -279,21 +283,21 @@ class AdapterVersion(models.Model):
         """Move to the state and set the other fields, in one statement.
 
         Raises:
-            IllegalTransition: that state cannot be reached from the one it is in.
+            IllegalTransition: that state cannot be reached from the present one.
             VersionInUse: an alias points at it, and it would no longer be ready.
         """
         here = AdapterVersion.objects.filter(pk=self.pk, state__in=SOURCES[state])
         try:
             with transaction.atomic():
                 moved = here.update(state=state, **fields)
-        except IntegrityError as error:  # the database's guard, which also wins races
+        except IntegrityError as error:  # the database trigger, which also covers races
             raise VersionInUse from error
         self.refresh_from_db()
         if not moved:
             raise IllegalTransition(f"A version that is {self.state} cannot become {state}.")
 
     def become_ready(self, **fields: Any) -> None:
-        """It passed: make it ready, and live if the adapter has no live version yet.
+        """Make the version ready, and live if the adapter has no live version yet.
 
         Raises:
             IllegalTransition: it is not being probed.
@@ -303,7 +307,7 @@ class AdapterVersion(models.Model):
             self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
 
     def archive(self) -> None:
-        """Take it out of service; every engine unloads it. An upload of its content brings it back.
+        """Take it out of service; every engine unloads it. Uploading its content restores it.
 
         Raises:
             VersionInUse: an alias points at it.
@@ -312,7 +316,7 @@ class AdapterVersion(models.Model):
         self.advance(State.ARCHIVED)
 
     def remove(self) -> None:
-        """Delete the version with its files; what it cost stays in the ledger.
+        """Delete the version with its files; its usage stays in the ledger.
 
         Raises:
             VersionInUse: an alias points at it.
@@ -328,7 +332,7 @@ class AdapterVersion(models.Model):
 class Alias(models.Model):
     """A name of an adapter that points at a ready version, and the version it pointed at before.
 
-    A database trigger holds it to ready versions of its own adapter.
+    A database trigger restricts it to ready versions of its own adapter.
     """
 
     adapter = models.ForeignKey(Adapter, models.CASCADE, related_name="aliases")
@@ -343,7 +347,7 @@ class Alias(models.Model):
             ),
         ],
     )
-    # RESTRICT: a version in use is not deleted, but all of a tenant or adapter may go together.
+    # RESTRICT: a version in use is not deleted, but a whole tenant or adapter can be.
     version = models.ForeignKey(AdapterVersion, models.RESTRICT, related_name="aliases")
     previous = models.ForeignKey(
         AdapterVersion, models.SET_NULL, null=True, editable=False, related_name="+"
@@ -365,7 +369,7 @@ class Alias(models.Model):
         return f"{self.adapter}@{self.name}"
 
     def promote(self, version: AdapterVersion) -> None:
-        """Point at the version in one UPDATE; no change where it does already.
+        """Point at the version in one UPDATE; no change if it does already.
 
         Raises:
             VersionNotReady: the version is not ready, or is another adapter's.
@@ -376,8 +380,8 @@ class Alias(models.Model):
     def roll_back(self) -> None:
         """Point at the previous version in one UPDATE.
 
-        There is then no previous one: a second roll back is refused rather than undoing the first,
-        which two people who press the button at once would otherwise do.
+        After that there is no previous version, so that a second roll back is refused rather than
+        undoing the first, which would happen when two people press the button at once.
 
         Raises:
             NothingToRollBackTo: there is no previous version, or it is no longer ready.

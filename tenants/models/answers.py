@@ -10,9 +10,9 @@ from tenants.models.keys import ApiKey
 class IdempotentAnswer(models.Model):
     """One idempotency key of an API key: claimed while its request runs, then its whole answer.
 
-    A claim of a gateway that died ends with `claimed_until`, and the next request takes it over; or
-    before, where an engine still has the request, in the next `turn` of it.
-    `answer` holds the body as it was sent, streams included; null while it runs.
+    The claim of a gateway that died ends at `claimed_until`, after which the next request takes it
+    over; or earlier, if an engine still runs the request, in the request's next `turn`.
+    `answer` holds the body as it was sent, streams included; null while the request runs.
     """
 
     key = models.ForeignKey(ApiKey, models.CASCADE, related_name="answers", db_index=False)
@@ -20,7 +20,7 @@ class IdempotentAnswer(models.Model):
     body_digest = models.BinaryField(max_length=32, help_text="SHA-256 of path and body.")
     request_id = models.CharField(max_length=64)
     turn = models.IntegerField(default=1, db_default=1)
-    """How many gateways have had the request. Gateways of earlier releases don't set it."""
+    """How many gateways have handled the request. Gateways of earlier releases do not set it."""
     claimed_until = models.DateTimeField()
     content_type = models.CharField(max_length=100, blank=True)
     answer = models.BinaryField(null=True)

@@ -1,8 +1,8 @@
-"""Who changed what. The database itself writes it (`migrations/0007_audit.py`).
+"""The audit log: who changed what. The database itself writes it (`migrations/0007_audit.py`).
 
-A trigger on each table that matters writes an entry in the transaction of the change. Who it was is
-told to the connection by `acting`; what nobody claims (psql, a background job) is the system's.
-Entries are never changed or deleted, which the database sees to as well.
+A trigger on each audited table writes an entry in the transaction of the change. `acting` sets the
+actor on the connection; changes without an actor (psql, a background job) are the system's.
+Entries are never changed or deleted; the database enforces this too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from tenants.models.accounts import Tenant, User
 from tenants.models.keys import ApiKey
 
 KINDS = ("user", "key", "system")
-"""Of actors."""
+"""The kinds of actors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts: `kind` is `user` or `key`; `id` its row, `name` for people; from which address."""
+    """The author of a change: `kind` is `user` or `key`, `id` its row, `name` is for display,
+    `address` the network address of the request."""
 
     kind: str
     id: int
@@ -38,18 +39,18 @@ class Actor:
 
 
 ACTING = "SELECT set_config('lorikeet.actor', %s, false)"
-"""Tells a connection who acts: an actor as JSON, or nothing for the system."""
+"""Sets the actor on a connection: an actor as JSON, or an empty string for the system."""
 
 
 def act_as(actor: Actor | None) -> None:
-    """From now on this connection's changes are the actor's; None: the system's."""
+    """Attribute this connection's further changes to the actor; None: to the system."""
     said = msgspec.json.encode(asdict(actor)).decode() if actor else ""
     with connection.cursor() as cursor:
         cursor.execute(ACTING, [said])
 
 
 def actor_of(request: HttpRequest, key: ApiKey | None = None) -> Actor | None:
-    """Who makes this request: the holder of `key`, else whoever is signed in."""
+    """The actor of this request: `key`, else the signed-in user; None without either."""
     address = str(request.META.get("REMOTE_ADDR", ""))
     request_id = str(structlog.contextvars.get_contextvars().get("request_id", ""))
     if key is not None:
@@ -61,7 +62,7 @@ def actor_of(request: HttpRequest, key: ApiKey | None = None) -> Actor | None:
 
 @contextmanager
 def acting(actor: Actor) -> Iterator[None]:
-    """What is changed inside is the actor's."""
+    """Attribute changes inside the context to the actor."""
     act_as(actor)
     try:
         yield
@@ -70,7 +71,8 @@ def acting(actor: Actor) -> Iterator[None]:
 
 
 MAX_NAMES = 1_000
-"""Names that are looked up in the log one by one; what so many did is among the newest entries."""
+"""At most how many matching names are looked up in the log one by one; entries of so many actors
+are found among the newest ones anyway."""
 
 
 class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
@@ -79,7 +81,8 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         named = AuditActor.objects.filter(name__icontains=who)
         names = list(named.values_list("name", flat=True)[: MAX_NAMES + 1])
         found = Q(actor_name__in=names) if len(names) <= MAX_NAMES else Q(actor_name__icontains=who)
-        # No index knows kinds: left out where it can't be one, for the names' to be used.
+        # Kinds have no index: the condition is only added if `who` is a kind, so that otherwise the
+        # index on names is used.
         if (kind := who.lower()) in KINDS:
             found |= Q(actor_kind=kind)
         return self.filter(found)
@@ -87,7 +90,8 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
     def note(
         self, actor: Actor, tenant: Tenant, action: str, name: str, kind: str = "tenant"
     ) -> AuditEntry:
-        """Write what is no change, such as an operator who looks into a tenant."""
+        """Write an entry for something other than a change, such as an operator's view of a
+        tenant."""
         return self.create(
             tenant=tenant,
             actor_kind=actor.kind,
@@ -103,10 +107,10 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
 
 
 class AuditEntry(models.Model):
-    """One change. `before` and `after` hold what differs: columns of the row, never secrets."""
+    """One change. `before` and `after` hold the columns that differ, never secrets."""
 
     at = models.DateTimeField(db_default=Now())
-    # What the log says outlives what it is about.
+    # An entry outlives its subject.
     tenant = models.ForeignKey(
         Tenant,
         models.DO_NOTHING,
@@ -142,9 +146,9 @@ class AuditEntry(models.Model):
 
 
 class AuditActor(models.Model):
-    """A name that is in the log, of whoever may be gone. A trigger on the entries writes it.
+    """A name of an actor in the log, who may no longer exist. A trigger on the entries writes it.
 
-    Actors are few and entries many: part of a name is searched for here.
+    Actors are few and entries many, so a part of a name is searched for here.
     """
 
     name = models.CharField(primary_key=True, max_length=255)

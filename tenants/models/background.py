@@ -1,7 +1,7 @@
-"""Responses that run in the background: a row for each, as long as the response is stored.
+"""Responses that run in the background: one row for each, as long as the response is stored.
 
-What it asks for and is answered stands in its content alone, encrypted. The row says how it stands,
-and who runs it: a worker leases it as it does a batch (`tenants.batches.response_leases`).
+Prompt and answer are in its content alone, encrypted. The row has its status and its lease: a
+worker leases it as it does a batch (`tenants.batches.response_leases`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RUNS = Q(status__in=LIVE)
 
 
 class BackgroundResponse(models.Model):
-    """`run` counts its leases, `turn` is the last one that a gateway began with; `once` is the
-    digest of its idempotency key and body. `code` is that of the error which ended it, where its
-    content does not say so."""
+    """`run` counts its leases, `turn` is the last turn in which a gateway began it; `once` is the
+    digest of its idempotency key and body. `code` is that of the error which ended it, if its
+    content does not have it."""
 
     id = models.CharField(primary_key=True, max_length=40, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)
     key = models.ForeignKey(ApiKey, models.CASCADE, related_name="+", db_index=False)
-    # The database deletes it with its content, which gateways delete beside the ORM.
+    # The database deletes it with its content, which gateways delete without the ORM.
     content = models.OneToOneField(
         StoredContent, models.DO_NOTHING, related_name="background", db_constraint=False
     )
@@ -43,7 +43,7 @@ class BackgroundResponse(models.Model):
     )
     code = models.CharField(max_length=64, db_default="", default="")
     size_bytes = models.PositiveIntegerField()
-    """Of its body."""
+    """The size of its body."""
     seal = models.CharField(max_length=64)
     once = models.CharField(max_length=64, default="")
     run = models.PositiveIntegerField(db_default=0, default=0)
@@ -51,7 +51,7 @@ class BackgroundResponse(models.Model):
     leased_until = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
-    """If nobody has answered it by then, it has failed."""
+    """If it has not ended by then, it has failed."""
 
     class Meta:
         indexes = [

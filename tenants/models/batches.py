@@ -1,9 +1,8 @@
 """Batches: many requests in one file, answered within a day in the batch lane.
 
-A batch goes on by compare-and-set from state to state (`tenants.batches.states`), and its lines are
-run by whichever worker leases it: `run` counts the leases, and who has not the last one can write
-nothing of it (`tenants.batches.leases`). A line that was answered has a row until the batch has its
-files.
+A batch moves from state to state by compare-and-set (`tenants.batches.states`). Its lines are run
+by the worker that leases it: `run` counts the leases, and a worker without the latest one cannot
+write to it (`tenants.batches.leases`). An answered line has a row until the batch has its files.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TIMES = {
     Status.FINALIZING: "finalizing_at",
     **dict.fromkeys(ENDED, "ended_at"),
 }
-"""When each state began."""
+"""The field that records when each state began."""
 STATUSES = [(status.value, status.value) for status in Status]
 _ENDED = sorted(status.value for status in ENDED)
 
@@ -39,18 +38,17 @@ class BatchQuerySet(models.QuerySet["Batch"]):
 
 
 class Batch(models.Model):
-    """Requests of the key that made it; `seal` proves to gateways that it did (`seals`).
+    """Requests of the key that made it; `seal` proves to gateways that the key did (`seals`).
 
-    `total`, `completed` and `failed` count lines, the tokens are those of lines that have answers;
-    what is billed says the ledger, where a line has its `seals.line_id`. `ending` is the state that
-    comes after `finalizing`. `errors` say what was wrong with the file, or why it ended before its
-    time.
+    `total`, `completed` and `failed` count lines; token counts are those of answered lines. What is
+    billed is in the ledger, where a line's id is its `seals.line_id`. `ending` is the state that
+    follows `finalizing`. `errors` are the faults of the file, or why the batch ended early.
     """
 
     id = models.CharField(primary_key=True, max_length=32, default=new_batch_id, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="batches")
     key = models.ForeignKey(ApiKey, models.CASCADE, related_name="+")
-    # A batch that has ended outlives its files, and goes on to name them.
+    # A batch that has ended outlives its files, and still names them.
     input_file = models.ForeignKey(
         StoredFile, models.DO_NOTHING, related_name="batches", db_constraint=False
     )
@@ -64,10 +62,10 @@ class Batch(models.Model):
     endpoint = models.CharField(max_length=64)
     metadata = models.JSONField(null=True)
     output_seconds = models.PositiveIntegerField(null=True)
-    """For how long its output is kept; null: until somebody deletes it."""
+    """How long its output is kept; null: until it is deleted."""
     seal = models.CharField(max_length=64)
     idempotency_key = models.CharField(max_length=255, default="")
-    """Of the request that made it; empty where it had none."""
+    """The idempotency key of the request that made it; empty if it had none."""
     status = models.CharField(max_length=16, choices=STATUSES, default=Status.VALIDATING)
     ending = models.CharField(max_length=16, choices=STATUSES, default=Status.COMPLETED)
     errors = models.JSONField(default=list)
@@ -83,7 +81,7 @@ class Batch(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField()
     in_progress_at = models.DateTimeField(null=True)
-    """With its lines' ids it names their entries in the ledger: it never changes."""
+    """With its lines' ids it identifies their entries in the ledger, so it never changes."""
     cancelling_at = models.DateTimeField(null=True)
     finalizing_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
@@ -122,12 +120,12 @@ class Batch(models.Model):
 
     @property
     def done(self) -> int:
-        """Lines that have answers."""
+        """The number of answered lines."""
         return self.completed + self.failed
 
     @property
     def share(self) -> float:
-        """Of its lines that have answers."""
+        """The share of its lines that are answered."""
         return self.done / self.total if self.total else 0.0
 
     @property
@@ -140,12 +138,13 @@ class Batch(models.Model):
         return all(getattr(self, field) == getattr(other, field) for field in asked)
 
     def opening(self) -> Open:
-        """What gateways are told of it."""
+        """The description of it that gateways get."""
         created_at = self.created_at.timestamp()
         return Open(self.pk, self.key_id, created_at, self.operation, self.seal)
 
     def advance(self, status: Status, **fields: Any) -> bool:
-        """Become this, if it can from the state that it is in; whether it did. Sets the time."""
+        """Move to this state and set its time, if the present state allows that; returns whether
+        it did."""
         now = timezone.now()
         told = {TIMES[status]: now, "status": status, **fields}
         changed = Batch.objects.filter(pk=self.pk, status__in=before(status)).update(**told)
@@ -153,10 +152,11 @@ class Batch(models.Model):
         return bool(changed)
 
     def cancel(self) -> None:
-        """Have it end as soon as it can, with what it has; nothing if that was asked before.
+        """End it as soon as possible, with the answers that it has; no effect if it is being
+        cancelled already.
 
         Raises:
-            BatchEnded: there is nothing to cancel any more.
+            BatchEnded: it has ended, or is being finalized.
         """
         if self.status == Status.VALIDATING and self.advance(Status.CANCELLED):
             return
@@ -173,7 +173,7 @@ class BatchLine(models.Model):
     number = models.PositiveIntegerField()
     status_code = models.PositiveSmallIntegerField()
     body = models.BinaryField()
-    """JSON."""
+    """The answer's body, as JSON."""
 
     class Meta:
         ordering = ["number"]

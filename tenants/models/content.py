@@ -1,4 +1,4 @@
-"""Prompts and answers that are kept, encrypted, and the keys by which (`tenants.content`)."""
+"""Stored prompts and answers, encrypted, and the keys that encrypt them (`tenants.content`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenants.naming import CONVERSATION, REQUEST, RESPONSE
 
 
 class Kind(models.TextChoices):
-    """What it is the content of; by whose id it is named."""
+    """What the content belongs to; the id of that is the content's name."""
 
     REQUEST = REQUEST
     RESPONSE = RESPONSE
@@ -20,11 +20,11 @@ class Kind(models.TextChoices):
 
 
 class ContentKey(models.Model):
-    """A tenant's key, encrypted by the master key; what is left of one that was destroyed is the
-    signed confirmation."""
+    """A tenant's key, encrypted by the master key. Of a destroyed key only the signed confirmation
+    is left."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="content_keys")
-    # The audit log leaves a column of this name out.
+    # The audit log omits columns of this name.
     wrapped = models.BinaryField(null=True, db_column="password")
     created_at = models.DateTimeField(db_default=Now())
     destroyed_at = models.DateTimeField(null=True)
@@ -50,17 +50,17 @@ class ContentKey(models.Model):
 
 class StoredContentQuerySet(models.QuerySet["StoredContent"]):
     def live(self) -> StoredContentQuerySet:
-        """Those that can be read."""
+        """Content that can be read."""
         return self.filter(expires_at__gt=timezone.now(), content_key__destroyed_at=None)
 
     def over(self) -> StoredContentQuerySet:
-        """Those that nobody can read any more."""
+        """Content that has expired or whose key was destroyed."""
         ended = Q(expires_at__lte=timezone.now()) | Q(content_key__destroyed_at__isnull=False)
         return self.filter(ended)
 
 
 class StoredContent(models.Model):
-    """What was asked and answered, encrypted by its tenant's key for this tenant, kind and name."""
+    """A prompt and its answer, encrypted by the tenant's key for this tenant, kind and name."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)
     kind = models.CharField(max_length=16, choices=Kind)

@@ -1,4 +1,4 @@
-"""Files that tenants keep for batches and the like: all of each but its bytes (`tenants.files`)."""
+"""Files that tenants keep, for batches and more: everything but their bytes (`tenants.files`)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def new_part_id() -> str:
 
 
 class Purpose(models.TextChoices):
-    """What a file is for, as OpenAI's API has it."""
+    """What a file is for, as in OpenAI's API."""
 
     BATCH = "batch"
     FINE_TUNE = "fine-tune"
     EVALS = "evals"
     USER_DATA = "user_data"
     BATCH_OUTPUT = "batch_output"
-    """Made here; nobody uploads it."""
+    """Created here; clients cannot upload it."""
 
 
 class StoredFileQuerySet(models.QuerySet["StoredFile"]):
     def current(self) -> StoredFileQuerySet:
-        """Those that have not expired."""
+        """Files that have not expired."""
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()))
 
     def expired(self) -> StoredFileQuerySet:
@@ -46,7 +46,7 @@ class StoredFileQuerySet(models.QuerySet["StoredFile"]):
 
 
 class StoredFile(models.Model):
-    """A tenant's file. Its bytes never change; `tenants.files.disk` has them under its id."""
+    """A tenant's file. Its bytes never change; `tenants.files.disk` stores them under its id."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_file_id, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="files")
@@ -67,7 +67,7 @@ class StoredFile(models.Model):
 
 
 class UploadStatus(models.TextChoices):
-    """As OpenAI's API has them."""
+    """As in OpenAI's API."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -81,7 +81,7 @@ class UploadQuerySet(models.QuerySet["Upload"]):
 
 
 class Upload(models.Model):
-    """A file of `size_bytes` that comes in parts (`tenants.files.uploads`)."""
+    """A file of `size_bytes` that is uploaded in parts (`tenants.files.uploads`)."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_upload_id, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="file_uploads")
@@ -89,11 +89,11 @@ class Upload(models.Model):
     filename = models.CharField(max_length=MAX_FILE_NAME)
     size_bytes = models.PositiveBigIntegerField()
     kept_seconds = models.PositiveIntegerField(null=True)
-    """For how long its file is kept; null: until somebody deletes it."""
+    """How long its file is kept; null: until it is deleted."""
     status = models.CharField(max_length=16, choices=UploadStatus, default=UploadStatus.PENDING)
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(db_index=True)
-    # It outlives its file, and goes on to name it.
+    # The upload outlives its file, and still names it then.
     file = models.ForeignKey(
         StoredFile, models.DO_NOTHING, null=True, related_name="+", db_constraint=False
     )
@@ -108,13 +108,13 @@ class Upload(models.Model):
 
     @property
     def shown_status(self) -> str:
-        """One whose time is over has expired, also where that is not noted yet."""
+        """The status; `expired` as soon as its time is over, even if that is not stored yet."""
         over = self.status == UploadStatus.PENDING and self.expires_at <= timezone.now()
         return UploadStatus.EXPIRED if over else self.status
 
 
 class UploadPart(models.Model):
-    """A part of an upload; its bytes are where those of files are, under its id."""
+    """A part of an upload; its bytes are stored like those of files, under its id."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_part_id, editable=False)
     upload = models.ForeignKey(Upload, models.CASCADE, related_name="parts")

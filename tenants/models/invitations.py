@@ -1,4 +1,4 @@
-"""Invitations: a link that makes whoever opens it, signed in, a member of a tenant."""
+"""Invitations: links that make the signed-in user who opens one a member of a tenant."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VALID_FOR = timedelta(days=7)
 KEPT_FOR = timedelta(days=30)
 """How long an invitation is kept after its end."""
 MAX_OPEN = 50
-"""Of one tenant at a time."""
+"""At most how many invitations of one tenant are open at a time."""
 
 
 def digest_of(token: str) -> bytes:
-    """What is stored of a link's token: 256 random bits need no slow hash."""
+    """The stored hash of a link's token: 256 random bits need no slow hash."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -29,15 +29,15 @@ class InvitationQuerySet(models.QuerySet["Invitation"]):
     def invite(
         self, tenant: Tenant, *, role: Role, note: str, by: User | None
     ) -> tuple[Invitation, str]:
-        """Make an invitation; returns it and the token of its link, which nobody can find out
-        later. `by` is None where a key makes it.
+        """Make an invitation; returns it and the token of its link, which cannot be recovered
+        later. `by` is None if a key makes it.
 
         Raises:
             TooManyInvitations: MAX_OPEN of the tenant are open.
         """
         token = secrets.token_urlsafe(32)
         with transaction.atomic():
-            Tenant.objects.select_for_update().get(pk=tenant.pk)  # one at a time is counted
+            Tenant.objects.select_for_update().get(pk=tenant.pk)  # serializes counting
             if self.open().filter(tenant=tenant).count() >= MAX_OPEN:
                 raise TooManyInvitations
             made = self.create(
@@ -51,12 +51,12 @@ class InvitationQuerySet(models.QuerySet["Invitation"]):
         return made, token
 
     def open(self) -> InvitationQuerySet:
-        """Those that can still be accepted."""
+        """Invitations that can still be accepted."""
         now = timezone.now()
         return self.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now)
 
     def long_over(self) -> InvitationQuerySet:
-        """Those that were accepted, withdrawn or expired KEPT_FOR ago."""
+        """Invitations that were accepted, withdrawn or expired more than KEPT_FOR ago."""
         before = timezone.now() - KEPT_FOR
         ended = Q(accepted_at__lt=before) | Q(withdrawn_at__lt=before)
         return self.filter(ended | Q(expires_at__lt=before))
@@ -96,7 +96,7 @@ class Invitation(models.Model):
         return f"{self.note or 'somebody'} as {self.role} of {self.tenant}"
 
     def accept(self, user: User) -> Membership:
-        """Make the user a member; one who is a member already keeps his role.
+        """Make the user a member; a user who is a member already keeps their role.
 
         Raises:
             InvitationOver: it was accepted, withdrawn, or has expired.
@@ -111,7 +111,7 @@ class Invitation(models.Model):
         return membership
 
     def withdraw(self) -> None:
-        """Make the link worthless.
+        """Make the link invalid.
 
         Raises:
             InvitationOver: it was accepted, withdrawn, or has expired.

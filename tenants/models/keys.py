@@ -59,7 +59,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         created_by: User | None = None,
         origin_id: int | None = None,
     ) -> tuple[ApiKey, str]:
-        """Make a key; returns it and its text, which nobody can find out later."""
+        """Make a key; returns it and its text, which cannot be recovered later."""
         key = ApiKey(
             tenant=tenant,
             name=name,
@@ -76,8 +76,8 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return key, text
 
     def open_playground(self, tenant: Tenant) -> ApiKey:
-        """The tenant's playground key, which has the limits of all that is done there; made on
-        first use."""
+        """The tenant's playground key, which has the limits of everything generated in the
+        playground; made on first use."""
         fields = {
             "tenant": tenant,
             "name": "Playground",
@@ -87,8 +87,8 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return self.get_or_create(prefix=playground_prefix(tenant.pk), defaults=fields)[0]
 
     def playground_of(self, member: User, tenant: Tenant) -> ApiKey:
-        """The key to which this person's use of the tenant's playground is billed, made on first
-        use. Limits count it as the tenant's playground key, which all of these share."""
+        """The key to which this member's use of the tenant's playground is billed, made on first
+        use. Limits count all such keys together, as the tenant's playground key."""
         shared = self.open_playground(tenant)
         fields = {
             "prefix": PLAYGROUND + _random(PREFIX_LENGTH - len(PLAYGROUND)),
@@ -101,11 +101,11 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return mine.get_or_create(tenant=tenant, created_by=member, defaults=fields)[0]
 
     def with_limits(self) -> ApiKeyQuerySet:
-        """Those that can have limits of their own: not members' keys for the playground."""
+        """Keys that can have limits of their own: all but members' playground keys."""
         return self.exclude(prefix__startswith=PLAYGROUND, origin__isnull=False)
 
     def with_text(self) -> ApiKeyQuerySet:
-        """Those that somebody can hold: all but the playground's."""
+        """Keys with a text that clients can present: all but playground keys."""
         return self.exclude(prefix__startswith=PLAYGROUND)
 
     def find(self, secret: str) -> ApiKey | None:
@@ -115,13 +115,13 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return key if key is not None and key.matches(secret) else None
 
     def touch(self, now: datetime) -> int:
-        """Note that these keys were used now, unless that was noted within the last minute."""
+        """Record that these keys were used now, unless that was recorded within the last minute."""
         due = Q(last_used_at__isnull=True) | Q(last_used_at__lte=now - TOUCH_INTERVAL)
         return self.filter(due).update(last_used_at=now)
 
 
 class ApiKey(models.Model):
-    """What a program shows to act for a tenant, within its scopes."""
+    """What a program presents to act for a tenant, within the key's scopes."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="keys")
     name = models.CharField(max_length=200)
@@ -200,28 +200,28 @@ class ApiKey(models.Model):
 
     @property
     def counted_as(self) -> int:
-        """By whose id limits count it: a rotated key goes on where the one before it was."""
+        """The id under which limits count it: that of the first key, if it is a rotated one."""
         return self.origin_id or self.pk
 
     def usable(self, now: datetime) -> bool:
-        """Neither revoked nor expired, and the tenant is active."""
+        """Whether it is neither revoked nor expired, and its tenant is active."""
         live = self.expires_at is None or self.expires_at > now
         return live and self.revoked_at is None and self.tenant.active
 
     def revoke(self) -> None:
-        """End the key for good; the first time counts."""
+        """Invalidate the key for good; the first time counts."""
         now = timezone.now()
         ApiKey.objects.filter(pk=self.pk, revoked_at=None).update(revoked_at=now)
         self.refresh_from_db(fields=["revoked_at"])
 
     def rotate(self, overlap: timedelta, by: User | None) -> tuple[ApiKey, str]:
-        """Make a key like this one, with its limits, which count both; this one ends after the
-        overlap.
+        """Make a key like this one, with the same limits, which count both keys together; this one
+        ends after the overlap.
 
         Returns the new key and its text.
 
         Raises:
-            KeyRevoked: it has ended already.
+            KeyRevoked: it is not usable any more.
         """
         now = timezone.now()
         with transaction.atomic():

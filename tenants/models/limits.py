@@ -18,7 +18,7 @@ from tenants.models.adapters import Adapter
 from tenants.models.keys import ApiKey
 
 MAX_LIMIT = 10**12
-"""Keeps all sums exact in the doubles of Redis's scripts."""
+"""Keeps all sums exact in Lua's doubles in the Redis script."""
 
 
 def add_columns(model: type[models.Model], kinds: Iterable[Kind]) -> None:
@@ -44,11 +44,11 @@ def in_bounds(kinds: Iterable[Kind]) -> models.CheckConstraint:
 
 
 class LimitSet(models.Model):
-    """The limits that one author set on one scope; null: none. `add_columns` has the columns.
+    """The limits that one author set on one scope; null: no limit. `add_columns` adds the columns.
 
-    The scope is a key, an adapter, else the tenant as a whole; without a tenant the row is the
-    platform's default, which holds for every tenant where the operator set nothing else. In force
-    is the lesser of the operator's (the ceiling) and the tenant's own.
+    The scope is a key, an adapter, or else the whole tenant; without a tenant the row is the
+    platform's default, which applies to every tenant for which the operator set nothing else. The
+    lesser of the operator's limit (the ceiling) and the tenant's own is in force.
     """
 
     class Author(models.TextChoices):
@@ -94,7 +94,8 @@ class LimitSet(models.Model):
         return f"{scope} ({self.author})"
 
     def clean(self) -> None:
-        """Says in a form what the database would refuse (`migrations/0005_limit_notices.py`)."""
+        """Report as a form error what the database would refuse
+        (`migrations/0005_limit_notices.py`)."""
         for name, owned in (("key", self.key), ("adapter", self.adapter)):
             if owned is not None and owned.tenant_id != self.tenant_id:
                 raise ValidationError({name: f"This is not the tenant's {name}."})
@@ -109,7 +110,7 @@ add_columns(LimitSet, KINDS.values())
 
 @dataclass(frozen=True)
 class LimitScope:
-    """What a set of limits is for: a tenant as a whole, one of its keys or one of its adapters.
+    """What a set of limits applies to: a whole tenant, one of its keys or one of its adapters.
 
     Without a tenant it is the platform's default.
     """
@@ -124,7 +125,7 @@ class LimitScope:
 
     @property
     def id(self) -> str:
-        """As `inference.grants.Limits` has it; of a tenant's scopes alone."""
+        """As `inference.grants.Limits.scope_id`; only for the scopes of a tenant."""
         if self.key is not None:
             return f"k{self.key.counted_as}"
         if self.adapter is not None:
@@ -133,22 +134,22 @@ class LimitScope:
         return f"t{self.tenant.pk}"
 
     def sets(self) -> Sets:
-        """What each author set here, for a tenant as a whole with the platform's default."""
+        """What each author set here; for a whole tenant also the platform's default."""
         rows = LimitSet.objects.filter(tenant=self.tenant, key=self.key, adapter=self.adapter)
         if self.whole:
             rows |= LimitSet.objects.filter(tenant=None)
         return {row.author if row.tenant_id else ceilings.DEFAULT: row.figures for row in rows}
 
     def ceiling(self) -> Figures:
-        """What the tenant's own limits cannot go beyond here; its keys' and adapters' neither
-        beyond what the tenant as a whole may have."""
+        """The limits that the tenant's own cannot exceed here. Those of keys and adapters are also
+        bounded by the ceiling of the whole tenant."""
         here = ceilings.ceiling(self.sets())
         if self.whole:
             return here
         return ceilings.least(here, LimitScope(self.tenant).ceiling())
 
     def store(self, author: LimitSet.Author, figures: Figures) -> None:
-        """Set these fields; the author's others stay as they are."""
+        """Set these fields; the author's other fields stay as they are."""
         LimitSet.objects.update_or_create(
             tenant=self.tenant,
             key=self.key,

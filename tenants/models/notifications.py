@@ -1,9 +1,9 @@
-"""What webhooks and people are notified of: an outbox, and who gets what of it.
+"""Notifications for webhooks and users: an outbox and its deliveries.
 
-A notification is written in the transaction of what it tells of: by a trigger where that is a
-change of a row (`migrations/0041_notifications.py`), by `tenants.notifications.watching` where
-nobody changes one. The same function writes a delivery for each webhook that wants its kind; a
-worker adds one for each person who is mailed (`tenants.notifications.mail`), and makes them all
+A notification is written in the transaction of the event that it reports: by a trigger if that is a
+change of a row (`migrations/0041_notifications.py`), else by `tenants.notifications.watching`. The
+same function writes a delivery for each webhook that subscribes to its kind; a worker adds one for
+each user who is emailed (`tenants.notifications.mail`), and sends them all
 (`tenants.notifications.sending`).
 """
 
@@ -27,16 +27,16 @@ from tenants.errors import TooManyTargets
 from tenants.models.accounts import Role, Tenant, User
 
 MAX_TARGETS = 20
-"""Of one tenant, or of the installation."""
+"""At most how many webhooks a tenant, or the installation, has."""
 SECRET_BYTES = 32
 OVERLAP = timedelta(hours=24)
 KEPT_FOR = timedelta(days=30)
 LOCK = 0x54475453
-"""Of the database's advisory locks: "TGTS"."""
+"""The first key of the database's advisory locks: "TGTS"."""
 
 
 class Kind(models.TextChoices):
-    """What is told of; the values are the `type` of webhooks."""
+    """The kinds of notifications; the values are the `type` of webhooks."""
 
     ADAPTER_READY = "adapter.ready", "Adapter ready"
     ADAPTER_REJECTED = "adapter.rejected", "Adapter rejected"
@@ -54,23 +54,23 @@ OF_TENANTS: Mapping[Kind, Role] = {
     Kind.BUDGET_REACHED: Role.ADMIN,
     Kind.KEY_EXPIRING: Role.DEVELOPER,
 }
-"""Each with the least role whose members are mailed."""
+"""The kinds of tenants, each with the least role whose members are emailed."""
 OF_INSTALLATION = (
     Kind.ENGINE_LOST,
     Kind.LEDGER_DRIFT,
     Kind.ISOLATION_FAILED,
     Kind.ROLLOUT_STOPPED,
 )
-"""Of which operators are mailed."""
+"""The kinds about which operators are emailed."""
 
 
 class TargetQuerySet(models.QuerySet["Target"]):
     def of(self, tenant: Tenant | None) -> TargetQuerySet:
-        """Those of a tenant, or of the installation."""
+        """The webhooks of a tenant, or (None) those of the installation."""
         return self.filter(tenant=tenant)
 
     def add(self, tenant: Tenant | None, url: str, kinds: list[str], by: User | None) -> Target:
-        """A new target, with a secret of its own.
+        """Create a target with its own secret.
 
         Raises:
             TooManyTargets: there are MAX_TARGETS.
@@ -84,7 +84,7 @@ class TargetQuerySet(models.QuerySet["Target"]):
 
 
 def new_secret() -> str:
-    """As Standard Webhooks writes one."""
+    """A secret in the format of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
@@ -93,21 +93,21 @@ def first_secrets() -> list[str]:
 
 
 class Target(models.Model):
-    """A webhook, which gets notifications of some kinds."""
+    """A webhook that gets notifications of some kinds."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="targets")
     url = models.CharField(max_length=500)
     kinds = ArrayField(models.CharField(max_length=32))
-    # The audit log leaves a column of this name out.
+    # The audit log omits columns of this name.
     secrets = ArrayField(
         models.CharField(max_length=64), default=first_secrets, editable=False, db_column="password"
     )
-    """The one that signs, and the one before it, which signs as well for OVERLAP."""
+    """The current secret, and the previous one, which also signs for OVERLAP."""
     rotated_at = models.DateTimeField(null=True)
     created_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True)
-    """When it said that it is gone (410): it gets nothing any more."""
+    """When it answered that it is gone (410); since then it gets nothing."""
 
     objects = TargetQuerySet.as_manager()
 
@@ -118,7 +118,7 @@ class Target(models.Model):
         return self.url
 
     def rotate(self) -> str:
-        """A new secret; deliveries are signed with the old one as well for OVERLAP."""
+        """Make and return a new secret; deliveries are also signed with the old one for OVERLAP."""
         with transaction.atomic():
             known = Target.objects.select_for_update().get(pk=self.pk).secrets
             self.secrets, self.rotated_at = [new_secret(), known[0]], timezone.now()
@@ -126,7 +126,7 @@ class Target(models.Model):
         return self.secrets[0]
 
     def signing_secrets(self, now: datetime) -> list[str]:
-        """Those to sign with, the newest first."""
+        """The secrets to sign with, the newest first."""
         overlaps = self.rotated_at is not None and now < self.rotated_at + OVERLAP
         return self.secrets if overlaps else self.secrets[:1]
 
@@ -140,8 +140,8 @@ class NotificationQuerySet(models.QuerySet["Notification"]):
         tenant: Tenant | None = None,
         once: str = "",
     ) -> bool:
-        """Write a notification and its deliveries, in the caller's transaction; whether that was
-        done: with `once` not if one of this kind was written with the same."""
+        """Write a notification and its deliveries, in the caller's transaction. Returns whether
+        they were written: not if this kind was already written with the same non-empty `once`."""
         whose = None if tenant is None else tenant.pk
         with connection.cursor() as cursor:
             cursor.execute(
@@ -151,22 +151,22 @@ class NotificationQuerySet(models.QuerySet["Notification"]):
             return bool(cursor.fetchone()[0])
 
     def long_past(self) -> NotificationQuerySet:
-        """Those that were written KEPT_FOR ago."""
+        """Notifications that were written more than KEPT_FOR ago."""
         return self.filter(at__lt=timezone.now() - KEPT_FOR)
 
 
 class Notification(models.Model):
-    """Something that happened, as it is told: `data` is the payload's."""
+    """One event to report; `data` is that of the payload."""
 
     id = models.UUIDField(primary_key=True, db_default=RandomUUID())
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
     kind = models.CharField(max_length=32, choices=Kind)
     data = models.JSONField()
     once = models.CharField(max_length=200)
-    """Empty, or what it is told of once for."""
+    """Identifies an event that is reported at most once; empty: no such bound."""
     at = models.DateTimeField(db_default=Now())
     mailed = models.BooleanField(db_default=False)
-    """Whether the mails that tell of it are among its deliveries."""
+    """Whether its deliveries by email have been added."""
 
     objects = NotificationQuerySet.as_manager()
 
@@ -195,11 +195,11 @@ class DeliveryState(models.TextChoices):
     WAITING = "waiting"
     DELIVERED = "delivered"
     FAILED = "failed"
-    """It was tried for three days, or its target is gone."""
+    """It was retried for three days, or its target is gone."""
 
 
 class Muted(models.Model):
-    """What somebody does not want to be mailed: as a member of a tenant, or as an operator."""
+    """The kinds that a user wants no emails about, as a member of a tenant or as an operator."""
 
     user = models.ForeignKey(User, models.CASCADE, related_name="+")
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
@@ -219,16 +219,16 @@ class Muted(models.Model):
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
     def to_webhooks(self, tenant: Tenant | None) -> DeliveryQuerySet:
-        """Those to a tenant's webhooks, or to the installation's."""
+        """Deliveries to a tenant's webhooks, or (None) to the installation's."""
         found = self.filter(target__isnull=False, target__tenant=tenant)
         return found.select_related("notification", "target")
 
 
 class Delivery(models.Model):
-    """One notification for one webhook, or by mail for one person.
+    """One notification for one webhook, or by email for one user.
 
-    Times are when it is next to be tried, and last was; `status` is that of HTTP, `error` why it
-    was not delivered the last time.
+    `due_at` is the time of the next attempt, `tried_at` that of the last one; `status` is the HTTP
+    status, `error` why the last attempt failed.
     """
 
     notification = models.ForeignKey(Notification, models.CASCADE, related_name="deliveries")
@@ -263,7 +263,7 @@ class Delivery(models.Model):
         return f"{self.notification} to {self.target or self.user}"
 
     def replay(self) -> None:
-        """Deliver it again from now on, whatever became of it."""
+        """Schedule it for delivery now, whatever its state."""
         Delivery.objects.filter(pk=self.pk).update(
             state=DeliveryState.WAITING, attempts=0, due_at=Now()
         )

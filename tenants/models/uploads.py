@@ -1,4 +1,4 @@
-"""Uploads until they are versions: what is known of each besides its bytes."""
+"""Uploads of adapter versions in progress: everything but their bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.models.accounts import Tenant, User
 from tenants.models.adapters import AdapterVersion
 
 LIFETIME = timedelta(hours=24)
-"""From the first request to the last. Whoever asks how an upload ended has as long."""
+"""Time from the first request to the last, including requests for how the upload ended."""
 
 
 def expiry() -> datetime:
@@ -21,20 +21,20 @@ def expiry() -> datetime:
 
 
 RESERVED = timedelta(hours=1)
-"""How long the room of a request's body stays reserved where its process was killed meanwhile."""
+"""How long the space for a request's body stays reserved if its process was killed."""
 
 
 class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
     def current(self) -> UploadSessionQuerySet:
-        """Those that have not expired."""
+        """Uploads that have not expired."""
         return self.filter(expires_at__gt=timezone.now())
 
     def unfinished(self) -> UploadSessionQuerySet:
-        """Those that still take bytes, or wait to be made a version."""
+        """Uploads that still take bytes, or wait to become a version."""
         return self.current().filter(version=None, refusal__isnull=True)
 
     def named(self) -> UploadSessionQuerySet:
-        """Without those whose request is still being received: only its size is known."""
+        """Excludes uploads whose request is still being received: only their size is known."""
         return self.exclude(file_name="")
 
     def expired(self) -> UploadSessionQuerySet:
@@ -42,17 +42,17 @@ class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
 
 
 class UploadSession(models.Model):
-    """Files of `length_bytes` bytes on their way to be a version of the adapter `adapter_name`.
+    """Files of `length_bytes` bytes that are to become a version of the adapter `adapter_name`.
 
-    It is an archive, or an adapter's two files of which `file_name` names the weights. Until
-    `received_at` it is being received, and only its file says how much has arrived. Then a worker
-    looks into it, on behalf of `actor` (`audit.Actor`), and it ends, with the version that it
-    became (`known`: which had this content before), or with the reason why it was refused:
+    It is an archive, or an adapter's two files, of which `file_name` names the weights. Until
+    `received_at` it is being received, and only the size of its file tells how much has arrived.
+    Then a worker checks it on behalf of `actor` (`audit.Actor`), and it ends: with the version that
+    it became (`known`: that existed before with this content), or with the reason for its refusal,
     `{"status", "code", "detail"}` of the answer. `metadata` is the header Upload-Metadata as the
-    client sent it. `base_confirmed`: whoever sends it knows that it names another base model.
+    client sent it. `base_confirmed`: the client confirmed that it names another base model.
 
-    One with an `oid` is the weights alone, of which a push to the hub (`tenants.hub`) said that
-    this is their SHA-256. It waits for the commit that names it, whose upload takes its file over.
+    An upload with an `oid` is the weights alone; `oid` is their SHA-256 as given by a push to the
+    hub (`tenants.hub`). It waits for the commit that names it, whose upload takes over its file.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -1,1 +1,1 @@
-"""Notifications: what is watched for, and how webhooks are sent them."""
+"""Notifications: what they are sent for, and their delivery by webhook and email."""

@@ -1,9 +1,8 @@
 """Where a webhook may lead: to hosts of the public Internet, unless a setting says otherwise.
 
-A name is resolved here, all of its addresses are looked at, and the connection goes to one of them:
-a name that resolves to something else a moment later leads nowhere else. Names that are unknown and
-those of private networks are refused in the same words, so that nobody finds out which names there
-are.
+A name is resolved here, all of its addresses are checked, and the connection goes to one of them,
+so a name that resolves differently a moment later has no effect. Unknown names and names in private
+networks are refused with the same message, so that nobody can find out which names exist.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from urllib.parse import urlsplit, urlunsplit
 MAX_URL = 500
 MAX_NAME = 253
 LABEL = re.compile(r"[a-zA-Z0-9_-]{1,63}")
-"""Of a host's name."""
+"""One label of a host's name."""
 NOWHERE = "The host is unknown or in a private network, where webhooks do not lead."
 PUBLIC = ipaddress.IPv6Network("2000::/3")
-"""Global unicast addresses; whatever else IPv6 has is a host's, a site's or nobody's."""
+"""Global unicast addresses; all other IPv6 addresses are local to a host or site, or unassigned."""
 NOT_PUBLIC = [ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
-"""Of https://www.iana.org/assignments/iana-ipv4-special-registry and its like for IPv6, those that
-Python's `is_global` passes."""
+"""Networks of https://www.iana.org/assignments/iana-ipv4-special-registry and its counterpart for
+IPv6 that Python's `is_global` lets through."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -37,7 +36,8 @@ class Forbidden(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A URL with the address that its host has, and the host as `Host` and certificates have it."""
+    """A URL with its host replaced by an IP address, the value of the `Host` header (`authority`),
+    and the host's name for the certificate (`host`)."""
 
     url: str
     authority: str
@@ -48,7 +48,7 @@ def check_form(url: str, *, private: bool) -> tuple[str, int]:
     """The host and the port of a webhook's URL.
 
     Raises:
-        Forbidden: it cannot be one's.
+        Forbidden: it is not an acceptable URL for a webhook.
     """
     try:
         parts = urlsplit(url)
@@ -79,7 +79,7 @@ def _is_host(host: str, *, in_brackets: bool) -> bool:
 
 
 def check_address(address: str, *, private: bool) -> None:
-    """Raises Forbidden unless this IP address is one of the public Internet."""
+    """Raises Forbidden unless this IP address belongs to the public Internet."""
     if private:
         return
     found = ipaddress.ip_address(address.partition("%")[0])
@@ -104,7 +104,7 @@ async def pin(url: str, *, private: bool, threads: Executor | None = None) -> Pi
     """Where to connect for this URL; its name is resolved in one of `threads`.
 
     Raises:
-        Forbidden: nowhere.
+        Forbidden: the webhook must not lead there.
     """
     host, port = check_form(url, private=private)
     resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)

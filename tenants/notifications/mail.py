@@ -1,6 +1,6 @@
-"""Notifications by mail: a tenant's to its members by their role, the installation's to operators.
+"""Notifications by email: a tenant's to its members by role, the installation's to operators.
 
-Only where there is a mail server. Nobody is mailed what they have muted, nor more than MAX_A_DAY.
+Only if there is a mail server. Nobody is sent kinds that they muted, nor more than MAX_A_DAY.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tenants.models.notifications import (
 from tenants.permissions import RANK
 
 NO_MAIL = "gateway.mail.PrivateFiles"
-"""Where mails go that nobody gets."""
+"""The email backend that delivers nothing."""
 FRESH = timedelta(days=1)
-"""What is older when a mail server is first there is not mailed any more."""
+"""Older notifications are not emailed any more, for example when a mail server is first set up."""
 AT_ONCE = 100
 MAX_A_DAY = 50
-"""Of one person: whose address it is was never proved."""
+"""Emails to one person; bounded because the address was never verified."""
 MAX_SUBJECT = 200
 
 
@@ -46,7 +46,8 @@ def is_sent() -> bool:
 
 
 def kinds_of(tenant: Tenant | None, role: Role | None = None) -> list[Kind]:
-    """What somebody in this role is mailed, unless muted; of the installation, an operator."""
+    """The kinds that a member in this role is emailed unless muted. Without a tenant: those of the
+    installation, for operators."""
     if tenant is None:
         return list(OF_INSTALLATION)
     rank = -1 if role is None else RANK.index(role)
@@ -59,12 +60,12 @@ def muted_by(user: User, tenant: Tenant | None) -> list[str]:
 
 
 def mute(user: User, tenant: Tenant | None, kinds: Iterable[str]) -> None:
-    """These are not mailed to this person any more, and no others are muted."""
+    """Set the kinds that this person is not emailed; all others are unmuted."""
     Muted.objects.update_or_create(user=user, tenant=tenant, defaults={"kinds": sorted(kinds)})
 
 
 def address(now: datetime) -> None:
-    """Write deliveries to people, of fresh notifications that have none yet."""
+    """Create the deliveries to people of fresh notifications that have none yet."""
     fresh = Notification.objects.filter(mailed=False, at__gt=now - FRESH)
     with transaction.atomic():
         told = list(fresh.select_for_update(skip_locked=True).order_by("at")[:AT_ONCE])
@@ -75,7 +76,7 @@ def address(now: datetime) -> None:
 
 
 def _recipients(told: Notification, now: datetime) -> QuerySet[User]:
-    """Whom to mail it."""
+    """The users to email the notification to."""
     muted = Muted.objects.filter(tenant=told.tenant_id, kinds__contains=[told.kind])
     of_today = Delivery.objects.filter(
         user=OuterRef("pk"), notification__at__gt=now - timedelta(days=1)
@@ -98,15 +99,15 @@ def _recipients(told: Notification, now: datetime) -> QuerySet[User]:
 
 
 def send(delivery: Delivery) -> None:
-    """Hand the mail to the mail server.
+    """Hand the email to the mail server.
 
     Raises:
-        OSError, ValueError: it did not take it.
+        OSError, ValueError: it was not accepted.
     """
     assert delivery.user is not None
     subject, text = written(delivery.notification)
     headers = {
-        # A repeated attempt is the same mail, and no program answers it.
+        # A repeated attempt has the same id, and no auto-responder answers it.
         "Message-ID": f"<{delivery.notification_id.hex}.{delivery.user_id}@{DNS_NAME}>",
         "Auto-Submitted": "auto-generated",
     }
@@ -114,7 +115,7 @@ def send(delivery: Delivery) -> None:
 
 
 def written(told: Notification) -> tuple[str, str]:
-    """Subject and text."""
+    """The subject and the text of the email."""
     if told.tenant is None:
         whose, where = "Lorikeet", reverse("operate_notifications")
         why = "You get this mail as an operator of this installation."

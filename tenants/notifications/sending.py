@@ -1,11 +1,12 @@
-"""Deliveries are made: a few at a time, each again after a longer pause, for three days.
+"""Sends deliveries: a few at a time, each retried after ever longer pauses, for three days.
 
-Webhooks are signed as Standard Webhooks has it (https://www.standardwebhooks.com): the id of the
-notification stays the same over all attempts, so that a receiver can tell a repeated one. A worker
-that dies leaves its deliveries to the others after a LEASE: one may come twice, and none is lost.
+Webhooks are signed according to Standard Webhooks (https://www.standardwebhooks.com): the
+notification's id stays the same over all attempts, so that a receiver can recognise a repeated one.
+The deliveries of a worker that dies are taken by others after a LEASE: one may be sent twice, and
+none is lost.
 
-Whose receivers are slow waits for them alone: a tenant has at most OF_TENANT of the AT_ONCE that a
-worker tries at a time, a webhook one, and the next ones are taken as soon as one ends.
+A tenant with slow receivers delays only itself: of the AT_ONCE deliveries that a worker tries at a
+time, a tenant has at most OF_TENANT and a webhook one, and the next is taken as soon as one ends.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from tenants.notifications.addresses import Forbidden, pin
 log = structlog.get_logger(__name__)
 
 PAUSES = [timedelta(seconds=s) for s in (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)]
-"""After each attempt but the last: those that Standard Webhooks suggests."""
+"""Pause after each attempt but the last, as Standard Webhooks suggests."""
 LEASE = timedelta(seconds=60)
-"""What a worker has taken is nobody else's for so long."""
+"""How long a delivery that a worker has taken is hidden from other workers."""
 AT_ONCE = 20
 OF_TENANT = 4
 THREADS = 64
-"""For names to be resolved and mails to be sent; a lookup that hangs keeps one after its time."""
+"""Threads that resolve names and send emails; a hanging lookup occupies one beyond its timeout."""
 ANSWER_S = 10.0
 EVERY_S = 2.0
 MAX_ERROR = 300
@@ -62,12 +63,12 @@ SELECT id FROM turns
 WHERE turn <= %(of_tenant)s - coalesce((%(in_flight)s::jsonb ->> whose::text)::int, 0)
 ORDER BY turn, due_at LIMIT %(room)s
 """
-"""Tenants take turns, and each one's webhooks and people are in the order of what is due."""
+"""Tenants take turns; a tenant's webhooks and people are ordered by when their next one is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of an attempt; no error: it was delivered."""
+    """The outcome of an attempt; delivered if `error` is empty."""
 
     error: str = ""
     status: int | None = None
@@ -88,7 +89,7 @@ def payload_of(delivery: Delivery) -> dict[str, Any]:
 
 
 def claim(now: datetime, in_flight: Collection[Delivery] = ()) -> list[Delivery]:
-    """Take deliveries that are due, for a LEASE, as far as there is room beside those in flight."""
+    """Take deliveries that are due, for a LEASE, as many as those in flight leave room for."""
     values: dict[str, Any] = {
         "now": now,
         "busy": [one.target_id for one in in_flight if one.target_id],
@@ -111,7 +112,7 @@ def claim(now: datetime, in_flight: Collection[Delivery] = ()) -> list[Delivery]
 
 
 def record(delivery: Delivery, result: Result, now: datetime) -> None:
-    """Note what came of an attempt, and when it is tried again."""
+    """Record the outcome of an attempt, and when to try again."""
     attempts = delivery.attempts + 1
     gone = result.status == 410
     fields: dict[str, Any] = {"state": DeliveryState.DELIVERED}
@@ -137,14 +138,14 @@ def record(delivery: Delivery, result: Result, now: datetime) -> None:
 
 
 class Sender:
-    """Makes deliveries, some at the same time."""
+    """Sends deliveries concurrently."""
 
     def __init__(self, client: httpx.AsyncClient, threads: Executor | None = None) -> None:
         self._client, self._threads = client, threads
         self._in_flight: dict[asyncio.Task[None], Delivery] = {}
 
     async def start_due(self) -> int:
-        """Begin to deliver what is due and there is room for; how many were begun."""
+        """Start the deliveries that are due, as far as there is room. Returns how many."""
         if mail.is_sent():
             await database_sync_to_async(mail.address)(timezone.now())
         now, in_flight = timezone.now(), list(self._in_flight.values())
@@ -158,7 +159,7 @@ class Sender:
         return len(taken)
 
     async def pause(self) -> None:
-        """Wait until one of them has ended, or for a while."""
+        """Wait until a delivery ends, at most EVERY_S."""
         if self._in_flight:
             await asyncio.wait(
                 {*self._in_flight}, timeout=EVERY_S, return_when=asyncio.FIRST_COMPLETED
@@ -167,12 +168,12 @@ class Sender:
             await asyncio.sleep(EVERY_S)
 
     async def finish(self) -> None:
-        """Wait until all have ended."""
+        """Wait until all deliveries have ended."""
         while self._in_flight:
             await self.pause()
 
     def stop(self) -> None:
-        """Leave them to another worker."""
+        """Cancel the deliveries, leaving them to another worker."""
         for task in self._in_flight:
             task.cancel()
 
@@ -186,7 +187,7 @@ class Sender:
         await database_sync_to_async(record)(delivery, result, timezone.now())
 
     async def attempt(self, delivery: Delivery, now: datetime) -> Result:
-        """Try to make one; never raises."""
+        """Try to deliver. Never raises for a failed attempt."""
         try:
             if delivery.target is not None:
                 return await self._post(delivery, delivery.target, now)
@@ -195,8 +196,8 @@ class Sender:
             return Result()
         except Forbidden as error:
             return Result(str(error))
-        # Also of a URL, a certificate or an address that a library will not take: none of them may
-        # keep others from their deliveries.
+        # Includes errors for a URL, a certificate or an address that a library rejects: none of
+        # them may block other deliveries.
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             return Result(str(error) or type(error).__name__)
 
@@ -223,7 +224,7 @@ class Sender:
 
 
 async def send() -> None:
-    """Send what is due, until cancelled."""
+    """Send due deliveries, until cancelled."""
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="notifications")
     async with httpx.AsyncClient(

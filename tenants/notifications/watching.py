@@ -1,5 +1,5 @@
-"""What nobody changes a row for is looked for once a minute: what is nearly used up, expires, or
-has gone. Each is told of once."""
+"""Checks once a minute for events that no change of a row announces: budgets nearly used up, keys
+that expire, engines that are lost. Each is notified once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ app: procrastinate.App = django_app
 
 EXPIRES_SOON = timedelta(days=7)
 LOST_AFTER = timedelta(minutes=3)
-"""Engines are noted once a minute while they are connected."""
+"""Longer than a minute, because connected engines are recorded once a minute."""
 FORGOTTEN_AFTER = timedelta(days=1)
 USED_LATELY = timedelta(hours=2)
-"""Sums are by the hour."""
+"""Longer than an hour, because sums are hourly."""
 PARTS = (100, 80)
-"""Percents of a budget, the highest first."""
+"""Percentages of a budget that are notified, the highest first."""
 
 post = Notification.objects.post
 
@@ -37,7 +37,7 @@ post = Notification.objects.post
 @app.periodic(cron="* * * * *")
 @app.task(name="watch", queueing_lock="watch")
 def watch(timestamp: int) -> None:
-    """Each minute: tell of what has come to pass."""
+    """Each minute: create the notifications that are due."""
     now = timezone.now()
     keys(now)
     budgets(now)
@@ -47,13 +47,13 @@ def watch(timestamp: int) -> None:
 
 
 def _is_wanted(kind: Kind) -> bool:
-    """Whether anybody would get it."""
+    """Whether anybody would receive this kind."""
     targets = Target.objects.filter(kinds__contains=[kind.value], ended_at=None)
     return mail.is_sent() or targets.exists()
 
 
 def keys(now: datetime) -> None:
-    """Keys that expire within a week."""
+    """Notify of keys that expire within a week."""
     if not _is_wanted(Kind.KEY_EXPIRING):
         return
     soon = ApiKey.objects.with_text().filter(
@@ -67,7 +67,7 @@ def keys(now: datetime) -> None:
 
 
 def budgets(now: datetime) -> None:
-    """Budgets of which 80 or 100 % are used, of tenants that have used something lately."""
+    """Notify of budgets of which 80 or 100 % are used, for tenants with recent usage."""
     if not _is_wanted(Kind.BUDGET_REACHED):
         return
     lately = UsageSum.objects.filter(span=Span.HOUR, start__gte=now - USED_LATELY)
@@ -94,7 +94,8 @@ def _budget(tenant: Tenant, kind: LimitKind, limit: int, now: datetime) -> None:
 
 
 def engines(now: datetime) -> None:
-    """Engines that were connected within the last day, are not any more, and did not say so."""
+    """Notify of engines that were connected within the last day and are gone without having
+    stopped."""
     if not _is_wanted(Kind.ENGINE_LOST):
         return
     gone = EngineCredential.objects.filter(
@@ -108,7 +109,7 @@ def engines(now: datetime) -> None:
 
 
 def ledger(now: datetime) -> None:
-    """Engines' journals that the ledger differs from; once a day each."""
+    """Notify of engines' journals that the ledger differs from, once a day each."""
     if not _is_wanted(Kind.LEDGER_DRIFT):
         return
     for drift in drifts():

@@ -1,8 +1,8 @@
-"""Tenants move to a new revision of their base model, by weight and watched by guards.
+"""Rollouts move tenants to a new revision of their base model, by weight and under guards.
 
-One worker at a time looks at every pool each few seconds (`tending`): adapters that were not tried
-yet where they are to run are tried (`trials`), and of each open rollout it is seen who is where and
-what requests meet there (`progress`), and decided what happens next (`driver`). All that is known
-is in PostgreSQL, so another worker goes on where one died. Gateways send tenants where rollouts say
-(`inference.gateway.routing.pools`).
+Every few seconds one worker checks every pool (`tending`): adapters are tried on the revisions they
+are to run on (`trials`), and for each open rollout the placement of tenants and the outcomes of
+their requests are read (`progress`), and the next step is decided (`driver`). All state is in
+PostgreSQL, so another worker continues if one dies. Gateways route tenants according to the
+rollouts (`inference.gateway.routing.pools`).
 """

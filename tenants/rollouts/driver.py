@@ -1,17 +1,19 @@
-"""What happens next in a rollout. Pure: a plan and what was seen in, a decision out.
+"""Decides the next step of a rollout. Pure: a plan and observations in, a decision out.
 
 Rules
     1. Guards first, at any weight and also while paused: a check of isolation that failed on the
        new revision, more errors there than the plan allows, first tokens that take too long, or no
-       engine of it for ENGINE_GONE_S while tenants are on it. Any of them rolls back.
-    2. A weight is raised to the next of the plan when it was watched for long enough, the new
-       revision has answered enough requests meanwhile (where any tenant has moved at all), a check
-       of isolation passed there since the weight was set, and every live adapter of those tenants
-       that would move next was tried there. Who has one that failed stays behind; the others move.
-    3. At 100, when that has been watched as well, it is finished, unless somebody stays behind:
-       their adapters would have no engine, so an operator decides.
+       engine of it for ENGINE_GONE_S while its weight is above 0. Any of them rolls back.
+    2. The weight is raised to the next of the plan once it has been observed for long enough, the
+       new revision has answered enough requests meanwhile (if any tenant has moved at all), a check
+       of isolation has passed there since the weight was set, and every live adapter of the tenants
+       that would move next has been tried there. A tenant with a failed adapter stays behind; the
+       others move.
+    3. At 100, once that has been observed as well, the rollout is finished, unless a tenant stays
+       behind: its adapters would have no engine, so an operator decides.
 
-Few requests prove nothing: a share of errors counts from MIN_ERRORS on, times from MIN_TIMES.
+Few requests prove nothing: the share of errors counts only from MIN_ERRORS errors, the time to
+first token only from MIN_TIMES requests.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from inference.gateway.measuring.measures import DURATION_S
 MIN_ERRORS = 3
 MIN_TIMES = 20
 SOON_S = 0.1
-"""First tokens within that are soon enough, however much sooner others are."""
+"""A time to first token within this is always acceptable, however fast the other revisions are."""
 ENGINE_GONE_S = 60.0
-"""Engines that are started again are back within it; until then others take over."""
+"""A restarted engine is back within this time; until then other revisions take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """As `tenants.models.Rollout` says of these fields."""
+    """The fields of a `tenants.models.Rollout` that decisions depend on; documented there."""
 
     weight: int
     next_weight: int | None
@@ -47,12 +49,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What requests met on the new revision, or on the present ones."""
+    """Outcomes of requests on the new revision, or on the present ones."""
 
     requests: int = 0
     errors: int = 0
     first_tokens: Sequence[int] = ()
-    """By bucket of DURATION_S."""
+    """Requests by the bucket of DURATION_S of their time to first token."""
 
     @property
     def error_percent(self) -> float:
@@ -60,8 +62,8 @@ class Side:
 
     @property
     def ttft_p95_s(self) -> float | None:
-        """At most, as buckets have it; None of too few. What is above all bounds is the last bound
-        twice over."""
+        """The upper bound of the p95's bucket; twice the last bound if it is above all. None if
+        there are too few requests."""
         sums = list(accumulate(self.first_tokens))
         if not sums or sums[-1] < MIN_TIMES:
             return None
@@ -71,17 +73,17 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A rollout at one moment; times in seconds."""
+    """The observations of a rollout at one moment; times in seconds."""
 
     step_age_s: float
-    """Since it got its weight."""
+    """Time since the weight was set."""
     old: Side
     new: Side
-    """Lately, at this weight."""
+    """Recent requests at this weight."""
     answered: int
     """Requests that the new revision has answered at this weight."""
     gone_s: float | None
-    """Since when no engine of the new revision is there; None: there is one."""
+    """How long the new revision has had no engine; None if it has one."""
     moved: int
     """Tenants on the new revision."""
     untried: int
@@ -89,19 +91,20 @@ class Seen:
     behind: int
     """Tenants whose turn it is, or would be next, with a live adapter that failed there."""
     isolation: bool | None
-    """What the last check on the new revision at this weight told; None: none did."""
+    """Whether checks of isolation passed on the new revision (`progress`); None if none has had a
+    result at this weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing yet; `for_` says what it waits for."""
+    """Do nothing yet; `for_` says what the rollout waits for."""
 
     for_: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckIsolation(Wait):
-    """As `Wait`, for a check that somebody has to make."""
+    """Wait for a check of isolation, which has to be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ Decision = Wait | Raise | Finish | RollBack
 
 
 def decide(plan: Plan, seen: Seen) -> Decision:
-    """What happens next."""
+    """The next step."""
     if (reason := failed_guard(plan, seen)) is not None:
         return RollBack(reason)
     if plan.paused:
@@ -143,7 +146,7 @@ def decide(plan: Plan, seen: Seen) -> Decision:
 
 
 def failed_guard(plan: Plan, seen: Seen) -> str | None:
-    """Why it has to be rolled back; None: nothing speaks against it. Rule 1."""
+    """Why the rollout has to be rolled back; None if no guard failed. Rule 1."""
     if seen.isolation is False:
         return "The check of isolation failed on the new revision."
     old, new = seen.old, seen.new

@@ -1,4 +1,4 @@
-"""How rollouts stand, for metrics: from their rows, without the models."""
+"""The state of rollouts, for metrics. Plain SQL, without the models."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """An open rollout. `report` is what the last look at it found (`tenants.rollouts.tending`)."""
+    """An open rollout. `report` is the result of its last check (`tenants.rollouts.tending`)."""
 
     base_model: str
     paused: bool
     weight: int
     overdue_s: float
-    """For how much longer it has had its weight than its plan says; 0: it is in time."""
+    """How much longer than planned it has had its weight; 0 if it is in time."""
     report: dict[str, Any]
 
     def tenants(self) -> Iterator[tuple[str, int]]:
-        """How many there are, by where they are. Those that stay behind are on the old revision."""
+        """The number of tenants by place. Those that stay `behind` are on a present revision."""
         tenants, moved = self.report.get("tenants", 0), self.report.get("moved", 0)
         behind = self.report.get("behind_count", 0)
         yield "new", moved
@@ -27,7 +27,7 @@ class UnderWay:
         yield "present", max(0, tenants - moved - behind)
 
     def guarded(self, figure: str) -> Iterator[tuple[str, float]]:
-        """This figure of each side that has it, by the side: `present` or `new`."""
+        """The value of a figure by side, `present` or `new`, for each side that has it."""
         for side, key in (("present", "old"), ("new", "new")):
             value = self.report.get(key, {}).get(figure)
             if value is not None:
@@ -46,7 +46,7 @@ ORDER BY base.name
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How many rollouts of a base model ended so."""
+    """How many rollouts of a base model ended in each way."""
 
     base_model: str
     finished: int
@@ -54,7 +54,7 @@ class Ended:
     rolled_back: int
 
     def outcomes(self) -> Iterator[tuple[str, int]]:
-        """Each with its number."""
+        """Each way of ending with its number."""
         for outcome in ("finished", "aborted", "rolled_back"):
             yield outcome, getattr(self, outcome)
 
@@ -69,4 +69,4 @@ LEFT JOIN tenants_rollout AS rollout ON rollout.base_model_id = base.id
 GROUP BY base.name
 ORDER BY base.name
 """
-"""Every base model has a row: what never happened is counted as 0."""
+"""Every base model has a row, with 0 for what never happened."""

@@ -1,4 +1,4 @@
-"""Who is where in a rollout, and what requests meet there."""
+"""The placement of tenants in a rollout, and the outcomes of their requests."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tenants.naming import ACTIVE, ISOLATION_TENANTS
 from tenants.rollouts.driver import Plan, Seen, Side
 
 WINDOW = timedelta(minutes=10)
-"""Guards look back so far, at the present weight."""
+"""How far guards look back, within the time at the present weight."""
 BASELINE = timedelta(hours=1)
-"""What is usual on the present revisions is taken of this time."""
+"""The baseline of the present revisions begins this long before the rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A tenant with live adapters on the base model, and how these fare on the new revision."""
+    """A tenant with live adapters on the base model, and their trials on the new revision."""
 
     id: int
     slug: str
@@ -53,12 +53,12 @@ class Places:
     """Where the tenants are."""
 
     tenants: int
-    """Those that are active, without the platform's own."""
+    """Active tenants, without the platform's own."""
     moved: int
     behind: list[Member]
-    """Whose turn it is, or would be next, and who has an adapter that failed."""
+    """Tenants whose turn it is, or would be next, with an adapter that failed."""
     due: list[Member]
-    """Whose turn it is, or would be next, and who has adapters that were not tried yet."""
+    """Tenants whose turn it is, or would be next, with adapters that were not tried yet."""
 
     @property
     def untried(self) -> int:
@@ -66,7 +66,7 @@ class Places:
 
 
 def turns(rollout: Rollout, weight: int) -> pools.Rollout:
-    """As gateways decide by it, at this weight."""
+    """The rollout in the form by which gateways route, at this weight."""
     by_turn: dict[str, set[str]] = {Turn.FIRST: set(ISOLATION_TENANTS), Turn.LAST: set()}
     for slug, turn in rollout.tenants.values_list("tenant__slug", "turn"):
         by_turn[turn].add(slug)
@@ -128,7 +128,7 @@ def plan_of(rollout: Rollout) -> Plan:
 
 
 def sides(rollout: Rollout, now: datetime) -> tuple[Side, Side]:
-    """What requests met lately on the present revisions and on the new one."""
+    """Recent outcomes of requests on the present revisions and on the new one."""
     others = PoolRevision.objects.filter(
         base_model_id=rollout.base_model_id, standing=Standing.SERVING
     ).exclude(pk=rollout.revision_id)
@@ -138,7 +138,7 @@ def sides(rollout: Rollout, now: datetime) -> tuple[Side, Side]:
 
 
 def side(revisions: Collection[PoolRevision] | Any, since: datetime) -> Side:
-    """What requests met on these since then, to the minute."""
+    """Outcomes of requests on these revisions since then, to the minute."""
     found, met = _minutes(since).filter(revision__in=revisions), Traffic()
     for one in found.only("requests", "errors", "first_tokens"):
         met.add(Traffic(one.requests, one.errors, one.first_tokens))
@@ -150,7 +150,7 @@ def _minutes(since: datetime) -> QuerySet[RevisionMinute]:
 
 
 def seen(rollout: Rollout, there: Places, engines: dict[str, int], now: datetime) -> Seen:
-    """The rollout at this moment; `engines` are how many there are of each revision, by digest."""
+    """The rollout at this moment; `engines` is the number of engines by revision digest."""
     old, new = sides(rollout, now)
     gone_s = None
     if not engines.get(rollout.revision.digest):
@@ -175,7 +175,7 @@ def _answered(rollout: Rollout) -> int:
 
 
 def _isolation(rollout: Rollout) -> bool | None:
-    """Failures count whenever they were, others at this weight alone."""
+    """Failures count since the rollout began, passes only since its weight was set."""
     checks = IsolationCheck.objects.filter(
         base_model=rollout.base_model.name,
         revision=rollout.revision.digest,
@@ -188,7 +188,7 @@ def _isolation(rollout: Rollout) -> bool | None:
 
 
 def told(rollout: Rollout) -> dict[str, Any]:
-    """For people: the last look at it, with the figures of now."""
+    """The last report on the rollout with current figures, for people."""
     nothing = {"waits_for": "", "tenants": 0, "moved": 0, "untried": 0, "behind": []}
     report = {**nothing, "behind_count": 0, **rollout.report}
     report.pop("gone_since", None)
@@ -197,7 +197,7 @@ def told(rollout: Rollout) -> dict[str, Any]:
 
 
 def figures(one: Side) -> dict[str, Any]:
-    """As numbers that JSON has."""
+    """The side as values for JSON."""
     return {
         "requests": one.requests,
         "errors": one.errors,

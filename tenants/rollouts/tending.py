@@ -1,8 +1,8 @@
-"""One look at every pool: try what was not tried, and drive the open rollouts.
+"""Checks every pool: queues missing trials, and drives the open rollouts.
 
-Every worker looks each few seconds; a lock of the database lets one look at a time, so that it does
-not matter how many there are and which of them die. What takes long (a trial, a check of isolation)
-is a job of its own.
+Every worker does so every few seconds; a lock in the database admits one at a time, so it does not
+matter how many workers there are and which of them die. Whatever takes long (a trial, a check of
+isolation) is a job of its own.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
 
 EVERY_S = 5.0
-"""Between two looks of a worker."""
+"""Time between two checks by a worker."""
 LOCK = 0x504F4F4C
-"""Of the database's advisory locks: "POOL"."""
+"""Key of the database's advisory lock: "POOL"."""
 CHECK_AGAIN = timedelta(seconds=30)
-"""After a check of isolation that could not tell."""
+"""Time after a check of isolation before another is queued."""
 MINUTES_KEPT = timedelta(days=7)
 SHOWN = 20
-"""Tenants that a report names."""
+"""Tenants that a report names at most."""
 
 
 def look(now: datetime | None = None) -> bool:
-    """Look at every pool once; False: somebody else does just now."""
+    """Check every pool once. Returns False if another worker is doing so."""
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
@@ -73,8 +73,8 @@ def look(now: datetime | None = None) -> bool:
 
 
 def keep_tried(base_model: BaseModel, engines: Mapping[str, int]) -> None:
-    """Queue trials of what can be called and was not tried where it may run. On the revision of a
-    rollout tenants' adapters are tried as their turns come."""
+    """Queue the missing trials of callable versions on the revisions they may run on. Excludes the
+    revision of a rollout, on which tenants' adapters are tried as their turns come."""
     new = set(base_model.rollouts.open().values_list("revision_id", flat=True))
     for revision in trials.wanted(base_model, engines):
         if engines.get(revision.digest) and revision.pk not in new:
@@ -82,7 +82,7 @@ def keep_tried(base_model: BaseModel, engines: Mapping[str, int]) -> None:
 
 
 def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decision:
-    """Take the next step of one rollout, if it is time for it."""
+    """Take the next step of one rollout, if it is due."""
     there = progress.places(rollout)
     if engines.get(rollout.revision.digest):
         _try(trials.untried(rollout.revision, [one.id for one in there.due]), rollout.revision)
@@ -107,7 +107,7 @@ def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decisi
 
 
 def _report(rollout: Rollout, there: Places, seen: Seen, decision: Decision, now: datetime) -> None:
-    """Write what was seen, for people, for metrics and for the next look."""
+    """Store the observations, for people, for metrics and for the next check."""
     since = rollout.report.get("gone_since") or now.isoformat()
     rollout.report = {
         "waits_for": decision.for_ if isinstance(decision, Wait) else "",
@@ -129,7 +129,7 @@ def _try(versions: list[AdapterVersion], revision: PoolRevision) -> None:
 
 
 def _check_later(rollout: Rollout, now: datetime) -> None:
-    """Queue a check of isolation, unless one is queued or could not tell just now."""
+    """Queue a check of isolation, unless one is queued or was made within CHECK_AGAIN."""
     lately = IsolationCheck.objects.filter(
         base_model=rollout.base_model.name, at__gt=now - CHECK_AGAIN
     )
@@ -140,7 +140,7 @@ def _check_later(rollout: Rollout, now: datetime) -> None:
 
 @app.task(name="check_rollout", queue=trials.QUEUE)
 def check_rollout(base_model_id: int) -> None:
-    """Check isolation on a base model: during a rollout the new revision is asked."""
+    """Check isolation on a base model; during a rollout the check uses the new revision."""
     base_model = BaseModel.objects.filter(pk=base_model_id).first()
     if base_model is None:
         return

@@ -1,4 +1,4 @@
-"""Adapter versions are tried on revisions: of each pair it is known once whether it passed."""
+"""Tries adapter versions on revisions, and stores one outcome for each pair."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
 
 QUEUE = "pools"
-"""Of what concerns revisions: hundreds of trials keep no upload waiting."""
+"""The queue of jobs for revisions, apart from others so that hundreds of trials delay no upload."""
 LOAD_ATTEMPTS = 5
 """Failed loads before an adapter counts as failed: a single one may be the engine's fault."""
 AT_A_TIME = 16
-"""Trials that are queued at the same time, over all pools; as these end, more are."""
+"""Trials queued at the same time, over all pools; as these end, more are queued."""
 
 
 def wanted(base_model: BaseModel, engines: Mapping[str, int]) -> list[PoolRevision]:
-    """The revisions on which adapters should run: those that serve, and that of an open rollout.
-    Those that wait as well, where they have engines and none of those that serve has. What has
-    engines comes first; `engines` are how many there are, by digest."""
+    """The revisions on which adapters should run: those that serve, and that of an open rollout; if
+    no serving revision has engines, also waiting ones that have. Revisions with engines come first;
+    `engines` is the number of engines by revision digest."""
     revisions = base_model.revisions.exclude(standing=Standing.WITHDRAWN).order_by("-seen_at", "id")
     serving = [one for one in revisions if one.standing == Standing.SERVING]
     waiting = [one for one in revisions if one.standing == Standing.WAITING]
@@ -53,7 +53,7 @@ def wanted(base_model: BaseModel, engines: Mapping[str, int]) -> list[PoolRevisi
 
 
 def attempt(version: AdapterVersion, revision: PoolRevision | None) -> probe.ProbeReport:
-    """Have an engine of the revision try the version; of any, where none is known.
+    """Have an engine of the revision try the version; any engine of its base model if None.
 
     Raises:
         ProbeUnavailable, LoadFailed: as `probe.ask`.
@@ -68,7 +68,7 @@ def attempt(version: AdapterVersion, revision: PoolRevision | None) -> probe.Pro
 
 
 def note(version: AdapterVersion, revision: PoolRevision, found: probe.ProbeReport) -> Trial:
-    """Keep what an engine of the revision found."""
+    """Store what an engine of the revision found."""
     finding = found.verdict()
     reason = {"reason": finding.message} if finding else {}
     return keep(version, revision, passed=finding is None, report={**found.as_json(), **reason})
@@ -77,7 +77,7 @@ def note(version: AdapterVersion, revision: PoolRevision, found: probe.ProbeRepo
 def keep(
     version: AdapterVersion, revision: PoolRevision, *, passed: bool, report: dict[str, Any]
 ) -> Trial:
-    """Keep an outcome, in place of an earlier one."""
+    """Store an outcome, replacing an earlier one."""
     trial, _ = Trial.objects.update_or_create(
         version=version, revision=revision, defaults={"passed": passed, "report": report}
     )
@@ -96,11 +96,11 @@ def keep(
     ),
 )
 def try_version(context: procrastinate.JobContext, version_id: int, revision_id: int) -> None:
-    """Try one version on one revision. Where no engine could, nothing is known, and it is queued
-    again as long as it is wanted.
+    """Try one version on one revision. If no engine is available, nothing is stored, and the trial
+    is queued again as long as it is needed.
 
     Raises:
-        LoadFailed: an engine could not load it, and is to be asked again.
+        LoadFailed: an engine could not load it, and the job is to be retried.
     """
     assert context.job is not None
     last = context.job.attempts + 1 >= LOAD_ATTEMPTS
@@ -112,11 +112,11 @@ def try_version(context: procrastinate.JobContext, version_id: int, revision_id:
 
 
 def try_on(version: AdapterVersion, revision: PoolRevision, *, last: bool = True) -> None:
-    """Try the version on an engine of the revision, and keep what came of it. A load that failed is
-    kept if it was the `last` attempt.
+    """Try the version on an engine of the revision, and store the outcome. A failed load is stored
+    if this is the `last` attempt.
 
     Raises:
-        LoadFailed: it failed, and was not.
+        LoadFailed: the load failed, and this is not the last attempt.
     """
     if reason := revision.cannot_take(version):
         keep(version, revision, passed=False, report={"reason": reason})
@@ -133,8 +133,8 @@ def try_on(version: AdapterVersion, revision: PoolRevision, *, last: bool = True
 
 
 def untried(revision: PoolRevision, tenants: Iterable[int] | None = None) -> list[AdapterVersion]:
-    """Some versions that were not tried on the revision: the live ones of these tenants; of all
-    tenants, whatever can be called, live ones first."""
+    """At most AT_A_TIME versions that were not tried on the revision: live versions of these
+    tenants, or, if None, all ready versions of all tenants, live ones first."""
     known = Trial.objects.filter(revision=revision, version=OuterRef("pk"))
     live = Alias.objects.filter(name=LIVE, version=OuterRef("pk"))
     versions = AdapterVersion.objects.filter(
@@ -146,13 +146,14 @@ def untried(revision: PoolRevision, tenants: Iterable[int] | None = None) -> lis
 
 
 def queued() -> int:
-    """How many trials are queued or run."""
+    """The number of trials that are queued or running."""
     jobs = ProcrastinateJob.objects.filter(task_name=try_version.name, status__in=UNFINISHED)
     return int(jobs.count())
 
 
 def try_missing(revision: PoolRevision, versions: Iterable[AdapterVersion]) -> int:
-    """Queue trials of these versions on the revision; how many. None that is queued already."""
+    """Queue trials of these versions on the revision, unless queued already. Returns how many were
+    queued."""
     return sum(
         defer_once(
             try_version,

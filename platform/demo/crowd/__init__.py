@@ -1,8 +1,8 @@
-"""A busy installation's rows, made up: a thousand tenants and ten million requests.
+"""Generates the rows of a busy installation: a thousand tenants and ten million requests.
 
-For looking at pages and measuring them at their size (`manage.py make_crowd`). In an empty
-installation the same size and seed make the same rows, apart from secrets. Only rows are made: no
-adapter has files, so none of them can be served, and nobody knows the text of a key.
+For viewing and measuring pages at that size (`manage.py make_crowd`). In an empty installation the
+same size and seed make the same rows, apart from secrets. Only rows are made: no adapter has files,
+so none of them can be served, and nobody knows the text of a key.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 HOURS = 24 * 395
-"""The time that is filled: thirteen months."""
+"""The time span that is filled: thirteen months."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is made, up to which full hour."""
+    """How much is made, and up to which full hour (`until`)."""
 
     tenants: int
     adapters: int

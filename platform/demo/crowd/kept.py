@@ -1,7 +1,7 @@
-"""What the crowd keeps besides: saved prompts, prompt sets with votes, webhooks
-with a month of deliveries, stored prompts and answers, and attempts of requests that moved.
+"""The crowd's other rows: saved prompts, prompt sets with votes, webhooks with a month of
+deliveries, stored prompts and answers, and attempts of requests that moved.
 
-Nothing is sent to these webhooks: each has said that it is gone.
+Nothing is sent to these webhooks, because each has ended.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tenants.models import ContentKey, Membership, PromptSet, SavedPrompt, SetRu
 from tenants.models.notifications import MAX_TARGETS, OF_INSTALLATION, OF_TENANTS
 
 PROMPTS, SETS, RUNS = 4, 2, 10
-"""Of each of the big tenant's members; runs are of each set."""
+"""Prompts and sets of each of the big tenant's members, and runs of each set."""
 WEBHOOKS_EVERY = 10
-"""One of so many tenants has a webhook; the big one has as many as one may."""
+"""One of this many tenants has a webhook; the big one has as many as allowed."""
 TOLD = 100
-"""Notifications of each webhook."""
+"""Notifications of each tenant with a webhook, and of the installation."""
 STORED_DAYS = 30
 MOVED_EVERY = 500
-"""One of so many requests ran on two engines."""
+"""One of this many requests ran on two engines."""
 TEXT = "How may {{customer}} return what was ordered last week? " * 18
 
 _NOTIFIED = """
@@ -62,7 +62,7 @@ FROM tenants_usageevent WHERE started_at >= %(since)s AND abs(hashtext(id)::bigi
 
 
 def make(size: Size, tenants: Sequence[Tenant]) -> None:
-    """Make what is kept in these tenants, the big one first. In a transaction."""
+    """Make these rows for the tenants, the big one first. Call it inside a transaction."""
     big = tenants[0]
     members = list(Membership.objects.filter(tenant=big).order_by("pk"))
     _prompts(size, members)
@@ -80,7 +80,7 @@ def make(size: Size, tenants: Sequence[Tenant]) -> None:
 
 
 def _prompts(size: Size, members: Sequence[Membership]) -> None:
-    """Shared ones, so that each member's playground has those of all."""
+    """Make shared prompts, so that each member's playground has those of all members."""
     _write(
         SavedPrompt(member=member, name=f"Prompt {number}", text=TEXT, system=TEXT, shared=True)
         for member in members

@@ -1,7 +1,7 @@
-"""What became of the crowd's requests, as gateways would have written it: figures by the hour and,
-lately, by the minute; and some requests that were refused.
+"""The outcomes of the crowd's requests, as gateways would have written them: figures by hour and,
+for recent times, by minute; and some refused requests.
 
-From the events that there are, of the time that `tenants.housekeeping` keeps.
+Derived from the existing events, for the time that `tenants.housekeeping` keeps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenants.directory.outcomes import ADDED
 from tenants.housekeeping import MINUTES_KEPT
 
 EVERY = 40
-"""One of so many requests is followed by one that a limit refuses."""
+"""One of this many requests is followed by one that a limit refuses."""
 
 _REFUSED = """
 INSERT INTO tenants_refusedrequest (
@@ -57,7 +57,7 @@ _WHAT = "outcome, code, limit_kind, limit_scope"
 
 
 def _figures(table: str, whose: str, groups: str) -> str:
-    """Adds up what ended since a time, by some length of time."""
+    """A statement that adds up the requests ended since a time, by span."""
     times = [
         f"ARRAY[{', '.join(f'count(*) FILTER (WHERE {name} = {at})' for at in range(BUCKETS))}]"
         for name in ("first", "total")
@@ -77,7 +77,7 @@ _DETAILS = "tenant_id, key_id, version_id, adapter, base_model"
 
 
 def make(size: Size, tenants: Sequence[int]) -> None:
-    """Make what became of these tenants' requests (row ids). In a transaction."""
+    """Make the outcomes of these tenants' requests (row ids). Call it inside a transaction."""
     hours_since = size.until - timedelta(days=settings.HISTORY_DAYS)
     values: dict[str, Any] = {
         "tenants": list(tenants), "every": EVERY, "bounds": list(DURATION_S),

@@ -1,4 +1,4 @@
-"""The crowd's tenants with all that is theirs, except what they used."""
+"""The crowd's tenants with everything that belongs to them, except usage."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tenants.naming import PREFIX_LENGTH
 
 BASES = ("crowd/llama-3.1-8b-instruct", "crowd/qwen3-14b")
 BIG_ADAPTERS, BIG_KEYS, BIG_MEMBERS = 0.2, 300, 60
-"""Of the first tenant: its share of all adapters, and of an installation of BIG_OF tenants its
-keys and members."""
+"""The first tenant's share of all adapters, and its keys and members in an installation of BIG_OF
+tenants."""
 BIG_OF = 1_000
 NAMES = ("Brightwater", "Harbour", "Northwind", "Kestrel", "Lumen", "Orchard", "Pinnacle", "Quarry")
 TRADES = ("Logistics", "Analytics", "Insurance", "Robotics", "Health", "Travel", "Foods", "Energy")
 LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
-"""Of the second tenant: 60 characters, as its adapters' and keys' names have."""
+"""Name of the second tenant: 60 characters, like the names of its adapters and keys."""
 USES = ("support", "billing", "search", "triage", "summaries", "sales", "legal", "onboarding")
 STATES = (
     (State.READY, 88),
@@ -56,7 +56,7 @@ STATES = (
     (State.PROBING, 1),
     (State.UPLOADING, 1),
 )
-"""Of the newest version of an adapter, in percent; those before it are ready or archived."""
+"""State of the newest version of an adapter, in percent; older ones are ready or archived."""
 ROLES = (Role.VIEWER, Role.DEVELOPER, Role.DEVELOPER, Role.ADMIN)
 MODULES = {"q_proj": (4096, 4096), "k_proj": (1024, 4096), "v_proj": (1024, 4096)}
 LAYERS = 32
@@ -64,14 +64,14 @@ BATCH = 2_000
 
 
 class Rows:
-    """Makes the rows, in the order of their dependence. Writes with few statements of many rows."""
+    """Makes the rows in the order of their dependencies, with few statements of many rows."""
 
     def __init__(self, size: Size) -> None:
         self._size, self._random = size, Random(size.seed)
         self._start = size.until - timedelta(hours=HOURS)
 
     def make(self) -> list[Tenant]:
-        """Make everything; the tenants, the big one first."""
+        """Make everything. Returns the tenants, the big one first."""
         bases = self._bases()
         tenants = self._tenants()
         users = self._users(tenants)
@@ -110,7 +110,7 @@ class Rows:
         return f"{self._random.choice(NAMES)} {self._random.choice(TRADES)} {number}"
 
     def _users(self, tenants: Sequence[Tenant]) -> dict[int, list[User]]:
-        """Members by tenant: an owner and some others, a tenth of whom belong to two tenants."""
+        """Users by tenant: an owner and some others, a tenth of whom belong to two tenants."""
         made: list[tuple[Tenant, User, Role]] = []
         for number, tenant in enumerate(tenants):
             count = self._of_big(BIG_MEMBERS) if number == 0 else self._random.randint(1, 5)
@@ -149,7 +149,7 @@ class Rows:
         )
 
     def _conversations(self, members: Sequence[Membership]) -> None:
-        """Some of every third member, a third of them shared."""
+        """Make conversations for every third member, a third of them shared."""
         panes = Draft([_talk(BASES[0])]).encoded()
         _write(
             Conversation(
@@ -165,7 +165,7 @@ class Rows:
     def _keys(
         self, tenants: Sequence[Tenant], users: dict[int, list[User]]
     ) -> dict[int, list[ApiKey]]:
-        """By tenant. One of ten is revoked, one of ten expires, some of them soon."""
+        """Keys by tenant. One in ten is revoked, one in ten expires, some of them soon."""
         keys: dict[int, list[ApiKey]] = {}
         for number, tenant in enumerate(tenants):
             count = self._of_big(BIG_KEYS) if number == 0 else self._random.randint(1, 6)
@@ -212,7 +212,7 @@ class Rows:
         return self._dated(_write(made))
 
     def _shared_out(self, tenants: Sequence[Tenant]) -> Iterator[tuple[Tenant, int]]:
-        """How many adapters each tenant has: a long tail behind the big one."""
+        """The number of adapters of each tenant: a long tail behind the big one."""
         big = int(self._size.adapters * BIG_ADAPTERS)
         shares = [1 / (rank + 10) for rank in range(len(tenants) - 1)]
         left, total = self._size.adapters - big, sum(shares) or 1.0
@@ -224,7 +224,7 @@ class Rows:
         return zip(tenants, counts, strict=True)
 
     def _versions(self, adapters: Sequence[Adapter]) -> None:
-        """One to four of each adapter; `live` points at the newest that is ready."""
+        """Make one to four versions of each adapter; `live` points at the newest ready one."""
         versions: list[AdapterVersion] = []
         for adapter in adapters:
             count = self._random.randint(1, 4)
@@ -253,7 +253,7 @@ class Rows:
         )
 
     def _report(self, state: State, rank: int) -> dict[str, Any]:
-        """As `tenants.adapters.jobs` writes them."""
+        """A report as `tenants.adapters.jobs` writes it."""
         if state in (State.UPLOADING, State.VALIDATING):
             return {}
         report: dict[str, Any] = {
@@ -283,7 +283,8 @@ class Rows:
         keys: dict[int, list[ApiKey]],
         adapters: Sequence[Adapter],
     ) -> None:
-        """A ceiling of every tenant; its own limits on half of them, some keys and adapters."""
+        """Make a ceiling for every tenant, and tenants' own limits on half of the tenants and on
+        some keys and adapters."""
         sets = [
             LimitSet(
                 tenant=tenant,
@@ -306,8 +307,8 @@ class Rows:
         return LimitSet(author=LimitSet.Author.TENANT, **scope, **fields)
 
     def _prices(self, bases: Sequence[BaseModel], adapters: Sequence[Adapter]) -> None:
-        """Two in turn of each base model, and one of some adapters. They begin with a month, for
-        what is used in a month is priced as at its beginning (`demo.crowd.usage`)."""
+        """Make two consecutive prices for each base model, and one for some adapters. They begin
+        with a month, because `demo.crowd.usage` prices a month's usage as at its beginning."""
         first = month_start(self._start - timedelta(days=31))
         later = month_start(self._size.until - timedelta(days=100))
         of_bases = [
@@ -328,7 +329,7 @@ class Rows:
         _write(of_bases + of_adapters)
 
     def _history(self, tenants: Sequence[Tenant]) -> None:
-        """The audit log; what was made just now has logged itself."""
+        """Make older entries of the audit log; creating the rows above has logged itself."""
         with connection.cursor() as cursor:
             cursor.execute(
                 _HISTORY,
@@ -342,14 +343,15 @@ class Rows:
             )
 
     def _of_big(self, count: int) -> int:
-        """What the big tenant has, in an installation of this size."""
+        """Scale the big tenant's count to an installation of this size."""
         return max(3, count * min(self._size.tenants, BIG_OF) // BIG_OF)
 
     def _moment(self) -> datetime:
         return self._start + self._random.random() * (self._size.until - self._start)
 
     def _dated(self, rows: list[Any]) -> list[Any]:
-        """Spread over the whole time, in the order of the row ids; Django itself writes now."""
+        """Spread the rows' creation times over the whole span, in the order of their ids; Django
+        sets them to now."""
         if not rows:
             return rows
         values = {"start": self._start, "until": self._size.until}
@@ -364,7 +366,7 @@ UPDATE {table} SET created_at = %(start)s::timestamptz
     + (id - %(first)s) * (%(until)s::timestamptz - %(start)s) / (%(last)s - %(first)s + 1)
 WHERE id BETWEEN %(first)s AND %(last)s
 """
-# Few tenants have most of the changes. The hash makes the same entries every time.
+# A few tenants have most of the changes. The hash makes the same entries every time.
 _HISTORY = """
 INSERT INTO tenants_auditentry (at, tenant_id, actor_kind, actor_id, actor_name, address,
     request_id, action, kind, name, object_id, before, after)
@@ -399,7 +401,7 @@ def _talk(model: str) -> Pane:
 
 
 def _write(rows: Iterable[Any]) -> list[Any]:
-    """All of these rows of one model, with their ids."""
+    """Write rows of one model. Returns them with their ids."""
     made = list(rows)
     if made:
         model: type[models.Model] = type(made[0])
@@ -412,12 +414,12 @@ def _all(grouped: dict[int, list[ApiKey]]) -> list[ApiKey]:
 
 
 def _padded(name: str, long: bool) -> str:
-    """The name, or one of 60 characters that begins with it."""
+    """The name, padded to 60 characters if `long`."""
     return f"{name}-".ljust(60, "x") if long else name
 
 
 def _config(rank: int) -> dict[str, Any]:
-    """As `tenants.adapters.checks.config.LoraConfig.as_json` tells it."""
+    """A configuration in the form of `tenants.adapters.checks.config.LoraConfig.as_json`."""
     return {
         "r": rank,
         "lora_alpha": 2.0 * rank,

@@ -1,9 +1,9 @@
-"""What the crowd used: events, their hourly sums and their journals' sums, month by month.
+"""The crowd's usage: events, their hourly sums and their journals' sums, month by month.
 
-Written as `tenants.billing.ledger` writes them, in statements of a whole month, to which triggers
-add the sums of months; `manage.py reconcile --check-rollups` agrees. Requests come in bursts, for
-software asks the same adapter with the same key for a while: BURST requests of one line of usage in
-one hour. Hash functions instead of random(): the same events every time.
+Written as `tenants.billing.ledger` writes them, with one statement per month; triggers add the
+monthly sums, and `manage.py reconcile --check-rollups` finds no difference. Requests come in bursts
+because software calls the same adapter with the same key for a while: BURST requests of one line of
+usage in one hour. Hash functions instead of random() make the same events every time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tenants.billing.months import month_end, month_start
 BURST = 5
 JOURNALS = 4
 Report = Callable[[str, int, int], None]
-"""Told what is made, how much of it is done, and how much there is."""
+"""Called with what is being made, how much of it is done, and the total."""
 
-# By hour: more by day than at night, on weekdays, and towards the end, which is a growing business.
+# Requests by hour: more by day than at night, on weekdays, and towards the end (growth).
 _HOURS = """
 CREATE TEMPORARY TABLE crowd_hour ON COMMIT DROP AS
 WITH weighted AS (
@@ -42,8 +42,8 @@ SELECT hour, floor(%(events)s * before / total)::bigint AS first,
 FROM summed
 """
 
-# A line is a key with what it asks for: every adapter that is live with one of its tenant's keys,
-# and every key with its base model. The first are used most; the big tenant has the most of them.
+# A line is a key with the model that it calls: every live adapter with one of its tenant's keys,
+# and every key with a base model. The first lines are used most; the big tenant has the most lines.
 _LINES = """
 CREATE TEMPORARY TABLE crowd_line ON COMMIT DROP AS
 WITH key AS (
@@ -142,7 +142,7 @@ ON CONFLICT (journal) DO UPDATE SET
 def make(size: Size, tenants: Sequence[int], bases: Sequence[str], report: Report) -> None:
     """Make the usage of these tenants (row ids, the big one first) on these base models.
 
-    In a transaction, at whose end its scratch tables go.
+    Call it inside a transaction, at whose end the scratch tables are dropped.
     """
     start = size.until - timedelta(hours=HOURS)
     values: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """`python -m tenants.adapters.checks`: one task on untrusted files, in a process of its own.
 
-`tenants.adapters.sandbox` starts it. The task comes as JSON on standard input, files by the numbers
-of inherited descriptors, and the outcome goes as one line of JSON to standard output. The process
-sets its own limits before it reads any file, and has no settings, secrets or database.
+`tenants.adapters.sandbox` starts it. The task is JSON on standard input, in which files are numbers
+of inherited descriptors; the outcome is one line of JSON on standard output. The process sets its
+own limits before it reads any file, and has no settings, secrets or database.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tenants.adapters.uploads.refusals import UploadRefused
 
 Task = Mapping[str, Any]
 NICE = 19
-"""What is uploaded can wait for what streams."""
+"""Lowest CPU priority: checking uploads can wait for streams of the same machine."""
 EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
-"""Which of the limits below a failed system call ran into."""
+"""The limit (see `_limit`) that a failed system call ran into, by error number."""
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Reads an untrusted tar or zip: regular files at the top or in one folder, nothing else.
 
 Python's readers are told what to read, never where to write: nothing is extracted to a path that
-the archive names. What they do not check is checked here: they would read a header of gigabytes at
-once, follow links, skip garbage, and inflate a zip bomb.
+the archive names. This module adds the checks that they lack: they would read a header of gigabytes
+at once, follow links, skip garbage, and inflate a zip bomb.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tenants.adapters.uploads.content import MAX_RATIO, RATIO_FREE_BYTES
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 
 MAX_MEMBERS = 16
-"""Two files and perhaps a folder; a few more, so that the error can name what is too much."""
+"""Two files and perhaps a folder; a few more, so that the error can name the unexpected ones."""
 MAX_READ_BYTES = 512 << 10
 """The most that a reader may request at once, such as a zip's whole directory."""
 MAX_TAR_HEADER_BYTES = 8 << 10
-"""Of a long name or an extended header. Python 3.11 before 3.11.10 reads one in quadratic time
+"""The longest long name or extended header. Python 3.11 before 3.11.10 reads one in quadratic time
 (CVE-2024-6232): 48 s for 125 KB."""
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
@@ -35,7 +35,7 @@ _END_OF_ZIP_BYTES = 22
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file in an archive, `size` bytes long when unpacked. `read` works as a file's."""
+    """A regular file in an archive, `size` bytes long when unpacked. `read` is that of a file."""
 
     file_name: str
     size: int
@@ -54,7 +54,7 @@ class _Entry:
 
 class _Bounded(io.RawIOBase):
     """An archive whose reader cannot request more than `limit` bytes at once, nor seek outside the
-    file, which some systems report as a disk error."""
+    file (which some systems report as a disk error)."""
 
     def __init__(self, stream: IO[bytes], limit: int = MAX_READ_BYTES) -> None:
         self._stream = stream
@@ -171,7 +171,7 @@ def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
             f"{shown(info.filename)} is compressed by method {info.compress_type}: "
             "use deflate or none.",
         )
-    kind = stat.S_IFMT(info.external_attr >> 16)  # Unix mode bits; 0 where made on another system
+    kind = stat.S_IFMT(info.external_attr >> 16)  # Unix mode bits; 0 if made on another system
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise _wrong_kind(info.filename)
     return _Entry(info.filename, info.is_dir(), info.file_size, lambda: archive.open(info))
@@ -206,7 +206,7 @@ def _checked(entries: Iterator[_Entry]) -> list[Member]:
 
 
 def _parts(path: str) -> list[str]:
-    """The path's parts without `.`; none for the top itself."""
+    """The path's parts without `.`; empty for the archive's top folder."""
     if path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/"):
         raise UploadRefused(
             Refusal.ARCHIVE_PATH_REFUSED, f"The path {shown(path)} in the archive is not allowed."

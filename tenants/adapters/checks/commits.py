@@ -1,9 +1,9 @@
-"""Reads the commit of a push to the hub: an adapter's two files out of the operations of a commit.
+"""Reads the commit of a push to the hub, and takes an adapter's two files out of its operations.
 
 Each line of the body is a JSON object, `{"key": ..., "value": ...}`: a header, then the operations
 in any order. A `file` holds its content in Base64, so that a line can have hundreds of megabytes:
-it is decoded as it is read, and only what surrounds the content is parsed. A `lfsFile` names a
-large object that was sent before. Files that are no part of an adapter are left out.
+it is decoded as it is read, and only the JSON around the content is parsed. An `lfsFile` names a
+large object that was sent before. Files that do not belong to an adapter are left out.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from tenants.adapters.uploads.content import named
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
 
 MAX_LINES = 1024
-"""Clients send some hundred files in one commit at most."""
+"""Clients send a few hundred files in one commit at most."""
 SHORT_BYTES = 512 << 10
 """A line up to this is parsed whole. A configuration has a few KiB, a README some hundreds."""
 COPY_BYTES = 256 << 10
 OID = re.compile(r"[0-9a-f]{64}")
 _LONG_CONTENT = re.compile(rb'"content"\s*:\s*"(?=[A-Za-z0-9+/=]*\Z)')
-"""Where the content of a line begins of which only the beginning was read."""
+"""Finds where the content begins in a line that is only partly read."""
 _IGNORED = frozenset({"header", "deletedFile", "deletedFolder"})
-"""Operations that say nothing of the new version: it has the files of this commit and no other."""
+"""Operations without effect on the new version: it has the files of this commit and no others."""
 
 
 def unpack(commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]) -> str:
     """Write the two files to `targets`, which has one for each of `inference.content.FILES`.
 
     Returns:
-        The SHA-256 by which the commit names the weights if they were sent before; else nothing.
+        The SHA-256 by which the commit names the weights if they were sent before; otherwise empty.
 
     Raises:
-        UploadRefused: it is not of this form, lacks one of the files, or has more than `max_bytes`.
+        UploadRefused: the commit is malformed, lacks one of the files, or has more than
+            `max_bytes`.
     """
     found = _Found(targets, max_bytes)
     commit.seek(0)
@@ -61,7 +62,7 @@ def unpack(commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]) 
 
 @dataclass
 class _Found:
-    """What the lines so far held of an adapter."""
+    """The adapter's files found in the lines so far."""
 
     targets: Mapping[str, IO[bytes]]
     max_bytes: int
@@ -72,7 +73,7 @@ class _Found:
         self.left = self.max_bytes
 
     def add(self, key: str, value: Mapping[str, Any]) -> None:
-        """Take in an operation that was read whole."""
+        """Add an operation that was read whole."""
         if key in _IGNORED:
             if value.get("parentCommit"):
                 raise _invalid("it names a parent commit, but versions have none")
@@ -92,12 +93,12 @@ class _Found:
             self.targets[path].write(content)
 
     def add_long(self, beginning: bytes, commit: IO[bytes]) -> None:
-        """Take in a file whose line is longer than `beginning`, and read that line's rest."""
+        """Add a file whose line begins with `beginning`, and read the rest of that line."""
         match = _LONG_CONTENT.search(beginning)
         if match is None:
             raise _invalid(f"it has a line of more than {SHORT_BYTES} bytes that holds no file")
         content = _Content(beginning[match.end() :], commit)
-        # Where it belongs may be said behind it.
+        # Its path may follow the content, so write it to the weights and undo that if it is not.
         target = self.targets[WEIGHTS]
         start = target.tell()
         for chunk in content:
@@ -130,8 +131,8 @@ class _Found:
 
 
 class _Content:
-    """The bytes of a content that begins with `beginning` and goes on in `commit`; iterated to its
-    end, `rest` is what follows it on the line."""
+    """The decoded bytes of a content that begins with `beginning` and continues in `commit`. After
+    the iteration, `rest` is what follows the content on its line."""
 
     def __init__(self, beginning: bytes, commit: IO[bytes]) -> None:
         self._text, self._commit = beginning, commit

@@ -20,7 +20,7 @@ MAX_CONFIG_BYTES = 256 << 10
 
 IGNORED = frozenset(
     {
-        # Where it comes from.
+        # Provenance.
         "base_model_name_or_path",
         "revision",
         "peft_version",

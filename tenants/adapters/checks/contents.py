@@ -26,12 +26,12 @@ header's length), but has an opening brace at the ninth."""
 def unpack(
     archive: IO[bytes], name: str, max_bytes: int, targets: Mapping[str, IO[bytes]]
 ) -> Contents:
-    """Write the two files out of an archive, which `name` says to be a tar or a zip, to `targets`.
+    """Write the two files of an archive (a zip if `name` ends so, else a tar) to `targets`.
 
     `targets` has a file, open for reading and writing, for each of `inference.content.FILES`.
 
     Raises:
-        UploadRefused: see `archives` and `named`, or they are over `max_bytes` together.
+        UploadRefused: see `archives` and `named`, or together the files are over `max_bytes`.
     """
     opened = archives.open_zip if name.lower().endswith(".zip") else archives.open_tar
     with opened(archive) as members:
@@ -47,7 +47,7 @@ def unpack(
 
 
 def read(config: IO[bytes], weights: IO[bytes]) -> Contents:
-    """Look through the two files.
+    """Hash the two files and read the base model's name.
 
     Raises:
         UploadRefused: the weights are a pickle.
@@ -60,7 +60,7 @@ def read(config: IO[bytes], weights: IO[bytes]) -> Contents:
 
 
 def digested(file: IO[bytes]) -> tuple[str, int]:
-    """The file's SHA-256 (hex), and its length in bytes; it is at its start again."""
+    """The file's SHA-256 (hex) and its length in bytes; the file is rewound to its start."""
     found, size = hashlib.sha256(), 0
     file.seek(0)
     for chunk in _chunks(file.read):

@@ -1,4 +1,4 @@
-"""What is wrong with an adapter: stable codes, each with one sentence for a person."""
+"""What is wrong with an adapter: a stable code and one sentence for a person for each fault."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ def shown(value: object) -> str:
 
 
 def told(error: BaseException) -> str:
-    """An error's message as part of ours, made safe as by `shown`."""
+    """An error's message, made safe to be part of another message as by `shown`."""
     return ascii(str(error) or type(error).__name__)[1:-1][:MAX_TOLD]

@@ -1,4 +1,4 @@
-"""Adapters with random weights, whose nonsense tells which adapter gave an answer."""
+"""Adapters with random weights: the nonsense that each generates shows which one answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static validation: is this adapter one that the engine serves as PEFT would?
+"""Static validation: would the engine serve this adapter as PEFT does?
 
 Nothing is executed and no file is read into memory whole. Pure functions over streams.
 """
@@ -19,7 +19,7 @@ from tenants.adapters.checks.target_modules import TargetModules
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome: acceptable when there are no findings, and then `config` is there."""
+    """The outcome. Without findings the adapter is accepted, and `config` is not None."""
 
     findings: Findings
     config: LoraConfig | None

@@ -1,4 +1,4 @@
-"""What the checks need of a file, however it is stored."""
+"""The interface that the checks need of a file, however it is stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Readable(Protocol):
-    """A seekable file open for reading; `read` answers with less only at the file's end."""
+    """A seekable file open for reading; `read` returns fewer bytes only at the file's end."""
 
     def read(self, size: int = ..., /) -> bytes: ...
 

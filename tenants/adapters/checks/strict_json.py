@@ -1,6 +1,6 @@
 """Strict JSON (RFC 8259), for untrusted files.
 
-Python's own reader accepts NaN, and of two equal keys it keeps the last; another reader downstream
+Python's own reader accepts NaN and keeps the last of two equal keys; another reader downstream
 (vLLM's, in Rust or Python) might see a value other than the one that was checked.
 """
 
@@ -14,7 +14,7 @@ from tenants.adapters.checks.findings import shown
 
 
 class BadJson(ValueError):
-    """It is not JSON; the message says why."""
+    """The text is not a JSON object; the message says why."""
 
 
 class DuplicateKey(BadJson):

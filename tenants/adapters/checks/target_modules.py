@@ -1,4 +1,4 @@
-"""What the adapters of one base model may look like."""
+"""The modules and the rank that adapters of one base model may have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TargetModules:
     def matching(self, target: str) -> list[str]:
         """The modules that an entry of `target_modules` matches.
 
-        PEFT's rule (`check_target_module_exists`): the path itself, or the end of it after a dot.
+        PEFT's rule (`check_target_module_exists`): the whole path, or its end after a dot.
         """
         return self._by_suffix.get(target, [])
 

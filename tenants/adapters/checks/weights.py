@@ -1,7 +1,7 @@
 """Checks the tensors of an adapter against its configuration and the base model.
 
-vLLM pads a wrong hidden size with zeros, skips layers that do not exist and takes a tensor whose
-rank is not the configuration's. Whatever it would silently accept is refused here.
+vLLM pads a wrong hidden size with zeros, skips layers that do not exist and accepts a tensor whose
+rank is not the configuration's. Everything that it would silently accept is refused here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ maximum finds the largest magnitude and whether all values are finite, bfloat16 
 def check_names(
     tensors: list[Tensor], config: LoraConfig, targets: TargetModules, findings: Findings
 ) -> None:
-    """Names, pairs and shapes, from the header alone."""
+    """Check names, pairs and shapes, from the header alone."""
     if not tensors:
         findings.add(Code.NO_TENSORS, "The file has no tensors.")
         return
@@ -109,7 +109,8 @@ def _check_targets(with_tensors: Collection[str], config: LoraConfig, findings: 
 def check_values(
     stream: Readable, tensors: list[Tensor], config: LoraConfig, findings: Findings
 ) -> None:
-    """Every value is finite and within MAX_VALUE, lora_B also after scaling. Reads in chunks."""
+    """Check that every value is finite and within MAX_VALUE, for lora_B also after scaling. Reads
+    in chunks."""
     for tensor in tensors:
         largest = largest_magnitude(stream, tensor)
         if not np.isfinite(largest):

@@ -1,4 +1,4 @@
-"""Whether an adapter was trained on the base model that it is uploaded for, judging by names.
+"""Judges by names whether an adapter was trained on the base model that it is uploaded for.
 
 PEFT writes what was passed to `from_pretrained`: a name on the Hub, or a folder on the machine that
 trained it. Names with the same last part mean the same model: `Qwen/Qwen3-0.6B`,
@@ -11,7 +11,7 @@ import re
 
 _NOT_COMPARED = re.compile(r"[\W_]")
 _IN_CACHE = "models--"
-"""How folders of the Hub's cache begin: `models--Qwen--Qwen3-0.6B/snapshots/<revision>`."""
+"""The prefix of folders in the Hub's cache: `models--Qwen--Qwen3-0.6B/snapshots/<revision>`."""
 
 
 def last_part(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Runs before Django, whose handler writes a whole body to disk before it checks who sends it.
+"""Runs before Django, whose handler writes a whole body to disk before it authenticates the caller.
 
-So bodies that are too large are refused here before they are read, and so are uploads by callers
-who are not signed in. A body without a declared length is counted as it arrives, and cut off at the
+Here bodies that are too large are refused before they are read, and so are uploads by callers that
+are not signed in. A body without a declared length is counted as it arrives, and cut off at the
 limit.
 """
 
@@ -33,7 +33,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?|/t/(?P<tenant>[^/]+)/adapters/upload")
-"""Where whole adapters are sent to: the API's address, and the form's of the console."""
+"""The paths that receive whole adapters: the API's, and that of the console's form."""
 GRANT = "lorikeet.grant"
 """Key of the API key's grant in the scope of an upload, if the key was checked here."""
 FRAMING_BYTES = 64 << 10
@@ -51,7 +51,7 @@ class BodyGuard:
         self._app, self._directory = app, directory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if tus.UPLOADS.fullmatch(scope["path"]):  # Django sees nothing of those bodies
+        if tus.UPLOADS.fullmatch(scope["path"]):  # Django never sees those bodies
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -89,14 +89,14 @@ def _adapter() -> tuple[int, UploadRefused]:
 
 
 def _small() -> tuple[int, UploadRefused]:
-    """The same for all other bodies, which Django reads into memory."""
+    """The largest size of any other body, which Django reads into memory, and the error."""
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     message = f"The body is larger than the {limit} bytes that this address takes."
     return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
 
 
 async def _has_session(scope: Scope) -> bool:
-    """Whether the request has the cookie of somebody who signed in; Django judges the rest."""
+    """Whether the request has the cookie of a signed-in session; Django checks the rest."""
 
     def signed_in() -> bool:
         return SESSION_KEY in session_of(scope)
@@ -138,7 +138,8 @@ class _Counted:
         if not self._cut:
             message = await self._receive()
             self._left -= len(message.get("body", b""))
-        # Beyond the limit the client counts as gone, so that the application drops what it has.
+        # Beyond the limit the application is told that the client is gone, so that it drops the
+        # body.
         return {"type": "http.disconnect"} if self._cut else message
 
     async def _passing(self, message: Message) -> None:
@@ -157,9 +158,9 @@ async def refuse(
     detail: str,
     further: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """RFC 9457, with `further` headers. The connection stays open, and the server discards what
-    still comes of the body: closing it now would reset it, and many clients would lose this
-    answer."""
+    """Respond with a problem (RFC 9457) and the `further` headers. The connection stays open while
+    the server discards the rest of the body: closing it now would reset it, and many clients would
+    lose this response."""
     body = json.dumps(problem(status, detail, code)).encode()
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),

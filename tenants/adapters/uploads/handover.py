@@ -42,8 +42,8 @@ def receive(
     `reserved` is the upload that `room` created for this request, if it did.
 
     Raises:
-        UploadRefused: they are none of an adapter by their names, can't become a version there, or
-            the tenant has too much under way.
+        UploadRefused: the file names are not those of an adapter, they can't become a version
+            there, or the tenant has too many unfinished uploads or no storage left.
     """
     names = [str(file.name) for file in files]
     if len(names) == 1 and is_archive_name(names[0]):
@@ -102,8 +102,8 @@ def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
 
 
 def hand_over(session: UploadSession, actor: Actor) -> None:
-    """Have a worker turn the complete upload into a version on behalf of the actor; does nothing if
-    that was done before."""
+    """Have a worker turn the complete upload into a version on behalf of the actor. Does nothing if
+    it was handed over before."""
     with transaction.atomic():
         waiting = UploadSession.objects.unfinished().filter(pk=session.pk, received_at=None)
         if waiting.update(received_at=timezone.now(), actor=asdict(actor)):

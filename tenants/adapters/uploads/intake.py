@@ -67,7 +67,8 @@ class Intake:
             await answer.pass_on(send)
 
     async def _ask(self, scope: Scope, offset: int | None = None) -> Answer:
-        """Django's answer to this request without its body, as though it began at `offset`."""
+        """Django's response to this request without its body, as if its Upload-Offset were
+        `offset`."""
         answer = Answer()
         await self._app(bodiless(scope, offset), nothing(), answer.keep)
         return answer
@@ -82,7 +83,7 @@ class ClientGone(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """An answer that is looked at before it is sent."""
+    """A response that is inspected before it is sent."""
 
     messages: list[Message] = field(default_factory=list)
 
@@ -107,10 +108,11 @@ class Answer:
 
 
 async def _take(scope: Scope, admitted: Answer, receive: Receive) -> int:
-    """Append the body to the upload's file; the offset that was reached.
+    """Append the body to the upload's file. Returns the offset that was reached.
 
     Raises:
-        UploadRefused: it is more than is still to come, its place is taken, or the disk is full.
+        UploadRefused: it reaches beyond the upload's length, another request has written at this
+            offset, or the disk is full.
         ClientGone: the client disconnected.
         FileNotFoundError: the file is gone.
     """
@@ -184,7 +186,7 @@ def bodiless(scope: Scope, offset: int | None = None) -> Scope:
 
 
 def nothing() -> Receive:
-    """An empty body, whose sender then waits for the answer however long that takes."""
+    """The `receive` of an empty body, whose client then never disconnects."""
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> Message:

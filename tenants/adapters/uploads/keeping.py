@@ -18,7 +18,7 @@ from tenants.adapters.uploads.unpacking import Unpacked
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, UploadSession, User
 
 Judge = Callable[[AdapterVersion], None]
-"""Called with a version that was given its files, in the transaction that gives them."""
+"""Called with a version that has just been given its files, in the same transaction."""
 WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
 """States in which a version has no files: an upload of its content provides them."""
 
@@ -42,7 +42,7 @@ class Destination:
         return cls(session.tenant, name, base_name, session.created_by, confirmed)
 
     def refuse_unless_possible(self) -> None:
-        """Raises UploadRefused for what needs no look at the files."""
+        """Raises UploadRefused for reasons that can be found without reading the files."""
         refuse_suspended(self.tenant)
         check_name(self.tenant, self.name)
         _base_model_asked(self)
@@ -102,7 +102,7 @@ def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
 
 
 def _base_model_asked(where: Destination) -> BaseModel | None:
-    """The base model of the existing adapter, else the one asked for; None if neither is there.
+    """The base model of the existing adapter, else the one asked for; None if there is neither.
 
     Raises:
         UploadRefused: the adapter exists on another base model, or the one asked for is unknown.

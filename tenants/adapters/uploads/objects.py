@@ -17,7 +17,7 @@ from tenants.models.uploads import UploadSessionQuerySet
 
 OID = re.compile(r"[0-9a-f]{64}")
 LIFETIME = timedelta(hours=6)
-"""From its announcement to its commit: 2 GiB at 100 KB/s."""
+"""Time between announcement and commit: enough for 2 GiB at 100 KB/s."""
 
 
 def waiting(tenant: Tenant, adapter_name: str, oid: str) -> UploadSessionQuerySet:
@@ -38,11 +38,12 @@ def take_over(commit: UploadSession, oid: str) -> None:
     """Give the commit's upload the object's file, as its weights; the object is then gone.
 
     Raises:
-        UploadRefused: none of it has arrived completely.
+        UploadRefused: no such object has arrived completely.
     """
     weights = parts.path(commit.pk, WEIGHTS)
     for session in waiting(commit.tenant, commit.adapter_name, oid):
-        if weights.exists() or _taken(session, commit):  # else by a worker that was killed here
+        # The weights may exist already: an earlier worker may have been killed here.
+        if weights.exists() or _taken(session, commit):
             parts.discard(session)
     if not weights.exists():
         raise UploadRefused(

@@ -3,11 +3,11 @@
 An upload in parts has one file, an archive, whose size alone says how much has arrived.
 
 Each write holds the file's lock, and happens only if the file ends where the writer expects it to.
-So if two requests send the same bytes, to whichever consoles, one writes and the other is refused;
-and a console that is killed leaves a file that is too short but never one that is wrong.
+So if two requests send the same bytes, even to different consoles, one writes and the other is
+refused; and a console that is killed leaves a file that is too short but never one that is wrong.
 
 Consoles and workers of one installation share the folder FILE_UPLOAD_TEMP_DIR. On several machines
-that takes a file system with locks (NFS 4, for one).
+that takes a file system with locks (NFS 4, for example).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OffsetMoved(Exception):
 
 
 def path(id: UUID, name: str = "") -> Path:
-    """Where the archive is; with the `name` of one of an adapter's two files, where that one is."""
+    """The path of the archive or, with `name`, of that one of the adapter's two files."""
     return Path(settings.FILE_UPLOAD_TEMP_DIR) / f"{id}{name}.part"
 
 
@@ -48,7 +48,8 @@ def create(id: UUID) -> None:
 
 
 def adopt(id: UUID, files: Mapping[str, UploadedFile[bytes]]) -> None:
-    """Keep files of a request under the upload's name, durably; `files` by the names of `path`."""
+    """Move a request's files to the upload's paths and sync them; the keys of `files` are the
+    `name` of `path`."""
     for name, file in files.items():
         assert isinstance(file, TemporaryUploadedFile), "see FILE_UPLOAD_HANDLERS"
         file.flush()
@@ -65,9 +66,9 @@ def durable_size(id: UUID) -> int:
 
 
 def take_weights(object_id: UUID, size: int, id: UUID) -> bool:
-    """Make the file of one upload the weights of another; False where it has not this size.
+    """Make the file of one upload the weights of another; False if it does not have this size.
 
-    Under the file's lock: whoever still writes to it finds it gone (`Writer.restart`).
+    Holds the file's lock: a request that still writes to it finds it gone (`Writer.restart`).
 
     Raises:
         FileNotFoundError: it is gone.
@@ -83,7 +84,7 @@ def take_weights(object_id: UUID, size: int, id: UUID) -> bool:
 
 @contextmanager
 def scratch_folder(id: UUID) -> Iterator[Path]:
-    """An empty folder, on the same file system, for what one attempt to unpack the upload makes."""
+    """An empty folder on the same file system, for one attempt to unpack the upload."""
     parent, suffix = settings.FILE_UPLOAD_TEMP_DIR, FOLDER_PATTERN.removeprefix("*")
     with TemporaryDirectory(prefix=f"{id}-", suffix=suffix, dir=parent) as folder:
         yield Path(folder)
@@ -96,7 +97,7 @@ def remove(id: UUID) -> None:
 
 
 def discard(session: UploadSession) -> None:
-    """Forget an upload and what has arrived of it. A version that it became stays."""
+    """Delete an upload and what has arrived of it. A version that it became stays."""
     remove(session.pk)
     session.delete()
 
@@ -108,7 +109,7 @@ class Writer:
         """Raises FileNotFoundError."""
         self.offset = offset
         self._path = path(id)
-        # Not by mode "ab", which would create the file of an upload that has ended anew.
+        # Not by mode "ab", which would create the file of an ended upload anew.
         self._file = open(os.open(self._path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
         # A cancelled request closes the file while a thread may still be writing to it.
         self._mutex = threading.Lock()
@@ -130,7 +131,7 @@ class Writer:
 
         Raises:
             OffsetMoved: the file does not end at `offset`. Nothing is written.
-            OSError: the disk is full, for example. What was written before it counts.
+            OSError: the disk is full, for example. Bytes written before the error count.
         """
         with self._mutex, self._locked():
             end = os.fstat(self._file.fileno()).st_size

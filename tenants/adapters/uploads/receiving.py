@@ -1,4 +1,4 @@
-"""Writes the files of a request to disk, bounded as they arrive, without parsing them."""
+"""Writes the files of a request to disk without parsing them, and bounds their size meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an upload is refused before anything of it is kept: a stable code and a 4xx status.
+"""Why an upload is refused before anything of it is kept: a stable code and an HTTP status.
 
 Free of Django: the child processes that read uploads raise these as well.
 """
@@ -58,13 +58,13 @@ STATUS = {
     Refusal.QUOTA_EXCEEDED: 403,
     Refusal.STORAGE_FULL: 507,
 }
-"""HTTP status by code; 400 where it is not here."""
+"""HTTP status by code; 400 for all others."""
 
 
 class UploadRefused(Exception):
     """The upload is at fault. The message names the value and what is allowed.
 
-    `wait` says when to try again, in seconds; it is sent as Retry-After.
+    `wait` is the number of seconds after which to try again, sent as Retry-After.
     """
 
     def __init__(self, code: Refusal, message: str, wait: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reserves the room of an upload before a byte of it is received.
+"""Reserves space for an upload before a byte of it is received.
 
 An upload in parts is counted when it is created (`handover.admit`). The body of an upload in a
 single request is written to disk before any view runs, so its row, which counts towards the quota,
@@ -101,7 +101,7 @@ def _release(reserved: UUID) -> None:
 
 
 def _caller(scope: Scope) -> Caller | None:
-    """Who sends the upload, and to which tenant; None if Django is going to refuse the request."""
+    """The caller that uploads, with its tenant; None if Django is going to refuse the request."""
     grant: Grant | None = scope.get(GRANT)
     if grant is not None:
         key = ApiKey.objects.select_related("tenant").filter(pk=grant.key_id).first()

@@ -1,8 +1,8 @@
 """Headers of tus 1.0, the protocol of resumable uploads (tus.io/protocols/resumable-upload).
 
-The core, and the extensions creation, expiration and termination. POST makes an upload, HEAD says
-how much has arrived, PATCH appends at that offset, DELETE gives it up. `intake` and
-`tenants.api.endpoints.adapters.sessions` speak it.
+The core, and the extensions creation, expiration and termination. POST creates an upload, HEAD
+returns how much has arrived, PATCH appends at that offset, DELETE gives it up. `intake` and
+`tenants.api.endpoints.adapters.sessions` implement it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ VERSION = "1.0.0"
 EXTENSIONS = "creation,expiration,termination"
 CONTENT_TYPE = "application/offset+octet-stream"
 UPLOADS = re.compile(r"/api/v1/uploads(?:/([0-9a-f-]{36}))?")
-"""The address of all uploads, and that of one by its id."""
+"""The path of all uploads, and that of one by its id."""
 ARCHIVE_BYTES = 64 << 10
-"""What a tar or zip may add to the adapter's files."""
+"""The overhead that a tar or zip may add to the adapter's files."""
 MAX_METADATA_BYTES = 4096
 _KEY = re.compile(r"[!-+\--~]+")  # printable ASCII without space and comma
 
 
 def max_bytes() -> int:
-    """The longest upload."""
+    """The largest upload in bytes."""
     limit: int = settings.MAX_ADAPTER_BYTES
     return limit + ARCHIVE_BYTES
 
@@ -41,10 +41,10 @@ def invalid(header: str, value: str | None, rule: str) -> UploadRefused:
 
 
 def number(headers: Mapping[str, str], name: str) -> int:
-    """A header that is a number of bytes.
+    """The value of a header that is a number of bytes.
 
     Raises:
-        UploadRefused: it is missing, or no such number.
+        UploadRefused: it is missing, or not such a number.
     """
     text = headers.get(name)
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
@@ -53,7 +53,7 @@ def number(headers: Mapping[str, str], name: str) -> int:
 
 
 def length(headers: Mapping[str, str]) -> int:
-    """Upload-Length: how long the upload will be.
+    """Upload-Length: the upload's total size in bytes.
 
     Raises:
         UploadRefused: it is missing, zero, or above `max_bytes`.
@@ -88,7 +88,7 @@ def metadata(header: str) -> dict[str, str]:
 
 
 def flag(name: str, value: str) -> bool:
-    """A field that is `true` or `false`; empty: false.
+    """The value of a field that is `true` or `false`; empty means false.
 
     Raises:
         UploadRefused: it is neither.

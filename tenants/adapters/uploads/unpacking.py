@@ -1,4 +1,4 @@
-"""Gets an adapter's two files out of an upload, which a child process reads within limits."""
+"""Extracts an adapter's two files from an upload, in a child process with limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Movable(File):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """An upload's two files in `folder`, and what was found in them."""
+    """An upload's two files in `folder`, and what is known of them."""
 
     folder: Path
     contents: Contents
@@ -47,7 +47,7 @@ class Unpacked:
 
     @contextmanager
     def files(self) -> Iterator[Sequence[tuple[str, File[bytes]]]]:
-        """The two files by name, for a storage to take."""
+        """The two files by name, for a storage to save."""
         with ExitStack() as opened:
             paths = [self.folder / name for name in FILES]
             yield [
@@ -58,13 +58,13 @@ class Unpacked:
 
 @contextmanager
 def unpacked(session: UploadSession) -> Iterator[Unpacked]:
-    """The files of an upload of which everything has arrived.
+    """The two files of an upload that has arrived completely.
 
     The upload's own files stay, so that a worker which is killed in between loses nothing.
 
     Raises:
-        UploadRefused: they are not an adapter's two files, or looking for them failed.
-        OSError: the upload's files are not here, or the disk is full.
+        UploadRefused: they are not an adapter's two files, or reading the upload failed.
+        OSError: the upload's files are missing here, or the disk is full.
     """
     with parts.scratch_folder(session.pk) as folder:
         try:
@@ -103,7 +103,7 @@ def _written(
     folder: Path,
     limits: sandbox.Limits,
 ) -> dict[str, Any]:
-    """The outcome of a task that writes the two files out of the upload's only one."""
+    """The outcome of a task that extracts the two files from the upload's single file."""
     with ExitStack() as opened:
         source = opened.enter_context(parts.path(session.pk).open("rb"))
         targets = {name: opened.enter_context((folder / name).open("x+b")) for name in FILES}

@@ -1,1 +1,1 @@
-"""The addresses of the management API: a module or a folder for each kind of thing."""
+"""The endpoints of the management API: one module or folder for each kind of object."""

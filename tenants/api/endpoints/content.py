@@ -20,7 +20,7 @@ from tenants.permissions import NotPermitted, Permission
 
 
 class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
-    """For how long prompts and answers are stored."""
+    """How long prompts and answers are stored."""
 
     days = serializers.IntegerField(
         min_value=0,
@@ -36,7 +36,7 @@ class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
 
 
 class ContentKeySerializer(serializers.ModelSerializer[ContentKey]):
-    """A key by which a tenant's prompts and answers are encrypted, or what is left of it."""
+    """A key that encrypts a tenant's prompts and answers; of a destroyed one only this is left."""
 
     class Meta:
         model = ContentKey
@@ -49,19 +49,20 @@ class ContentKeySerializer(serializers.ModelSerializer[ContentKey]):
 
 
 class Content(TenantView, GenericViewSet[Tenant]):
-    """Whether prompts and answers are stored, for how long. Unless an admin of the tenant chooses
-    so, none are."""
+    """Whether prompts and answers are stored, and for how long. None are unless an admin of the
+    tenant chooses so."""
 
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_CONTENT}
     queryset = Tenant.objects.none()
     serializer_class = ContentSerializer
 
     def retrieve(self, request: Request) -> Response:
-        """What holds now."""
+        """The present setting."""
         return self._shown()
 
     def partial_update(self, request: Request) -> Response:
-        """Choose for how long. An API key may only shorten it; it takes an admin to begin."""
+        """Set how long they are stored. An API key may only shorten it; only an admin can turn it
+        on."""
         asked = self.get_serializer(data=request.data, partial=True)
         asked.is_valid(raise_exception=True)
         if (days := asked.validated_data.get("days")) is not None:
@@ -88,7 +89,7 @@ class Content(TenantView, GenericViewSet[Tenant]):
 
 
 class ContentKeys(TenantView, mixins.ListModelMixin, GenericViewSet[ContentKey]):
-    """The keys by which a tenant's prompts and answers are encrypted; one at a time is in use."""
+    """The keys that encrypt a tenant's prompts and answers; one at a time is in use."""
 
     needs = {"list": Permission.READ_TENANT, "destroy_all": Permission.DESTROY_CONTENT}
     queryset = ContentKey.objects.none()
@@ -101,8 +102,8 @@ class ContentKeys(TenantView, mixins.ListModelMixin, GenericViewSet[ContentKey])
 
     @extend_schema(request=None, responses=ContentKeySerializer)
     def destroy_all(self, request: Request) -> Response:
-        """Destroy the key: nobody can read what is stored any more, and nothing is stored from now
-        on. The answer has a signed confirmation. It can't be undone, and no API key may do it."""
+        """Destroy the key: stored content becomes unreadable, and nothing is stored from now on.
+        The answer has a signed confirmation. This cannot be undone, and API keys may not do it."""
         assert isinstance(self.caller.user, User)
         key = choice.destroy(self.caller.tenant, self.caller.user)
         return Response(self.get_serializer(key).data, status.HTTP_200_OK)

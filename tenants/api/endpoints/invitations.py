@@ -26,7 +26,7 @@ class Invitations(
     mixins.DestroyModelMixin,
     GenericViewSet[Invitation],
 ):
-    """Links that can still be accepted, each by one person. Owners are invited by owners."""
+    """Invitations that can still be accepted, each by one person. Only owners invite owners."""
 
     needs = dict.fromkeys(("list", "retrieve", "create", "destroy"), Permission.EDIT_MEMBERS)
     queryset = Invitation.objects.none()
@@ -38,8 +38,8 @@ class Invitations(
 
     @extend_schema(responses={201: NewInvitationSerializer})
     def create(self, request: Request) -> Response:
-        """Invite somebody. The answer shows the link this once: whoever opens it, and signs in or
-        makes an account, can join."""
+        """Invite a person. The link is shown only in this answer: a person who opens it, and signs
+        in or creates an account, can join."""
         serializer = self.get_serializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         role = Role(serializer.validated_data["role"])

@@ -1,4 +1,4 @@
-"""API keys: made, narrowed, revoked."""
+"""API keys: make, change and revoke them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Keys(
     mixins.DestroyModelMixin,
     GenericViewSet[ApiKey],
 ):
-    """The tenant's keys. A developer changes those that he made himself."""
+    """The tenant's keys. A developer can change only the keys that they made themselves."""
 
     needs = {
         "list": Permission.READ_KEYS,
@@ -50,7 +50,7 @@ class Keys(
 
     @extend_schema(responses={201: NewKeySerializer})
     def create(self, request: Request) -> Response:
-        """Make a key. The answer shows its text this once."""
+        """Make a key. Its text is shown only in this answer."""
         serializer = self.get_serializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         key, secret = ApiKey.objects.issue(

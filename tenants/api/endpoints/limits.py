@@ -27,7 +27,7 @@ OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
 
 class FiguresSerializer(StrictMixin, serializers.ModelSerializer[LimitSet]):
-    """Limits by name; null: none. Costs are in micro-units (millionths) of the currency."""
+    """Limits by name; null: no limit. Costs are in micro-units (millionths) of the currency."""
 
     class Meta:
         model = LimitSet
@@ -35,9 +35,9 @@ class FiguresSerializer(StrictMixin, serializers.ModelSerializer[LimitSet]):
 
 
 class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
-    """The limits of one scope: a tenant as a whole, one key or one adapter.
+    """The limits of one scope: the whole tenant, one key or one adapter.
 
-    A request is held to those of its tenant, its key and its adapter alike.
+    The limits of its tenant, its key and its adapter all apply to a request.
     """
 
     operator = FiguresSerializer(required=False, help_text="For operators to set.")
@@ -62,7 +62,7 @@ def _require_within(own: Figures, ceiling: Figures) -> None:
 
 
 class Limits(TenantView, GenericViewSet[Any]):
-    """The limits of the tenant as a whole."""
+    """The limits of the whole tenant."""
 
     needs = {
         "retrieve": Permission.READ_LIMITS,
@@ -73,23 +73,23 @@ class Limits(TenantView, GenericViewSet[Any]):
     serializer_class = LimitsSerializer
 
     def scope(self) -> LimitScope:
-        """What the address names."""
+        """The scope that the URL names."""
         return LimitScope(self.caller.tenant)
 
     def retrieve(self, request: Request, **named: Any) -> Response:
-        """What is in force, and who set what."""
+        """The limits in force, and what the operator and the tenant set."""
         return self._shown(self.scope())
 
     def update(self, request: Request, **named: Any) -> Response:
-        """Replace `own`, `operator` or both: a limit that is left out is cleared."""
+        """Replace `own`, `operator` or both: an omitted limit is cleared."""
         return self._store(request, dict.fromkeys(KINDS))
 
     def partial_update(self, request: Request, **named: Any) -> Response:
-        """Change limits of `own`, `operator` or both: a limit that is left out stays."""
+        """Change limits of `own`, `operator` or both: an omitted limit stays."""
         return self._store(request, {})
 
     def _store(self, request: Request, left_out: Figures) -> Response:
-        scope = self.scope()  # first, so that what is not there looks so whatever the body
+        scope = self.scope()  # first: a missing object is a 404 whatever the body is
         asked = self.get_serializer(data=request.data)
         asked.is_valid(raise_exception=True)
         given = asked.validated_data
@@ -138,7 +138,7 @@ class AdapterLimits(Limits):
 
 @extend_schema(responses=FiguresSerializer)
 class DefaultLimits(StrictView, GenericViewSet[LimitSet]):
-    """The platform's default, for operators: the ceiling of every tenant that has no other."""
+    """The platform's default, for operators: the ceiling of every tenant without one of its own."""
 
     permission_classes = [Operating]
     queryset = LimitSet.objects.none()
@@ -150,11 +150,11 @@ class DefaultLimits(StrictView, GenericViewSet[LimitSet]):
         return Response(self.get_serializer(ceilings.least(default)).data)
 
     def update(self, request: Request) -> Response:
-        """Replace the default limits: one that is left out is cleared."""
+        """Replace the default limits: an omitted one is cleared."""
         return self._store(request, dict.fromkeys(KINDS))
 
     def partial_update(self, request: Request) -> Response:
-        """Change default limits: one that is left out stays."""
+        """Change default limits: an omitted one stays."""
         return self._store(request, {})
 
     def _store(self, request: Request, left_out: Figures) -> Response:

@@ -24,7 +24,7 @@ OPERATORS_FIELDS = {"status", "weight", "max_stored_bytes", "max_versions"}
 
 
 class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
-    """The caller's tenants: all of them for an operator, who alone makes new ones."""
+    """The caller's tenants; an operator sees all of them. Only operators create tenants."""
 
     permission_classes = [IsAuthenticated]
     queryset = Tenant.objects.none()
@@ -46,9 +46,9 @@ class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, Generi
 class OneTenant(
     TenantView, mixins.RetrieveModelMixin, mixins.UpdateModelMixin, GenericViewSet[Tenant]
 ):
-    """One tenant. Its status, weight and quota are the operator's to change."""
+    """One tenant. Only operators change its status, weight and quota."""
 
-    takes_tenant = False  # its address says which
+    takes_tenant = False  # the tenant is in the URL
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_TENANT}
     queryset = Tenant.objects.none()
     serializer_class = OneTenantSerializer
@@ -71,8 +71,8 @@ class Members(
     mixins.DestroyModelMixin,
     GenericViewSet[Membership],
 ):
-    """Who belongs to the tenant, and as what. New members join by invitation; owners are made and
-    removed by owners."""
+    """The tenant's members and their roles. New members join by invitation; only owners make and
+    remove owners."""
 
     needs = {
         "list": Permission.READ_MEMBERS,

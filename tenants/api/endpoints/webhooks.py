@@ -1,4 +1,4 @@
-"""Webhooks, a tenant's and the installation's, and what was delivered to them."""
+"""Webhooks of tenants and of the installation, and their deliveries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Webhooks(
     filter_backends = []
 
     def of(self) -> Tenant | None:
-        """Whose they are; None: the installation's."""
+        """The owning tenant; None: the installation."""
         raise NotImplementedError
 
     def get_queryset(self) -> models.QuerySet[Target]:
@@ -65,7 +65,7 @@ class _Webhooks(
 
 
 class Webhooks(TenantView, _Webhooks):
-    """Where a tenant's events are posted as they happen, signed as Standard Webhooks are."""
+    """URLs to which a tenant's events are posted as they happen, signed as in Standard Webhooks."""
 
     needs = dict.fromkeys(
         ("list", "retrieve", "create", "rotate", "destroy"), Permission.EDIT_WEBHOOKS
@@ -77,17 +77,17 @@ class Webhooks(TenantView, _Webhooks):
 
     @extend_schema(responses={201: NewWebhookSerializer})
     def create(self, request: Request) -> Response:
-        """Add a webhook. The answer shows its secret this once."""
+        """Add a webhook. Its secret is shown only in this answer."""
         return self.make(request)
 
     @extend_schema(request=None, responses=NewWebhookSerializer)
     def rotate(self, request: Request, pk: int) -> Response:
-        """Make another secret. For 24 hours the old one signs as well."""
+        """Make a new secret. For 24 hours deliveries are also signed with the old one."""
         return self.make_secret()
 
 
 class InstallationWebhooks(_Webhooks):
-    """Where the installation's events are posted, signed as Standard Webhooks are."""
+    """URLs to which the installation's events are posted, signed as in Standard Webhooks."""
 
     permission_classes = [Operating]
     serializer_class = InstallationWebhookSerializer
@@ -97,12 +97,12 @@ class InstallationWebhooks(_Webhooks):
 
     @extend_schema(responses={201: NewInstallationWebhookSerializer})
     def create(self, request: Request) -> Response:
-        """Add a webhook. The answer shows its secret this once."""
+        """Add a webhook. Its secret is shown only in this answer."""
         return self.make(request)
 
     @extend_schema(request=None, responses=NewInstallationWebhookSerializer)
     def rotate(self, request: Request, pk: int) -> Response:
-        """Make another secret. For 24 hours the old one signs as well."""
+        """Make a new secret. For 24 hours deliveries are also signed with the old one."""
         return self.make_secret()
 
 
@@ -115,7 +115,7 @@ class _Deliveries(
     bodiless = ["replay"]
 
     def of(self) -> Tenant | None:
-        """Whose they are; None: the installation's."""
+        """The owning tenant; None: the installation."""
         raise NotImplementedError
 
     def get_queryset(self) -> models.QuerySet[Delivery]:
@@ -123,13 +123,13 @@ class _Deliveries(
 
     @extend_schema(request=None)
     def replay(self, request: Request, pk: int) -> Response:
-        """Send it again from now on, whatever became of it."""
+        """Schedule it for delivery now, whatever its state."""
         self.get_object().replay()
         return Response(self.get_serializer(self.get_object()).data)
 
 
 class Deliveries(TenantView, _Deliveries):
-    """What was sent to the tenant's webhooks in the last 30 days, the newest first."""
+    """Deliveries to the tenant's webhooks in the last 30 days, the newest first."""
 
     needs = dict.fromkeys(("list", "retrieve", "replay"), Permission.EDIT_WEBHOOKS)
 
@@ -138,7 +138,7 @@ class Deliveries(TenantView, _Deliveries):
 
 
 class InstallationDeliveries(_Deliveries):
-    """What was sent to the installation's webhooks in the last 30 days, the newest first."""
+    """Deliveries to the installation's webhooks in the last 30 days, the newest first."""
 
     permission_classes = [Operating]
 

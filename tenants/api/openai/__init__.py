@@ -1,1 +1,1 @@
-"""What of `/v1` the console's process answers, and what its document says of all of it."""
+"""The part of `/v1` that the console's process answers, and the OpenAPI document of all of it."""

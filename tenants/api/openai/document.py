@@ -37,7 +37,7 @@ BODIES: Mapping[str, tuple[type, type]] = {
     "tokenize": (shapes.TokenizeRequest, shapes.Tokens),
     "detokenize": (shapes.DetokenizeRequest, shapes.DetokenizedText),
 }
-"""Request and answer of each operation of the registry, by its name."""
+"""Request and answer of each operation in the registry, by the operation's name."""
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
            shapes.AnthropicErrorAnswer, shapes.ResponseItems, shapes.DeletedResponse,
@@ -46,9 +46,9 @@ ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shape
            shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
            shapes.FileUpload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
-"""What an address under `/v1` may answer to a GET."""
+"""Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
-"""And to what changes files and batches."""
+"""Error statuses of operations that change files and batches, among others."""
 IDEMPOTENCY_KEY: Object = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -57,12 +57,12 @@ IDEMPOTENCY_KEY: Object = {
 }
 GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 AT_THE_EDGE = {414, 431}
-"""Refused before it is known what is asked for: always in OpenAI's shape."""
+"""Refused before the operation is known: always in OpenAI's format."""
 ERROR_SHAPES: Mapping[ErrorShape, tuple[str, type]] = {
     OPENAI: ("OpenAI", shapes.ErrorAnswer),
     ANTHROPIC: ("Anthropic", shapes.AnthropicErrorAnswer),
 }
-"""With the names of their responses."""
+"""Each with the name of its responses and its type."""
 RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
                for figure in ("limit", "remaining", "reset")]  # fmt: skip
 RETRYING = ["retry-after", "x-should-retry"]
@@ -73,7 +73,7 @@ START, END = ("start_time", TIME), ("end_time", TIME)
 
 
 def add(result: Object) -> None:
-    """Add `/v1` to the document."""
+    """Add `/v1` to the document, which is mutated."""
     types = [*ANSWERS, *chain(*BODIES.values())]
     _, schemas = msgspec.json.schema_components(types, ref_template=REF)
     for name, schema in schemas.items():
@@ -94,8 +94,9 @@ def add(result: Object) -> None:
 
 
 def _tell_the_truth(field: Object) -> None:
-    """A field that may be missing is missing, not null: clients take one with a default to be there
-    always. And an object of which nothing is said may hold anything."""
+    """Correct a field's schema. An optional field is absent rather than null, so it gets no default
+    (client generators treat a field with a default as always present). An object without a schema
+    may have any properties."""
     if field.get("default", ...) is None:
         del field["default"]
     for part in (field, field.get("items", {}), *field.get("anyOf", [])):
@@ -105,7 +106,7 @@ def _tell_the_truth(field: Object) -> None:
 
 
 def _operations() -> Iterator[tuple[str, str, Object]]:
-    """Address, method and description of each."""
+    """Path, method and description of each operation."""
     for served in OPERATIONS:
         yield served.path, "post", _posting(served)
     of_usage = _period(WIDTHS, USAGE_GROUPS, "models")
@@ -238,27 +239,27 @@ def _of_batches() -> Iterator[tuple[str, str, Object]]:
 
 
 def _pages(most: int) -> list[Object]:
-    """The query of a list."""
+    """The query parameters of a list."""
     limit = {"type": "integer", "minimum": 1, "maximum": most}
     order = {"type": "string", "enum": ["asc", "desc"]}
     return _query([("after", WORD), ("limit", limit), ("order", order)])
 
 
 def _changing(name: str, answer: type, parameters: Sequence[Object] = ()) -> Object:
-    """What makes, ends or deletes something."""
+    """An operation that creates, ends or deletes something."""
     errors = _errors(CHANGING)
     operation = _asking(name, answer, parameters)
     return operation | {"responses": {"200": operation["responses"]["200"], **errors}}
 
 
 def _looking_up(name: str, answer: type, parameters: Sequence[Object]) -> Object:
-    """What is asked of a stored response. Who asks for what is not there is slowed, and counted."""
+    """An operation on a stored response. Requests for missing ones are slowed, and counted."""
     operation = _asking(name, answer, parameters)
     return operation | {"responses": operation["responses"] | _errors({429})}
 
 
 def _within(name: str) -> Object:
-    """A part of the address."""
+    """A path parameter."""
     return {"name": name, "in": "path", "schema": WORD, "required": True}
 
 
@@ -270,7 +271,7 @@ def _query(named: Iterable[tuple[str, Object]], required: Sequence[str] = ()) ->
 
 
 def _period(widths: Mapping[str, Any], groups: Mapping[str, Any], names: str) -> list[Object]:
-    """The query of a report."""
+    """The query parameters of a report."""
     most = max(width.max_limit for width in widths.values())
     grouped = {"type": "array", "items": {"type": "string", "enum": [*groups]}}
     asked = [START, END, ("bucket_width", {"type": "string", "enum": [*widths]}),
@@ -280,7 +281,7 @@ def _period(widths: Mapping[str, Any], groups: Mapping[str, Any], names: str) ->
 
 
 def _asking(name: str, answer: type, parameters: Sequence[Object] = ()) -> Object:
-    """A GET."""
+    """A GET operation."""
     return {
         "operationId": name,
         "parameters": [*parameters],

@@ -1,4 +1,4 @@
-"""Lists of `/v1/` in pages, as OpenAI has them: `after` the last one of the page before."""
+"""Pages of lists under `/v1/` as in OpenAI's API: `after` is the last id of the page before."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PARAMETERS = ("after", "limit", "order")
 def page(
     found: QuerySet[M], query: Query, shown: Callable[[M], dict[str, Any]], *, most: int
 ) -> dict[str, Any]:
-    """The page of these rows that the query asks for, `most` of them at most. Rows have the columns
+    """The page of these rows that the query selects, at most `most` of them. Rows have the columns
     `created_at` and `id`; the newest comes first unless `order` is `asc`.
 
     Raises:
-        InvalidRequest: a parameter is not as it has to be.
+        InvalidRequest: a parameter is invalid.
     """
     rising = query.choices("order", ("asc", "desc")) == ["asc"]
     found = found.order_by(*(("created_at", "pk") if rising else ("-created_at", "-pk")))

@@ -1,6 +1,6 @@
-"""Bodies of `/v1` as types, from which its OpenAPI document is made.
+"""Types of the bodies of `/v1`, from which its OpenAPI document is generated.
 
-A field with a default may be left out; one of an answer without a default is always there.
+A field with a default may be missing; a field of an answer without a default is always present.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import msgspec
 
 
 class Shape(msgspec.Struct):
-    """It has these fields and no others."""
+    """A type with exactly these fields."""
 
 
 class Open(Shape):
-    """It may have others: vLLM adds some to its answers, and those of a request are ignored."""
+    """A type that may have other fields: vLLM adds some to answers; requests' are ignored."""
 
 
 Tier = Literal["auto", "default", "flex", "priority", "scale", "fast"]
@@ -26,7 +26,7 @@ class StreamOptions(Open):
 
 
 class Sampled(Open):
-    """What any request that generates may hold."""
+    """Fields of any request that generates."""
 
     model: str
     allowed_token_ids: list[int] | None = None
@@ -54,7 +54,7 @@ class Sampled(Open):
 
 
 class Generation(Sampled):
-    """And one whose answer is choices."""
+    """Fields of a request whose answer is a list of choices."""
 
     max_tokens: int | None = None
     n: int | None = None
@@ -77,7 +77,7 @@ class GivenMessage(Open):
 
 
 class ChatRequest(Generation, kw_only=True):
-    """Messages, and how the next one shall be."""
+    """Messages, and parameters for generating the next one."""
 
     messages: list[GivenMessage]
     add_generation_prompt: bool | None = None
@@ -95,7 +95,7 @@ class ChatRequest(Generation, kw_only=True):
 
 
 class CompletionRequest(Generation, kw_only=True):
-    """A prompt or several, as texts or as tokens, and how they shall be continued."""
+    """One or more prompts, as texts or as tokens, and parameters for continuing them."""
 
     prompt: str | list[str | int | list[int]]
     add_special_tokens: bool | None = None
@@ -171,7 +171,7 @@ class Completion(Whole, kw_only=True):
 
 
 class EmbeddingsRequest(Open):
-    """Texts, as such or as tokens, and how their vectors shall be."""
+    """Inputs, as texts or as tokens, and the format of their vectors."""
 
     model: str
     input: str | list[str | int | list[int]]
@@ -182,14 +182,14 @@ class EmbeddingsRequest(Open):
 
 
 class PromptUsage(Shape):
-    """Of what generates nothing."""
+    """Usage of an operation that generates nothing."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class Embedding(Shape):
-    """The vector of one input: numbers, or those as 4-byte floats in base64."""
+    """The vector of one input: numbers, or 4-byte floats encoded in base64."""
 
     object: Literal["embedding"]
     index: int
@@ -204,7 +204,7 @@ class Embeddings(Shape):
 
 
 class ScoreRequest(Open):
-    """Texts that are compared, under one of the pairs of names that vLLM has for them."""
+    """Texts to compare, in one of the pairs of fields that vLLM accepts."""
 
     model: str
     data_1: str | list[str] | None = None
@@ -224,7 +224,7 @@ class ScoreOfPair(Shape):
 
 
 class Scores(Shape):
-    """How well the texts of each pair go with each other."""
+    """A score for each pair of texts."""
 
     id: str
     object: Literal["list"]
@@ -235,7 +235,7 @@ class Scores(Shape):
 
 
 class RerankRequest(Open):
-    """A query, and documents that may answer it."""
+    """A query, and documents to rank by how well they answer it."""
 
     model: str
     query: str
@@ -255,7 +255,7 @@ class RankedDocument(Shape):
 
 
 class Reranking(Shape):
-    """The documents, those that answer the query best first."""
+    """The documents, the best match for the query first."""
 
     id: str
     model: str
@@ -264,7 +264,7 @@ class Reranking(Shape):
 
 
 class Pricing(Shape):
-    """Decimal numbers, exact."""
+    """Prices as exact decimal numbers."""
 
     currency: str
     unit: Literal["1M tokens"]
@@ -291,13 +291,13 @@ class FunctionTool(Open):
 
 
 class Item(Open):
-    """A part of a conversation, by its type; a message may leave that out."""
+    """An item of a conversation, by its type, which may be omitted for a message."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] | None = None
 
 
 class ResponsesRequest(Sampled, kw_only=True):
-    """Instructions and items, and how the next ones shall be."""
+    """Instructions and items, and parameters for generating the next ones."""
 
     input: str | list[Item]
     background: bool | None = None
@@ -343,7 +343,7 @@ class IncompleteDetails(Shape):
 
 
 class ResponseObject(Shape):
-    """What a request asked for, and the items of the answer."""
+    """The parameters of a request, and the items of its answer."""
 
     id: str
     object: Literal["response"]
@@ -381,7 +381,7 @@ class ResponseObject(Shape):
 
 
 class Tool(Open):
-    """One that the client runs."""
+    """A tool that the client runs."""
 
     name: str
     input_schema: dict[str, Any]
@@ -400,7 +400,7 @@ class MessagesTurn(Open):
 
 
 class CountRequest(Open):
-    """A conversation, as Anthropic's API has it."""
+    """A conversation as in Anthropic's API."""
 
     model: str
     messages: list[MessagesTurn]
@@ -412,7 +412,7 @@ class CountRequest(Open):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    """A conversation, and how its next turn shall be."""
+    """A conversation, and parameters for generating its next turn."""
 
     max_tokens: int
     metadata: dict[str, str | None] | None = None
@@ -477,7 +477,7 @@ class TokenizeRequest(Open):
 
 
 class Tokens(Shape):
-    """What the model reads."""
+    """The tokens that the model reads."""
 
     count: int
     max_model_len: int
@@ -502,7 +502,7 @@ class AnthropicError(Shape):
 
 
 class AnthropicErrorAnswer(Shape):
-    """Anthropic's shape of an error."""
+    """An error in Anthropic's format."""
 
     type: Literal["error"]
     error: AnthropicError
@@ -591,7 +591,7 @@ class CostPage(Page, kw_only=True):
 
 
 class Receipt(Shape):
-    """What was used by one request, and what it cost."""
+    """The usage and the cost of one request."""
 
     format: str
     id: str
@@ -646,7 +646,7 @@ class Jwk(Shape):
 
 
 class JwkSet(Shape):
-    """What verifies receipts (RFC 7517)."""
+    """The keys that verify receipts (RFC 7517)."""
 
     keys: list[Jwk]
 
@@ -660,7 +660,7 @@ class ReceiptKey(Shape):
 
 
 class File(Shape):
-    """A file; its `content` is at an address of its own."""
+    """A file; its content is at `/v1/files/{id}/content`."""
 
     id: str
     object: Literal["file"]
@@ -679,7 +679,7 @@ class DeletedFile(Shape):
 
 
 class UploadRequest(Shape):
-    """A file that is to come in parts."""
+    """A file that is to be uploaded in parts."""
 
     filename: str
     purpose: Literal["batch", "fine-tune", "evals", "user_data"]
@@ -689,14 +689,14 @@ class UploadRequest(Shape):
 
 
 class UploadEnding(Shape):
-    """Its parts in their order."""
+    """The parts of the file, in order."""
 
     part_ids: list[str]
     md5: str | None = None
 
 
 class FileUpload(Shape):
-    """It has a `file` once it is complete."""
+    """An upload, which has a `file` after it is complete."""
 
     id: str
     object: Literal["upload"]
@@ -724,7 +724,7 @@ class Listed(Shape):
 
 
 class ResponseItems(Listed, kw_only=True):
-    """What the model was given for a response, item by item."""
+    """The items that the model was given for a response."""
 
     data: list[Item]
 
@@ -736,7 +736,7 @@ class DeletedResponse(Shape):
 
 
 class ConversationRequest(Shape, kw_only=True):
-    """What a conversation begins with."""
+    """The items that a conversation begins with."""
 
     items: list[Item] | None = None
     metadata: dict[str, str] | None = None
@@ -747,13 +747,13 @@ class ConversationUpdate(Shape):
 
 
 class ConversationItems(Shape):
-    """Items to be added."""
+    """Items to add."""
 
     items: list[Item]
 
 
 class ConversationObject(Shape):
-    """What responses go on from."""
+    """A conversation that responses continue."""
 
     id: str
     object: Literal["conversation"]
@@ -777,7 +777,7 @@ class OutputExpiry(Shape):
 
 
 class BatchRequest(Shape):
-    """A file of requests to one address."""
+    """A file of requests to one endpoint."""
 
     input_file_id: str
     endpoint: str
@@ -813,7 +813,7 @@ class OutputDetails(Shape):
 
 
 class BatchUsage(Shape):
-    """Of lines that have answers."""
+    """Usage of the answered lines."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -861,6 +861,6 @@ class Error(Shape):
 
 
 class ErrorAnswer(Shape):
-    """OpenAI's shape of an error."""
+    """An error in OpenAI's format."""
 
     error: Error

@@ -1,6 +1,6 @@
-"""What Django answers of `/v1/`; the rest of it is the token path's.
+"""The endpoints of `/v1/` that Django answers; the token path answers the others.
 
-A gateway that is asked for these passes them on (`gateway.planes.forward`).
+A gateway forwards requests for these (`gateway.planes.forward`).
 """
 
 from __future__ import annotations

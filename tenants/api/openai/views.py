@@ -1,5 +1,5 @@
-"""Addresses under `/v1/` that Django answers: a tenant's key and nothing else says who asks, errors
-have OpenAI's shape."""
+"""Views under `/v1/` that Django answers: only a tenant's key authenticates, and errors are in
+OpenAI's format."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ S = TypeVar("S")
 
 View = Callable[..., HttpResponseBase]
 KeyedView = Callable[..., Any]
-"""Takes the request, the caller's key and what the address names; returns what becomes JSON, or a
-response."""
+"""Called with the request, the caller's key and the URL's parameters; returns an object to encode
+as JSON, or a response."""
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
-"""Times outside of these are mistakes."""
+"""Times outside of these bounds are refused as mistakes."""
 
 READING = ("GET", "HEAD")
 
@@ -43,12 +43,13 @@ _json = msgspec.json.Encoder().encode
 
 
 def keyed(scopes: Collection[str]) -> Callable[[KeyedView], View]:
-    """Makes a view of a function: GET, for keys with one of the scopes."""
+    """Decorator that makes a function a view for GET, for keys with one of the scopes."""
     return lambda answer: keyed_by_method(scopes, GET=answer)
 
 
 def keyed_by_method(scopes: Collection[str], **answers: KeyedView) -> View:
-    """Makes a view of functions by method, for keys with one of the scopes; GET answers HEAD."""
+    """Makes a view from one function per method, for keys with one of the scopes; that of GET also
+    answers HEAD."""
     if "GET" in answers:
         answers["HEAD"] = answers["GET"]
 
@@ -60,7 +61,7 @@ def keyed_by_method(scopes: Collection[str], **answers: KeyedView) -> View:
 
 
 def openai_view(view: View, methods: Sequence[str] = READING) -> View:
-    """Makes errors of a view that takes these methods answers in OpenAI's shape."""
+    """Restricts a view to these methods, and turns its errors into answers in OpenAI's format."""
 
     @csrf_exempt
     @wraps(view)
@@ -80,10 +81,10 @@ def openai_view(view: View, methods: Sequence[str] = READING) -> View:
 
 
 def body_of(request: HttpRequest, shape: type[S]) -> S:
-    """The JSON body.
+    """The JSON body, decoded as `shape`.
 
     Raises:
-        InvalidRequest: it has another shape.
+        InvalidRequest: it is not valid JSON of that type.
     """
     try:
         return msgspec.json.decode(request.body, type=shape)
@@ -96,7 +97,7 @@ def reply(body: Any) -> HttpResponse:
 
 
 def refusal(error: InferenceError) -> HttpResponse:
-    """The error in OpenAI's shape."""
+    """The error in OpenAI's format."""
     headers: dict[str, str] = {}
     if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -114,7 +115,7 @@ def refusal(error: InferenceError) -> HttpResponse:
 
 @csrf_exempt
 def not_found(request: HttpRequest) -> HttpResponse:
-    """For an address that there is not, whatever the method."""
+    """The answer for an unknown URL, for any method."""
     return refusal(NotFound())
 
 
@@ -141,7 +142,7 @@ def _authenticate(request: HttpRequest, scopes: Collection[str]) -> ApiKey:
 
 
 def ends_early(start: datetime, end: datetime) -> InvalidRequest:
-    """For a period that is empty or turned round."""
+    """The error for a period that is empty or reversed."""
     given, least = int(end.timestamp()), int(start.timestamp())
     return InvalidRequest(
         f"`end_time` is {given}, but must be after `start_time`, {least}.", param="end_time"
@@ -152,9 +153,13 @@ class Query:
     """The parameters of a request; a list is written `name[]=a&name[]=b` or `name=a&name=b`."""
 
     def __init__(self, given: QueryDict, known: Collection[str]) -> None:
-        """Raises InvalidRequest where there is a parameter that is not `known`: an answer to a
-        question with a misspelt filter would be taken for the whole. Or one that no column of
-        PostgreSQL can be compared with."""
+        """Check the parameters.
+
+        Raises:
+            InvalidRequest: one is not `known`, because the answer to a query with a misspelt filter
+                would be mistaken for a filtered one; or its value has a null character, which
+                PostgreSQL cannot compare with a column.
+        """
         self._given: Mapping[str, list[str]] = dict(given.lists())
         for name, values in self._given.items():
             if any("\0" in value for value in values):
@@ -167,11 +172,11 @@ class Query:
             )
 
     def words(self, name: str) -> list[str]:
-        """All values, none if it is not there."""
+        """All values of the parameter; empty if it is missing."""
         return [*self._given.get(name, []), *self._given.get(f"{name}[]", [])]
 
     def word(self, name: str) -> str | None:
-        """Its only value.
+        """The parameter's only value; None if it is missing.
 
         Raises:
             InvalidRequest: there are several, or it is empty.
@@ -182,7 +187,11 @@ class Query:
         return found[0] if found else None
 
     def integer(self, name: str, low: int, high: int) -> int | None:
-        """Raises InvalidRequest where it is no integer from `low` to `high`."""
+        """The parameter as an integer; None if it is missing.
+
+        Raises:
+            InvalidRequest: it is not an integer from `low` to `high`.
+        """
         text = self.word(name)
         if text is None:
             return None
@@ -196,16 +205,16 @@ class Query:
         return value
 
     def time(self, name: str) -> datetime | None:
-        """A unix time in seconds.
+        """The parameter as a unix time in seconds; None if it is missing.
 
         Raises:
-            InvalidRequest: it is none, or not of these centuries.
+            InvalidRequest: it is not one, or not from EARLIEST to LATEST.
         """
         seconds = self.integer(name, int(EARLIEST.timestamp()), int(LATEST.timestamp()))
         return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
     def choices(self, name: str, allowed: Collection[str], why: str = "") -> list[str]:
-        """All values, also with commas between, each once; `why` ends the message of a refusal.
+        """All values, also if separated by commas, each once; `why` ends the error message.
 
         Raises:
             InvalidRequest: one is not allowed.

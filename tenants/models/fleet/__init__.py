@@ -1,1 +1,1 @@
-"""What the operator has: engines and their credentials, pools and their revisions, rollouts."""
+"""What operators manage: engines and their credentials, pools and their revisions, rollouts."""

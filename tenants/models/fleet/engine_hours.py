@@ -1,4 +1,4 @@
-"""How long engines were there: what an installation pays for."""
+"""How long engines were connected, which is what an installation pays for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Func, Sum
 
 SLOTS = 12
-"""Of an hour, five minutes each."""
+"""Slots of an hour, five minutes each."""
 
 
 class _BitCount(Func):
@@ -20,8 +20,8 @@ class _BitCount(Func):
 
 class EngineHourQuerySet(models.QuerySet["EngineHour"]):
     def by_model(self, start: datetime, end: datetime) -> dict[str, float]:
-        """Hours that engines of each base model were connected, in the hours that begin at `start`
-        or later, and before `end`."""
+        """Hours for which engines of each base model were connected, within the hours that begin
+        at `start` or later, and before `end`."""
         found = self.filter(hour__gte=start, hour__lt=end).order_by().values("base_model")
         counted = found.annotate(count=Sum(_BitCount("slots")))
         return {row["base_model"]: row["count"] / SLOTS for row in counted}
@@ -29,7 +29,8 @@ class EngineHourQuerySet(models.QuerySet["EngineHour"]):
 
 class EngineHour(models.Model):
     """An engine in one hour of UTC. Each gateway that it is connected to sets the bits of the
-    SLOTS in which it was, so that several count it once (`tenants.directory.registry`)."""
+    SLOTS in which it was connected, so that several gateways count it once
+    (`tenants.directory.registry`)."""
 
     hour = models.DateTimeField()
     engine_id = models.CharField(max_length=255)

@@ -1,5 +1,5 @@
-"""What engines show to gateways: `le_<prefix>_<secret>`, shown once, stored as the prefix and an
-HMAC, as API keys are."""
+"""Credentials that engines present to gateways: `le_<prefix>_<secret>`, shown once, stored as the
+prefix and an HMAC, like API keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EngineCredentialQuerySet(models.QuerySet["EngineCredential"]):
     def issue(
         self, *, name: str, pools: Collection[str] | None = None, created_by: User | None = None
     ) -> tuple[EngineCredential, str]:
-        """Make a credential; returns it and its text, which nobody can find out later.
+        """Make a credential; returns it and its text, which cannot be recovered later.
 
         Raises:
             CredentialExists: another one that is not revoked has this name.
@@ -41,14 +41,15 @@ class EngineCredentialQuerySet(models.QuerySet["EngineCredential"]):
         return credential, text
 
     def live(self) -> EngineCredentialQuerySet:
-        """Those that engines can show."""
+        """Credentials that are not revoked."""
         return self.filter(revoked_at=None)
 
 
 class EngineCredential(models.Model):
-    """Who an engine is: it bills and fetches only what was dispatched to this credential.
+    """The identity of an engine, which bills and fetches only what was dispatched to this
+    credential.
 
-    Gateways hear of every change at once (`migrations/0027_engine_credentials.py`).
+    Gateways are notified of every change immediately (`migrations/0027_engine_credentials.py`).
     """
 
     name = models.CharField(max_length=200, help_text="Such as the machine that it is for.")
@@ -66,7 +67,7 @@ class EngineCredential(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     last_seen_at = models.DateTimeField(null=True, editable=False)
     stopped_at = models.DateTimeField(null=True, editable=False)
-    """When its engine last ended on purpose, as it was drained or told to; null while it runs."""
+    """When its engine last stopped because it was drained or told to; null while it runs."""
     revoked_at = models.DateTimeField(null=True, editable=False)
 
     objects = EngineCredentialQuerySet.as_manager()
@@ -96,11 +97,11 @@ class EngineCredential(models.Model):
         return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
 
     def rotate(self) -> str:
-        """A new secret in place of the old one, which ends at once, with the links of the engine
-        that shows it; returns the text. What was dispatched to the engine stays its own to bill.
+        """Replace the secret; returns the new text. The old one is invalid at once, and links of an
+        engine that uses it are closed. What was dispatched to the engine stays its own to bill.
 
         Raises:
-            CredentialRevoked: it has ended already.
+            CredentialRevoked: it is revoked already.
         """
         text = self.set_new_secret()
         rotated = EngineCredential.objects.live().filter(pk=self.pk)
@@ -109,7 +110,7 @@ class EngineCredential(models.Model):
         return text
 
     def revoke(self) -> None:
-        """End it for good, with the links of the engine that shows it; the first time counts."""
+        """Invalidate it for good and close the links of its engine; the first time counts."""
         EngineCredential.objects.live().filter(pk=self.pk).update(revoked_at=timezone.now())
         self.refresh_from_db(fields=["revoked_at"])
 

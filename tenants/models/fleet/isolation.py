@@ -1,4 +1,4 @@
-"""What the checks of isolation found."""
+"""Results of the isolation checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class IsolationCheckQuerySet(models.QuerySet["IsolationCheck"]):
 class IsolationCheck(models.Model):
     """One run of `tenants.isolation` on one base model; written once.
 
-    `passed` is null where the run could not tell, for the reasons in `findings`. `engines` are
+    `passed` is null if the check could not be made, for the reasons in `findings`. `engines` are
     those that answered.
     """
 

@@ -1,5 +1,5 @@
-"""The kinds of engine that were seen of each base model, which adapters passed on them, and what
-requests met there. `tenants.directory.pools` says what they are for."""
+"""Revisions of each base model that were seen on engines, which adapters passed on them, and how
+requests fared there. `tenants.directory.pools` explains what they are for."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tenants.models.adapters import AdapterVersion, BaseModel
 
 
 class Standing(models.TextChoices):
-    """What a revision is for."""
+    """How a revision is used."""
 
     SERVING = "serving"
     WAITING = "waiting"
-    """For a rollout. Takes over where no engine of those that serve is there."""
+    """For a rollout. Takes over when no engine of a serving revision is connected."""
     WITHDRAWN = "withdrawn"
-    """A rollout of it failed or was aborted: it gets nothing."""
+    """A rollout of it failed or was aborted: it gets no requests."""
 
 
 class PoolRevision(models.Model):
-    """A kind of engine: which weights it has of a base model, what runs it and what it can do.
+    """A kind of engine: its weights of a base model, its software and its capabilities.
 
     `digest` is `ModelInfo.pool_digest`; `revision` the digest of weights, tokenizer and chat
-    template, empty where engines don't say. `modules` is as in `BaseModel`.
+    template, empty if engines do not report it. `modules` is as in `BaseModel`.
     """
 
     base_model = models.ForeignKey(BaseModel, models.CASCADE, related_name="revisions")
@@ -65,14 +65,14 @@ class PoolRevision(models.Model):
 
     @property
     def short(self) -> str:
-        """What people call it."""
+        """The name by which people know it."""
         return self.digest[:12]
 
     def stand(self, standing: Standing) -> None:
-        """Change what it is for, at once and for all tenants.
+        """Change its standing, immediately and for all tenants.
 
         Raises:
-            RevisionInRollout: a rollout moves tenants to it, and decides that.
+            RevisionInRollout: an open rollout of it decides its standing.
         """
         with transaction.atomic():
             BaseModel.objects.select_for_update().get(pk=self.base_model_id)
@@ -82,7 +82,7 @@ class PoolRevision(models.Model):
             self.save(update_fields=["standing"])
 
     def cannot_take(self, version: AdapterVersion) -> str:
-        """Why it can't load an adapter version; empty if it can."""
+        """Why it cannot load an adapter version; empty if it can."""
         rank, targets = version.config.get("r", 0), version.config.get("target_modules", ())
         if rank > self.max_lora_rank:
             return f"Its rank is {rank}; this revision takes up to {self.max_lora_rank}."
@@ -93,9 +93,10 @@ class PoolRevision(models.Model):
 
 
 class Trial(models.Model):
-    """An adapter version was tried on a revision; it is sent to no revision where it did not pass.
+    """The trial of an adapter version on a revision. The version is never sent to a revision on
+    which it did not pass.
 
-    `report` is what the probe found, or why it can't be loaded there.
+    `report` is the result of the probe, or why the version cannot be loaded there.
     """
 
     version = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="trials")
@@ -115,13 +116,13 @@ class Trial(models.Model):
 
     @property
     def reason(self) -> str:
-        """Why it failed, as far as that is known."""
+        """Why it failed; empty if that is unknown."""
         reason: str = self.report.get("reason", "")
         return reason
 
 
 class RevisionMinute(models.Model):
-    """What requests met on a revision in one minute, over all gateways; counted by attempts.
+    """How requests fared on a revision in one minute, over all gateways; counts attempts.
 
     Gateways add to it (`tenants.directory.registry`); `first_tokens` is as in
     `inference.gateway.measuring.traffic.Traffic`.

@@ -1,6 +1,6 @@
-"""Which gateway processes are alive, for the agents that dial every one of them.
+"""The gateway processes that are alive, for the agents, which dial every one of them.
 
-They say so themselves, without the models: `tenants.directory.registry`.
+Gateways write these rows themselves, without the models: `tenants.directory.registry`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from django.db.models.functions import Now
 from tenants.directory.registry import ALIVE_S
 
 LOST_FOR = timedelta(hours=1)
-"""How long a gateway that is gone is told of: it may have got another address."""
+"""How long a lost gateway is listed: it may have come back under another address."""
 
 
 class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
     def alive(self) -> GatewayProcessQuerySet:
-        """Those heard of lately; the database's clock counts."""
+        """Processes with a recent heartbeat, by the database's clock."""
         return self.filter(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
 
     def alive_and_lost(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-        """`url` and `heartbeat_at` of those that are alive, and of those that have gone silent
-        within LOST_FOR without saying that they stop."""
+        """`url` and `heartbeat_at` of the processes that are alive, and of those that went silent
+        within LOST_FOR without having announced that they stop."""
         lately = Q(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
         found = self.filter(heartbeat_at__gt=Now() - LOST_FOR)
         told = found.annotate(is_alive=ExpressionWrapper(lately, models.BooleanField()))
@@ -36,8 +36,8 @@ class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
         ]
 
     def engines_of(self) -> dict[str, int]:
-        """How many engines take new work, by the digest of their revision: each connects to every
-        gateway, so the most that any of them has."""
+        """How many engines take new work, by the digest of their revision. Because each engine
+        connects to every gateway, it is the maximum over the gateways."""
         most: dict[str, int] = {}
         for engines in self.alive().values_list("engines", flat=True):
             for digest, count in engines.items():
@@ -49,9 +49,9 @@ class GatewayProcess(models.Model):
     url = models.CharField(max_length=255, unique=True)
     heartbeat_at = models.DateTimeField()
     demand = models.JSONField(default=dict, db_default={})
-    """What it sees that is asked of each pool: `inference.gateway.fleet.demand.Demand`."""
+    """The demand on each pool that it sees: `inference.gateway.fleet.demand.Demand`."""
     engines = models.JSONField(default=dict, db_default={})
-    """How many engines it has that take new work, by the digest of their revision."""
+    """How many connected engines take new work, by the digest of their revision."""
 
     objects = GatewayProcessQuerySet.as_manager()
 

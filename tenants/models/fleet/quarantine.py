@@ -1,5 +1,5 @@
-"""What engines reported and no gateway dispatched to them: kept, shown, and billed by nobody but an
-operator (`tenants.billing.quarantine`)."""
+"""Journal entries of engines that match nothing a gateway dispatched to them: kept, shown, and
+billed only if an operator decides so (`tenants.billing.quarantine`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants.models.fleet.engines import EngineCredential
 
 
 class Decision(models.TextChoices):
-    """What became of an entry."""
+    """The operator's decision on an entry."""
 
     OPEN = "open"
     BILLED = "billed"
@@ -24,9 +24,9 @@ class Decision(models.TextChoices):
 class QuarantinedEntry(models.Model):
     """One entry of an engine's journal. Written by gateways, changed once, by a decision.
 
-    What engines say in it is not trusted, so the entry is kept as text (JSON, as on the wire);
-    `request_id`, `engine_id` and the counts are cut to what a column holds. `key` tells entries of
-    a credential apart, so that one which is sent again is kept once.
+    Its content is not trusted, so the entry is kept as text (JSON, as on the wire); `request_id`,
+    `engine_id` and the counts are cut to fit their columns. `key` identifies an entry within its
+    credential, so that an entry which is sent again is kept once.
     """
 
     REASONS: ClassVar[dict[str, str]] = {
@@ -38,7 +38,7 @@ class QuarantinedEntry(models.Model):
         "over_bounds": "It used more tokens than its request could.",
         "not_billable": "The ledger cannot take it.",
     }
-    """By code, in words."""
+    """The message for each reason code."""
 
     received_at = models.DateTimeField(db_default=Now())
     credential = models.ForeignKey(

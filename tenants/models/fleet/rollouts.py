@@ -1,8 +1,8 @@
 """Rollouts: tenants of a base model move to a new revision of it, by weight.
 
-A worker drives them (`tenants.rollouts`), gateways decide by them
-(`inference.gateway.routing.pools`), and operators start, pause and end them. The audit log has
-every change of one.
+A worker drives them (`tenants.rollouts`), gateways route by them
+(`inference.gateway.routing.pools`), and operators start, pause and end them. Every change of one is
+in the audit log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_STEPS = 20
 class RolloutState(models.TextChoices):
     RUNNING = "running"
     PAUSED = "paused"
-    """The weight stays; guards go on watching."""
+    """The weight stays; guards stay active."""
     FINISHED = "finished"
     ABORTED = "aborted"
     ROLLED_BACK = "rolled back"
@@ -44,7 +44,11 @@ def default_steps() -> list[int]:
 
 
 def check_steps(steps: list[int]) -> None:
-    """Weights that rise to 100."""
+    """Validate that the weights rise to 100.
+
+    Raises:
+        ValidationError: they do not, or are too many.
+    """
     rises = all(low < high for low, high in pairwise(steps))
     if not steps or len(steps) > MAX_STEPS or not rises or steps[0] < 1 or steps[-1] != 100:
         raise ValidationError(
@@ -54,15 +58,15 @@ def check_steps(steps: list[int]) -> None:
 
 class RolloutQuerySet(models.QuerySet["Rollout"]):
     def open(self) -> RolloutQuerySet:
-        """Those that are under way."""
+        """Rollouts that are under way."""
         return self.filter(state__in=OPEN)
 
     def start(self, revision: PoolRevision, **plan: Any) -> Rollout:
         """Begin a rollout of the revision, at weight 0; `plan` are its other fields.
 
         Raises:
-            RolloutUnderWay: there is one of this base model.
-            NotRollable: it serves already, or nothing else does.
+            RolloutUnderWay: this base model has an open rollout.
+            NotRollable: the revision serves already, or no other one does.
             ValidationError: the plan is not valid.
         """
         with transaction.atomic():
@@ -85,9 +89,9 @@ class RolloutQuerySet(models.QuerySet["Rollout"]):
 
 
 class Rollout(models.Model):
-    """One move of a base model's tenants to a revision; at most one is open.
+    """One move of a base model's tenants to a revision; at most one per base model is open.
 
-    `report` is what the last look at it found (`tenants.rollouts.driver`).
+    `report` is the result of its last evaluation (`tenants.rollouts.driver`).
     """
 
     base_model = models.ForeignKey(BaseModel, models.CASCADE, related_name="rollouts")
@@ -139,7 +143,7 @@ class Rollout(models.Model):
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     stepped_at = models.DateTimeField(db_default=Now(), editable=False)
-    """When it got its weight."""
+    """When it got its present weight."""
     ended_at = models.DateTimeField(null=True, editable=False)
 
     objects = RolloutQuerySet.as_manager()
@@ -175,28 +179,28 @@ class Rollout(models.Model):
 
     @property
     def next_weight(self) -> int | None:
-        """Of its plan; None where the last one is reached."""
+        """The next weight of its plan; None after the last one."""
         return next((weight for weight in self.steps if weight > self.weight), None)
 
     def pause(self) -> None:
-        """Keep the weight as it is, until it is resumed. Guards go on watching.
+        """Keep the present weight until it is resumed. Guards stay active.
 
         Raises:
-            IllegalRolloutStep: it doesn't run.
+            IllegalRolloutStep: it is not running.
         """
         self._step(RolloutState.RUNNING, state=RolloutState.PAUSED)
 
     def resume(self) -> None:
-        """Go on; the present weight is watched anew.
+        """Continue; the time at the present weight starts again.
 
         Raises:
-            IllegalRolloutStep: it isn't paused.
+            IllegalRolloutStep: it is not paused.
         """
         self._step(RolloutState.PAUSED, state=RolloutState.RUNNING, reason="", stepped_at=Now())
 
     def set_weight(self, weight: int) -> None:
-        """Have this share of the tenants on the new revision, whatever the plan says: those whose
-        adapters passed there.
+        """Move this share (in percent) of the tenants to the new revision, regardless of the plan:
+        those whose adapters passed there.
 
         Raises:
             IllegalRolloutStep: it has ended.
@@ -204,7 +208,7 @@ class Rollout(models.Model):
         self._step(*OPEN, weight=weight, stepped_at=Now())
 
     def finish(self) -> None:
-        """Let the new revision alone serve, for all tenants.
+        """Make the new revision the only one that serves, for all tenants.
 
         Raises:
             IllegalRolloutStep: it has ended.
@@ -212,7 +216,7 @@ class Rollout(models.Model):
         self._end(RolloutState.FINISHED, "", Standing.SERVING)
 
     def abort(self) -> None:
-        """Bring every tenant back, and withdraw the revision.
+        """Move every tenant back, and withdraw the revision.
 
         Raises:
             IllegalRolloutStep: it has ended.
@@ -237,7 +241,11 @@ class Rollout(models.Model):
             revisions.filter(pk=self.revision_id).update(standing=standing)
 
     def _step(self, *sources: RolloutState, **fields: Any) -> None:
-        """Change it where it is in one of these states, in one statement."""
+        """Change it if it is in one of these states, in one statement.
+
+        Raises:
+            IllegalRolloutStep: it is in another state.
+        """
         here = Rollout.objects.filter(pk=self.pk, state__in=sources)
         moved = here.update(**fields)
         self.refresh_from_db()
@@ -247,7 +255,7 @@ class Rollout(models.Model):
 
 class Turn(models.TextChoices):
     FIRST = "first"
-    """It moves at once, whatever the weight, as soon as its adapters have passed."""
+    """It moves regardless of the weight, as soon as its adapters have passed."""
     LAST = "last"
     """It moves when the rollout is finished."""
 

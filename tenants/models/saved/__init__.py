@@ -1,1 +1,1 @@
-"""What a member keeps in the console: conversations, prompts, filters."""
+"""What a member saves in the console: conversations, prompts, filters."""

@@ -1,7 +1,7 @@
-"""Conversations of the playground that a member keeps, and may show to others of the tenant.
+"""Conversations of the playground that a member saves, and may share with others of the tenant.
 
-They belong to the membership and go with it. Their text is nobody else's business: neither logs
-nor the audit log, which says who made, shared and deleted one, ever hold any of it, nor the title.
+They belong to the membership and are deleted with it. Their text and title are private: neither
+logs nor the audit log, which records who made, shared and deleted one, ever contain them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tenants.errors import ConversationChanged, ConversationTooLarge, TooManyCon
 from tenants.models.accounts import Membership, Tenant, User
 
 MAX_CONVERSATIONS = 200
-"""Of one member of one tenant."""
+"""At most how many one member of one tenant keeps."""
 MAX_BYTES = 1 << 19
-"""Of one conversation: some 90,000 words."""
+"""Size of one conversation: some 90,000 words."""
 MAX_TITLE = 120
 
 
 class ConversationQuerySet(models.QuerySet["Conversation"]):
     def of(self, tenant: Tenant, user: User | None) -> ConversationQuerySet:
-        """This member's own."""
+        """This member's own conversations."""
         return self.filter(member__tenant=tenant, member__user=user)
 
     def shared_in(self, tenant: Tenant, link: UUID) -> Conversation | None:
-        """What this link of a tenant leads to."""
+        """The conversation to which this link of a tenant leads."""
         found = self.filter(member__tenant=tenant, shared_as=link)
         return found.select_related("member__user").first()
 
@@ -42,7 +42,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
         """
         _check_size(panes)
         with transaction.atomic():
-            # The membership's row is the lock: two tabs that save at once take turns.
+            # The membership's row is the lock: it serializes two tabs that save at once.
             Membership.objects.select_for_update().get(pk=member.pk)
             if self.filter(member=member).count() >= MAX_CONVERSATIONS:
                 raise TooManyConversations(
@@ -58,11 +58,12 @@ class Conversation(models.Model):
     member = models.ForeignKey(Membership, models.CASCADE, related_name="conversations")
     title = models.CharField(max_length=MAX_TITLE)
     panes = models.TextField()
-    """JSON, checked by whoever takes it in. Not jsonb: the order in a JSON schema has a meaning."""
+    """JSON, validated by the code that receives it. Not jsonb, which loses the order of keys, and
+    that has a meaning in a JSON schema."""
     revision = models.PositiveIntegerField(default=1)
-    """Counts changes of the panes, so that two tabs don't undo each other's."""
+    """Counts changes of the panes, so that two tabs do not undo each other's changes."""
     shared_as = models.UUIDField(null=True, unique=True)
-    """What the link ends with by which others of the tenant read it; None where it is private."""
+    """The end of the link by which others of the tenant read it; None if it is private."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now_add=True)
 
@@ -89,11 +90,11 @@ class Conversation(models.Model):
         return f"conversation {self.pk}"
 
     def update(self, panes: str, revision: int) -> None:
-        """Replace the panes of what was read as this revision.
+        """Replace the panes, which the caller has read at this revision.
 
         Raises:
-            ConversationChanged: somebody was quicker; nothing was changed.
-            ConversationTooLarge: they are over MAX_BYTES.
+            ConversationChanged: they were changed since then; nothing was changed now.
+            ConversationTooLarge: they are larger than MAX_BYTES.
         """
         _check_size(panes)
         now = timezone.now()
@@ -108,14 +109,14 @@ class Conversation(models.Model):
         self.save(update_fields=["title"])
 
     def share(self) -> UUID:
-        """Let others of the tenant read it, as it is and as it becomes; returns the link's end."""
+        """Let others of the tenant read it, later changes included; returns the link's end."""
         if self.shared_as is None:
             self.shared_as = uuid4()
             self.save(update_fields=["shared_as"])
         return self.shared_as
 
     def unshare(self) -> None:
-        """Make the link worthless; a later one is another."""
+        """Invalidate the link; sharing it again gives another one."""
         self.shared_as = None
         self.save(update_fields=["shared_as"])
 

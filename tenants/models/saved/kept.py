@@ -1,5 +1,5 @@
-"""What a member keeps under names, so many of each kind at most, and what of it others of the
-tenant may use."""
+"""Base classes for what a member saves under a name, bounded per kind, and may share with others of
+the tenant."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ K = TypeVar("K", bound="Kept", covariant=True)
 
 class KeptQuerySet(models.QuerySet[K]):
     def of(self, tenant: Tenant, user: User | None) -> Self:
-        """This member's own."""
+        """This member's own objects."""
         return self.filter(member__tenant=tenant, member__user=user)
 
     def keep(self, member: Membership, name: str, **told: Any) -> K:
-        """Store one; one of the same name is replaced.
+        """Store an object; replaces one of the same name.
 
         Raises:
             TooManySaved: the member has `most` of this kind.
         """
         with transaction.atomic():
-            # The membership's row is the lock: two tabs that save at once take turns.
+            # The membership's row is the lock: it serializes two tabs that save at once.
             Membership.objects.select_for_update().get(pk=member.pk)
             mine = self.filter(member=member)
             if mine.exclude(name=name).count() >= self.model.most:
@@ -39,10 +39,10 @@ class KeptQuerySet(models.QuerySet[K]):
 
 
 class Kept(models.Model):
-    """Goes with the membership."""
+    """Deleted with the membership."""
 
     most: ClassVar[int]
-    """Of one member of one tenant."""
+    """At most how many one member of one tenant keeps."""
     member = models.ForeignKey(Membership, models.CASCADE, related_name="+")
     name = models.CharField(max_length=MAX_NAME)
 
@@ -55,13 +55,13 @@ class Kept(models.Model):
 
 class SharedQuerySet(KeptQuerySet[K]):
     def usable_by(self, tenant: Tenant, user: User | None) -> Self:
-        """This member's own, and what others of the tenant share."""
+        """This member's own objects, and those that others of the tenant share."""
         mine_or_shared = Q(member__user=user) | Q(shared=True)
         return self.filter(mine_or_shared, member__tenant=tenant).select_related("member__user")
 
 
 class Shared(Kept):
-    """Others of the tenant may use it where its owner says so."""
+    """Others of the tenant may use it if its owner shares it."""
 
     shared = models.BooleanField(default=False)
 

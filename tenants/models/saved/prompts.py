@@ -1,7 +1,7 @@
-"""Prompts of the playground that a member keeps, for himself or for everybody in the tenant, and
-sets of them, over which models are compared.
+"""Prompts of the playground that a member saves, privately or for everybody in the tenant, and sets
+of them, on which models are compared.
 
-As of conversations, neither logs nor the audit log ever hold their text.
+As with conversations, neither logs nor the audit log ever contain their text.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from django.db import models
 from tenants.models.saved.kept import Shared, SharedQuerySet
 
 MAX_CHARS = 20_000
-"""Of a prompt, and of a system prompt."""
+"""Length of a prompt, and of a system prompt."""
 MAX_SET = 50
-"""Prompts of one set: some minutes of generation."""
+"""At most how many prompts a set has: some minutes of generation."""
 
 
 class SavedPrompt(Shared):
-    """What is said to a model: `{{name}}` in it is a variable, for which one is asked."""
+    """A prompt. `{{name}}` in it is a variable, for whose value the user is asked."""
 
     most = 100
     text = models.TextField(max_length=MAX_CHARS)
@@ -37,7 +37,7 @@ class PromptSet(Shared):
 
     most = 50
     prompts = models.JSONField()
-    """Texts: MAX_SET of MAX_CHARS at most."""
+    """Texts: at most MAX_SET, each of at most MAX_CHARS."""
 
     objects = SharedQuerySet["PromptSet"].as_manager()
 

@@ -1,4 +1,4 @@
-"""Filters of the list of requests that a member keeps under a name."""
+"""Filters of the list of requests that a member saves under a name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_QUERY = 1000
 
 
 class SavedView(Kept):
-    """`query` is that of the list's address."""
+    """`query` is the query string of the list's URL."""
 
     most = 30
     query = models.CharField(max_length=MAX_QUERY)

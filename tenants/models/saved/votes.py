@@ -1,4 +1,4 @@
-"""What members voted when they compared models over a prompt set."""
+"""Members' votes from comparing models on a prompt set."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tenants.models.accounts import Membership
 from tenants.models.saved.prompts import PromptSet
 
 MAX_RUNS = 200
-"""Kept of one set; the oldest goes for a new one."""
+"""At most how many runs of one set are kept; a new one replaces the oldest."""
 MAX_COMPARED = 4
-"""Panes of the playground."""
+"""Number of panes in the playground."""
 MAX_MODEL = 200
 TIE = "tie"
 CHOICES = ("A", "B", "C", "D", TIE, "")
@@ -26,7 +26,7 @@ CHOICES = ("A", "B", "C", "D", TIE, "")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a model did: `wins` and `ties` of the prompts `voted` on, over all its runs."""
+    """The result of a model: `wins` and `ties` among the prompts `voted` on, over all its runs."""
 
     model: str
     wins: int
@@ -36,20 +36,20 @@ class Score:
 
     @property
     def share(self) -> float:
-        """Of the prompts voted on, those where it was preferred."""
+        """The share of the prompts voted on in which it was preferred."""
         return self.wins / self.voted
 
 
 class SetRunQuerySet(models.QuerySet["SetRun"]):
     def record(self, prompt_set: PromptSet, member: Membership, key: UUID, run: Run) -> None:
-        """Store a run's votes so far; the oldest runs beyond MAX_RUNS of the set go.
+        """Store a run's votes so far; deletes the oldest runs beyond MAX_RUNS of the set.
 
         Raises:
             PromptSet.DoesNotExist: it was deleted meanwhile.
         """
         told = {"compared": run.compared, "choices": run.choices, "at": timezone.now()}
         with transaction.atomic():
-            # The set's row is the lock: runs that begin at once take turns.
+            # The set's row is the lock: it serializes runs that begin at once.
             PromptSet.objects.select_for_update().get(pk=prompt_set.pk)
             mine = self.filter(prompt_set=prompt_set)
             mine.update_or_create(prompt_set=prompt_set, member=member, key=key, defaults=told)
@@ -57,21 +57,21 @@ class SetRunQuerySet(models.QuerySet["SetRun"]):
             mine.exclude(pk__in=list(newest.values_list("pk", flat=True))).delete()
 
     def scores(self) -> list[Score]:
-        """Of each model in these runs, the most often preferred first."""
+        """The score of each model in these runs, the most often preferred first."""
         return scores(Run(one.compared, one.choices) for one in self)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`compared` are the models by pane, `choices` one of CHOICES for each prompt."""
+    """`compared` are the models by pane, `choices` has one of CHOICES for each prompt."""
 
     compared: list[str]
     choices: list[str]
 
 
 def scores(runs: Iterable[Run]) -> list[Score]:
-    """Add runs up. A model that stands in two panes of a run competes with itself there, and counts
-    neither way."""
+    """Add runs up. A model that is in two panes of a run competes with itself there, so that run
+    does not count for it."""
     wins, ties, voted, ran = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for run in runs:
         cast = Counter(choice for choice in run.choices if choice)
@@ -95,12 +95,12 @@ def _rank(one: Score) -> tuple[float, str]:
 
 
 class SetRun(models.Model):
-    """One run of a prompt set over some models; goes with the set, and with the membership."""
+    """One run of a prompt set over some models; deleted with the set, and with the membership."""
 
     prompt_set = models.ForeignKey(PromptSet, models.CASCADE, related_name="runs")
     member = models.ForeignKey(Membership, models.CASCADE, related_name="+")
     key = models.UUIDField()
-    """The page's name of it, under which it stores further votes."""
+    """The page's identifier of the run, under which it stores further votes."""
     compared = ArrayField(models.CharField(max_length=MAX_MODEL))
     """Models by pane, adapters with the number of their version."""
     choices = ArrayField(models.CharField(max_length=3, blank=True))

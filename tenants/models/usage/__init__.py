@@ -1,1 +1,1 @@
-"""The ledger of what requests cost, and figures of what became of each."""
+"""The ledger of what requests cost, and figures of how requests ended."""

@@ -1,10 +1,10 @@
 """The ledger: what each request cost, and its sums.
 
-Only `tenants.billing.ledger` writes here, events and their hourly sums in one transaction, to which
-the database itself adds the sums of months (`migrations/0012_usage_months.py`), and of tenants by
-day and month (`totals`): they are always what their hours add up to. Sums are read from `UsageSum`,
-which chooses between the two, and from `TenantSum`; events by id, and in pages for receipts and the
-list of requests (`listed`).
+Only `tenants.billing.ledger` writes here: events and their hourly sums in one transaction, in which
+database triggers update the monthly sums (`migrations/0012_usage_months.py`) and the sums of
+tenants by day and month (`totals`), so that these always equal the total of their hours. Sums are
+read from `UsageSum`, which combines hours and months, and from `TenantSum`; events by id, and in
+pages for receipts and the list of requests (`listed`).
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -33,10 +33,10 @@ MAX_PRICE = 10**12
 """A million units of the currency per million tokens."""
 TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 FIGURES = ("requests", *TOKENS, "cost")
-"""What is summed."""
+"""The columns that are summed."""
 BUCKETS = {
     "hour": F("start"),
-    # Not TruncDay, which reckons with a time zone: a seventh of the time of sums by day.
+    # Not TruncDay, whose time zone arithmetic takes a seventh of the time of sums by day.
     "day": Func(
         Value(timedelta(days=1)),
         F("start"),
@@ -50,18 +50,18 @@ MADE: Mapping[str, Any] = BUCKETS | {
     "member": Coalesce("key__created_by", 0, output_field=models.BigIntegerField()),
     "everything": Value(0),
 }
-"""Groups that are no fields of the sums."""
+"""Groups that are computed rather than fields of the sums."""
 GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
-"""What usage can be summed by; a member is who made the key."""
+"""What usage can be grouped by; a member is the user who made the key."""
 
 
 FAILED = ~Q(finish_reason__in=list(OUTCOME_OF))
-"""Few requests fail, so these have indexes of their own."""
+"""Failed requests are few, so they have indexes of their own."""
 
 
 class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
     def that(self, outcome: Outcome) -> Self:
-        """Those with this outcome."""
+        """Events with this outcome."""
         if outcome == Outcome.REFUSED:
             return self.none()
         if outcome in REASONS:
@@ -70,18 +70,18 @@ class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
 
 
 class UsageEvent(models.Model):
-    """One request, as the journal of the engine has it that made its highest attempt.
+    """One request, as recorded in the journal of the engine that ran its highest attempt.
 
-    Written once, and changed only by a higher attempt of the request, which takes its place and
-    leaves the one before as a `SupersededAttempt`.
+    Written once, and changed only by a higher attempt of the request, which replaces it and leaves
+    the previous one as a `SupersededAttempt`.
 
     The table is partitioned by the month of `started_at`, and its real primary key is (`id`,
-    `started_at`): the gateway that took the request fixed both. Rows of other tables that it names
-    may be gone (no constraint in the database): a bill outlives what it is for.
+    `started_at`), both set by the gateway that accepted the request. Rows of other tables that it
+    refers to may have been deleted (no constraint in the database): a bill outlives its subject.
 
     Times are in seconds, prices in micro-units of the currency per million tokens, `cost` in
-    pico-units; `finish_reason` as answered, else `cancelled` or an error's code. `adapter` is the
-    adapter's name without a version, empty for the base model itself.
+    pico-units. `finish_reason` is that of the answer, or `cancelled`, or an error's code. `adapter`
+    is the adapter's name without a version, empty for the base model itself.
     """
 
     id = models.CharField(primary_key=True, max_length=64)
@@ -120,14 +120,14 @@ class UsageEvent(models.Model):
     total_s = models.FloatField()
     attempt = models.IntegerField(default=1, db_default=1)
     inherited_tokens = models.BigIntegerField(default=0, db_default=0)
-    """Of the output tokens, those that lower attempts generated and this one went on from."""
+    """The output tokens that lower attempts generated and this one continued from."""
     regenerated_tokens = models.BigIntegerField(default=0, db_default=0)
-    """Output tokens that lower attempts generated and the next one did not go on from: beyond the
-    bill, as far as their journals are known."""
+    """Output tokens that lower attempts generated and the next one did not continue from: not
+    billed, and only counted as far as their journals are known."""
     given_s = models.FloatField(default=0.0, db_default=0.0)
-    """Until this attempt was given to its engine, from where on the other times count."""
+    """Seconds until this attempt was sent to its engine; the other times count from there."""
     trace_id = models.CharField(max_length=32, default="", db_default="")
-    """Of its OpenTelemetry trace, if it has one."""
+    """The id of its OpenTelemetry trace, if it has one."""
 
     objects = UsageEventQuerySet.as_manager()
 
@@ -135,10 +135,10 @@ class UsageEvent(models.Model):
         ordering = ["-started_at"]
         indexes = [
             models.Index(fields=["tenant", "started_at"], name="usage_by_tenant"),
-            # For the newest of all tenants: 0.04 ms, not 1.5 s, for 5 % of the ledger's speed.
-            # A tenant's own list is read from it only where most of the newest are that tenant's.
+            # For the newest of all tenants: 0.04 ms instead of 1.5 s; costs 5 % of write speed.
+            # A tenant's own list uses it only if most of the newest events are that tenant's.
             models.Index(fields=["started_at"], name="usage_by_start"),
-            # Where almost none failed, a list of those would be sought in all.
+            # When almost none failed, a list of failures would otherwise scan all events.
             models.Index(
                 fields=["tenant", "started_at"], name="usage_failed_by_tenant", condition=FAILED
             ),
@@ -157,7 +157,7 @@ class UsageEvent(models.Model):
         return Mark(self.started_at, self.id)
 
     def attempts(self) -> list[UsageEvent | SupersededAttempt]:
-        """All that are known, in order; the one that is billed is the last."""
+        """All known attempts, in order; the last is the one that is billed."""
         if self.attempt == 1:
             return [self]
         lower = SupersededAttempt.objects.filter(request_id=self.id, started_at=self.started_at)
@@ -165,15 +165,15 @@ class UsageEvent(models.Model):
 
 
 class SupersededAttempt(models.Model):
-    """An attempt of a request of which a higher one is billed. Written once, never changed.
+    """An attempt of a request of which a higher attempt is billed. Written once, never changed.
 
-    It stands for no request in any sum but its journal's: together with the events these are all
-    entries that engines' journals ever reported.
+    It counts in no sum but that of its journal: together with the events these are all entries that
+    engines' journals ever reported.
     """
 
     pk = models.CompositePrimaryKey("request_id", "started_at", "attempt")
     request_id = models.CharField(max_length=64)
-    """With the start, those of its event."""
+    """With `started_at`, the id of its event."""
     started_at = models.DateTimeField()
     attempt = models.IntegerField()
     engine_id = models.CharField(max_length=255)
@@ -189,16 +189,16 @@ class SupersededAttempt(models.Model):
     load_s = models.FloatField(default=0.0, db_default=0.0)
     ttft_s = models.FloatField(null=True)
     total_s = models.FloatField(default=0.0, db_default=0.0)
-    """0: its engine died before it could tell. Times as in `UsageEvent`."""
+    """0: its engine died before it could report it. Times as in `UsageEvent`."""
 
     def __str__(self) -> str:
         return f"{self.request_id}, attempt {self.attempt}"
 
 
 class TenantFigures(models.Model):
-    """What all sums have: whose they are, and FIGURES. Counts and costs as in the events."""
+    """The fields of all sums: tenant, base model and FIGURES. Counts and costs as in the events."""
 
-    # A tenant with usage stays; its keys and adapters may go.
+    # A tenant with usage cannot be deleted; its keys and adapters can.
     tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+", db_index=False)
     base_model = models.CharField(max_length=255)
     requests = models.BigIntegerField()
@@ -213,7 +213,7 @@ class TenantFigures(models.Model):
 
 
 class UsageGroup(TenantFigures):
-    """Those of a key, an adapter and a model's name."""
+    """Sums of one key, adapter and model name."""
 
     key = models.ForeignKey(
         ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
@@ -238,19 +238,19 @@ class UsageRollup(UsageGroup):
                 name="rollup_unique",
             )
         ]
-        # No index by `hour` alone: sums over all tenants hardly gain, since PostgreSQL skips
-        # through the one above; and for a month of one tenant the planner would prefer it and
-        # read everybody's hours, which takes ten times as long.
+        # No index on `hour` alone: sums over all tenants would hardly gain, because PostgreSQL
+        # skip-scans the one above; and for a month of one tenant the planner would prefer it and
+        # read all tenants' hours, which takes ten times as long.
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.hour:%Y-%m-%d %H}h {self.model}"
 
 
 class UsageMonth(UsageGroup):
-    """The sums of one month of UTC: what the hours add up to. Triggers on the hours write it.
+    """The sums of one month of UTC: the total of its hours. Triggers on the hours write it.
 
-    Not of days: most of what many small customers use is used once a day, so there are nearly as
-    many days as hours.
+    There are no daily sums: many small customers use most models in one hour of a day, so there
+    would be nearly as many days as hours.
     """
 
     month = models.DateTimeField()
@@ -264,7 +264,7 @@ class UsageMonth(UsageGroup):
             )
         ]
         indexes = [
-            # When an adapter was used last, without reading what the whole tenant used.
+            # Finds when an adapter was last used without reading all usage of the tenant.
             models.Index(fields=["tenant", "adapter", "month"], name="month_by_adapter")
         ]
 
@@ -273,7 +273,7 @@ class UsageMonth(UsageGroup):
 
 
 class Span(models.TextChoices):
-    """How long a sum is."""
+    """The length of the period of a sum."""
 
     HOUR = HOUR
     DAY = DAY
@@ -284,23 +284,24 @@ S = TypeVar("S", bound=models.Model, covariant=True)
 
 
 class SumsQuerySet(models.QuerySet[S]):
-    """Of sums of several lengths, of which those of a period are chosen."""
+    """Sums of several spans, from which those that exactly cover a period are chosen."""
 
     lengths: ClassVar[Sequence[Span]]
-    """That there are, the longest first, hours last."""
+    """The spans in the view, the longest first, hours last."""
 
     def with_groups(self, names: Collection[str]) -> Self:
-        """With those of these groups that are no fields."""
+        """Annotate the groups of `names` that are not fields."""
         return self.annotate(**{name: MADE[name] for name in names if name in MADE})
 
     def sums(
         self, by: Collection[str], start: datetime, end: datetime
     ) -> models.QuerySet[S, dict[str, Any]]:
-        """One dict per group in use in the hours that begin at `start` or later, and before `end`.
+        """One dict per group with usage in the hours that begin at `start` or later, and before
+        `end`.
 
-        In order: a column for each of `by` (some of GROUPS; days and months are UTC's; `tenant`,
-        `key` and `member` are row ids, the last 0 where nobody made the key) and FIGURES. With no
-        groups, one dict of everything.
+        Ordered by group; its columns are those of `by` (some of GROUPS; days and months are UTC's;
+        `tenant`, `key` and `member` are row ids, `member` is 0 if no user made the key) and
+        FIGURES. With no groups, one dict with the totals.
         """
         columns = [*by] or ["everything"]
         found = self.filter(_within(start, end, self._lengths(by)))
@@ -310,7 +311,7 @@ class SumsQuerySet(models.QuerySet[S]):
         return groups.order_by(*by)
 
     def sums_since(self, starts: Sequence[datetime], end: datetime) -> list[dict[str, int]]:
-        """FIGURES of all hours that begin at each of these starts or later, and before `end`."""
+        """For each of `starts`, the FIGURES of all hours from then until `end` (exclusive)."""
         hours = self.filter(_within(min(starts), end, [Span.HOUR]))
         sums = hours.aggregate(
             **{
@@ -322,7 +323,7 @@ class SumsQuerySet(models.QuerySet[S]):
         return [{name: int(sums[f"{name}_{at}"]) for name in FIGURES} for at in range(len(starts))]
 
     def _lengths(self, by: Collection[str]) -> Sequence[Span]:
-        """Those that can tell the groups apart."""
+        """The spans that are fine enough for these groups."""
         if "hour" in by:
             return [Span.HOUR]
         return [one for one in self.lengths if "day" not in by or one != Span.MONTH]
@@ -337,7 +338,7 @@ CEILINGS = {Span.DAY: day_end, Span.MONTH: month_end}
 
 
 def _within(start: datetime, end: datetime, lengths: Sequence[Span]) -> Q:
-    """The longest sums that lie in the period, and shorter ones of what they leave at both ends."""
+    """Selects the longest sums that lie in the period, and shorter ones for its two ends."""
     longest, *shorter = lengths
     if not shorter:
         return Q(span=longest, start__gte=start, start__lt=end)
@@ -352,15 +353,15 @@ def _within(start: datetime, end: datetime, lengths: Sequence[Span]) -> Q:
 
 
 class UsageSum(UsageGroup):
-    """Hourly and monthly sums in one view, told apart by `span`: to be read by `sums` only, which
-    takes each hour once.
+    """Hourly and monthly sums in one view, distinguished by `span`. Read it by `sums` only, which
+    counts each hour once.
 
-    In queries that name the span PostgreSQL leaves out the other table when it plans.
+    For queries that name the span, PostgreSQL's planner excludes the other table.
     """
 
     span = models.CharField(max_length=5, choices=Span.choices)
     start = models.DateTimeField()
-    # Never null, but the key may be gone: so joins are outer ones, which lose no usage.
+    # Never null, but the key may have been deleted: `null` makes joins outer, which lose no usage.
     key = models.ForeignKey(  # type: ignore[assignment]
         ApiKey, models.DO_NOTHING, null=True, related_name="+", db_index=False, db_constraint=False
     )
@@ -376,9 +377,9 @@ class UsageSum(UsageGroup):
 
 
 class EngineJournal(models.Model):
-    """Both sides of one engine's journal: what the ledger has of it, and what it counted itself.
+    """One engine's journal from both sides: what the ledger has of it, and the engine's own counts.
 
-    `counted` figures are of entries that it holds to be acknowledged, as last reported;
+    `counted` figures are of entries that the engine regards as acknowledged, as last reported;
     `unjournaled_tokens` is what the engine counted in its present run beyond its journal.
     """
 
@@ -394,12 +395,14 @@ class EngineJournal(models.Model):
     counted_completion_tokens = models.BigIntegerField(default=0)
     unjournaled_tokens = models.BigIntegerField(default=0)
     waiting_requests = models.BigIntegerField(default=0)
-    """Ended, and not acknowledged at the time of the report."""
+    """Requests that had ended but were not acknowledged at the time of the report."""
     surplus_requests = models.BigIntegerField(null=True)
-    """What the ledger has beyond the journal (`tenants.billing.journals`); null: not judged yet."""
+    """What the ledger has beyond the journal (`tenants.billing.journals`); null: not compared yet.
+    """
     surplus_tokens = models.BigIntegerField(null=True)
     accepted_requests = models.BigIntegerField(default=0, db_default=0)
-    """Drift that was looked into (`manage.py reconcile --accept`), and is none now."""
+    """Drift that an operator accepted (`manage.py reconcile --accept`); no longer counted as drift.
+    """
     accepted_tokens = models.BigIntegerField(default=0, db_default=0)
     reported_at = models.DateTimeField(null=True)
 
@@ -413,13 +416,12 @@ class EngineJournal(models.Model):
 
 class PriceQuerySet(models.QuerySet["Price"]):
     def shown(self) -> PriceQuerySet:
-        """Those of what is there: none of adapters that are gone."""
+        """Prices of base models and of adapters that still exist."""
         return self.filter(Q(base_model__isnull=False) | Q(adapter__name__isnull=False))
 
     def at(self, now: datetime, *states: str) -> PriceQuerySet:
-        """With `state`: `to come`, `in force`, or `past` where a later one has begun.
-
-        Of those `shown`, and only those in one of `states`, if any are given.
+        """The prices of `shown`, with `state`: `to come`, `in force`, or `past` if a later one has
+        begun. If `states` are given, only those in one of them.
         """
         same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
         same &= Q(tier=OuterRef("tier"))
@@ -434,19 +436,19 @@ class PriceQuerySet(models.QuerySet["Price"]):
 
 
 class Tier(models.TextChoices):
-    """What a price is for."""
+    """What a price applies to."""
 
     STANDARD = "standard"
     BATCH = "batch"
-    """Lines of batches; where it has no price the standard one holds."""
+    """Lines of batches; without such a price the standard one applies."""
 
 
 class Price(models.Model):
-    """What tokens of a base model, or of one adapter on it, cost from a moment on.
+    """What tokens of a base model, or of one adapter, cost from `starts_at` on.
 
-    In whole micro-units of the currency per million tokens. An adapter's prices go before its base
-    model's. A price that has been in force is never changed: a later one replaces it. It outlives
-    its adapter, for requests that are still to be billed.
+    In whole micro-units of the currency per million tokens. An adapter's prices take precedence
+    over its base model's. A price that has been in force is never changed: a later one replaces it.
+    It outlives its adapter, for requests that are still to be billed.
     """
 
     base_model = models.ForeignKey(
@@ -505,7 +507,7 @@ class Price(models.Model):
         return f"{self.adapter or self.base_model} from {self.starts_at:%Y-%m-%d}"
 
     def clean(self) -> None:
-        """What the constraints say, in words for people."""
+        """Report violated constraints as form errors."""
         if (self.base_model_id is None) == (self.adapter_id is None):
             raise ValidationError("A price is of a base model or of an adapter: give one of them.")
         for name in ("prompt", "cached_prompt", "output"):
@@ -517,7 +519,7 @@ class Price(models.Model):
             raise ValidationError({"cached_prompt": dearer})
 
     def withdraw(self) -> None:
-        """Delete a price that is yet to come.
+        """Delete a price that is not in force yet.
 
         Raises:
             PriceInForce: it is, or was, in force.

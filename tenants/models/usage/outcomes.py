@@ -1,10 +1,11 @@
-"""What became of requests: figures by minute and by hour, and each request that was refused.
+"""How requests ended: figures by minute and by hour, and each refused request.
 
-Gateways add to it every few seconds (`tenants.directory.outcomes`), as they saw it: one that is
-killed takes its last seconds with it. Bills are the ledger's (`usage`).
+Gateways add what they saw every few seconds (`tenants.directory.outcomes`): a gateway that is
+killed loses its last seconds. Bills come from the ledger (`ledger`).
 
-Figures of the same group add up, over any time: also times, which are counted by bucket
-(`inference.gateway.measuring.sums`). Percentiles are read from such sums, and never added.
+Figures of the same group can be added up over any time, and so can durations, because they are
+counted by bucket (`inference.gateway.measuring.sums`). Percentiles are computed from such sums, and
+never added.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ M = TypeVar("M", bound=models.Model, covariant=True)
 
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens")
 BY_OUTCOME = ("completed", "cancelled", "refused", "failed")
-"""How requests end, as metrics have it; their counts are figures of these names."""
+"""The outcomes as metrics name them; `figures` has a count under each of these names."""
 TIMES = ("first_tokens", "totals")
-"""What is counted by bucket."""
+"""The durations that are counted by bucket."""
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class FiguresQuerySet(models.QuerySet[M]):
     def between(self, start: datetime, end: datetime) -> Self:
-        """Of minutes, or hours, that begin at `start` or later, and before `end`."""
+        """Figures of minutes, or hours, that begin at `start` or later, and before `end`."""
         return self.filter(at__gte=start, at__lt=end)
 
     def figures(
         self, *by: str, step: timedelta | None = None, times: Sequence[str] = TIMES
     ) -> models.QuerySet[M, dict[str, Any]]:
-        """One dict for each group that there is, in order: a column for each of `by` (fields, and
-        `start` with a `step`: the beginning of the time of that length), then COUNTS, `decode_s`,
-        a count of each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, of each bucket of
-        these TIMES."""
+        """One dict for each group that exists, in order: a column for each of `by` (fields, and
+        with a `step` also `start`, the beginning of the interval of that length), then COUNTS,
+        `decode_s`, a count for each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, one
+        for each bucket of these `times`."""
         found: models.QuerySet[Any, Any] = self.order_by()
         if step is not None:
             start = Func(Value(step), F("at"), Value(EPOCH), function="date_bin",
@@ -67,16 +68,17 @@ def _sums(times: Sequence[str]) -> Mapping[str, Any]:
     for name in times:
         for at in range(BUCKETS):
             sums[f"{name}{at}"] = Coalesce(Sum(f"{name}__{at}"), 0)
-    # Sums are named last: in an aggregate a name means the field, until a sum has it.
+    # Reversed, so that counts by outcome precede the sum `requests`: in an aggregate a name means
+    # the field until a sum takes it.
     return dict(reversed(sums.items()))
 
 
 class Figures(models.Model):
-    """Of the requests that ended in one minute, or one hour, of UTC, with one outcome.
+    """Figures of the requests that ended in one minute, or one hour, of UTC, with one outcome.
 
-    `code` is the finish reason or the error's code; the kind of a limit and its scope are those of
-    the limit that refused. `cost` is in pico-units, as gateways saw it. `decode_tokens` were
-    generated in `decode_s`, after the first one of each.
+    `code` is the finish reason or the error's code; `limit_kind` and `limit_scope` are those of the
+    limit that refused. `cost` is in pico-units, as gateways saw it. `decode_tokens` were generated
+    in `decode_s`, not counting the first token of each request.
     """
 
     at = models.DateTimeField()
@@ -102,7 +104,8 @@ WHAT = ["outcome", "code", "limit_kind", "limit_scope"]
 
 
 class Detail(Figures):
-    """Of one API key, and one adapter version: none where it is a base model's, or not known."""
+    """Figures of one API key and one adapter version; without a version they are of a base model,
+    or the version is unknown."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)
     key = models.ForeignKey(
@@ -153,7 +156,7 @@ class RequestHour(Detail):
 
 
 class Total(Figures):
-    """Of a whole tenant; without one, of the whole installation."""
+    """Figures of a whole tenant; without one, of the whole installation."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+", db_index=False)
 
@@ -193,15 +196,16 @@ class TotalHour(Total):
 
 class RefusedRequestQuerySet(RequestQuerySet["RefusedRequest"]):
     def that(self, outcome: Outcome) -> Self:
-        """Those with this outcome."""
+        """Refused requests with this outcome."""
         return self.filter(outcome=outcome.value)
 
 
 class RefusedRequest(models.Model):
     """A request that was refused, or failed, with the error that its client got.
 
-    Of many alike in a minute some are kept (`inference.gateway.measuring.outcomes`); the figures
-    count all. One that an engine had is in the ledger as well, under the same id and start.
+    Of many similar ones in a minute only some are kept (`inference.gateway.measuring.outcomes`);
+    the figures count all. One that reached an engine is in the ledger as well, under the same id
+    and start.
     """
 
     id = models.CharField(primary_key=True, max_length=64)
@@ -217,20 +221,20 @@ class RefusedRequest(models.Model):
     adapter = models.CharField(max_length=63)
     base_model = models.CharField(max_length=255)
     model = models.CharField(max_length=128)
-    """As its client wrote it; empty where that was not read."""
+    """As its client wrote it; empty if it was not read."""
     surface = models.CharField(max_length=16)
     outcome = models.CharField(
         max_length=16, choices=[("refused", "Refused"), ("failed", "Failed")]
     )
     status = models.PositiveSmallIntegerField()
-    """Of HTTP, as its error has it."""
+    """The HTTP status of its error."""
     code = models.CharField(max_length=64)
     message = models.CharField(max_length=400)
     limit_kind = models.CharField(max_length=64)
     limit_scope = models.CharField(max_length=16)
     total_s = models.FloatField()
     trace_id = models.CharField(max_length=32, default="", db_default="")
-    """Of its OpenTelemetry trace, if it has one."""
+    """The id of its OpenTelemetry trace, if it has one."""
 
     objects = RefusedRequestQuerySet.as_manager()
 

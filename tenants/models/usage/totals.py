@@ -1,4 +1,4 @@
-"""What tenants used in all: for pages of all tenants, sums that are few enough to be added up."""
+"""Sums of whole tenants, few enough to be added up for pages of all tenants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tenants.models.usage.ledger import Span, SumsQuerySet, TenantFigures
 
 
 class Total(TenantFigures):
-    """Of a tenant on a base model, whichever key and adapter."""
+    """Sums of a tenant on a base model, over all keys and adapters."""
 
     span = models.CharField(max_length=5, choices=Span.choices)
     start = models.DateTimeField()
@@ -21,7 +21,7 @@ class Total(TenantFigures):
 
 
 class UsageTotal(Total):
-    """The sums of one day or month of UTC: what the hours add up to. Triggers on those write it."""
+    """The sums of one day or month of UTC: the total of its hours. Triggers on those write it."""
 
     class Meta:
         ordering = ["span", "start"]
@@ -37,8 +37,8 @@ class TenantSumQuerySet(SumsQuerySet["TenantSum"]):
 
 
 class TenantSum(Total):
-    """Totals and hours in one view, told apart by `span`: to be read by `sums` only, which takes
-    each hour once. Its groups are those of `UsageSum` but keys, members, adapters and models."""
+    """Totals and hours in one view, distinguished by `span`. Read it by `sums` only, which counts
+    each hour once. Its groups are those of `UsageSum` except keys, members, adapters and models."""
 
     objects = TenantSumQuerySet.as_manager()
 

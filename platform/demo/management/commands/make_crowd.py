@@ -1,4 +1,4 @@
-"""`manage.py make_crowd`: fill an installation as a busy one is filled."""
+"""`manage.py make_crowd`: fill an installation with the rows of a busy one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
 
 def make(size: Size) -> None:
-    """Make all or nothing, showing how far it is, and have PostgreSQL look at what it has now.
+    """Make everything or nothing, showing progress, and then update PostgreSQL's statistics.
 
     Raises:
         IntegrityError: there is a crowd already.

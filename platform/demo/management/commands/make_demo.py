@@ -36,7 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("--seed", type=int, help="another seed than the shipped demo's")
 
     def handle(self, *args: Any, out: Path, seed: int | None, **options: Any) -> None:
-        # Here, not above: importing PyTorch takes seconds, and --help must not.
+        # Not at the top: importing PyTorch takes seconds, and --help must not.
         from transformers.utils.logging import disable_progress_bar
 
         from demo import embed

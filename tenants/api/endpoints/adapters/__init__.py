@@ -1,1 +1,1 @@
-"""Adapters and their versions, and the uploads that they come from."""
+"""Adapters, their versions, and uploads of versions."""

@@ -1,4 +1,4 @@
-"""Adapters, their versions and aliases, and the base models that they sit on."""
+"""Adapters, their versions and aliases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Adapters(
     mixins.DestroyModelMixin,
     GenericViewSet[Adapter],
 ):
-    """The tenant's adapters. The first upload of a version makes one."""
+    """The tenant's adapters. The first upload of a version creates the adapter."""
 
     needs = {
         "list": READ, "retrieve": READ, "partial_update": Permission.OPERATE, "destroy": EDIT,
@@ -68,7 +68,7 @@ class Adapters(
 
 
 class AdapterPart(TenantView):
-    """A view of one adapter, named in the address."""
+    """A view of one adapter, which is named in the URL."""
 
     def adapter(self) -> Adapter:
         return get_object_or_404(self.caller.tenant.adapters, name=self.kwargs["name"])
@@ -81,7 +81,7 @@ class Versions(
     mixins.DestroyModelMixin,
     GenericViewSet[AdapterVersion],
 ):
-    """An adapter's versions, newest first. What an alias points at is not removed."""
+    """An adapter's versions, newest first. A version that an alias points at cannot be removed."""
 
     needs = {"list": READ, "retrieve": READ, "create": EDIT, "archive": EDIT, "destroy": EDIT}
     queryset = AdapterVersion.objects.none()
@@ -123,9 +123,9 @@ class Versions(
         parameters=[header("Location", "Where to ask for the upload.", str, response=[202])],
     )
     def create(self, request: Request, name: str) -> Response:
-        """Upload a version: 201 and it is being checked, or 200 if its content is known already.
+        """Upload a version: 201 if it is new and now being checked, 200 if its content is known.
 
-        202 where a worker takes longer to look into it: ask for the upload at its Location.
+        202 if a worker takes longer to look into it: poll the upload at its Location.
         """
         return receive(request, self.caller.tenant, name)
 
@@ -151,7 +151,7 @@ class Aliases(
     mixins.DestroyModelMixin,
     GenericViewSet[Alias],
 ):
-    """Names of versions: `live` is what the adapter's own name means."""
+    """Names that point at versions; the adapter's own name means `live`."""
 
     needs = {
         "list": READ, "retrieve": READ, "promote": EDIT, "roll_back": EDIT, "destroy": EDIT,
@@ -168,7 +168,7 @@ class Aliases(
 
     @extend_schema(request=PromotionSerializer, responses=AliasSerializer)
     def promote(self, request: Request, name: str, alias: str) -> Response:
-        """Point the alias at a ready version; requests in flight finish on the one they have."""
+        """Point the alias at a ready version; running requests finish on the version they have."""
         asked = PromotionSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         adapter, number = self.adapter(), asked.validated_data["version"]
@@ -183,7 +183,7 @@ class Aliases(
 
     @extend_schema(request=None, responses=AliasSerializer)
     def roll_back(self, request: Request, name: str, alias: str) -> Response:
-        """Point the alias at the version before."""
+        """Point the alias at the previous version."""
         found = self.get_object()
         found.roll_back()
         return Response(self.get_serializer(found).data, status.HTTP_200_OK)

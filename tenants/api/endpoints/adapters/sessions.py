@@ -1,9 +1,10 @@
-"""`/uploads`: uploads that survive a broken connection, by the protocol tus.
+"""`/uploads`: resumable uploads by the protocol tus.
 
-A session takes one archive. The bytes never come here: `tenants.adapters.uploads.intake` puts them
-into the session's file, and asks here before and after. A file that is complete is handed to a
-worker, as any other upload, and the session ends with the version or with the refusal. Uploads that
-came in one request are told here as well, to who was answered 202.
+A session takes one archive. Its bytes do not pass through these views:
+`tenants.adapters.uploads.intake` writes them to the session's file, and calls the views before and
+after. A complete file is handed to a worker, like any other upload, and the session ends with the
+version or with the refusal. Clients whose upload in one request was answered with 202 poll it here
+as well.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = structlog.get_logger(__name__)
 EDIT = Permission.EDIT_ADAPTERS
 UPLOADS = "/api/v1/uploads"
 SPOKEN = {"create", "measure", "append", "destroy"}
-"""Actions of the protocol, which say its version; the others are ours."""
+"""Actions of the tus protocol, which require its version header; the others are not part of it."""
 
 
 def header(name: str, description: str, type: Any = int, **options: Any) -> OpenApiParameter:
@@ -59,7 +60,7 @@ BYTES = {tus.CONTENT_TYPE: OpenApiTypes.BINARY}
 
 
 class UploadSerializer(serializers.ModelSerializer[UploadSession]):
-    """An upload, and what became of it."""
+    """An upload and its result."""
 
     adapter = serializers.CharField(source="adapter_name")
     state = serializers.SerializerMethodField(help_text="`checking`: a worker looks into it.")
@@ -88,7 +89,7 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
     def get_offset(self, session: UploadSession) -> int:
         try:
             return offset_of(session)
-        except Http404:  # another machine's, or its power went
+        except Http404:  # the file is on another machine, or was lost in a power failure
             return 0
 
     @extend_schema_field(ProblemSerializer(allow_null=True))
@@ -99,7 +100,7 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
 class Uploads(
     TenantView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[UploadSession]
 ):
-    """Uploads until they are versions."""
+    """Uploads that are to become versions."""
 
     needs = dict.fromkeys([*SPOKEN, "list", "retrieve", "metadata"], EDIT)
     queryset = UploadSession.objects.none()
@@ -108,7 +109,7 @@ class Uploads(
     pagination_class = None
     lookup_field = "id"
     bodiless = SPOKEN
-    parser_classes = [MultiPartParser]  # no body comes here; CSRF's check looks for a form's token
+    parser_classes = [MultiPartParser]  # for the CSRF check, which looks for a form's token
     further_errors = [412, 429, 507]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -127,11 +128,11 @@ class Uploads(
         related = ("tenant", "version__adapter", "version__created_by", "created_by")
         current = self.caller.tenant.uploads.current().select_related(*related)
         if self.action in ("measure", "append"):
-            current = current.filter(oid="")  # alone, such an object becomes no version
+            current = current.filter(oid="")  # weights alone do not become a version
         return current.unfinished().named() if self.action == "list" else current
 
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
-        """What this server takes."""
+        """The tus extensions and the size that this server supports."""
         said = {"Tus-Extension": tus.EXTENSIONS, "Tus-Max-Size": str(tus.max_bytes())}
         return Response(status=status.HTTP_204_NO_CONTENT, headers=said)
 
@@ -176,7 +177,7 @@ class Uploads(
         return super().retrieve(request, *args, **kwargs)
 
     def measure(self, request: Request, id: str) -> Response:
-        """HEAD: where to go on. A complete upload that is refused is told so."""
+        """HEAD: the offset to continue from. A refusal of a complete upload is reported here."""
         session = self.get_object()
         offset = offset_of(session)
         settle(session, offset, request)
@@ -198,8 +199,8 @@ class Uploads(
         },
     )  # fmt: skip
     def append(self, request: Request, id: str) -> Response:
-        """Append to the upload. The last byte makes it a version, or has it refused as a whole
-        adapter would be."""
+        """Append to the upload. After the last byte it becomes a version, or is refused like an
+        upload in one request."""
         if request.content_type != tus.CONTENT_TYPE:
             message = f"Content-Type is {request.content_type!r}, but must be {tus.CONTENT_TYPE}."
             raise UploadRefused(Refusal.CONTENT_TYPE_UNSUPPORTED, message)
@@ -213,7 +214,7 @@ class Uploads(
 
     @extend_schema(request=None, parameters=[RESUMABLE], responses={204: None})
     def destroy(self, request: Request, id: str) -> Response:
-        """Give the upload up (tus 1.0, extension termination). A version that it became stays."""
+        """Abandon the upload (tus 1.0, extension termination). A version that it became stays."""
         parts.discard(self.get_object())
         return Response(status=status.HTTP_204_NO_CONTENT)
 
@@ -227,7 +228,7 @@ def _progress(session: UploadSession, offset: int) -> dict[str, str]:
 
 
 def offset_of(session: UploadSession) -> int:
-    """Bytes of it that have arrived. To be read once for each request: another may be appending.
+    """Bytes that have arrived. Read it once per request, because another one may be appending.
 
     Raises:
         Http404: its file is gone.
@@ -245,10 +246,10 @@ def offset_of(session: UploadSession) -> int:
 
 
 def begin(tenant: Tenant, length: int, header: str, user: User | None) -> UploadSession:
-    """A new upload of `length` bytes into the tenant; `header` is Upload-Metadata.
+    """Begin an upload of `length` bytes for the tenant; `header` is Upload-Metadata.
 
     Raises:
-        UploadRefused: it could not become a version, or the tenant has too much under way.
+        UploadRefused: it could not become a version, or the tenant has too many uploads under way.
     """
     told = tus.metadata(header)
     session = UploadSession(
@@ -269,7 +270,7 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
 
 
 def _check(session: UploadSession) -> None:
-    """Refuse now what would be refused after gigabytes."""
+    """Refuse now what would otherwise be refused only after all of its bytes have arrived."""
     if not is_archive_name(session.file_name) or len(session.file_name) > 255:
         value = session.file_name or None
         raise tus.invalid("Upload-Metadata's filename", value, "the name of a .tar or .zip")
@@ -277,9 +278,9 @@ def _check(session: UploadSession) -> None:
 
 
 def settle(session: UploadSession, offset: int, request: Request) -> None:
-    """Have an upload that is complete at `offset` made a version, as any other; else do nothing.
+    """Make an upload that is complete at `offset` a version, like any other; else do nothing.
 
-    Two requests may do this at once: one of them hands it over, and both wait for the outcome.
+    Two requests may call it at once: one of them hands the upload over, both wait for the outcome.
 
     Raises:
         UploadRefused: it is refused, now or already.
@@ -294,7 +295,7 @@ def settle(session: UploadSession, offset: int, request: Request) -> None:
 
 
 def actor_behind(request: Request) -> Actor:
-    """Who makes this request, for the audit log."""
+    """The actor of this request, for the audit log."""
     key = request.auth if isinstance(request.auth, ApiKey) else None
     actor = actor_of(request._request, key)
     assert actor is not None, "a caller is a person or a key"
@@ -302,5 +303,5 @@ def actor_behind(request: Request) -> Actor:
 
 
 def address_of(session: UploadSession, request: Request) -> str:
-    """The upload's own address."""
+    """The upload's URL."""
     return request.build_absolute_uri(f"{UPLOADS}/{session.pk}?tenant={session.tenant.slug}")

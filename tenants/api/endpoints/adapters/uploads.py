@@ -1,4 +1,4 @@
-"""`POST /adapters/{name}/versions`: an uploaded adapter becomes a new version, or is known."""
+"""`POST /adapters/{name}/versions`: an upload becomes a new version, or matches a known one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenants.models.audit import Actor
 
 def receive(request: Request, tenant: Tenant, name: str) -> Response:
     """Answer an upload to the tenant's adapter `name`: 201 with the new version, which a worker
-    then judges, 200 with the one that has this content already, or 202 with the upload where a
+    then checks, 200 with the version that has this content already, or 202 with the upload if a
     worker has not looked into it yet.
 
     Raises:
@@ -42,7 +42,7 @@ def receive(request: Request, tenant: Tenant, name: str) -> Response:
 
 
 def take_in(request: Request, tenant: Tenant, name: str, actor: Actor) -> UploadSession:
-    """The request's upload, with the version that it became if that came soon.
+    """Store the request's upload; returns it, with the version that it became if that was soon.
 
     Raises:
         UploadRefused: see `Refusal`. Nothing was kept.
@@ -57,7 +57,7 @@ def take_in(request: Request, tenant: Tenant, name: str, actor: Actor) -> Upload
 
 
 def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, str]]:
-    """The files, and the form's fields."""
+    """The files and the fields of the form."""
     if not str(request.content_type).startswith("multipart/form-data"):
         raise UploadRefused(
             Refusal.NOT_MULTIPART,

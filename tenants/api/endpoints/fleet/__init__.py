@@ -1,1 +1,1 @@
-"""What serves: engines and their credentials, revisions and rollouts."""
+"""Engines and their credentials, base models, revisions and rollouts."""

@@ -1,4 +1,4 @@
-"""For operators: what engines show to gateways, and what engines reported that is not billed."""
+"""For operators: credentials of engines, and quarantined usage that engines reported."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class EngineCredentials(
     mixins.DestroyModelMixin,
     GenericViewSet[EngineCredential],
 ):
-    """Credentials of engines. An engine bills, and fetches adapters of, what was dispatched to its
-    own."""
+    """Credentials of engines. An engine can only bill, and fetch the adapters of, requests that
+    were dispatched to its own credential."""
 
     permission_classes = [Operating]
     queryset = EngineCredential.objects.select_related("created_by")
@@ -42,7 +42,7 @@ class EngineCredentials(
 
     @extend_schema(responses={201: NewCredentialSerializer})
     def create(self, request: Request) -> Response:
-        """Make a credential. The answer shows its text this once."""
+        """Make a credential. Its text is shown only in this answer."""
         serializer = self.get_serializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         assert isinstance(request.user, User)
@@ -53,7 +53,7 @@ class EngineCredentials(
 
     @extend_schema(request=None, responses=NewCredentialSerializer)
     def rotate(self, request: Request, pk: int) -> Response:
-        """Make another secret in place of the old one, which ends at once."""
+        """Replace the secret; the old one is invalid at once."""
         credential = self.get_object()
         return self._shown_once(credential, credential.rotate(), status.HTTP_200_OK)
 
@@ -72,8 +72,8 @@ class EngineCredentials(
 class Quarantine(
     StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[QuarantinedEntry]
 ):
-    """Usage that engines reported and no gateway dispatched to them: billed to nobody, until an
-    operator says so."""
+    """Usage that engines reported but that matches nothing a gateway dispatched to them. It is not
+    billed unless an operator decides so."""
 
     permission_classes = [Operating]
     queryset: models.QuerySet[QuarantinedEntry] = QuarantinedEntry.objects.select_related(
@@ -93,7 +93,7 @@ class Quarantine(
 
     @extend_schema(request=None)
     def dismiss(self, request: Request, pk: int) -> Response:
-        """Bill the entry to nobody, for good."""
+        """Decide for good that the entry is not billed."""
         entry = self.get_object()
         assert isinstance(request.user, User)
         decisions.dismiss(entry, request.user)

@@ -1,4 +1,4 @@
-"""What serves: the connected engines and their base models."""
+"""The connected engines and their base models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERATORS_FIELDS = {
 
 
 class MaySeeEngines(BasePermission):
-    """People who are signed in, and keys that see adapters."""
+    """Admits signed-in users, and keys that may see adapters."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         user = request.user
@@ -38,7 +38,7 @@ class MaySeeEngines(BasePermission):
 
 
 def shown_to(slugs: set[str], engine: dict[str, Any]) -> dict[str, Any]:
-    """The engine without what it does for other tenants."""
+    """The engine without figures over all tenants and without other tenants' adapters."""
     resident = [name for name in engine["resident_adapters"] if name.split("/")[0] in slugs]
     shown = {name: value for name, value in engine.items() if name not in OPERATORS_FIELDS}
     return shown | {"resident_adapters": resident}
@@ -49,8 +49,8 @@ class Engines(StrictView):
 
     @extend_schema(responses=EnginesSerializer, operation_id="engines_list")
     def get(self, request: Request) -> Response:
-        """The engines connected to any gateway. Operators are told as well which gateways did not
-        answer, so that what only those know is missing."""
+        """The engines that are connected to any gateway. For operators it also lists the gateways
+        that did not answer, whose engines may be missing."""
         fleet, user = gateways().fleet(), request.user
         engines, further = fleet.engines, {}
         if isinstance(user, KeyHolder):
@@ -70,7 +70,7 @@ class BaseModels(
     mixins.UpdateModelMixin,
     GenericViewSet[BaseModel],
 ):
-    """The models that engines serve and adapters sit on."""
+    """The models that engines serve and adapters are based on."""
 
     permission_classes = [MaySeeEngines]
     queryset = BaseModel.objects.all()

@@ -1,4 +1,4 @@
-"""For operators: revisions of base models, and how tenants move from one to another."""
+"""For operators: revisions of base models, and rollouts, which move tenants between them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Revisions(
     mixins.UpdateModelMixin,
     GenericViewSet[PoolRevision],
 ):
-    """The kinds of engine of each base model, last seen first. Tenants are served by those that
-    serve; what waits is for a rollout."""
+    """The revisions of each base model, last seen first. Tenants are served by `serving` ones; a
+    `waiting` one is for a rollout, or takes over when no engine of those is connected."""
 
     permission_classes = [Operating]
     queryset: models.QuerySet[PoolRevision] = (
@@ -69,8 +69,8 @@ class Rollouts(
     mixins.CreateModelMixin,
     GenericViewSet[Rollout],
 ):
-    """Rollouts, the latest first. A worker takes the steps of each that is running; it is rolled
-    back by itself where a guard fails."""
+    """Rollouts, the latest first. A worker advances each running one step by step; a rollout is
+    rolled back automatically if a guard fails."""
 
     permission_classes = [Operating]
     queryset: models.QuerySet[Rollout] = Rollout.objects.select_related(
@@ -90,21 +90,22 @@ class Rollouts(
 
     @extend_schema(request=None, responses=RolloutSerializer)
     def pause(self, request: Request, pk: int) -> Response:
-        """Keep the weight as it is. Guards go on watching."""
+        """Keep the present weight. Guards stay active."""
         rollout = self.get_object()
         rollout.pause()
         return self._shown(rollout)
 
     @extend_schema(request=None, responses=RolloutSerializer)
     def resume(self, request: Request, pk: int) -> Response:
-        """Go on; the present weight is watched anew."""
+        """Continue; the time at the present weight starts again."""
         rollout = self.get_object()
         rollout.resume()
         return self._shown(rollout)
 
     @extend_schema(request=WeightSerializer, responses=RolloutSerializer)
     def weigh(self, request: Request, pk: int) -> Response:
-        """Set the weight, whatever the plan says. Who moves is still tried before."""
+        """Set the weight, regardless of the plan. A tenant's adapters are still tried before it
+        moves."""
         given = WeightSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         rollout = self.get_object()
@@ -113,15 +114,15 @@ class Rollouts(
 
     @extend_schema(request=None, responses=RolloutSerializer)
     def finish(self, request: Request, pk: int) -> Response:
-        """Let the new revision alone serve, for all tenants: of adapters that failed there, none is
-        served any longer."""
+        """Make the new revision the only one that serves, for all tenants. Adapters that failed on
+        it are no longer served."""
         rollout = self.get_object()
         rollout.finish()
         return self._shown(rollout)
 
     @extend_schema(request=None, responses=RolloutSerializer)
     def abort(self, request: Request, pk: int) -> Response:
-        """Bring every tenant back at once, and withdraw the revision."""
+        """Move every tenant back immediately, and withdraw the revision."""
         rollout = self.get_object()
         rollout.abort()
         return self._shown(rollout)
@@ -131,7 +132,7 @@ class Rollouts(
 
 
 class Turns(StrictView, mixins.ListModelMixin, GenericViewSet[RolloutTenant]):
-    """Tenants whose turn in a rollout is not left to chance."""
+    """Tenants that an operator has set to move first or last in a rollout."""
 
     permission_classes = [Operating]
     queryset = RolloutTenant.objects.select_related("tenant")
@@ -146,7 +147,7 @@ class Turns(StrictView, mixins.ListModelMixin, GenericViewSet[RolloutTenant]):
 
     @extend_schema(responses=TurnSerializer)
     def update(self, request: Request, pk: int, slug: str) -> Response:
-        """Have a tenant move first or last."""
+        """Make a tenant move first or last."""
         given = self.get_serializer(data=request.data)
         given.is_valid(raise_exception=True)
         tenant = get_object_or_404(Tenant, slug=slug)
@@ -157,7 +158,7 @@ class Turns(StrictView, mixins.ListModelMixin, GenericViewSet[RolloutTenant]):
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: int, slug: str) -> Response:
-        """Leave it to the weight when the tenant moves."""
+        """Let the weight decide again when the tenant moves."""
         get_object_or_404(self._open().tenants, tenant__slug=slug).delete()
         return Response(status=status.HTTP_204_NO_CONTENT)
 

@@ -1,1 +1,1 @@
-"""The addresses that OpenAI has as well: batches, files, uploads in parts, usage."""
+"""The endpoints of OpenAI's API: batches, files, uploads in parts, usage."""

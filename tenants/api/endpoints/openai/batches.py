@@ -1,6 +1,6 @@
-"""`/v1/batches`, as OpenAI has them: a file of requests, answered within a day, for keys.
+"""`/v1/batches` as in OpenAI's API, for keys: a file of requests that are answered within a day.
 
-A batch is made here and told of; workers read its file, run its lines and write its answers down
+Batches are created and shown here; workers read their files, run their lines and write the answers
 (`tenants.batches`).
 """
 
@@ -36,7 +36,7 @@ from tenants.models import ApiKey, Batch, Purpose, Tenant
 MAX_PAGE = 100
 WINDOW = timedelta(hours=24)
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
-"""Of metadata, as with OpenAI."""
+"""Bounds of metadata, as in OpenAI's API."""
 
 
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,7 +119,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     )
     batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
     with transaction.atomic():
-        tenant = quota.locked(key.tenant_id)  # the next one finds and counts this one
+        tenant = quota.locked(key.tenant_id)  # so that a concurrent request counts this batch
         if (before := _made_before(batch)) is not None:
             return shown(before)
         _admit(batch, tenant)
@@ -133,10 +133,10 @@ def _idempotency_key(request: HttpRequest) -> str:
 
 
 def _made_before(batch: Batch) -> Batch | None:
-    """The batch that was made under the same idempotency key.
+    """The batch that was made under the same idempotency key, if there is one.
 
     Raises:
-        IdempotencyKeyReused: it is another one.
+        IdempotencyKeyReused: it was made by a different request.
     """
     name = batch.idempotency_key
     before = Batch.objects.filter(key=batch.key, idempotency_key=name).first() if name else None
@@ -146,7 +146,12 @@ def _made_before(batch: Batch) -> Batch | None:
 
 
 def _admit(batch: Batch, tenant: Tenant) -> None:
-    """Save a new batch, inside a transaction."""
+    """Save a new batch; to be called in a transaction.
+
+    Raises:
+        RateLimitExceeded: the tenant has too many unfinished batches.
+        InvalidRequest: the input file does not exist, or is not for batches.
+    """
     under_way = tenant.batches.unfinished().count()
     if under_way >= settings.TENANT_BATCHES:
         raise RateLimitExceeded(
@@ -154,7 +159,7 @@ def _admit(batch: Batch, tenant: Tenant) -> None:
             f"{settings.TENANT_BATCHES} may be under way.",
             retry_after_s=60,
         )
-    # Locked, so that nobody deletes it meanwhile (`keeping.delete`).
+    # Locked, so that it is not deleted meanwhile (`keeping.delete`).
     file = tenant.files.current().select_for_update().filter(pk=batch.input_file_id).first()
     if file is None:
         told = f"No such file: {batch.input_file_id[:64]}."

@@ -1,7 +1,7 @@
-"""`/v1/files`, as OpenAI has them, for a tenant's keys: kept, listed, read and deleted.
+"""`/v1/files` as in OpenAI's API, for a tenant's keys: upload, list, read and delete files.
 
-Bodies come here bounded, from keys that may send them (`tenants.files.intake`). Nobody looks into
-a file until something is done with it.
+`tenants.files.intake` bounds bodies, and checks that the key may send them, before they get here. A
+file's content is not examined until it is used.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ USERS = TABLE[Permission.USE_FILES][1]
 MAX_PAGE = 10_000
 PURPOSES = [one.value for one in Purpose if one is not Purpose.BATCH_OUTPUT]
 LEAST_S, MOST_S = 3600, 30 * 86_400
-"""For how long a file may be kept that is to expire, as with OpenAI."""
+"""Bounds of the lifetime of a file that expires, in seconds, as in OpenAI's API."""
 
 
 class Expiry(msgspec.Struct, forbid_unknown_fields=True):
-    """After how long something is to be deleted, in bodies of JSON."""
+    """The time after which something is to be deleted, in JSON bodies."""
 
     anchor: Literal["created_at"]
     seconds: int
@@ -89,7 +89,11 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 
 
 def purpose_of(text: str) -> str:
-    """Raises InvalidRequest where nobody may upload a file for this."""
+    """The purpose.
+
+    Raises:
+        InvalidRequest: files cannot be uploaded for it.
+    """
     if text not in PURPOSES:
         raise InvalidRequest(
             f"`purpose` is {text[:64]!r}, but must be of {', '.join(PURPOSES)}.", param="purpose"
@@ -100,10 +104,10 @@ def purpose_of(text: str) -> str:
 def form_of(
     request: HttpRequest, name: str, others: Collection[str]
 ) -> tuple[TemporaryUploadedFile, dict[str, str]]:
-    """The one file of the body, in the field `name`, and what `others` say.
+    """The one file of the body, in the field `name`, and the values of the fields in `others`.
 
     Raises:
-        InvalidRequest: the body is not that.
+        InvalidRequest: the body has another form, or the file is empty.
     """
     if request.content_type != "multipart/form-data":
         raise InvalidRequest(f"The body must be multipart/form-data, with the field `{name}`.")
@@ -124,7 +128,7 @@ def form_of(
 
 
 def _kept_s(fields: dict[str, str]) -> int | None:
-    """For how many seconds the file is to be kept, None where nothing ends it."""
+    """How many seconds the file is to be kept; None if it does not expire."""
     anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and text is None:
         return usual_seconds(fields["purpose"])
@@ -137,13 +141,16 @@ def _kept_s(fields: dict[str, str]) -> int | None:
 
 
 def usual_seconds(purpose: str) -> int | None:
-    """For how long a file is kept where nobody says: those of batches for thirty days, as with
-    OpenAI."""
+    """How long a file is kept by default: files for batches thirty days, as in OpenAI's API."""
     return MOST_S if purpose == Purpose.BATCH else None
 
 
 def kept_seconds(seconds: int, param: str) -> int:
-    """Raises InvalidRequest where nothing may be kept for so long, or so briefly."""
+    """The lifetime `seconds`.
+
+    Raises:
+        InvalidRequest: it is not from LEAST_S to MOST_S.
+    """
     if not LEAST_S <= seconds <= MOST_S:
         raise InvalidRequest(
             f"`{param}` must be a number of seconds from {LEAST_S} to {MOST_S}.", param=param

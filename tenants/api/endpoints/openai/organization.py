@@ -1,8 +1,8 @@
-"""`/v1/organization/usage/completions` and `/costs`, as OpenAI has them, for a tenant's key.
+"""`/v1/organization/usage/completions` and `/costs` as in OpenAI's API, for a tenant's key.
 
 The organization is the tenant. Answers come from the hourly sums of the ledger: a period is widened
-to whole hours, and each bucket says from when to when it is. Of OpenAI's dimensions the sums keep
-the key and the model; tenants have no projects, and users are not told apart.
+to whole hours, and each bucket states its start and end. Of OpenAI's dimensions the sums have the
+key and the model; tenants have no projects, and users are not distinguished.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEY_ID = re.compile(r"[0-9]{1,18}")
 PERIOD = ["start_time", "end_time", "bucket_width", "limit", "page"]
 USAGE_GROUPS = {"project_id": None, "user_id": None, "api_key_id": "key", "model": "model"}
 COST_GROUPS = {"project_id": None, "user_id": None, "api_key_id": "key", "line_item": "model"}
-"""What may be grouped by, and what the sums call it; None: there is but one group, null."""
+"""Possible groups, and the sums' names for them; None: there is only one group, null."""
 
 Row = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ COST_WIDTHS = {"1d": Width("day", DAY, 7, 180)}
 
 @dataclass(frozen=True)
 class Page:
-    """The buckets of one answer: whole ones, but for the ends of the period."""
+    """The buckets of one answer, all of full width except at the ends of the period."""
 
     width: Width
     start: datetime
@@ -67,7 +67,11 @@ class Page:
 
     @classmethod
     def asked(cls, query: Query, widths: Mapping[str, Width]) -> Page:
-        """Raises InvalidRequest where a parameter is not as it has to be."""
+        """Parse the query's parameters.
+
+        Raises:
+            InvalidRequest: a parameter is invalid.
+        """
         names = query.choices("bucket_width", widths, "Sums are kept by the hour.") or ["1d"]
         if len(names) > 1:
             raise InvalidRequest("`bucket_width` takes one value.", param="bucket_width")
@@ -85,7 +89,7 @@ class Page:
         return cls(width, _first_bucket(query, width, start, end), end, limit)
 
     def buckets(self) -> Iterator[tuple[datetime, datetime]]:
-        """Start and end of each."""
+        """Start and end of each bucket."""
         start = self.start
         for _ in range(self.limit):
             if start >= self.end:
@@ -100,7 +104,7 @@ def _floor_hour(at: datetime) -> datetime:
 
 
 def _first_bucket(query: Query, width: Width, start: datetime, end: datetime) -> datetime:
-    """Where this page begins: with the period, or where the page before ended."""
+    """The start of this page: that of the period, or the end of the page before."""
     text = query.word("page")
     if text is None:
         return start
@@ -122,7 +126,7 @@ def _key_ids(query: Query) -> list[int]:
 def _answer(
     tenant: Tenant, query: Query, page: Page, by: Sequence[str], result: Callable[[Row], Row]
 ) -> dict[str, Any]:
-    """The page: the sums of each bucket as `result` shows them, none where nothing was used."""
+    """The page: the sums of each bucket, formatted by `result`; a bucket without usage has none."""
     buckets = list(page.buckets())
     last = buckets[-1][1]
     usage = UsageSum.objects.filter(tenant=tenant)
@@ -150,7 +154,7 @@ def _answer(
 
 
 def _columns(groups: Sequence[str], names: Mapping[str, str | None]) -> list[str]:
-    """The groups as the sums name them."""
+    """The sums' names for the groups."""
     return [name for group in groups if (name := names[group]) is not None]
 
 
@@ -160,7 +164,7 @@ def _key_id(row: Row) -> str | None:
 
 @keyed(READERS)
 def completions(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
-    """Tokens and requests, by time and, if asked for, by key and model."""
+    """Tokens and requests by time and, if requested, by key and model."""
     query = Query(request.GET, [*PERIOD, "group_by", "api_key_ids", "models"])
     groups = query.choices("group_by", USAGE_GROUPS, "Nothing else is kept in the sums.")
     page, by = Page.asked(query, WIDTHS), _columns(groups, USAGE_GROUPS)
@@ -188,7 +192,7 @@ def _completions_result(row: Row) -> Row:
 
 @keyed(READERS)
 def costs(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
-    """What it cost, by day and, if asked for, by key and line item, which is the model."""
+    """Costs by day and, if requested, by key and line item, which is the model."""
     query = Query(request.GET, [*PERIOD, "group_by", "api_key_ids", "line_items"])
     groups = query.choices("group_by", COST_GROUPS, "Nothing else is kept in the sums.")
     page, by = Page.asked(query, COST_WIDTHS), _columns(groups, COST_GROUPS)
@@ -196,7 +200,7 @@ def costs(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 
 
 def _costs_result(row: Row) -> Row:
-    # A number as in OpenAI's answer, written with all of its digits: no float was ever made of it.
+    # A number as in OpenAI's answer, with all of its digits: it is never converted to a float.
     value = msgspec.Raw(amount(int(row["cost"])).encode())
     return {
         "object": "organization.costs.result",

@@ -1,7 +1,7 @@
-"""`/v1/uploads`, as OpenAI has them: a file in parts, each of which may be sent again.
+"""`/v1/uploads` as in OpenAI's API: a file in parts, each of which may be sent again.
 
-The order of parts is said in the end; until then they are no file (`tenants.files.uploads`). Bodies
-come here bounded, from keys that may send them (`tenants.files.intake`).
+The final request gives the order of the parts and makes them a file (`tenants.files.uploads`).
+`tenants.files.intake` bounds bodies, and checks that the key may send them, before they get here.
 """
 
 from __future__ import annotations

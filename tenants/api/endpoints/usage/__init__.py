@@ -1,1 +1,1 @@
-"""What requests became and cost: usage, prices, receipts, metrics."""
+"""How requests ended and what they cost: usage, prices, receipts, metrics."""

@@ -1,4 +1,4 @@
-"""What became of a tenant's requests, and how long they took, by time and in groups."""
+"""How a tenant's requests ended, and how long they took, by time and in groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tenants.permissions import Permission
 
 COUNTS = ("requests", *BY_OUTCOME, "prompt_tokens", "cached_tokens", "output_tokens")
 DETAILS = {"key", "adapter", "version", "base_model"}
-"""Groups and filters that totals know nothing of."""
+"""Groups and filters that totals do not have."""
 GROUPS: Mapping[str, Sequence[str]] = {
     "key": ["key"],
     "adapter": ["adapter"],
@@ -85,8 +85,8 @@ class Metrics(TenantView, GenericAPIView[Any]):
         operation_id="metrics_list",
     )
     def get(self, request: Request) -> Response:
-        """Requests by outcome, refusals included, tokens and times, as gateways saw them. A gateway
-        that is killed takes the last seconds with it; bills are at `/api/v1/costs`."""
+        """Requests by outcome (refusals included), tokens and times, as gateways saw them. A
+        gateway that is killed loses its last seconds; bills are at `/api/v1/costs`."""
         asked = Question.read(request.query_params, BUCKETS, "hour", GROUPS)
         found: Any = self.filter_queryset(self._figures(asked, request))
         step = STEPS[asked.bucket]
@@ -96,7 +96,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
         return self.get_paginated_response(self._lines(asked, page))
 
     def _figures(self, asked: Question, request: Request) -> models.QuerySet[Any]:
-        """The smallest of what there is that knows of all that is asked for."""
+        """The smallest table that has all groups and filters of the query."""
         minutely, tenant = asked.bucket == "minute", self.caller.tenant
         if not self.caller.may(Permission.READ_USAGE):
             details = RequestMinute if minutely else RequestHour

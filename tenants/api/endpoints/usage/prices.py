@@ -1,4 +1,5 @@
-"""What tokens cost, from when on. Operators set it; tenants see what concerns them."""
+"""Prices of tokens, each from a given time on. Operators set them; tenants see those that apply to
+them."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ class Prices(
 ):
     """Prices of base models and of the tenant's adapters, the latest first.
 
-    One holds until a later one of the same thing; an adapter's goes before its base model's. An
-    operator who names no tenant sees all of them.
+    A price is in force until a later one for the same model or adapter; an adapter's price takes
+    precedence over its base model's. An operator who names no tenant sees all of them.
     """
 
     permission_classes = [AllowedOrOperator]

@@ -32,7 +32,7 @@ def receipt(request: HttpRequest, key: ApiKey, request_id: str) -> dict[str, Any
     """The receipt of one request of the key's tenant."""
     event = _find(key.tenant, request_id)
     if event is None:
-        # The same words for what another tenant has.
+        # The same message as for a request of another tenant.
         raise NotFound("There is no receipt of this request. It comes when the request has ended.")
     return signer().sign(describe(event))
 
@@ -41,7 +41,7 @@ def receipt(request: HttpRequest, key: ApiKey, request_id: str) -> dict[str, Any
 def receipts(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     """The receipts of requests that started in a period, the oldest first.
 
-    Over whole hours their costs add up to what `/api/v1/costs` says.
+    Over whole hours their costs add up to those of `/api/v1/costs`.
     """
     query = Query(request.GET, ["start_time", "end_time", "limit", "after"])
     limit = query.integer("limit", 1, MAX_LIMIT) or DEFAULT_LIMIT
@@ -72,7 +72,7 @@ def _later_than(tenant: Tenant, shown_id: str) -> Q:
     last = _find(tenant, shown_id)
     if last is None:
         raise InvalidRequest("`after` names no request with a receipt.", param="after")
-    # The first condition alone is what the index can use.
+    # Only the condition on `started_at__gte` can use the index.
     return Q(started_at__gte=last.started_at) & (
         Q(started_at__gt=last.started_at) | Q(id__gt=last.id)
     )
@@ -80,7 +80,7 @@ def _later_than(tenant: Tenant, shown_id: str) -> Q:
 
 @openai_view
 def key_set(request: HttpRequest) -> HttpResponse:
-    """What verifies the receipts that are signed now, as a JWK set (RFC 7517)."""
+    """The key that verifies receipts which are signed now, as a JWK set (RFC 7517)."""
     return reply({"keys": [signer().public_key.jwk]})
 
 

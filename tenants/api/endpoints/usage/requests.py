@@ -1,4 +1,4 @@
-"""A tenant's requests, newest first: those in the ledger, and those that were refused."""
+"""A tenant's requests, newest first: those in the ledger, and refused ones."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ PARAMETERS = [
 class Requests(TenantView):
     needs = {"page": Permission.READ_OWN_USAGE}
     parameters = [parameter.name for parameter in PARAMETERS]
-    action = "page"  # not "list": drf-spectacular takes those for pages of another form
+    action = "page"  # not "list", for which drf-spectacular assumes another form of pagination
 
     @extend_schema(
         parameters=PARAMETERS, responses={200: RequestsSerializer}, operation_id="requests_list"
     )
     def get(self, request: Request) -> Response:
-        """Those that ended, refused ones with their errors included: of more than 20 alike in a
-        minute the rest is only counted, in the metrics."""
+        """The requests that ended, including refused ones with their errors. Of more than 20
+        similar refused ones in a minute the rest are only counted, in the metrics."""
         params = request.query_params.dict()
         found = Where.of(self.caller).page(
             _filter(params), _window(params), _before(params), size=_size(params)
@@ -66,7 +66,7 @@ class OneRequest(TenantView):
 
     @extend_schema(responses={200: OneRequestSerializer}, operation_id="requests_retrieve")
     def get(self, request: Request, request_id: str) -> Response:
-        """One of them, by its id in any form, with the engines that tried it."""
+        """One request, by its id in any form, with its attempts on engines."""
         entries = Where.of(self.caller).named(request_id).entries()
         if not entries:
             raise Http404

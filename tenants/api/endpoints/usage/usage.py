@@ -1,4 +1,4 @@
-"""What a tenant used and what it cost, summed from the sums of the ledger."""
+"""A tenant's usage and costs, from the sums of the ledger."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         usage = self.filter_queryset(self.get_queryset())
         assert isinstance(usage, UsageSumQuerySet)
         by = [*([] if asked.bucket == "all" else [asked.bucket]), *asked.by]
-        # One row without any groups, for all of it is of one tenant.
+        # Without groups there is one row, because all rows are of one tenant.
         rows = usage.sums(by or ["tenant"], asked.start, asked.end)
         assert request.accepted_renderer is not None
         if request.accepted_renderer.format == CsvRenderer.format:
@@ -105,13 +105,13 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         )
 
     def _chunked(self, asked: Question, rows: models.QuerySet[UsageSum, Row]) -> Iterator[Row]:
-        """Completed a chunk at a time, from a cursor on the server."""
+        """Complete rows one chunk at a time, from a server-side cursor."""
         source = rows.iterator(chunk_size=CHUNK_ROWS)
         while chunk := list(islice(source, CHUNK_ROWS)):
             yield from self._complete(asked, chunk)
 
     def _complete(self, asked: Question, rows: Iterable[Row]) -> list[Row]:
-        """The sums with everything that any column shows."""
+        """Add to the sums the values of all other columns."""
         rows = list(rows)
         keys = {row["key"] for row in rows} if "key" in asked.by else set()
         names = dict(self.caller.tenant.keys.filter(pk__in=keys).values_list("pk", "name"))
@@ -127,7 +127,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
             "currency": settings.CURRENCY,
         }
         if "key" in row:
-            made["key_name"] = names.get(row["key"])  # a key may be gone, its bill stays
+            made["key_name"] = names.get(row["key"])  # the bill of a deleted key stays
         if "member" in row:
             maker = makers.get(row["member"])
             made["member"] = maker.username if maker else None
@@ -162,5 +162,5 @@ class Costs(Sums):
         operation_id="costs_list",
     )
     def get(self, request: Request) -> Response | StreamingHttpResponse:
-        """What it cost, exactly, in pages or as CSV (`?format=csv`, `Accept: text/csv`)."""
+        """Exact costs, in pages or as CSV (`?format=csv`, `Accept: text/csv`)."""
         return self.answer(request)
