@@ -1,1 +1,1 @@
-"""What people see: the console."""
+"""The console: the web pages."""

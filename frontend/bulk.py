@@ -1,5 +1,5 @@
-"""The same done to several rows of a list, each by itself: one that may not be is told of, and the
-others are done all the same."""
+"""Bulk actions: the same change to several rows of a list. Each row is changed independently of the
+others, and refusals are reported."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from inference.errors import InferenceError
 from tenants.errors import Refused
 
 MAX_TOLD = 3
-"""Rows of which it is told why they were not done."""
+"""Maximum number of refusals that are explained on the next page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What can be done to the chosen rows, after a dialog of this title and text: a POST of their
-    ids to `url`. `components/bulk.html` renders it."""
+    """A bulk action: after a dialog with this title and text, the chosen rows' ids are posted to
+    `url`. Rendered by `components/bulk.html`."""
 
     verb: str
     title: str
@@ -30,15 +30,15 @@ class Action:
     url: str = ""
 
     def of(self, view: str, *args: str) -> Action:
-        """As it is on a page, where this view does it."""
+        """A copy with the URL of this view."""
         return replace(self, url=reverse(view, args=args))
 
 
 def act(request: HttpRequest, one: Callable[[str], None], things: str, done: str) -> None:
-    """Do it to each chosen row, and tell on the next page of how many that was.
+    """Apply `one` to each chosen row, and report on the next page how many were changed.
 
-    `one` takes a row's id. `things` is what a row is, and rows are
-    ("key,keys"), `done` is what they are now.
+    `one` is called with a row's id. `things` is the noun for rows in singular and plural
+    ("key,keys"), `done` the participle in the report ("revoked").
     """
     word, words = things.split(",")
     ids = list(dict.fromkeys(request.POST.getlist("row")))[:PAGE]
@@ -49,21 +49,21 @@ def act(request: HttpRequest, one: Callable[[str], None], things: str, done: str
         except (Refused, InferenceError) as error:
             refused.append(error.message)
         except (Http404, PermissionDenied):
-            refused.append(f"A {word} is not there any longer, or not yours to change.")
+            refused.append(f"One {word} no longer exists, or you may not change it.")
     if count := len(ids) - len(refused):
         told = f"1 {word} is" if count == 1 else f"{count} {words} are"
         messages.success(request, f"{told} {done}.")
     for message in dict.fromkeys(refused[:MAX_TOLD]):
         messages.error(request, message)
     if not ids:
-        messages.error(request, f"No {word} was chosen.")
+        messages.error(request, f"No {word} was selected.")
 
 
 def number(id: str) -> int:
-    """A row's id.
+    """Parse a row's id.
 
     Raises:
-        Http404: it is none.
+        Http404: it is not a valid id.
     """
     if not id.isdecimal() or len(id) > 18:
         raise Http404

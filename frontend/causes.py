@@ -13,7 +13,7 @@ REASONS = {
     "cancelled": "The client disconnected or stopped it before the answer was complete.",
     "gateway_lost": "The gateway that was streaming the answer was lost.",
 }
-"""Of finish reasons that are not error codes."""
+"""Explanations of finish reasons that are not error codes."""
 AGAIN = "Try again. If it keeps failing, give the operator the request ID."
 CHANGE = "Correct the request. Sending it again unchanged will fail again."
 OPERATOR = "Contact the operator and give them the request ID."
@@ -24,11 +24,11 @@ def cause(code: str) -> str:
     if code in REASONS:
         return REASONS[code]
     error = BY_CODE.get(code)
-    return (error.__doc__ or "").strip() if error else f"It ended as `{code}`."
+    return (error.__doc__ or "").strip() if error else f"It ended with `{code}`."
 
 
 def remedy(code: str) -> str:
-    """What to do about it; empty if nothing is wrong, or nobody knows."""
+    """What to do about it; empty if nothing went wrong or the code is unknown."""
     if code == "gateway_lost":
         return AGAIN
     error = BY_CODE.get(code)

@@ -1,4 +1,4 @@
-"""The documents in `docs/`, as the console shows them: each page has a link to its own."""
+"""Renders the documents in `docs/` as pages of the console, which link to them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ GROUPS = {
     "Operate": ("operate", "deploy", "observe", "security"),
     "How it works": ("limits-and-bills", "scale", "benchmarks", "develop"),
 }
-"""The files by what they are for, without `.md`."""
+"""Names of the files without `.md`, grouped by purpose."""
 INDEX = "README"
 BY_KEYBOARD = {
     "<pre>": '<pre tabindex="0">',
     "<table>": '<div class="table-wrap" tabindex="0" role="region" aria-label="Table"><table>',
     "</table>": "</table></div>",
 }
-"""What scrolls sideways scrolls by keyboard too; the text has no such tags but the renderer's."""
+"""Makes what scrolls sideways scrollable by keyboard. Only the renderer writes these exact tags."""
 PICTURE = re.compile(r'src="images/([\w.-]+)"')
 ANCHOR = re.compile(r'<\w+ id="([\w-]+)"')
 MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable("table")  # HTML: the files are our own
@@ -47,7 +47,7 @@ MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable("table")  # HTML: the
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file as a page; `anchors` are where links may lead in it."""
+    """A rendered file; `anchors` are the ids that links may point to."""
 
     name: str
     title: str
@@ -56,7 +56,7 @@ class Document:
 
     @property
     def html(self) -> SafeString:
-        """Its text, with pictures under the names that they are served by."""
+        """The text, with pictures at the URLs where they are served."""
         return mark_safe(PICTURE.sub(_served, self.text))
 
 
@@ -90,7 +90,8 @@ def address(place: str = INDEX) -> str:
 
 
 def _anchored(tokens: Sequence[Token]) -> str:
-    """Give each heading an id of its text, as code hosts do; the first one's text is the title."""
+    """Give each heading an id made from its text, as code hosts do; returns the first one's text,
+    the title."""
     texts = []
     for token, inner in pairwise(tokens):
         if token.type == "heading_open":
@@ -100,7 +101,7 @@ def _anchored(tokens: Sequence[Token]) -> str:
 
 
 def _adapt(token: Token) -> None:
-    """Addresses as they are here, and classes in place of styles, which the policy forbids."""
+    """Link to the console's URLs; replace inline styles, which the policy forbids, by classes."""
     if token.type == "link_open":
         _lead(token)
     elif token.type == "image":
@@ -118,7 +119,7 @@ def _lead(token: Token) -> None:
     name, hash_sign, anchor = href.partition("#")
     if name.endswith(".md") and name.removesuffix(".md") in names():
         token.attrSet("href", address(name.removesuffix(".md")) + hash_sign + anchor)
-    elif href.startswith(".."):  # what is beside the folder is not served
+    elif href.startswith(".."):  # files outside docs/ are not served
         token.attrs.pop("href")
 
 

@@ -17,11 +17,11 @@ from django.utils.safestring import SafeString, mark_safe
 from inference.grants import MICRO, PICO
 
 NONE = "\u2013"
-"""In place of a value that there is none of."""
+"""Shown in place of a missing value."""
 SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£"}
-"""Signs of currencies; the others are written with their code."""
+"""Currency signs; other currencies are written with their code."""
 FEWEST_DIGITS = 2
-"""Of an amount below a cent, significant ones."""
+"""Significant digits of an amount below a cent."""
 UNITS = (
     ("year", 365 * 86_400),
     ("month", 30 * 86_400),
@@ -30,8 +30,9 @@ UNITS = (
     ("hour", 3600),
     ("minute", 60),
 )
-"""In which a distance in time is told, in seconds; of weeks only where it is a few of them."""
+"""Units of a distance in time, with their length in seconds."""
 WEEKS_FROM = 2 * 7 * 86_400
+"""Shortest distance, in seconds, that is written in weeks; shorter ones are written in days."""
 
 
 def number(value: int | None) -> str:
@@ -48,7 +49,7 @@ def money(pico: Any) -> str:
 
 
 def signed_money(pico: int) -> str:
-    """As `money`, of what may be below zero."""
+    """As `money`, for an amount that may be negative."""
     return f"\u2212{money(-pico)}" if pico < 0 else money(pico)
 
 
@@ -63,7 +64,7 @@ def price(micro: int) -> str:
 
 
 def entered(micro: int) -> str:
-    """As `price`, but as a form's field has it: `1284.10`."""
+    """As `price`, in the format of form fields: `1284.10`."""
     return _at_least_two(Decimal(micro) / MICRO).replace(",", "")
 
 
@@ -87,7 +88,7 @@ def duration(seconds: float | None) -> str:
 
 
 def day(at: date | datetime | None) -> str:
-    """`22 Nov 2026`, in the time zone of whoever looks."""
+    """`22 Nov 2026`, in the reader's time zone."""
     if at is None:
         return NONE
     local = timezone.localtime(at) if isinstance(at, datetime) else at
@@ -95,8 +96,8 @@ def day(at: date | datetime | None) -> str:
 
 
 def moment(at: datetime | None, form: str = "%H:%M") -> SafeString | str:
-    """`22 Nov, 14:31`, in the time zone of whoever looks, with the year unless it is this one; the
-    whole of it, also in UTC, as its title."""
+    """`22 Nov, 14:31`, in the reader's time zone, with the year unless it is the current one. The
+    `title` attribute has the full time, also in UTC."""
     if at is None:
         return NONE
     local, now = timezone.localtime(at), timezone.localtime()
@@ -116,7 +117,7 @@ def lately(at: datetime) -> SafeString | str:
 
 
 def clock(at: datetime) -> str:
-    """`14:31:58`, in the time zone of whoever looks."""
+    """`14:31:58`, in the reader's time zone."""
     return f"{timezone.localtime(at):%H:%M:%S}"
 
 
@@ -133,7 +134,7 @@ def distance(until: timedelta) -> str:
     length = abs(seconds)
     for name, unit in UNITS:
         count = round(length / unit)
-        # The next unit may be what it rounds up to: 59.6 minutes are an hour.
+        # A distance just below a unit is rounded up to it: 59.8 minutes are an hour.
         if count and length >= 0.995 * unit and not (name == "week" and length < WEEKS_FROM):
             told = f"{count} {name}{'' if count == 1 else 's'}"
             return f"in {told}" if seconds > 0 else f"{told} ago"
@@ -141,7 +142,7 @@ def distance(until: timedelta) -> str:
 
 
 def utc(at: datetime) -> str:
-    """`22 Nov 2026, 14:31 UTC`, for texts that are not marked up."""
+    """`22 Nov 2026, 14:31 UTC`, for plain text."""
     there = at.astimezone(UTC)
     return f"{there.day} {there:%b %Y, %H:%M} UTC"
 
@@ -152,7 +153,7 @@ def _time(at: datetime, text: str) -> SafeString:
     local = timezone.localtime(at)
     if local.utcoffset():
         title = f"{local.day} {local:%b %Y, %H:%M:%S}, {title}"
-    # Nothing in it is markup, and lists have a hundred of them: escaping took half of the time.
+    # Nothing here needs escaping, which took half of the time: lists have a hundred of these.
     return mark_safe(f'<time datetime="{there.isoformat()}" title="{title}">{text}</time>')
 
 

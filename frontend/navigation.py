@@ -91,7 +91,7 @@ GO = {
 MAX_CHOICES = 100
 """Tenants in the tenant menu; operators find the others on the tenants page."""
 SEARCHED_FROM = 8
-"""Tenants from which on the tenant menu has a search."""
+"""Number of tenants from which the tenant menu has a search box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
 
 
 def page_facts() -> dict[str, object]:
-    """What every page is told of the installation."""
+    """Facts about the installation that every page needs."""
     return {
         "api_url": settings.API_URL,  # to which pages open their sockets
         "currency": settings.CURRENCY.upper(),

@@ -1,4 +1,4 @@
-"""Access control of the console's pages: who asks, about which tenant, and with what rights."""
+"""Access control of the console's pages: the user, the tenant and the permissions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenants.permissions import Caller, Permission
 
 LOGIN = "account_login"
 LOOK_NOTED_FOR = timedelta(hours=1)
-"""An operator's visits to a tenant are logged once in this time."""
+"""An operator's visits to a tenant are logged at most once in this time."""
 
 
 View = Callable[Concatenate[HttpRequest, Caller, ...], HttpResponseBase]
@@ -48,7 +48,8 @@ def signed_in(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
 
 
 def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpResponseBase]]:
-    """For views under `/t/<slug>/`: takes a sign-in, a tenant the user can see, and a permission.
+    """For views under `/t/<slug>/`: requires a sign-in, a tenant the user can see, and a
+    permission.
 
     A tenant that the user does not belong to is 404, a page that their role may not see is 403. For
     changes the view requires further permissions with `caller.require`. A suspended tenant is
@@ -101,7 +102,7 @@ def as_file(
     *,
     owner: str,
 ) -> HttpResponseBase:
-    """As `tables.download`; a page, if the owner has too many of them."""
+    """As `tables.download`, or a 429 page if the owner has too many downloads."""
     try:
         return download(name, columns, rows, owner=owner)
     except TooManyDownloads as refused:

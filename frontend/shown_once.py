@@ -1,8 +1,8 @@
-"""What a page shows once, such as the text of a new API key.
+"""Secrets that a page shows once, such as the text of a new API key.
 
-Who made it is redirected to the page, so that loading it again makes nothing a second time. The
-text goes along in a cookie, encrypted for this page and this person, which the page's next answer
-takes away. Nothing is stored on the server.
+After creating one, the user is redirected to the page, so that reloading it creates nothing again.
+The text is in a cookie, encrypted and bound to this page and this user, which the page's next
+response deletes. Nothing is stored on the server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from django.http import HttpRequest, HttpResponse
 
 COOKIE = "shown_once"
 LASTS_S = 60
-"""How long the redirect may take."""
+"""Lifetime of the cookie, which the redirect must not exceed."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A text to show once; `about` says of what it is, where the page alone does not."""
+    """A text to show once; `about` says what it belongs to, where the page does not."""
 
     user_id: int
     page: str
@@ -34,7 +34,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def redirect(request: HttpRequest, page: str, text: str, about: str = "") -> HttpResponse:
-    """To the page at this address, which shows the text the next time that it is rendered here."""
+    """Redirect to the page at this address, which shows the text when `render` next renders it."""
     shown = Shown(request.user.pk or 0, page, text, about)
     response = shortcuts.redirect(page)
     response.set_cookie(
@@ -52,7 +52,7 @@ def redirect(request: HttpRequest, page: str, text: str, about: str = "") -> Htt
 def render(
     request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200
 ) -> HttpResponse:
-    """The page, with what it shows this once as `shown_once`, if there is something."""
+    """Render the page, with what it shows this once, if anything, as `shown_once`."""
     shown = _taken(request)
     response = shortcuts.render(request, template, {**context, "shown_once": shown}, status=status)
     if COOKIE in request.COOKIES:

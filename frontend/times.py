@@ -1,4 +1,4 @@
-"""In whose time zone pages are written, and form fields for days and times in UTC.
+"""The time zone of pages, and form fields for days and times in UTC.
 
 The fields are limited to 2000-2200, so that adding or subtracting some days never overflows.
 """
@@ -19,7 +19,7 @@ from django.utils import timezone
 from tenants.api.openai.views import EARLIEST, LATEST
 
 ZONE_COOKIE = "zone"
-"""Set by `static/js/console.js`: the browser's time zone, or `UTC` where somebody prefers that."""
+"""Set by `static/js/console.js`: the browser's time zone, or `UTC` if the user prefers that."""
 
 
 @cache
@@ -28,7 +28,7 @@ def _zones() -> frozenset[str]:
 
 
 class LocalTime:
-    """Middleware: pages tell times in the time zone of whoever looks; the API tells UTC."""
+    """Middleware: pages show times in the reader's time zone, the API in UTC."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -50,7 +50,7 @@ class Day(forms.DateField):
 
 
 class Moment(forms.DateTimeField):
-    """A date and time in UTC, to the minute: in an address it means the same to everybody."""
+    """A date and time in UTC, to the minute: a URL with it means the same to everybody."""
 
     default_validators = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]
 

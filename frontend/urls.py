@@ -1,4 +1,4 @@
-"""The console's addresses. A tenant's pages are under `/t/<slug>/`."""
+"""The console's URLs. A tenant's pages are under `/t/<slug>/`."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ ROLLOUT = [
 
 
 def _notifications(name: str, page: View, choose_mails: View, *each: View) -> list[URLPattern]:
-    """Those of a tenant or of the installation; `each` rotates a webhook's secret, removes a
-    webhook, and sends a delivery again."""
+    """The pages of a tenant or of the installation. The views `each`: rotate a webhook's secret,
+    remove a webhook, send a delivery again."""
     named = zip(("rotate", "remove", "replay"), each, strict=True)
     return [
         path("notifications", page, name=name),

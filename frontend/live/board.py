@@ -33,11 +33,11 @@ MAX_BATCH = 500
 """API keys in one batch; if requests of more keys ended in FLUSH_S, the newest are announced."""
 
 MAX_DIGITS = 18
-"""Of a sequence number that a page sends back."""
+"""Digits of a sequence number that a page sends back."""
 
 
 class Board:
-    """What the pages of this process watch. A context manager, which ends the board's tasks."""
+    """The pages' subscriptions in this process. A context manager, which ends the board's tasks."""
 
     def __init__(
         self,
@@ -222,8 +222,8 @@ class Board:
 
 
 def _concerns(ended: Ended, key: Key) -> bool:
-    """Whether watchers of this key may learn of the requests; operators, who watch the whole
-    installation, of all."""
+    """Whether watchers of this key may learn of the requests. Watchers of the whole installation,
+    who are operators, may learn of all."""
     if not key.tenant_id:
         return True
     return ended.tenant_id == key.tenant_id and hears(key.audience, ended.key_id)

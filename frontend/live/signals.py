@@ -25,7 +25,7 @@ LIMITS_S = 2.0
 BATCHES_S = 2.0
 ROLLOUTS_S = 3.0
 HEALTH_S = 5.0
-"""Gateways write what became of requests every two seconds."""
+"""Gateways write the outcomes of requests every two seconds."""
 
 
 class Signals:
@@ -98,7 +98,7 @@ class Signals:
         return dict.fromkeys(keys, now // BATCHES_S)
 
     def health(self, keys: Sequence[Key], now: float) -> Values:
-        """When requests last came or ended, and the current minute, with which the period moves."""
+        """When a request last began or ended, and the current minute, since the period moves."""
         minute = now // 60
         return {key: (self._last_of(key), minute) for key in keys}
 

@@ -1,4 +1,4 @@
-"""The live tail of requests: from what was written of them to what pages are told has ended.
+"""The live tail of requests: announces to pages the requests that have ended.
 
 Gateways announce a limited number of requests per API key at a time and only count the rest. A page
 fetches the rows of the announced requests that it may see (`frontend.views.live`).

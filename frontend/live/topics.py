@@ -21,7 +21,7 @@ Signal = Callable[[Signals, Sequence[Key], float], Values]
 
 @dataclass(frozen=True)
 class Topic:
-    """Something to watch. `needs` names the permission it takes in a tenant; None if the topic is
+    """Something to watch. `needs` names the permission required in a tenant; None if the topic is
     not about a tenant. With `whole`, operators can watch it for the whole installation."""
 
     name: str

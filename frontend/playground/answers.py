@@ -4,8 +4,8 @@ An answer is a growing text, so a socket that reconnects only says how much of i
 lost or repeated, and a slow socket gets fewer, longer messages. An answer that nobody reads is
 aborted after GRACE_S; one that has ended is dropped after GRACE_S.
 
-An answer whose gateway is gone goes on on its engine, which knows it by a label: whichever gateway
-the page then reaches takes it over and has all of its text.
+If the gateway of an answer is lost, its engine keeps generating it under a label. The gateway that
+the page reaches next takes it over, with all of its text.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ log = structlog.get_logger(__name__)
 
 GRACE_S = 30.0
 MAX_RUNNING = 8
-"""Answers that one person may have generated at a time: four panes, and some abandoned ones."""
+"""Answers of one user generated at a time: four panes, and some abandoned ones."""
 
 ADOPTED_WITHIN_S = 8.0
-"""How long an engine may take to tell of an answer whose gateway is gone: it notices that at once,
-but may dial this gateway, if it was just started, only every five seconds or so."""
+"""Longest wait for an engine to report an answer whose gateway is gone. The engine notices that at
+once, but may dial a gateway that has just started only every five seconds or so."""
 
 Owner = tuple[int, int]
 """User id and tenant id."""
 
 
 def label_of(owner: Owner, id: str) -> str:
-    """By which engines and gateways know this person's answer."""
+    """The label under which engines and gateways know this user's answer."""
     user_id, tenant_id = owner
     return hashlib.sha256(f"{user_id}/{tenant_id}/{id}".encode()).hexdigest()[:32]
 
@@ -82,7 +82,7 @@ class Answer:
         self.call: Call | None = None
         self.span: Span | None = None
         self.left = False
-        """This gateway ends: another one goes on with it."""
+        """This gateway is ending, and another one continues the answer."""
         self.readers: set[Callable[[], None]] = set()
         """Called whenever there is something new."""
         self.timer: asyncio.TimerHandle | None = None
@@ -126,7 +126,7 @@ class Answer:
         self._tell()
 
     def leave(self) -> bool:
-        """Whether another gateway goes on with it; its readers are to go there."""
+        """Whether another gateway continues the answer; if so, calls the readers: they go there."""
         if self.stream is not None and self.stream.elsewhere:
             self.left = True
             self._tell()
@@ -197,8 +197,8 @@ class Playground:
         return self.find(owner, start.id) or self._begin(owner, start.id, start)
 
     def resume(self, owner: Owner, id: str) -> Answer:
-        """An answer that was begun before, here or at a gateway that is gone; it fails if it is
-        nowhere.
+        """An answer that was begun before, here or at a gateway that is gone; it fails if it cannot
+        be found.
 
         Raises:
             Overloaded: as `start`.
@@ -270,8 +270,8 @@ class Playground:
             records.ended(asked, error)
 
     async def _outcome(self, answer: Answer, start: Start | None) -> Outcome:
-        """Generate the answer, along the same path as every API request; or go on with it, if an
-        engine has it and no gateway."""
+        """Generate the answer, along the same path as every API request; or continue it, if it is
+        on an engine and has no gateway."""
         call = answer.call = None if start is None else self._call_of(start)
         with timed(answer.span, "authenticate"):
             user_id, tenant_id = answer.owner
@@ -328,7 +328,7 @@ class Playground:
 
 
 def _left_too_long() -> NotFound:
-    return NotFound("This answer cannot be resumed: it was left too long.")
+    return NotFound("This answer can no longer be resumed.")
 
 
 @dataclass(frozen=True, slots=True)

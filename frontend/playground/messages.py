@@ -24,14 +24,14 @@ TOP_LOGPROBS = 5
 
 
 class Function(msgspec.Struct, forbid_unknown_fields=True):
-    """What a tool call asks for; its arguments are JSON, as the model wrote it."""
+    """The function that a tool call names; its arguments are JSON, as the model wrote it."""
 
     name: str
     arguments: str
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
-    """A tool call of the model, as OpenAI has it."""
+    """A tool call of the model, in OpenAI's format."""
 
     id: str
     function: Function
@@ -39,13 +39,13 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Turn(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One message of the conversation, as OpenAI has it."""
+    """One message of the conversation, in OpenAI's format."""
 
     role: Literal["user", "assistant", "tool"]
     content: str
     tool_calls: list[ToolCall] = []
     tool_call_id: str = ""
-    """The call whose result this is."""
+    """For a result: the id of its call."""
 
 
 class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -60,7 +60,7 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     schema: dict[str, Any] | None = None
     """The JSON schema that the answer must conform to."""
     tools: list[dict[str, Any]] = []
-    """That the model may call, as OpenAI has them."""
+    """Tools that the model may call, in OpenAI's format."""
     logprobs: bool = False
     """Whether to show the probability and the alternatives of each token."""
 
@@ -153,7 +153,7 @@ class Delta(Message, tag="delta", omit_defaults=True):
 
 
 class Phase(Message, tag="phase"):
-    """Socket to page: what an answer is waiting for; one that moves, in the middle of it too.
+    """Socket to page: what an answer is waiting for; one that moves waits in the middle too.
 
     `phase` is `waiting` until the engine reports, then one of `inference.link.wire.Wait`, then
     `generating`; `place` is the position in the queue, `elapsed_ms` the time in this phase.

@@ -38,7 +38,7 @@ class _Request(msgspec.Struct):
 
 
 def pane_of(body: str, answer: str) -> Pane | None:
-    """The pane with this chat; None for what is none, or was cut."""
+    """The pane with this chat; None if the body is not a chat, or was cut off."""
     try:
         request = msgspec.json.decode(body, type=_Request)
     except (msgspec.DecodeError, RecursionError):
@@ -60,7 +60,7 @@ def pane_of(body: str, answer: str) -> Pane | None:
 
 
 def _nodes(messages: list[_Message]) -> list[Node]:
-    """Questions and answers in turn, from the first question on: neighbours of one side are one."""
+    """Alternating questions and answers, from the first question on; adjacent ones are joined."""
     nodes: list[Node] = []
     for one in messages:
         role: Literal["user", "assistant"] = "assistant" if one.role == "assistant" else "user"

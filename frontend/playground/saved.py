@@ -23,7 +23,7 @@ class Node(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     calls: list[ToolCall] = []
     """The tools that an answer calls."""
     results: dict[str, str] = {}
-    """What these calls gave, by their ids: a user's message then."""
+    """In a user's message: the results of these calls, by their ids."""
     foot: str = ""
     """The figures below an answer, as they were shown."""
     why: str = ""
@@ -41,7 +41,7 @@ class Pane(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Draft(msgspec.Struct, forbid_unknown_fields=True):
-    """A conversation to be saved; `revision` is that of the stored one which it replaces."""
+    """A conversation to be saved; `revision` is that of the stored one that it replaces."""
 
     panes: list[Pane]
     title: str = ""
@@ -59,7 +59,7 @@ def decode(body: bytes) -> Draft:
     """Decode and check a conversation.
 
     Raises:
-        InvalidRequest: it is not a valid one.
+        InvalidRequest: it is not a valid conversation.
     """
     try:
         draft = _decoder.decode(body)

@@ -1,6 +1,6 @@
-"""`/ws/playground/<slug>`: a signed-in person generates as a tenant.
+"""`/ws/playground/<slug>`: a signed-in user generates answers for a tenant.
 
-The ticket says who it is and what they may do (`frontend.sockets.gate`). When the console issued
+The ticket names the user and their permissions (`frontend.sockets.gate`). When the console issued
 it, it also made sure that the tenant has the key to which its playground is billed.
 """
 
@@ -20,7 +20,7 @@ class PlaygroundSocket:
     """Serves the sockets of all tenants; the router passes the `slug`."""
 
     def __init__(self, playground: Playground, closed: asyncio.Event) -> None:
-        """Once it is `closed`, pages are sent away as soon as they have their answers."""
+        """Once `closed` is set, a socket is closed when it has no answers left to send."""
         self._playground, self._closed = playground, closed
 
     async def __call__(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +65,7 @@ class Connection:
             await self._take(text)
 
     async def _leave(self, closed: asyncio.Event) -> None:
-        """Until its answers go on at another gateway, or there are none and this one ends."""
+        """Returns once this gateway is closed and no answer of the socket is left on it."""
         await closed.wait()
         async with self._unread:
             await self._unread.wait_for(
@@ -91,7 +91,7 @@ class Connection:
             sent = (max(0, known) for known in (message.after, message.tokens, message.calls))
             return self._watch(answer, *sent)
         if (known := self._playground.find(self._owner, message.id)) is None:
-            raise NotFound("This answer cannot be resumed: it was left too long.")
+            raise NotFound("This answer can no longer be resumed.")
         known.stop()
 
     def _watch(self, answer: Answer, *sent: int) -> None:

@@ -1,1 +1,1 @@
-"""How people get in and stay in: accounts, single sign-on, second factors, sessions, throttling."""
+"""Signing in: accounts, single sign-on, second factors, sessions, throttling."""

@@ -1,4 +1,4 @@
-"""How people get in: who may make an account, how often somebody may try, who is asked for more."""
+"""Accounts: who may sign up, how often a sign-in may be tried, who is asked for a second factor."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ log = structlog.get_logger(__name__)
 
 WRONG = "Wrong username, email or password."
 INVITED = "invitation"
-"""Where a session keeps the token of the invitation that somebody came with."""
+"""Session key of the token of the invitation that the user came with."""
 
 
 def invitation_of(request: HttpRequest) -> Invitation | None:
-    """The invitation that this session came with, as long as it can be accepted."""
+    """The invitation that the user of this session came with; None if it cannot be accepted."""
     token = request.session.get(INVITED)
     return Invitation.objects.find(token) if token else None
 
 
 def accounts_of(*logins: str) -> list[str]:
-    """The accounts that these user names and mail addresses stand for, as throttles count them.
+    """The accounts with these usernames or email addresses, as throttles count them.
 
-    By row, so that an account's name and address have one count. What stands for none counts under
-    its own text: refusals must not tell which accounts exist.
+    By primary key, so that an account's name and address share one count. A login without an
+    account is counted under its own text: refusals must not reveal which accounts exist.
     """
     found = {
         user.pk
@@ -58,10 +58,10 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return invitation_of(request) is not None
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
-        """Every check of a password that signs somebody in, or confirms who is signed in.
+        """Check a password, for signing in or to confirm a signed-in user's identity.
 
         Raises:
-            TooManyAttempts: too many failed; the password is not looked at.
+            TooManyAttempts: too many failed; the password is not checked.
         """
         logins = {credentials[name] for name in ("username", "email") if credentials.get(name)}
         attempt = throttling.PASSWORDS.begin(request, accounts_of(*logins))
@@ -71,7 +71,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return user
 
     def post_login(self, request: HttpRequest, user: User, **facts: Any) -> HttpResponse:
-        """Operators without a second factor are asked to set one up, and then led on."""
+        """Operators without a second factor are asked to set one up before they continue."""
         answer: HttpResponse = super().post_login(request, user, **facts)
         if second_factor.is_missing(request):
             return HttpResponseRedirect(second_factor.page(onward=answer.headers["Location"]))
@@ -79,7 +79,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
 
 
 class LoginForm(AllauthLoginForm):  # type: ignore[misc]
-    """Takes a user name or an address, and the password."""
+    """Takes a username or email address, and the password."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -90,7 +90,7 @@ class LoginForm(AllauthLoginForm):  # type: ignore[misc]
 
 
 class ResetPasswordForm(AllauthResetPasswordForm):  # type: ignore[misc]
-    """Asks for a mail with a link; only so often."""
+    """Requests an email with a link; throttled."""
 
     def clean_email(self) -> str:
         email: str = super().clean_email()
@@ -115,14 +115,14 @@ class AuthenticateForm(_ThrottledCode, mfa.AuthenticateForm):  # type: ignore[mi
 
 
 class ReauthenticateForm(_ThrottledCode, mfa.ReauthenticateForm):  # type: ignore[misc]
-    """Confirms who is signed in."""
+    """Confirms the identity of a signed-in user."""
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     """Accounts by single sign-on."""
 
     error_messages: ClassVar[dict[str, Any]] = DefaultSocialAccountAdapter.error_messages | {
-        "no_password": "This is your only way in: set a password first."
+        "no_password": "This is your only way to sign in: set a password first."
     }
 
     def get_provider(

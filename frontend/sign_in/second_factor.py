@@ -1,9 +1,8 @@
 """Operators see and change everything, so a password alone should not be enough for them.
 
-Whoever operates the installation and signed in with nothing but a password is asked to set up a
-second factor: at sign-in, and by a banner on every page. With OPERATOR_SECOND_FACTOR=require they
-can do nothing else until they have. Single sign-on counts as more: the provider decides what it
-asks for.
+An operator who signed in with only a password is asked to set up a second factor: at sign-in, and
+by a banner on every page. With OPERATOR_SECOND_FACTOR=require they can do nothing else until they
+have. Single sign-on counts as a second factor: the provider decides what it asks for.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from tenants.models import User
 
 PAGE = "second-factor"
 ACCOUNT_PAGES = "/account/"
-"""Under which everything lies that one needs to set it up, and nothing of an operator's."""
+"""Prefix of all pages needed to set one up, and of no operator's page."""
 REFUSAL = "Operators need a second factor here: set one up in the console, under your account."
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Whether an operator is signed in by a password alone. Asks the database once a request."""
+    """Whether an operator signed in by a password alone. Queries the database once per request."""
     known: bool | None = getattr(request, "_lacks_second_factor", None)
     if known is None:
         known = _by_password_alone(request)
@@ -53,13 +52,13 @@ def is_required() -> bool:
 
 
 def page(onward: str) -> str:
-    """The address of the page that asks for it, which leads on from there."""
+    """The URL of the page that asks for a second factor, and continues to `onward`."""
     return f"{reverse(PAGE)}?{urlencode({'next': onward})}"
 
 
 class SecondFactorRequired:
-    """Middleware, after AccountMiddleware: lets operators without one see the pages of their
-    account only, where it is required."""
+    """Middleware, after AccountMiddleware: where a second factor is required, operators without
+    one can see only the pages of their account."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

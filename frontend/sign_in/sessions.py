@@ -1,9 +1,9 @@
 """Django's SESSION_ENGINE: sessions of people in the database, sessions of anonymous clients in a
 signed cookie.
 
-A request by nobody thus writes nothing into the database, whatever a view puts into its session. An
-anonymous session holds what its own browser may read: an invitation's token, a password reset's
-key, the state of a sign-on. Its text is signed, so it cannot be changed, and too old after
+An anonymous request thus writes nothing to the database, whatever a view puts into its session. An
+anonymous session holds only what its own browser may read: an invitation's token, a password
+reset's key, the state of a sign-on. Its text is signed, so it cannot be changed, and expires after
 ANONYMOUS_S.
 """
 
@@ -18,8 +18,8 @@ from django.core import signing
 from django.core.exceptions import SuspiciousOperation
 
 IDENTIFIED = (SESSION_KEY, LOGIN_SESSION_KEY, "socialaccount_sociallogin")
-"""Keys of which a session has one as soon as somebody is signed in, has entered the right password
-and is asked for a code, or was named by the identity provider and signs up."""
+"""A session has one of these keys once its user is signed in, has entered the right password and is
+asked for a code, or was named by the identity provider and is signing up."""
 ANONYMOUS_S = 24 * 60 * 60
 MAX_COOKIE_BYTES = 3800
 """Browsers drop cookies above 4 KiB, name and attributes included."""
@@ -42,7 +42,7 @@ class SessionStore(db.SessionStore):
         return found
 
     def create(self) -> None:
-        """Begin a session under a new key; a row is made only for somebody."""
+        """Begin a session under a new key; a row is created only for an identified user."""
         if self._identified():
             super().create()
         else:
@@ -57,7 +57,7 @@ class SessionStore(db.SessionStore):
         """
         if not self._identified():
             text = self._text()
-            self.delete()  # a row that had a pending sign-in, which was given up
+            self.delete()  # the row of a pending sign-in that was given up
             self._session_key = text
             self.modified = True
         elif _signed(self.session_key):

@@ -2,7 +2,7 @@
 
 allauth relies on TLS for the origin of an ID token. Here its signature is verified, a nonce ties it
 to the browser that asked, and the user info must be about the same person (OpenID Connect Core 1.0,
-sections 3.1.3.7 and 5.3.2). Whatever a provider answers, or fails to, must not cause a 500.
+sections 3.1.3.7 and 5.3.2). A provider's answer, or the lack of one, must never cause a 500.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def nonce_of(state: str) -> str:
 
 @contextmanager
 def _answers() -> Iterator[None]:
-    """Turns whatever a missing or malformed answer raises into one error.
+    """Turns the exceptions of a missing or malformed answer into one error.
 
     Raises:
         OAuth2Error: the answer cannot be used.

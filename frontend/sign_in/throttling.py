@@ -74,7 +74,7 @@ class Limit:
         return Failures(max(0.0, failures.count - forgotten) + 1, now)
 
     def lifetime_s(self, failures: Failures) -> float:
-        """How long they have to be remembered."""
+        """Seconds for which they have to be remembered."""
         return failures.count * self.forget_s + self.longest_wait_s
 
 
@@ -90,14 +90,14 @@ class _Counter:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A counter with what an attempt made of it."""
+    """A counter, with its failures before and after an attempt."""
 
     counter: _Counter
     before: Failures
     after: Failures
 
     def take_back(self) -> None:
-        """Make it as if the attempt had not been; others meanwhile stay counted."""
+        """Undo the attempt; attempts made meanwhile stay counted."""
         with cache_lock(self.counter.key) as locked:
             if not locked:
                 return  # it stays counted, which is the safe side
@@ -115,8 +115,8 @@ class Attempt:
         self._counted = counted
 
     def succeeded(self) -> None:
-        """Forget all failures of the account, but only this one of the address: else signing in to
-        an account of one's own would make guesses at others free again."""
+        """Forget all failures of the account, but only this one of the address: otherwise
+        signing in to one's own account would make guesses at others free again."""
         for counted in self._counted:
             if counted.counter.cleared_by_success:
                 cache.delete(counted.counter.key)
@@ -126,10 +126,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Throttle:
-    """The limits of one kind of attempt; None where there is none.
+    """The limits of one kind of attempt; None for no limit.
 
-    `per_account` counts an account's failures wherever they come from. Only for what a stranger
-    cannot fail at, because it lets whoever can fail lock the account.
+    `per_account` counts an account's failures wherever they come from. Only for attempts
+    that a stranger cannot make, because anybody who can make them can lock the account.
     """
 
     action: str
@@ -194,14 +194,14 @@ CODES = Throttle(
     "code",
     _OF_ADDRESS,
     _OF_ACCOUNT_HERE,
-    # Who is asked for a code has shown the password. Without this limit, a thousand addresses with
-    # a few guesses each would find one of the million codes.
+    # Only a client that knows the password is asked for a code. Without this limit, a thousand
+    # addresses with a few guesses each would find one of the million codes.
     per_account=Limit(free=20, first_wait_s=MINUTE_S, longest_wait_s=HOUR_S, forget_s=HOUR_S),
 )
 RESET_MAILS = Throttle(
     "reset-mail",
     Limit(free=10, first_wait_s=10, longest_wait_s=5 * MINUTE_S, forget_s=MINUTE_S),
-    # Whoever is kept waiting has three mails with a link that works.
+    # A user who has to wait already has three emails with a working link.
     per_account=Limit(free=3, first_wait_s=MINUTE_S, longest_wait_s=HOUR_S, forget_s=HOUR_S),
 )
 INVITATION_LINKS = Throttle(

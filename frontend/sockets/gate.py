@@ -2,8 +2,8 @@
 
 Plain ASGI applications, since Channels' consumers cost a thread hop per message. The processes that
 serve them know no sessions and no cookies: a page sends a ticket (`frontend.sockets.tickets`),
-which leases the socket for LEASE_S, and a fresh one before that time is over. The sockets of
-somebody who loses permissions or signs out are closed at once, on a notice from the database
+which leases the socket for LEASE_S, and a fresh one before the lease expires. When a user loses
+permissions or signs out, their sockets are closed at once, on a notice from the database
 (`tenants.directory.notices`).
 """
 
@@ -83,8 +83,8 @@ class Refused(Exception):
 
 
 class Origins:
-    """Whose pages may open sockets: the console's, under each of the names by which it is served,
-    with its scheme and its port."""
+    """The origins whose pages may open sockets: the console's scheme and port, with each of the
+    host names under which it is served; and `others`."""
 
     def __init__(self, console_url: str, hosts: Collection[str], others: Collection[str]) -> None:
         """`hosts` as in ALLOWED_HOSTS: names, `.example.com` with all below it, `*` for all.
@@ -94,7 +94,7 @@ class Origins:
         self._others = [_origin(other.replace("://*.", "://.")) for other in others]
 
     def allow(self, scope: Scope) -> bool:
-        """A page without an origin is nobody's."""
+        """Whether a socket with this origin may be opened; one without an origin may not."""
         given = dict(scope["headers"]).get(b"origin", b"").decode("latin-1")
         origin = _origin(given)
         if origin is None or self._console is None:
@@ -110,7 +110,7 @@ class Origins:
 
 
 def _origin(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port; None where it has none."""
+    """Scheme, host and port; None if the URL has no such origin."""
     try:
         parts = urlsplit(url.lower())
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -127,7 +127,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 class Lease:
-    """Keeps a socket open until somebody ends it, or it expires."""
+    """Keeps a socket open until the lease is ended or expires."""
 
     def __init__(self, ticket: Ticket, lease_s: float) -> None:
         self.ticket = ticket
@@ -190,7 +190,7 @@ class Gate:
         return application
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> str | None:
-        """Accept the socket; the ticket, which is its first message. None if the page has
+        """Accept the socket and return the ticket, which is its first message; None if the page has
         disconnected."""
         network = network_of((scope.get("client") or ("",))[0])
         if not self._origins.allow(scope) or not self._opening.has_room(network, 1):
@@ -288,7 +288,7 @@ class Gate:
     # --- Notices from the database ---------------------------------------------------------------
 
     def changed(self, notice: Notice | None) -> None:
-        """A session or permissions changed; None: changes of anybody may have been missed."""
+        """A session or permissions changed; None: changes for any user may have been missed."""
         now = time.monotonic()
         if notice is not None and notice.session is not None:
             self._remember(notice.session, now)

@@ -1,4 +1,4 @@
-"""The console's components, and its forms of figures and times (`frontend.formats`)."""
+"""The console's components, and its formats of figures and times (`frontend.formats`)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sentence_case(text: str) -> str:
 
 @register.filter
 def labels_in_sentence_case(form: Form) -> Form:
-    """One of allauth's forms, its labels as `sentence_case` has them."""
+    """One of allauth's forms, with labels in sentence case."""
     for field in form.fields.values():
         if field.label is not None:
             field.label = sentence_case(str(field.label))
@@ -109,8 +109,8 @@ def live(
     context: Context, topic: str, query: str = "", *, tenant: str = "", seen: str = "", **given: str
 ) -> SafeString:
     """The attributes of a <live-part> that follows the topic: in the page's tenant, else in
-    `tenant`, else in the whole installation. Asked for what is `given`, or by a `query`; one that
-    was `seen` has no address but its page's."""
+    `tenant`, else in the whole installation. It is fetched with `given`, or `query`, as its
+    query string; a part with a `seen` mark has no URL of its own: its page is fetched."""
     caller = context.get("caller")
     tenant = caller.tenant.slug if caller else tenant
     found = format_html('topic="{}" tenant="{}" every="{}"', topic, tenant, TOPICS[topic].every_s)
@@ -220,11 +220,11 @@ def search(content: str, label: str, words: str) -> SafeString:
 
 @register.simple_tag
 def pick(id: object, name: str, *named: object) -> SafeString:
-    """The cell in which a row is chosen (`components/bulk.html`); its name has a `{}` for each of
-    `named`."""
+    """The cell with the checkbox that selects a row (`components/bulk.html`); `name` has a `{}` for
+    each of `named`."""
     return format_html(
         '<td class="pick"><input type="checkbox" form="chosen" name="row" value="{}" '
-        'aria-label="Choose {}"></td>',
+        'aria-label="Select {}"></td>',
         id,
         name.format(*named) if named else name,
     )
@@ -232,17 +232,17 @@ def pick(id: object, name: str, *named: object) -> SafeString:
 
 @register.simple_tag
 def pick_all() -> SafeString:
-    """The cell of the head in which all rows of the page are chosen."""
+    """The header cell with the checkbox that selects all rows of the page."""
     return mark_safe(
-        '<td class="pick"><input type="checkbox" data-all="row" aria-label="Choose all"></td>'
+        '<td class="pick"><input type="checkbox" data-all="row" aria-label="Select all"></td>'
     )
 
 
 @register.simple_tag(takes_context=True)
 def pager(context: Context, title: str, **place: object) -> SafeString | str:
-    """The ways on from a page of a list: to its first page, and behind the page's last row.
+    """Links from a page of a list: to its first page, and to the page after this one's last row.
 
-    `place` is this row, under its name in the address; empty where no more follow.
+    `place` is that row, under its name in the query; empty if no more rows follow.
     """
     [(name, last)] = place.items()
     query = context["request"].GET.copy()
@@ -264,10 +264,10 @@ def asks(
     value: object = "",
     danger: bool = False,
 ) -> SafeString:
-    """A row's button, which opens the `dialog` that all rows have in common.
+    """A row's button, which opens the `dialog` that all rows share.
 
-    There `named` stands in the title, `value` in the field with `data-value`; the form posts to the
-    `page` that is `of` the row.
+    The dialog shows `named` in its title and `value` in the field with `data-value`; its form posts
+    to the `page` with the URL arguments `of`.
     """
     return format_html(
         '<button class="button plain{}" type="button" data-opens="{}" data-to="{}" data-named="{}"'
@@ -296,11 +296,11 @@ def dialog(
     danger: bool = False,
     opened: object = False,
 ) -> SafeString:
-    """A modal dialog with a form, which posts to the address `to`, by itself to the page's own.
+    """A modal dialog with a form, which posts to the URL `to`, by default the page's own.
 
     `title` has a `{}` for each of `named`. A button with `data-opens` shows it. The rows of a table
-    have one in common, whose button (`asks`) says where it posts and what the `{}` of its title is;
-    where it tells more of a row, each has its own, and `of` is which.
+    share one dialog, whose button (`asks`) sets where it posts and what the `{}` of its title is.
+    If it shows more about a row, each row has a dialog of its own, identified by `of`.
     """
     return format_html(
         '<dialog id="{id}" aria-labelledby="{id}-title"{opened}>'

@@ -52,11 +52,11 @@ COLUMNS = (
 )  # fmt: skip
 NOTHING = "\u2013"
 PLAIN = frozenset({"id", "tenant_id"})
-"""Columns left out on a tenant's page, where they tell nothing."""
+"""Columns left out of the changes, since they say nothing on a tenant's page."""
 
 
 class AuditFilter(forms.Form):
-    """The list's filter; days are in UTC, and the period includes both."""
+    """The list's filter; days are in UTC, and the period includes both of them."""
 
     kind = forms.ChoiceField(
         required=False,
@@ -160,7 +160,7 @@ def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, l
 
 
 def _about(entry: AuditEntry, limits: LimitSet | None) -> str:
-    """The kind of the subject; for limits with whose they are, if that still exists."""
+    """The kind of the subject; for limits with their key or adapter, if it still exists."""
     if entry.kind != "limits":
         return KINDS.get(entry.kind, entry.kind)
     if entry.tenant_id is None:

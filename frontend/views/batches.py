@@ -27,15 +27,15 @@ from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
 FILES = {"input": "Requests", "output": "Answers", "error": "Errors"}
-"""Of a batch, by their fields without `_file`."""
+"""Titles of a batch's files, by their fields without `_file`."""
 CANCELLABLE = (Status.VALIDATING, Status.IN_PROGRESS)
 CANCEL = bulk.Action(
     "Cancel batches",
-    "Cancel the chosen batches?",
-    "Each ends with the answers that it has; lines that were not asked cost nothing.",
+    "Cancel the selected batches?",
+    "Answers so far are kept. Lines that have not started cost nothing.",
 )
 ROUNDED = timedelta(milliseconds=1)
-"""By how much a start in the ledger may differ from the batch's."""
+"""By how much a line's start in the ledger may differ from the batch's creation."""
 
 
 @never_cache
@@ -71,7 +71,7 @@ def batch(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.USE_FILES)
 def cancel(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
-    """Have it end with what it has."""
+    """Cancel the batch; it keeps the answers that it has."""
     found = _of(caller.tenant, batch_id)
     try:
         found.cancel()
@@ -86,7 +86,7 @@ def cancel(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.USE_FILES)
 def cancel_some(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Have the chosen batches end with what they have."""
+    """Cancel the chosen batches; they keep the answers that they have."""
 
     def one(id: str) -> None:
         found = _of(caller.tenant, id)
@@ -110,7 +110,7 @@ def download(request: HttpRequest, caller: Caller, batch_id: str, role: str) -> 
 
 
 def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
-    """What changes on the page of a batch."""
+    """Context of the live part of a batch's page."""
     found = _of(tenant, batch_id)
     ids = {role: getattr(found, f"{role}_file_id") for role in FILES}
     kept = StoredFile.objects.current().in_bulk([id for id in ids.values() if id])
@@ -125,7 +125,7 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
 
 
 def _mark(rows: Iterable[Batch]) -> str:
-    """Differs whenever the list does, but for how long ago things were."""
+    """A value that changes whenever the list does, apart from its relative times."""
     told = [(row.pk, row.status, row.done) for row in rows]
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
@@ -136,7 +136,7 @@ def _of(tenant: Tenant, batch_id: str) -> Batch:
 
 
 def _cost(batch: Batch) -> int:
-    """What its lines cost, as far as the ledger has them; in pico-units."""
+    """The cost of its lines that are in the ledger so far, in pico-units."""
     first, last = line_id(batch.pk, 0), line_id(batch.pk, 0xFFFFFFFF)
     began = batch.created_at - ROUNDED, batch.created_at + ROUNDED
     events = batch.tenant.usage.filter(started_at__range=began, id__gte=first, id__lte=last)

@@ -19,7 +19,7 @@ from tenants.naming import REQUEST, RESPONSE
 from tenants.permissions import Caller, Permission
 
 MAX_COUNTED = 10_000
-"""Stored ones of a kind; counting more takes too long for a page."""
+"""Maximum number of stored items counted per kind; counting more takes too long for a page."""
 PERIODS = {
     0: "Store nothing",
     1: "Store for a day",
@@ -30,7 +30,7 @@ PERIODS = {
 
 
 class ContentForm(forms.Form):
-    """For how long."""
+    """How long prompts and answers are stored."""
 
     days = forms.TypedChoiceField(
         choices=list(PERIODS.items()), coerce=int, label="Prompts and answers"
@@ -40,7 +40,7 @@ class ContentForm(forms.Form):
 @require_http_methods(["GET", "POST"])
 @tenant_page(Permission.READ_TENANT)
 def content(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The page; POST chooses for how long."""
+    """The page; POST sets how long they are stored."""
     form = ContentForm(request.POST or None, initial={"days": caller.tenant.content_days})
     if request.method == "POST":
         caller.require(Permission.EDIT_CONTENT)
@@ -73,7 +73,7 @@ def _stored(caller: Caller, kind: str) -> str:
 @require_POST
 @tenant_page(Permission.DESTROY_CONTENT)
 def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Destroy the key: nobody can read what was stored."""
+    """Destroy the encryption key, after which nobody can read what was stored."""
     assert isinstance(caller.user, User)
     with refusals_told(request):
         choice.destroy(caller.tenant, caller.user)

@@ -1,4 +1,4 @@
-"""Whether a tenant's models are being served; tells nothing of what engines do for others."""
+"""Whether a tenant's models are being served; reveals nothing about other tenants."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ ACTIONS = (
     ("Open playground", "playground", "", Permission.USE_PLAYGROUND),
     ("Save view of requests", "requests", "save-view", Permission.READ_OWN_USAGE),
 )
-"""What they are called, the page, the dialog that is opened there, and what they take."""
+"""Title, page, dialog to open there, and required permission."""
 OPERATORS_ACTIONS = (
     ("Create tenant", "operate_tenants", "new-tenant"),
     ("Create engine credential", "operate_engines-credentials", "new-credential"),
     ("Edit default limits", "operate_limits", "edit-defaults"),
-    ("Add webhook of the installation", "operate_notifications", "new-webhook"),
+    ("Add installation webhook", "operate_notifications", "new-webhook"),
 )
 
 Found = dict[str, str]
@@ -74,7 +74,7 @@ def _answer(request: HttpRequest, found: list[Found]) -> JsonResponse:
 
 
 def _actions(caller: Caller, words: str) -> Iterator[Found]:
-    """What the caller may do here: each opens a page, most of them with a dialog on it."""
+    """Actions that the caller may take here: each opens a page, most of them with a dialog."""
     for title, page, opened, needs in ACTIONS:
         if words and words.lower() in title.lower() and caller.may(needs):
             yield _action(title, reverse(page, args=[caller.tenant.slug]), opened)
@@ -91,7 +91,7 @@ def _action(title: str, url: str, opened: str) -> Found:
 
 
 def _request(caller: Caller, words: str) -> Iterator[Found]:
-    """The request of this id; whether there is one shows when it is opened."""
+    """A link to the request with this id; only the page it opens says whether there is one."""
     form = REQUEST_ID.fullmatch(words)
     if form and len(form[1]) >= WHOLE_ID and caller.may(Permission.READ_OWN_USAGE):
         url = reverse("requests", args=[caller.tenant.slug])

@@ -1,4 +1,4 @@
-"""The start page, and how people join a tenant."""
+"""The start page, and joining a tenant by invitation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def invitation(request: HttpRequest, token: str) -> HttpResponse:
-    """A link that somebody was sent: remember it, and go on where its token is in no address."""
+    """An invitation link: store its token in the session, and redirect to a URL without it."""
     try:
         attempt = throttling.INVITATION_LINKS.begin(request)
     except throttling.TooManyAttempts as refused:
@@ -46,7 +46,7 @@ def invitation(request: HttpRequest, token: str) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 def join(request: HttpRequest) -> HttpResponse:
-    """Accept the invitation, after signing in or making an account."""
+    """Accept the invitation, after signing in or creating an account."""
     found = invitation_of(request)
     if found is None:
         return _over(request)
@@ -68,7 +68,7 @@ def _over(request: HttpRequest) -> HttpResponse:
 @require_GET
 @signed_in
 def ask_for_second_factor(request: HttpRequest) -> HttpResponse:
-    """Asks an operator to set one up; others are led on to where they were going."""
+    """Asks an operator to set one up; others are redirected to where they were going."""
     onward = request.GET.get("next", "")
     if not url_has_allowed_host_and_scheme(onward, allowed_hosts=None):
         onward = reverse("console")

@@ -43,7 +43,7 @@ from tenants.permissions import Caller, Permission
 
 EXPIRES_SOON = timedelta(days=14)
 MAX_CHOICES = 50
-"""Most adapters to offer as choices; with more, their names are typed."""
+"""Maximum number of adapters offered as choices; with more, their names are typed."""
 LIFETIMES = {
     "": "Never",
     "7": "In 7 days",
@@ -62,8 +62,8 @@ SCOPES = {
 
 REVOKE = bulk.Action(
     "Revoke",
-    "Revoke the chosen keys?",
-    "Requests with them are refused from now on, and their open streams end. "
+    "Revoke the selected keys?",
+    "Requests with these keys are refused immediately, and their open streams end. "
     "This cannot be undone.",
 )
 
@@ -192,7 +192,7 @@ def revoke_some(request: HttpRequest, caller: Caller) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Create key like this one; the old one expires after the overlap."""
+    """Create a key like this one; the old one expires after the overlap."""
     old = _mine(caller, pk)
     overlap = request.POST.get("overlap", "1")
     days = int(overlap) if overlap in OVERLAPS else 1
@@ -229,27 +229,27 @@ def _list(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A key with its state, what it may not exceed and what it used."""
+    """A key with its state, limits and usage."""
 
     key: ApiKey
     state: str
     may_edit: bool
     cost: int | None
-    """In this month; None where the caller may not see it."""
+    """This month, in pico-units; None if the caller may not see it."""
     budget: int | None
-    """A month's, in micro-units of the currency."""
+    """Per month, in micro-units of the currency."""
     limits: list[str]
     refused: int
-    """Requests, in the last 24 hours."""
+    """Requests refused in the last 24 hours."""
 
     @property
     def spent(self) -> int:
-        """In micro-units, for the bar."""
+        """The cost in micro-units, for the bar."""
         return (self.cost or 0) // MICRO
 
 
 def rows_of(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> list[Row]:
-    """What the list says of these keys."""
+    """The rows of the list for these keys."""
     spent = _spent(caller, keys, now)
     limits = _limits_of(caller.tenant, keys)
     figures = RequestHour.objects.filter(tenant=caller.tenant, at__in=last_day())
@@ -270,7 +270,7 @@ def rows_of(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> list[Row]:
 
 
 def _spent(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> dict[int, int]:
-    """What each used in this month, in pico-units."""
+    """The cost of each key this month, in pico-units."""
     used = caller.usage().filter(key__in=keys)
     return {
         row["key"]: int(row["cost"]) for row in used.sums(["key"], month_start(now), month_end(now))
@@ -278,7 +278,7 @@ def _spent(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> dict[int, i
 
 
 def _limits_of(tenant: Tenant, keys: Sequence[ApiKey]) -> dict[int, Figures]:
-    """What is in force for each that has limits of its own."""
+    """The limits in force for each key that has limits of its own."""
     sets: dict[int, dict[str, Figures]] = {}
     for row in LimitSet.objects.filter(tenant=tenant, key__in=keys):
         sets.setdefault(row.key_id or 0, {})[row.author] = row.figures

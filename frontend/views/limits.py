@@ -41,7 +41,7 @@ from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission
 
 MAX_LISTED = 20
-"""Most keys, and most adapters, listed below the table; a filter finds the others."""
+"""Maximum number of keys, and of adapters, below the table; a filter finds the others."""
 NO_LIMIT, NOT_SET = "No limit", "Not set"
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
@@ -94,7 +94,7 @@ class Line:
     refused: int = 0
     """Requests that it refused in the last 24 hours."""
     refusals: str = ""
-    """The address of their list."""
+    """URL of the list of those requests."""
 
 
 @tenant_page(Permission.READ_LIMITS)
@@ -141,7 +141,7 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
     if "HX-Request" in request.headers and author is None:
         form = edited.get(TENANT)
         if form is not None:
-            form.auto_id = "loaded_%s"  # the list of keys has such a form for new ones
+            form.auto_id = "loaded_%s"  # the list of keys already has such a form, for new keys
         return render(request, "limits_dialog.html", {"scope": scope, "form": form})
     context = _shown(scope, sets, ceiling) | {
         "query": query_of(scope),
@@ -217,7 +217,7 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
 
 
 def last_day() -> list[datetime]:
-    """The hours of the last 24; named one by one, an index leads to the rows of a key in each."""
+    """The starts of the last 24 hours; one by one, so that an index finds a key's rows of each."""
     hour = timezone.now().replace(minute=0, second=0, microsecond=0)
     return [hour - timedelta(hours=n) for n in range(24)]
 
@@ -237,7 +237,7 @@ def refused_by(scope: LimitScope) -> dict[str, int]:
 
 
 def refusals_of(scope: LimitScope, kind: str) -> str:
-    """The address of the list of requests that this limit refused."""
+    """URL of the list of requests that this limit refused."""
     assert scope.tenant is not None
     query = {"period": "24h", "outcome": "refused", "q": kind}
     if scope.key is not None:
@@ -302,14 +302,14 @@ def shown(kind: Kind, value: int | None) -> str:
 
 
 def used_of(kind: Kind, value: int | None) -> str:
-    """Format a usage; unlike in a limit, money is rounded. Without a limit not all is counted."""
+    """Format a usage; unlike in a limit, money is rounded. Some is counted only under a limit."""
     if value is None:
         return "not counted"
     return money(value * MICRO) if kind.is_money else number(value)
 
 
 def in_words(figures: Figures) -> list[str]:
-    """The limits among these, such as `600 requests per minute`."""
+    """The limits that are set, such as `600 requests per minute`."""
     return [
         f"{shown(kind, figures[name])} {kind.wording}"
         for name, kind in KINDS.items()

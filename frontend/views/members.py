@@ -20,15 +20,15 @@ from tenants.permissions import Caller, Permission
 
 ROLES = {
     Role.VIEWER: "Viewer: sees everything but the audit log",
-    Role.DEVELOPER: "Developer: also makes keys and uploads adapters",
-    Role.ADMIN: "Admin: also members, limits, everybody's keys and the audit log",
-    Role.OWNER: "Owner: also other owners",
+    Role.DEVELOPER: "Developer: also creates keys and uploads adapters",
+    Role.ADMIN: "Admin: also manages members, limits and all keys, and sees the audit log",
+    Role.OWNER: "Owner: also manages owners",
 }
 
 
 REMOVE = bulk.Action(
     "Remove",
-    "Remove the chosen members?",
+    "Remove the selected members?",
     "They lose access at once. API keys they created keep working: revoke them under API keys.",
 )
 
@@ -110,7 +110,7 @@ def remove_some(request: HttpRequest, caller: Caller) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.READ_MEMBERS)
 def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """End one's own membership."""
+    """End the caller's own membership."""
     member = get_object_or_404(caller.tenant.memberships, user=caller.user)
     with refusals_told(request):
         member.remove()

@@ -1,5 +1,5 @@
-"""Notifications of a tenant, or of the installation: webhooks, what was delivered to them, and what
-people are mailed."""
+"""Notifications of a tenant, or of the installation: webhooks, their deliveries, and the
+emails that people get."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def replay(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @never_cache
 @operator_page
 def of_installation(request: HttpRequest) -> HttpResponse:
-    """As `notifications`, of the whole installation."""
+    """As `notifications`, for the whole installation."""
     return _page(request, None, mail.kinds_of(None), may_edit=True)
 
 
@@ -126,7 +126,7 @@ def replay_of_installation(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _mailed(caller: Caller) -> list[Kind]:
-    """What the caller is mailed; an operator who is no member, nothing."""
+    """The kinds that the caller gets by email; none for an operator who is not a member."""
     return mail.kinds_of(caller.tenant, caller.role) if caller.role else []
 
 
@@ -178,7 +178,7 @@ def _rotated(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpRespon
 def _removed(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpResponse:
     target = get_object_or_404(Target.objects.of(tenant), pk=pk)
     target.delete()
-    messages.success(request, f"{target} gets no more notifications.")
+    messages.success(request, f"{target} no longer gets notifications.")
     return redirect(_address(tenant))
 
 

@@ -19,7 +19,7 @@ from tenants.models.audit import acting, actor_of
 from tenants.permissions import Caller, Permission
 
 MAX_OWN = 200
-"""Most own keys, the newest, whose requests a user is told of; the ticket lists them."""
+"""Maximum number of own keys, the newest, whose requests a user is told of; kept in the ticket."""
 
 
 class Wish(msgspec.Struct, forbid_unknown_fields=True):

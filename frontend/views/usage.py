@@ -45,15 +45,15 @@ HOURLY, DAILY = 2 * DAY, 62 * DAY
 """Longest periods shown by hour and by day; longer ones are shown by month."""
 MAX_DAYS = 366
 MAX_SERIES = 5
-"""Most series in the chart; the rest is summed up as one more."""
+"""Maximum number of series in the chart; the rest is summed up as one more."""
 MAX_ROWS = 50
-"""Most rows in the table; the CSV has all."""
+"""Maximum number of rows in the table; the CSV has all."""
 MONTHLY = "cost_per_month"
-"""The limit that is a month's budget."""
+"""The limit that is the monthly budget."""
 BASE = "base models"
 """Label for usage without an adapter."""
 NOBODY = "no member"
-"""Label for keys that programs of the platform or the API made, and of accounts that are gone."""
+"""Label for keys created by the installation itself or by the API, and for deleted accounts."""
 OTHER = "Other"
 LOOKS = (
     ("c1", "none"),
@@ -85,7 +85,7 @@ class UsageForm(forms.Form):
         self.fields["by"].choices = list(by.items())  # type: ignore[attr-defined]
 
     def question(self, now: datetime) -> Question:
-        """What is asked; the default if the form is invalid."""
+        """The question that the form asks; the default one if it is invalid."""
         usual = next(iter(self.groups))
         return Question.of(self.cleaned_data if self.is_valid() else {}, now, usual)
 
@@ -169,7 +169,7 @@ class Question:
         return money(value) if self.show == "cost" else number(value)
 
     def query(self, **changed: str) -> str:
-        """The URL of this view with some values changed."""
+        """The query string of this view with some values changed."""
         parts = {"period": self.period, "by": self.by, "show": self.show} | changed
         if parts["period"] == "custom":
             days = {"first": self.start.date(), "last": (self.end - HOUR).date()}
@@ -228,25 +228,25 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Whose usage a page shows: what it sums up, how groups are named, and where one of them, or
-    an hour, is seen closer."""
+    """The usage that a page shows: what it sums up, how groups are named, and the URLs with
+    details of a group or an hour."""
 
     used: Used
     totals: Used
-    """As `used`, where nothing is told apart but times."""
+    """As `used`, for sums grouped only by time."""
     names: Callable[[str, Sequence[Any]], Mapping[Any, str]]
     requests: str
-    """The address of the list of requests."""
+    """URL of the list of requests."""
     closer: Callable[[Question, Any], str]
-    """The address of what is behind a group; empty if there is none."""
+    """URL with the details of a group; empty if there is none."""
     more: Callable[[Question, Row, Sequence[Row]], tuple[list[Stat], Any]] = lambda *_: ([], None)
-    """Further figures from the total and the groups, and what else the template shows of them."""
+    """Further figures from the total and the groups, and further context for the template."""
 
 
 @require_GET
 @tenant_page(Permission.READ_OWN_USAGE)
 def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Cost compared with the preceding period, the chart, the sums by group, and what went wrong.
+    """Cost compared with the preceding period, the chart, the sums by group, and failures.
 
     Of the whole tenant or of the caller's own keys, depending on permissions.
     """
@@ -314,18 +314,18 @@ def page(
         "requests_url": whose.requests,
         "failures_in": within(asked.start, asked.end),
     }
-    with timezone.override(UTC):  # its days are the bill's
+    with timezone.override(UTC):  # its days are those of the bill
         return render(request, template, context, status=422 if form.errors else 200)
 
 
 def within(start: datetime, end: datetime) -> str:
-    """The query by which the list of requests shows this time."""
+    """The query with which the list of requests shows this period."""
     form = "%Y-%m-%dT%H:%M"
     return urlencode({"since": f"{start:{form}}", "until": f"{end:{form}}"})
 
 
 def drill(asked: Question, at: datetime, requests: str) -> str:
-    """What is behind a bar: of a month its days, of a day its hours, of an hour its requests."""
+    """URL with the details of a bar: a month's days, a day's hours, an hour's requests."""
     if asked.bucket == "hour":
         return f"{requests}?{within(at, at + HOUR)}"
     last = month_end(at) if asked.bucket == "month" else at + DAY
@@ -334,7 +334,7 @@ def drill(asked: Question, at: datetime, requests: str) -> str:
 
 
 def _closer(requests: str, asked: Question, group: Any) -> str:
-    """The requests of one group; members are no filter of theirs, and base models not as one."""
+    """URL of the requests of one group; empty for members and BASE, by which none are filtered."""
     names = {"adapter": "model", "model": "model", "key": "key"}
     if asked.by not in names or not group:
         return ""
@@ -342,8 +342,8 @@ def _closer(requests: str, asked: Question, group: Any) -> str:
 
 
 def forecast(spent: int, now: datetime, budget: int | None) -> Stat:
-    """What this month will have cost at its pace so far, and how much that is of the budget (in
-    micro-units; None: there is none)."""
+    """This month's expected cost at its pace so far, and its share of the budget (in micro-units;
+    None if there is none)."""
     begun, ends = month_start(now), month_end(now)
     passed = max((now - begun) / (ends - begun), DAY / (ends - begun))
     expected = round(spent / passed)
@@ -370,7 +370,7 @@ def stacks(asked: Question, whose: Whose, series: Sequence[Row]) -> dict[datetim
     one."""
     parts = {row[asked.by]: f"part{i}" for i, row in enumerate(series)}
     sums = asked.sums(whose.used, asked.bucket, asked.by)
-    # Read before the totals, which so have all of its buckets.
+    # Read before the totals, so that those have all of its buckets.
     told = list(sums.filter(**{f"{asked.by}__in": list(parts)}))
     found = {row[asked.bucket]: dict(row) for row in asked.sums(whose.totals, asked.bucket)}
     for row in told:
@@ -467,7 +467,7 @@ def _names(tenant: Tenant, by: str, found: Sequence[Any]) -> Mapping[Any, str]:
 
 
 def _csv(asked: Question, tenant: Tenant) -> list[tuple[str, str]]:
-    """The same, from the API, whole."""
+    """Links to the same usage as CSV from the API, with all groups."""
     query = {
         "format": "csv",
         "tenant": tenant.slug,

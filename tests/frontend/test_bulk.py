@@ -43,11 +43,11 @@ def test_keys_are_revoked_each_by_itself(tenant: Tenant) -> None:
     assert page.count('name="row"') == 3 and 'formaction="/t/acme/keys/revoke"' in page
     before = noted(tenant)
     said = sent(owner, address(tenant, "keys/revoke"), keys[0].pk, keys[1].pk, foreign.pk, "x")
-    assert "2 keys are revoked." in said and "not yours to change" in said
+    assert "2 keys are revoked." in said and "you may not change it" in said
     revoked = ApiKey.objects.exclude(revoked_at=None)
     assert set(revoked) == set(keys[:2]) and noted(tenant) == before + 2
     assert owner.get(address(tenant, "keys")).content.decode().count('name="row"') == 1
-    assert "No key was chosen" in sent(owner, address(tenant, "keys/revoke"))
+    assert "No key was selected" in sent(owner, address(tenant, "keys/revoke"))
 
 
 def test_a_developer_ends_only_keys_of_his_own(tenant: Tenant) -> None:
@@ -72,7 +72,7 @@ def test_members_are_removed_but_for_the_last_owner(tenant: Tenant) -> None:
     assert "2 members are removed." in said and "keeps at least one owner" in said
     assert tenant.memberships.get().user == user_of(owner) and noted(tenant) == before + 2
     admin = client_of(tenant, "admin")
-    assert "not yours" in sent(admin, address(tenant, "members/remove"), rows[0])
+    assert "you may not change it" in sent(admin, address(tenant, "members/remove"), rows[0])
 
 
 def test_versions_are_archived_and_deleted_unless_in_use(tenant: Tenant) -> None:

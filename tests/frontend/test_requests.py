@@ -675,7 +675,7 @@ def told(*tried: UsageEvent | SupersededAttempt, adapter: bool = False) -> list[
     [
         (made_of(1, 2, 4, 8), "Queued 1, Load adapter 3, Prefill 4, Decode 8"),
         (made_of(1, 0, 4, 8, adapter=""), "Queued 1, Prefill 4, Decode 8"),
-        (made_of(1, 1, None, 8), "Queued 1, Load adapter 2, Without a token 8"),
+        (made_of(1, 1, None, 8), "Queued 1, Load adapter 2, No token generated 8"),
         (made_of(1, 1, 8, 8), "Queued 1, Load adapter 2, Prefill and decode 8"),
         (made_of(0, 0, None, 0), ""),
         (made_of(1, 0, 4, 8, adapter="", given_s=2), "Held 2, Queued 3, Prefill 6, Decode 10"),
@@ -721,7 +721,7 @@ def test_an_engine_that_goes_on_counts_from_the_requests_beginning() -> None:
 def test_an_engine_that_died_had_it_until_another_one_did() -> None:
     event = made_of(0, 0, 1, 2, given_s=5, attempt=2)
     found = told(lower(1, "rack-1", 0), event)
-    assert found == ["Until it was lost 5", "Queued 5, Prefill 6, Decode 7"]
+    assert found == ["Until the engine was lost 5", "Queued 5, Prefill 6, Decode 7"]
     assert Timeline.of([event], adapter=False).unreported
     assert told(event) == ["Moving 5, Queued 5, Prefill 6, Decode 7"]
 
@@ -761,7 +761,7 @@ def test_every_reason_is_told_in_words(code: str) -> None:
 
 def test_a_reason_that_is_unknown_is_a_failure_and_named() -> None:
     event = UsageEvent(finish_reason="odd")
-    assert (event.outcome, cause(event.finish_reason)) == (Outcome.FAILED, "It ended as `odd`.")
+    assert (event.outcome, cause(event.finish_reason)) == (Outcome.FAILED, "It ended with `odd`.")
 
 
 def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) -> None:
@@ -801,7 +801,7 @@ def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: C
     shown = page.context["timeline"].attempts
     assert [one.tried.engine_id for one in shown] == ["rack-1", "e1"]
     text = page.content.decode()
-    assert "TTFT 150 ms" in text and "Given after 400 ms" in text and "ab" * 16 in text
+    assert "TTFT 150 ms" in text and "Started after 400 ms" in text and "ab" * 16 in text
     assert "96 out" in text and "went on after 5 tokens" in text and "2 tokens were" in text
     (row,) = admin.get(at(tenant)).context["rows"]
     assert row.attempts == 2

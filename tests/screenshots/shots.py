@@ -146,7 +146,7 @@ def new_credential(page: Page) -> None:
 
 def new_password(page: Page) -> None:
     opened("password", page)
-    follow(page, page.get_by_role("button", name="Show the link"))
+    follow(page, page.get_by_role("button", name="Create link"))
     expect(page.locator("#password-link")).to_be_visible()
 
 

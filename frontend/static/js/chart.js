@@ -6,11 +6,11 @@ const HEIGHT = 240; // pixels
 const HOUR = 3600; // seconds
 const DAY = 24 * HOUR;
 const STEPS = [1, 2, 3, 6, 12].map((n) => n * HOUR).concat([1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
-// The bars are hours and days of UTC, as bills are.
+// The bars are hours and days in UTC, as on bills.
 const hour = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
 
-// Rows to columns: the times, then each series stacked on those before it; null where nothing was used.
+// Turns rows into columns: each series stacked on those before it; null where nothing was used.
 function stacked(rows, series) {
   const columns = Array.from({ length: series }, () => []);
   for (const row of rows) {
@@ -62,7 +62,7 @@ export function plotOf(title) {
   const plot = document.createElement("div");
   plot.className = "plot";
   plot.setAttribute("role", "img");
-  plot.setAttribute("aria-label", `${title}: a chart; the table has its figures`);
+  plot.setAttribute("aria-label", `${title}: chart; the table has the figures`);
   return plot;
 }
 
@@ -158,7 +158,7 @@ class UsageChart extends HTMLElement {
     this.at.textContent = row?.querySelector("th").textContent ?? "";
   }
 
-  // A bar leads where its row in the table does.
+  // A click on a bar follows the link of its row in the table.
   #follow() {
     const link = this.rows[this.chart?.cursor.idx ?? -1]?.querySelector("th a");
     if (link) location.assign(link.href);

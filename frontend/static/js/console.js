@@ -13,15 +13,15 @@ function openMenu(open) {
 
 const FIELDS = "input:not([type=hidden]):enabled, select:enabled, textarea:enabled";
 
-// Opens a dialog at what is to be corrected, else at its first field; if it only asks whether to go
-// on with what cannot be undone, at the button that does not.
+// Opens a dialog with the focus on an invalid field, else on its first field; if it only confirms
+// something that cannot be undone, on its Cancel button.
 function show(dialog) {
   dialog.showModal();
   const places = ["[autofocus]", "[aria-invalid=true]", FIELDS, ".button.danger ~ [data-closes]"];
   places.map((place) => dialog.querySelector(place)).find(Boolean)?.focus();
 }
 
-// A dialog that the rows of a table have in common is about the row whose button opens it.
+// Fills a dialog that the rows of a table share, for the row whose button opens it.
 function concern(dialog, { to, named, value }) {
   const form = dialog.querySelector("form");
   form.reset();
@@ -39,7 +39,7 @@ document.addEventListener("change", (event) => {
   }
 });
 
-// A dialog whose form the server has; its link leads to a page with the same.
+// Opens a dialog whose form is fetched; its link leads to a page with the same form.
 async function load(link) {
   const dialog = document.getElementById("loaded");
   try {
@@ -103,28 +103,28 @@ document.addEventListener("input", ({ target }) => {
   document.getElementById(`${target.id}-wrong`).textContent = wrong ? target.dataset.rule : "";
 });
 
-// Drafts of this tab are not for whoever signs in next.
+// The next user of this tab must not get these drafts.
 document.addEventListener("submit", (event) => {
   if (!event.target.matches("[data-signs-out]")) return;
   document.documentElement.toggleAttribute("data-signing-out", true);
   sessionStorage.clear();
 });
 
-// What was done is told for a moment, and longer while somebody is at it; what went wrong stays.
+// Success messages disappear after a while, unless hovered or focused; errors and warnings stay.
 const TOAST_MS = 8000;
 for (const toast of document.querySelectorAll(".toast:not(.error, .warning)")) {
   const leave = () => (toast.matches(":hover, :focus-within") ? setTimeout(leave, TOAST_MS) : toast.remove());
   setTimeout(leave, TOAST_MS);
 }
 
-// Whoever renders pages is told the time zone of this browser, or that UTC is preferred.
+// Tells the server the time zone of this browser, or that UTC is preferred.
 function tellZone() {
   const zone = localStorage.getItem("times") === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
   document.cookie = `zone=${zone}; path=/; max-age=31536000; SameSite=Lax`;
 }
 tellZone();
 
-// Tables that are wider than their place scroll in it (the others leave that to the page).
+// Tables that are wider than their container scroll in it; the others scroll with the page.
 function measure() {
   for (const wrap of document.querySelectorAll(".table-wrap")) wrap.toggleAttribute("data-wide", wrap.scrollWidth > wrap.clientWidth);
 }
@@ -152,19 +152,19 @@ for (const dialog of document.querySelectorAll("dialog[open]")) {
   dialog.close();
   show(dialog);
 }
-// A dialog that an address names, as those of the palette's actions do.
+// Opens the dialog that the URL's fragment names, as in the links of the palette's actions.
 function openNamed() {
   const name = location.hash.slice(1);
   if (!name) return;
   const [opener, dialog] = [document.querySelector(`[data-opens="${CSS.escape(name)}"]:not([data-to])`), document.getElementById(name)];
   if (!opener || !(dialog instanceof HTMLDialogElement) || document.querySelector("dialog[open]")) return;
   show(dialog);
-  history.replaceState(history.state, "", location.pathname + location.search); // a reload opens none
+  history.replaceState(history.state, "", location.pathname + location.search); // a reload does not open it again
 }
 addEventListener("hashchange", openNamed);
 openNamed();
-// On a page: at what is to be corrected, else at what is shown this once; at the entrance, at the
-// first field that is still to be filled.
+// Where the focus goes on a page: to an invalid field, else to what is shown only once; on a sign-in
+// page, to the first empty field.
 function place() {
   const main = document.querySelector("main");
   const entrance = [...(main?.matches(".entrance") ? main.querySelectorAll(FIELDS) : [])];

@@ -1,4 +1,4 @@
-// How pages write money, numbers and durations: the forms of `frontend/formats.py`.
+// How pages write money, numbers and durations: the formats of `frontend/formats.py`.
 const { dataset } = document.documentElement;
 const currency = dataset.currency || "USD";
 const zone = dataset.zone || "UTC";

@@ -1,7 +1,7 @@
-// Says across the page that its connection is lost, once that has lasted for a moment.
+// Shows a notice across the page once its connection has been lost for a moment.
 import { clock } from "./format.js";
 
-const INTERRUPTED_MS = 3000; // a connection that is back within it is only an indicator's matter
+const INTERRUPTED_MS = 3000; // for a shorter interruption the state indicator is enough
 let timer;
 let told;
 

@@ -1,9 +1,9 @@
-// Lists: what is listed follows its filters (<form data-instant>) as they are typed or chosen, and
-// stands in the address; rows are chosen for what is done to several (`components/bulk.html`).
+// Lists: filters (<form data-instant>) apply as they are changed, and are kept in the URL; rows are
+// selected for bulk actions (`components/bulk.html`).
 import { morphing } from "./morphing.js";
 
 const TYPING_MS = 250;
-let typing; // the timer of a pause
+let typing; // the timer of a pause in typing
 let asked = 0;
 
 document.addEventListener("input", ({ target }) => {
@@ -35,7 +35,7 @@ function addressOf(form) {
   return address;
 }
 
-// Charts are drawn anew with the whole page (`data-instant="page"`), all else changes in place.
+// Pages with charts (`data-instant="page"`) are loaded again, all others are updated in place.
 async function follow(form) {
   clearTimeout(typing);
   const [address, mine] = [addressOf(form), ++asked];

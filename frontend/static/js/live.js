@@ -61,7 +61,7 @@ class Link extends Socket {
     this.#say("Not live");
   }
 
-  // A list of requests is held back by its reader, although the socket is up.
+  // The user has paused a list of requests, although the socket is open.
   hold(held) {
     this.#held = held;
     if (this.isOpen) this.#say("Live");
@@ -144,7 +144,7 @@ class LivePart extends HTMLElement {
     this.freshen();
   }
 
-  // This part as the page on the server has it now.
+  // Fetch the whole part, from its page.
   fetch() {
     this.#lost = true;
     return this.freshen();

@@ -1,5 +1,5 @@
-// The list of requests: filters that act at once, a drawer for one request with an address of its
-// own, and the keyboard through the rows.
+// The list of requests: filters that apply at once, a drawer for one request with a URL of its own,
+// and keyboard navigation of the rows.
 const drawer = document.getElementById("request");
 const form = document.querySelector(".requests-filter");
 const beside = matchMedia("(min-width: 1200px)"); // the drawer leaves the list usable
@@ -21,7 +21,7 @@ function mark(row) {
   current = row?.id ?? "";
 }
 
-// What is asked for last is what is shown; it is asked for once, however often it is clicked.
+// Shows the request that was clicked last; further clicks on it do not fetch it again.
 async function open(link) {
   if (asking?.href === link.href) return;
   asking?.abort();
@@ -34,7 +34,7 @@ async function open(link) {
     if (error.name === "AbortError") return;
   }
   asking = null;
-  if (!html) return location.assign(link.href); // signed out, gone, or not to be reached: it says so
+  if (!html) return location.assign(link.href); // signed out, not found or unreachable: that page says so
   const inside = drawer.contains(document.activeElement);
   drawer.innerHTML = html;
   htmx.process(drawer);
@@ -50,7 +50,7 @@ async function open(link) {
   }
 }
 
-// The row so many below the one that is open, or has the focus.
+// Moves by this many rows from the one that is open, or has the focus.
 function step(by) {
   const all = links();
   const at = all.indexOf(drawer.open ? currentLink() : document.activeElement.closest?.("tr")?.querySelector("th a"));
@@ -112,7 +112,7 @@ addEventListener("popstate", (event) => {
   else if (here() !== list) location.reload();
 });
 
-// Filters that say nothing stay out of the address.
+// Empty filters stay out of the URL.
 form?.addEventListener("htmx:configRequest", ({ detail }) => {
   for (const [name, value] of [...detail.formData]) if (!value) detail.formData.delete(name);
 });
@@ -122,7 +122,7 @@ document.addEventListener("htmx:afterSettle", ({ target }) => {
   if (drawer.open) mark(currentLink()?.closest("tr"));
   followTail();
 });
-// What is saved is the filter as it is now.
+// A view is saved with the current filter.
 document.getElementById("save-view")?.addEventListener("submit", ({ target }) => {
   target.elements.query.value = list.split("?")[1] ?? "";
 });
@@ -154,7 +154,7 @@ async function follow(tail, signal) {
   const isShown = (id) => document.getElementById(`r-${id}`) !== null;
   const waits = () => paused || drawer.open || tail.getBoundingClientRect().top < 0;
 
-  // Called by the part: once for rows that came while the page was made, and whenever it missed some.
+  // Called by the part: once for rows that came while the page was rendered, and whenever it missed some.
   tail.fetch = async () => {
     missed = true;
     if (begun || drawer.open) update();
@@ -165,7 +165,7 @@ async function follow(tail, signal) {
   function say() {
     fresh.hidden = !held.length && !(missed && waits());
     fresh.textContent = held.length && !missed ? `${held.length} new` : "Show new requests";
-    more.textContent = left ? `and ${left} more, which came too fast to be shown` : "";
+    more.textContent = left ? `and ${left} more that arrived too fast to show` : "";
   }
 
   function update() {

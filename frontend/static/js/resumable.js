@@ -8,7 +8,7 @@ const ATTEMPTS = 20; // in a row without progress
 const LOOK_AGAIN_S = 1; // while the server checks what it has
 const AGAIN = new Set([0, 408, 409, 423, 425, 502, 503, 504]); // 409: ask for the offset, and continue there
 
-// The server's final refusal: a problem of RFC 9457, or whatever a proxy answers.
+// The server's final refusal: a problem of RFC 9457, or the response of a proxy.
 export class Refused extends Error {
   constructor(status, problem) {
     const lost = "The server cannot be reached. Press Upload again later to resume where it stopped.";

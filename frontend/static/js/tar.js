@@ -10,7 +10,7 @@ function header(name, size) {
   put(name, 0);
   put("0000644\0" + "0000000\0" + "0000000\0", 100); // mode and owner
   put(octal(size, 11), 124);
-  put(octal(0, 11), 136); // no time: the same files make the same archive, so that an upload can continue
+  put(octal(0, 11), 136); // no modification time: the same files make the same archive, so that an upload can continue
   put("        ", 148);
   put("0", 156); // a regular file
   put("ustar\0" + "00", 257);

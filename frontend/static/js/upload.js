@@ -98,7 +98,7 @@ class UploadDrop extends HTMLElement {
     if (!archive && missing.length) return `${missing.join(" and ")} ${missing.length > 1 ? "are" : "is"} missing.`;
     const bytes = this.files.reduce((sum, file) => sum + file.size, 0);
     const most = Number(this.dataset.maxBytes);
-    return bytes > most ? `files: ${size(bytes)} is above this server's ${size(most)}.` : "";
+    return bytes > most ? `The files are ${size(bytes)}, and this server accepts at most ${size(most)}.` : "";
   }
 
   get given() {

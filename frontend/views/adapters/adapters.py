@@ -45,20 +45,21 @@ from tenants.permissions import Caller, Permission
 
 ARCHIVE = bulk.Action(
     "Archive",
-    "Archive the chosen versions?",
+    "Archive the selected versions?",
     "Engines unload them, and requests for them are refused. Upload the same files to restore one.",
 )
 DELETE = bulk.Action(
     "Delete",
-    "Delete the chosen versions?",
+    "Delete the selected versions?",
     "Their files are deleted as well. Their cost stays on the bill. This cannot be undone.",
 )
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 VERSIONS = 25
 LISTED = ("name", "pinned", "tenant", "base_model__name")
-"""What the list shows of an adapter itself."""
+"""Columns of the adapter itself that the list shows."""
 MAX_CHOICES = 100
-"""Most ready versions, the newest, to offer as choices; older ones are promoted on their page."""
+"""Maximum number of ready versions offered as choices, newest first; older ones are promoted on
+their page."""
 
 
 class FilterForm(forms.Form):
@@ -88,7 +89,7 @@ class PromoteForm(forms.Form):
     alias = forms.CharField(
         initial=LIVE,
         validators=Alias._meta.get_field("name").validators,
-        help_text="“live” is what the adapter's own name means. A new name creates an alias.",
+        help_text="Requests that name only the adapter use “live”. A new name creates an alias.",
     )
 
     def __init__(self, adapter: Adapter, *args: Any, **kwargs: Any) -> None:
@@ -101,7 +102,7 @@ class PromoteForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An adapter in the list: its newest version, and its live one's number and since when."""
+    """An adapter in the list, with its newest version, and its live version's number and start."""
 
     adapter: Adapter
     traffic: Traffic
@@ -109,7 +110,7 @@ class Row:
     live: int | None = None
     live_since: datetime | None = None
     engines: Sequence[str] = ()
-    """Those that hold its live version."""
+    """The engines on which its live version is loaded."""
 
 
 @tenant_page(READ)
@@ -158,7 +159,7 @@ def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     }
 
 
-@csrf_exempt  # not `_store`: its token is in a body that may be too large to read
+@csrf_exempt  # only `_store` checks: its token is in a body that may be too large to read
 @require_http_methods(["GET", "POST"])
 @tenant_page(EDIT)
 def upload(request: HttpRequest, caller: Caller) -> HttpResponse:
@@ -305,7 +306,7 @@ class VersionRow:
     version: AdapterVersion
     aliases: list[str]
     engines: list[str]
-    """Those that hold it."""
+    """The engines on which it is loaded."""
     traffic: Traffic
     trials: list[Trial]
 

@@ -16,8 +16,8 @@ from tenants.models import AdapterVersion, AuditEntry, Tenant
 Asked = tuple[int, str]
 """Tenant id, and the primary key of the version whose page it is, if any."""
 LAST = 8
-"""Changes that are compared: they get their numbers before they are committed, so that the newest
-alone could stay the same."""
+"""Newest audit entries to compare. Ids are assigned before the commit, so an older entry may appear
+after the newest one."""
 
 
 def marks(asked: Collection[Asked]) -> dict[Asked, str]:
@@ -45,7 +45,7 @@ def mark(tenant: Tenant, version: AdapterVersion | None = None) -> str:
 
 
 def as_seen(request: HttpRequest, mark: str) -> bool:
-    """Whether a live part asked if it is unchanged, and it is; the answer is then 304."""
+    """Whether the live part that asks already has this version; the response is then 304."""
     return request.headers.get("If-None-Match") == f'"{mark}"'
 
 

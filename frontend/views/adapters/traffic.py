@@ -1,4 +1,4 @@
-"""What requests met on adapters and on their versions, from the figures that gateways keep."""
+"""Requests, failures, costs and TTFT of adapters and versions, from the figures of gateways."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tenants.billing.months import month_start
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
 
 LOOKED_BACK = timedelta(days=7)
-"""Over which versions are compared."""
+"""The period over which versions are compared."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Of some time; costs in pico-units, times in seconds."""
+    """Figures of a period; costs in pico-units, times in seconds."""
 
     requests: int = 0
     failed: int = 0
@@ -37,7 +37,7 @@ class Traffic:
     """The last month in which it was used, if any."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One row of `_sums`."""
+        """Add one row of `_sums`."""
         self.requests += row["requests"]
         self.failed += row["failed"]
         self.cost += int(row["cost"])
@@ -69,7 +69,7 @@ class Traffic:
 
     @property
     def last_used(self) -> str:
-        """In words, as far as that is known."""
+        """When it was last used, in words, as far as that is known."""
         if self.by_hour:
             latest, now = max(self.by_hour), last_day()[0]
             ended = datetime.fromtimestamp(latest, UTC) + timedelta(hours=1)
@@ -82,7 +82,7 @@ class Traffic:
 
 
 def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]:
-    """Of the last 24 hours, by the adapter's name."""
+    """Traffic of the last 24 hours, by the adapter's name."""
     found = {name: Traffic() for name in names}
     hours = RequestHour.objects.filter(tenant=tenant, at__in=last_day(), adapter__in=names)
     at = Cast(Extract("at", "epoch"), BigIntegerField())
@@ -96,7 +96,7 @@ def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]
 
 
 def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, Traffic]:
-    """Of LOOKED_BACK, by the version's row id."""
+    """Traffic over LOOKED_BACK, by the version's row id."""
     found = {version.pk: Traffic() for version in versions}
     since = last_day()[0] - LOOKED_BACK
     hours = RequestHour.objects.filter(tenant=tenant, at__gte=since, version__in=list(found))
@@ -106,7 +106,7 @@ def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[i
 
 
 def _seconds(at: datetime) -> int:
-    """Since 1970."""
+    """Seconds since 1970."""
     return int(at.timestamp())
 
 

@@ -31,7 +31,7 @@ STAGES = {
     State.READY: "It can be promoted and called.",
 }
 UNJUDGED = (State.UPLOADING, State.VALIDATING, State.PROBING)
-"""States that a version leaves without anybody's action."""
+"""States that a version leaves without a user's action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Stage:
 @tenant_page(READ)
 def version(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """The page of a version."""
-    # Before the rest is read: else the page would never learn of a change in between.
+    # Before the rest is read: otherwise the page would never learn of a change in between.
     seen = mark(caller.tenant, find(caller, name, number))
     if as_seen(request, seen):
         return HttpResponseNotModified()
@@ -88,15 +88,15 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
 def ready_before(
     version: AdapterVersion, others: Sequence[AdapterVersion]
 ) -> AdapterVersion | None:
-    """The one among the others, newest first, that served before this one was made, as far as
-    numbers tell."""
+    """The newest ready version among `others` (sorted newest first) with a lower number; None if
+    there is none."""
     ready = (one for one in others if one.state == State.READY and one.number < version.number)
     return next(ready, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A figure of a version beside that of the one before. `tone` is `ok` or `bad`."""
+    """A figure of a version beside that of the version before it. `tone` is `ok` or `bad`."""
 
     title: str
     now: str
@@ -106,7 +106,7 @@ class Compared:
 
 
 def comparison(version: AdapterVersion, before: AdapterVersion | None) -> list[Compared]:
-    """What requests met on both in the last days; nothing where there is no version before."""
+    """The traffic of both over LOOKED_BACK; empty if there is no version before."""
     if before is None:
         return []
     traffic = of_versions(version.adapter.tenant, [version, before])

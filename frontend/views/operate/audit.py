@@ -29,7 +29,7 @@ class InstallationFilter(AuditFilter):
 @require_GET
 @operator_page
 def audit(request: HttpRequest) -> HttpResponse:
-    """What happened, newest first."""
+    """The log, newest first."""
     form = InstallationFilter(request.GET)
     context = context_of(request, form, AuditEntry.objects.select_related("tenant"))
     return render(request, "operate/audit.html", context, status=422 if form.errors else 200)

@@ -1,4 +1,4 @@
-"""What engines show to gateways: made, shown once, rotated, revoked."""
+"""Credentials of engines for gateways: create, show once, rotate, revoke."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CredentialForm(forms.Form):
         return sorted(set(names)) or None
 
     def issue(self, user: User) -> str | None:
-        """The text of the new credential; None, with an error, where there is one of this name."""
+        """The text of the new credential; None, with a form error, if the name is taken."""
         try:
             return EngineCredential.objects.issue(created_by=user, **self.cleaned_data)[1]
         except CredentialExists as error:
@@ -57,7 +57,7 @@ class CredentialForm(forms.Form):
 @never_cache
 @operator_page
 def credentials(request: HttpRequest) -> HttpResponse:
-    """The list; POST makes a credential, whose text the list then shows once."""
+    """The list; POST creates a credential, whose text the list then shows once."""
     if request.method != "POST":
         return _list(request, CredentialForm())
     assert isinstance(request.user, User)
@@ -69,7 +69,7 @@ def credentials(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operator_page
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
-    """Another secret in place of the old one, which ends now."""
+    """Replace the secret; the old one stops working at once."""
     credential = get_object_or_404(EngineCredential, pk=pk)
     with refusals_told(request):
         return _showing(request, credential.rotate())
@@ -79,7 +79,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @operator_page
 def revoke(request: HttpRequest, pk: int) -> HttpResponse:
-    """End it for good, and the links of the engine that shows it."""
+    """Revoke it for good, and end the links of the engine that uses it."""
     credential = get_object_or_404(EngineCredential, pk=pk)
     credential.revoke()
     messages.success(request, f"“{credential.name}” is revoked. Its engine is disconnected.")

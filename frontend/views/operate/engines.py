@@ -1,4 +1,4 @@
-"""What every engine is doing now, and draining an engine."""
+"""The engines' current and recent load, and draining an engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Past:
 
     at: datetime
     prompt: float | None
-    """Tokens a second, as `output`; None where nobody could count them."""
+    """Tokens per second, as `output`; None if they could not be counted."""
     output: float | None
     running: int
     queued: int

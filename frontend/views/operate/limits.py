@@ -1,4 +1,4 @@
-"""The platform's default limits: the ceiling of every tenant without one of its own."""
+"""The installation's default limits: the ceiling of every tenant without one of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.models import LimitScope, LimitSet, Tenant
 from tenants.models.accounts import TenantQuerySet
 
 MAX_LISTED = 50
-"""Most tenants with a ceiling of their own to list; the tenants page finds the others."""
+"""Maximum number of tenants with their own ceiling listed; the tenants page finds the others."""
 OPERATOR = LimitSet.Author.OPERATOR
 
 

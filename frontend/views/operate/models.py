@@ -1,4 +1,4 @@
-"""The base models that engines serve: as they described them, with their revisions and defaults."""
+"""The base models that engines serve, as engines described them, with revisions and defaults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def models(request: HttpRequest) -> HttpResponse:
 
 
 class SettingsForm(forms.Form):
-    """What an operator says of a base model."""
+    """An operator's settings of a base model."""
 
     serves_new = forms.BooleanField(
         required=False, label="Serve new revisions immediately, without a rollout"
@@ -71,7 +71,7 @@ class SettingsForm(forms.Form):
             )
 
     def save(self) -> None:
-        """Write what a valid form says."""
+        """Store the settings of a valid form."""
         given = {name: self.cleaned_data[name] for name in DEFAULTS}
         base_model = self._base_model
         base_model.serves_new = self.cleaned_data["serves_new"]
@@ -82,7 +82,7 @@ class SettingsForm(forms.Form):
 @require_http_methods(["GET", "POST"])
 @operator_page
 def model(request: HttpRequest, pk: int) -> HttpResponse:
-    """One base model: its revisions, what an adapter on it may look like, what it costs; POST saves
+    """One base model: its revisions, the modules that an adapter may have, its prices; POST saves
     its settings."""
     found = get_object_or_404(BaseModel, pk=pk)
     if request.method != "POST":

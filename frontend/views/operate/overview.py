@@ -31,13 +31,13 @@ from tenants.models.usage.totals import TenantSumQuerySet
 
 TOP = 5
 MAX_JOURNALS = 10
-"""Most journals that agree with the ledger to show; those that differ are all shown."""
+"""Maximum number of journals shown that agree with the ledger; all that differ are shown."""
 COUNTS = """
 SELECT (SELECT count(*) FROM tenants_tenant WHERE slug <> ALL(%s)),
        (SELECT count(*) FROM tenants_quarantinedentry WHERE status = 'open')
 """
 MAX_MODELS = 20
-"""Most base models whose isolation check is shown."""
+"""Maximum number of base models whose isolation check is shown."""
 
 
 @require_GET
@@ -71,7 +71,7 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
     try:
         isolation.check_all.defer()
         messages.success(
-            request, "A worker is checking it now. The result will be here within a minute."
+            request, "A worker is checking isolation now. The result appears here within a minute."
         )
     except AlreadyEnqueued:
         messages.info(request, "A check is already running.")
@@ -79,7 +79,7 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
 
 
 def used_by_customers() -> TenantSumQuerySet:
-    """The usage of all tenants but the platform's own."""
+    """The usage of all tenants but the installation's own."""
     ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
     return TenantSum.objects.exclude(tenant__in=ours)
 
@@ -102,12 +102,12 @@ def fleet() -> dict[str, Any]:
 
 
 def tops(start: datetime, end: datetime) -> dict[str, list[dict[str, Any]]]:
-    """The tenants with the highest cost and those with the most tokens; of whole days, whose sums
-    are few."""
+    """The tenants with the highest cost and those with the most tokens. The period is whole days,
+    which have few sums."""
     sums = used_by_customers().sums(["tenant"], start, end)
     rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
     found = {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
-    # Names are looked up last: in a join they would be compared for each sum.
+    # Names are looked up last: a join would compare them for each sum.
     tenants = Tenant.objects.in_bulk({row["tenant"] for top in found.values() for row in top})
     return {
         title: [{**row, "tenant": tenants[row["tenant"]]} for row in top]
@@ -134,14 +134,14 @@ def _reported(drift: Drift) -> float:
 
 
 def limits(alive: int) -> dict[str, str]:
-    """How that many gateways share limit counters at present: a state and its meaning."""
+    """How the living gateways share limit counters at present: a state and its meaning."""
     if not settings.REDIS_URL and alive > 1:
-        text = f"Each of {alive} gateways counts by itself: set REDIS_URL for all of them."
+        text = f"Each of the {alive} gateways counts separately. Set REDIS_URL for all of them."
         return {"state": "degraded", "text": text}
     if not settings.REDIS_URL:
-        return {"state": "local", "text": "Counted in the gateway: no Redis is set."}
+        return {"state": "local", "text": "Counted in the gateway: Redis is not configured."}
     if not gateways().fleet().limits_degraded:
         return {"state": "shared", "text": "Counted in Redis, for all gateways together."}
     if settings.LIMITS_WITHOUT_REDIS == "refuse":
-        return {"state": "refusing", "text": "Redis is away: requests are refused."}
-    return {"state": "degraded", "text": "Redis is away: each gateway counts by itself."}
+        return {"state": "refusing", "text": "Redis is unreachable: requests are refused."}
+    return {"state": "degraded", "text": "Redis is unreachable: each gateway counts separately."}

@@ -110,7 +110,7 @@ class PriceForm(forms.Form):
             with transaction.atomic():
                 Price.objects.create(**named, **given)
         except IntegrityError:
-            self.add_error("starts_at", f"{of} already has a price from this time on.")
+            self.add_error("starts_at", f"{of} already has a price that starts at this time.")
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""What engines reported and no gateway dispatched to them: shown with why, billed or dismissed."""
+"""Entries that engines reported and no gateway dispatched: show why, bill, dismiss."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ STATES = {"": "Open", Decision.BILLED: "Billed", Decision.DISMISSED: "Dismissed"
 
 BILL = bulk.Action(
     "Bill",
-    "Bill the chosen entries?",
-    "Each is billed to the tenant that it names, as its engine says. This cannot be undone.",
+    "Bill the selected entries?",
+    "Each is billed to the tenant it names, as its engine reported it. This cannot be undone.",
 )
 DISMISS = bulk.Action(
     "Dismiss",
-    "Dismiss the chosen entries?",
-    "They are billed to nobody, and stay in this list. This cannot be undone.",
+    "Dismiss the selected entries?",
+    "Nobody is billed for them, and they stay in this list. This cannot be undone.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry with what it says, as far as that can be read. `tenant` and `key` are whom it would
-    be billed to, None where there are none of that id."""
+    """One entry with its content, None if unreadable, and the tenant and key that it would be
+    billed to, None if there are none with these ids."""
 
     kept: QuarantinedEntry
     said: LedgerEntry | None
@@ -69,7 +69,7 @@ def rows_of(found: Sequence[QuarantinedEntry]) -> list[Row]:
 
 
 def _ids(said: Iterable[int]) -> set[int]:
-    """Those that a row can have."""
+    """The ids that a row can have."""
     return {id for id in said if 0 < id <= BIGGEST_ID}
 
 
@@ -113,7 +113,7 @@ def bill(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @operator_page
 def dismiss(request: HttpRequest, pk: int) -> HttpResponse:
-    """The entry is nobody's."""
+    """Dismiss the entry: nobody is billed for it."""
     entry = get_object_or_404(QuarantinedEntry, pk=pk)
     assert isinstance(request.user, User)
     with refusals_told(request):
@@ -140,7 +140,7 @@ def bill_some(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operator_page
 def dismiss_some(request: HttpRequest) -> HttpResponse:
-    """The chosen entries are nobody's."""
+    """Dismiss the chosen entries: nobody is billed for them."""
     user = request.user
     assert isinstance(user, User)
 

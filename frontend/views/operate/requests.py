@@ -25,7 +25,7 @@ from tenants.listing import Found, Where
 from tenants.models import Tenant
 
 LONGEST = timedelta(days=1)
-"""Over all tenants: what is read then is all of the time that is asked for."""
+"""Longest period over all tenants: everything in the period is read then."""
 
 
 class InstallationFilter(RequestFilter):

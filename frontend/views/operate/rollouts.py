@@ -1,4 +1,4 @@
-"""How tenants of a base model move to a new revision: started, watched and ended here."""
+"""Rollouts move a base model's tenants to a new revision: start, watch and end them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tenants.rollouts import progress
 
 
 class WeightForm(forms.Form):
-    """A weight that the plan has not."""
+    """A weight set by hand, whatever the plan says."""
 
     weight = forms.IntegerField(min_value=0, max_value=100, label="Weight in percent")
 
 
 class TurnForm(forms.Form):
-    """A tenant whose turn is not left to chance."""
+    """A tenant whose turn is set by hand."""
 
     tenant = forms.SlugField(
         label="Tenant",
-        help_text="Its slug.",
+        help_text="The tenant's slug.",
         widget=forms.TextInput({"autocomplete": "off"}),
     )
     turn = forms.ChoiceField(
@@ -56,7 +56,7 @@ class TurnForm(forms.Form):
 @require_GET
 @operator_page
 def rollout(request: HttpRequest, rollout: int) -> HttpResponse:
-    """How far it is, and what can be done about it."""
+    """The rollout's progress, with forms and actions."""
     return _page(request, _find(rollout))
 
 
@@ -117,7 +117,7 @@ def set_turn(request: HttpRequest, rollout: int) -> HttpResponse:
 @require_POST
 @operator_page
 def drop_turn(request: HttpRequest, rollout: int, pk: int) -> HttpResponse:
-    """Leave it to the weight when a tenant moves."""
+    """Remove a tenant's turn: the weight decides again when it moves."""
     get_object_or_404(RolloutTenant, pk=pk, rollout=rollout).delete()
     return redirect("operate_rollouts-one", rollout)
 
@@ -125,7 +125,7 @@ def drop_turn(request: HttpRequest, rollout: int, pk: int) -> HttpResponse:
 @require_POST
 @operator_page
 def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
-    """Say what a revision is for, for all tenants at once."""
+    """Set a revision's standing, for all tenants at once."""
     revision = get_object_or_404(PoolRevision, pk=pk)
     with refusals_told(request):
         revision.stand(Standing(standing))
@@ -134,7 +134,7 @@ def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
 
 
 def state(pk: int) -> dict[str, Any]:
-    """What of the page changes by itself."""
+    """Context of the live part of the page."""
     found = _find(pk)
     told = progress.told(found)
     engines = GatewayProcess.objects.engines_of()

@@ -242,7 +242,7 @@ def _ceilings(tenant: Tenant) -> list[tuple[str, str, bool]]:
 
 
 def _sections(slug: str) -> dict[str, Any]:
-    """Addresses of the tenant's pages, by title."""
+    """URLs of the tenant's pages, by title."""
     found = {"Overview": reverse("overview", args=[slug])}
     for page, title in SECTIONS.items():
         try:

@@ -31,7 +31,7 @@ BY = {"tenant": "tenant", "base_model": "base model"}
 @require_GET
 @operator_page
 def usage(request: HttpRequest) -> HttpResponse:
-    """As a tenant's page; without the platform's own tenants."""
+    """As a tenant's page, without the installation's own tenants."""
     form = UsageForm(request.GET, BY)
     asked = form.question(timezone.now())
     csv = f"{reverse('operate_usage-export')}?{asked.query()}"
@@ -47,8 +47,8 @@ def usage(request: HttpRequest) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What is left of what a base model earned: costs in pico-units; those of engines None where
-    nobody said what an hour costs."""
+    """The margin of a base model, with amounts in pico-units. `spent` (on engines) and `left` are
+    None if ENGINE_HOUR_PRICE is not set."""
 
     name: str
     earned: int
@@ -75,7 +75,7 @@ class Margin:
 def margins(
     asked: Question, total: Row, rows: Sequence[Row]
 ) -> tuple[list[Stat], list[Margin] | None]:
-    """Over all, and of each base model where usage is grouped by those."""
+    """The margin over all base models, and of each if usage is grouped by base model."""
     hours = EngineHour.objects.by_model(asked.start, asked.end)
     whole = Margin("", int(total["cost"]), sum(hours.values()))
     each = money(whole.per_hour) if whole.per_hour is not None else NONE
@@ -91,7 +91,7 @@ def margins(
 
 
 class Named:
-    """Names of groups; tenants, once they were named, lead to their own pages."""
+    """Names of groups; tenants that `names` has looked up link to their own pages."""
 
     def __init__(self) -> None:
         self._tenants: Mapping[Any, Tenant] = {}
@@ -111,7 +111,7 @@ class Named:
 @require_GET
 @operator_page
 def export(request: HttpRequest) -> HttpResponseBase:
-    """The same as CSV, all groups, by the buckets of the chart."""
+    """The same usage as CSV: all groups, in the buckets of the chart."""
     form = UsageForm(request.GET, BY)
     asked = form.question(timezone.now())
     sums = asked.sums(used_by_customers(), asked.bucket, asked.by)

@@ -42,8 +42,8 @@ def users(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operator_page
 def set_access(request: HttpRequest, pk: int, what: str) -> HttpResponse:
-    """Switch an account on or off (whoever is off is signed out now), or make somebody an operator
-    of the installation or no longer: `what` is `active` or `operator`."""
+    """Enable or disable an account (which signs the user out at once), or grant or withdraw
+    operator rights: `what` is `active` or `operator`."""
     user, yes = get_object_or_404(User, pk=pk), request.POST.get(what) == "yes"
     with refusals_told(request):
         user.set_access(**{what: yes})
@@ -54,7 +54,7 @@ def set_access(request: HttpRequest, pk: int, what: str) -> HttpResponse:
 @require_POST
 @operator_page
 def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
-    """For somebody who has lost it; until a new one is set up, the password alone is enough."""
+    """Remove a lost second factor; until a new one is set up, the password alone is enough."""
     user = get_object_or_404(User, pk=pk)
     Authenticator.objects.filter(user=user).delete()
     messages.success(request, f"{user.username} no longer has a second factor.")
@@ -64,7 +64,7 @@ def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @operator_page
 def password_link(request: HttpRequest, pk: int) -> HttpResponse:
-    """Create a link with which the user sets a new password; which the list then shows once."""
+    """Create a link to set a new password, which the list then shows once."""
     user = get_object_or_404(User, pk=pk, is_active=True)
     token = default_token_generator.make_token(user)
     where = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), token])

@@ -1,1 +1,1 @@
-"""A tenant's start page, and the health strip that the installation's has as well."""
+"""A tenant's start page, and the health strip, which the installation's start page also has."""

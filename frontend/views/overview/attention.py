@@ -1,4 +1,4 @@
-"""What needs attention in a tenant: what it is, why, and where something can be done about it."""
+"""What needs attention in a tenant: a title, the reason, and a link to where it can be fixed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from frontend.formats import ago, number, percent
 from tenants.models import AdapterVersion, ApiKey, State, Tenant
 
 NEAR = 0.8
-"""Share of a budget from which it is told; mails are sent from there on too."""
+"""Share of a budget from which it is listed; emails are sent from this share on too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One line: what, why, and the page where something can be done. `tone` is `bad` or `warn`."""
+    """One line: title, reason, and the page where it can be fixed. `tone` is `bad` or `warn`."""
 
     icon: str
     tone: str
@@ -39,8 +39,8 @@ def items(
     expiring: Iterable[ApiKey],
     rejected: Mapping[str, Any] | None,
 ) -> list[Item]:
-    """The worst first. `failures` and `budgets` are those of the overview, `rejected` is what
-    `last_rejected` gives; each as far as the caller may see it."""
+    """The items, worst first. `failures` and `budgets` are those of the overview, `rejected` is the
+    result of `last_rejected`; each as far as the caller may see it."""
     at = Addresses(tenant.slug)
     return [
         *_requests(at, failures),
@@ -52,7 +52,7 @@ def items(
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Of the tenant's pages."""
+    """URLs of the tenant's pages."""
 
     slug: str
 

@@ -1,6 +1,6 @@
 """The health strip of an overview: five figures, each with its change and a line of its past.
 
-From what gateways count of requests (`tenants.models.usage.outcomes`); bills are the ledger's.
+From the request counts of gateways (`tenants.models.usage.outcomes`); bills use the ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenants.permissions import Caller
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WIDTH, HEIGHT = 120, 28
-"""Of a sparkline, in SVG units."""
+"""Size of a sparkline, in SVG units."""
 MARGIN = 2
 LONGEST_OF_ALL = "24h"
 """The list of all tenants' requests looks back no further."""
@@ -43,7 +43,7 @@ class Period:
 
     @property
     def minutely(self) -> bool:
-        """Whether it takes minutes; else whole hours will do."""
+        """Whether it needs figures per minute; otherwise those per hour are enough."""
         return self.step < HOUR
 
 
@@ -90,8 +90,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the strip. `tone` is `ok` or `bad` where its change is; `path` is that of its
-    line."""
+    """One figure of the strip. `tone` is `ok` or `bad` if its change is; `path` is the SVG path of
+    its line."""
 
     title: str
     value: str
@@ -104,7 +104,7 @@ class Figure:
 
 
 class Met:
-    """What requests met, added up over some rows of figures."""
+    """Counts, cost, TTFT and output speed of requests, summed over rows of figures."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         found = list(rows)
@@ -124,7 +124,7 @@ class Met:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of an answer, after its first token."""
+        """Output speed of an answer after its first token."""
         return self._tokens / self._seconds if self._seconds else None
 
     def ttft_s(self, share: float) -> float | None:
@@ -132,7 +132,7 @@ class Met:
 
 
 def chosen(request: HttpRequest) -> Period:
-    """The period that the query names; the usual one if it names none."""
+    """The period that the query names; by default the usual one."""
     return PERIODS.get(request.GET.get("period", ""), USUAL)
 
 
@@ -164,8 +164,8 @@ def _usage_period(period: Period) -> str:
 def context_of(
     figures: Any, period: Period, now: datetime | None, requests: str, usage: str
 ) -> dict[str, Any]:
-    """`requests` is the address of their list, `usage` that of what they cost; empty if there is
-    none."""
+    """Context of the strip. `requests` is the URL of the list of requests, `usage` that of the
+    usage page; empty if there is none."""
     window = Window(period, now or timezone.now())
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
         "start", step=period.step, times=["first_tokens"]
@@ -241,7 +241,7 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
 
 
 def share_of(share: float | None) -> str:
-    """A share from 0 to 1, with the places that small ones need."""
+    """A share from 0 to 1, with the decimal places that a small one needs."""
     if share is None:
         return "\u2013"
     return f"{share:.2%}" if 0 < share < 0.1 else f"{share:.1%}".replace(".0%", "%")
@@ -287,7 +287,7 @@ def tone(now: float | None, before: float | None, *, least: float) -> str:
 
 
 def path(values: Sequence[float | None]) -> str:
-    """The path of a line through these values from 0 on, with gaps where there is none."""
+    """The SVG path of a line through these values, on a scale from 0, with gaps for None."""
     highest = max((value for value in values if value is not None), default=0) or 1
     across = WIDTH / max(1, len(values) - 1)
     drawn, pen = [], "M"

@@ -40,7 +40,7 @@ DAY = timedelta(days=1)
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
-"""In this order: money first."""
+"""Budgets in the order in which they are shown: money first."""
 
 Sums = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ class Step:
     page: str = ""
     action: str = ""
     needs: Permission | None = None
-    """What the action takes."""
+    """The permission that the action requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Used:
 
     @classmethod
     def since_month_began(cls, caller: Caller, now: datetime) -> Used:
-        """Of what the caller may see."""
+        """The sums of the usage that the caller may see."""
         hour = now.replace(minute=0, second=0, microsecond=0)
         starts = hour - DAY, day_start(now), month_start(now)
         return cls(*caller.usage().sums_since(starts, now))
@@ -157,7 +157,7 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
         return "No usage in the last 24 hours."
     lasts_s = left / per_s
     if lasts_s >= (renews - now).total_seconds():
-        return "On course to last until it renews, at the rate of the last 24 hours."
+        return "Lasts until it renews, at the rate of the last 24 hours."
     end = now + timedelta(seconds=lasts_s)
     return f"Runs out on {utc(end)} at the rate of the last 24 hours."
 
@@ -189,8 +189,8 @@ def progress(tenant: Tenant) -> Any:
 
 
 def steps(found: Any, caller: Caller) -> list[Step]:
-    """The first steps of a new tenant, in order, each with its action if the caller may do it; each
-    turns green by itself."""
+    """The first steps of a new tenant, in order, each with its action if the caller may do it.
+    Steps are marked as done automatically."""
     return [
         step if step.needs is None or caller.may(step.needs) else replace(step, page="")
         for step in _steps(found)

@@ -1,1 +1,1 @@
-"""The playground's page, and the conversations and prompts that members keep of it."""
+"""The playground's page, and the conversations and prompts that members save."""

@@ -138,7 +138,7 @@ def shared(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
 @require_POST
 @playground_page
 def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
-    """Copy a shared conversation into a new one of one's own."""
+    """Copy a shared conversation into a new one of the caller's own."""
     kept = _shared(caller, link)
     with refusals_told(request):
         own = Conversation.objects.keep(_member(caller), kept.title, kept.panes)
@@ -163,9 +163,7 @@ def _draft(request: HttpRequest) -> Draft:
     try:
         body = request.body
     except RequestDataTooBig:
-        raise PayloadTooLarge(
-            f"At most {MAX_BYTES // 1024} KiB of a conversation are kept."
-        ) from None
+        raise PayloadTooLarge(f"A conversation can have at most {MAX_BYTES // 1024} KiB.") from None
     return saved.decode(body)
 
 
@@ -195,10 +193,10 @@ def _shared(caller: Caller, link: UUID) -> Conversation:
 
 
 def _member(caller: Caller) -> Membership:
-    """The caller's membership: only members keep conversations, operators merely look."""
+    """The caller's membership: only members can save conversations, operators can only read."""
     found = caller.tenant.memberships.filter(user=caller.user).first()
     if found is None:
-        raise PermissionDenied("Only members of the tenant keep conversations.")
+        raise PermissionDenied("Only members of the tenant can save conversations.")
     return found
 
 

@@ -20,14 +20,14 @@ from tenants.models.adapters import State
 from tenants.permissions import Caller, Permission
 
 MAX_NAMES = 300
-"""Most names of each kind that the page suggests; any other can be typed."""
+"""Maximum number of names of each kind that the page suggests; any other can be typed."""
 MAX_PANES = 4
 
 
 @require_GET
 @tenant_page(Permission.USE_PLAYGROUND)
 def playground(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """MAX_PANES side by side at most; each `?model=` sets the model of one."""
+    """The page, with at most MAX_PANES panes; each `?model=` sets the model of one."""
     return show(request, caller)
 
 
@@ -39,7 +39,7 @@ def show(
     read_only: bool = False,
     panes: list[dict[str, Any]] | None = None,
 ) -> HttpResponse:
-    """Render the playground, empty, with a conversation that is kept, or with these panes."""
+    """Render the playground, empty, with a saved conversation, or with these panes."""
     bases = list(
         BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)[:MAX_NAMES]
     )

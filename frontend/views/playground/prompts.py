@@ -26,7 +26,7 @@ from tenants.permissions import Caller, Permission
 
 MAX_LISTED = 200
 MAX_ADDED = 1_000
-"""Runs of all sets of which votes are added up."""
+"""Maximum number of runs, over all sets, whose votes are added up."""
 
 playground_page = tenant_page(Permission.USE_PLAYGROUND)
 
@@ -75,9 +75,9 @@ class VotesForm(forms.Form):
     def clean_models(self) -> list[str]:
         found = _texts(self.cleaned_data["models"])
         if found is None or not 2 <= len(found) <= MAX_COMPARED:
-            raise ValidationError(f"Votes are on 2 to {MAX_COMPARED} models.")
+            raise ValidationError(f"Votes compare 2 to {MAX_COMPARED} models.")
         if any(not one or len(one) > MAX_MODEL or "\0" in one for one in found):
-            raise ValidationError(f"A model has a name of 1 to {MAX_MODEL} characters.")
+            raise ValidationError(f"A model's name has 1 to {MAX_MODEL} characters.")
         return found
 
     def clean_choices(self) -> list[str]:
@@ -86,7 +86,7 @@ class VotesForm(forms.Form):
             raise ValidationError("A vote is for a pane's letter, or a tie.")
         if len(found) != self._count:
             raise ValidationError(
-                f"The set has {self._count} prompts, these are {len(found)} votes: it was changed."
+                f"There are {len(found)} votes for {self._count} prompts: the set has changed."
             )
         return found
 
@@ -138,7 +138,7 @@ def prompt(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @playground_page
 def save(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Keep a prompt; one of the caller's with the same name is replaced."""
+    """Save a prompt; one of the caller's with the same name is replaced."""
 
     def keep(member: Membership, given: dict[str, Any]) -> dict[str, Any]:
         return _told(SavedPrompt.objects.keep(member, **given), caller)
@@ -149,8 +149,8 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
 @require_GET
 @playground_page
 def prompts_of(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """A set that the caller can use, with its prompts and how models did over it; each `?model=`
-    with the version that it means now, over which the set is run."""
+    """A set that the caller can use, with its prompts and the models' scores; and each `?model=`
+    with the version that it means now, with which the set is run."""
     found = _usable_set(caller, pk)
     models = [_version_of(caller, name) for name in request.GET.getlist("model")[:MAX_COMPARED]]
     told = {"prompts": found.prompts, "models": models, "scores": _scores(found)}
@@ -178,8 +178,8 @@ def _scores(found: PromptSet) -> list[dict[str, Any]]:
 
 
 def scores_of(caller: Caller, models: Sequence[str]) -> list[Score]:
-    """How these did where they were compared, over the newest runs of all sets that the caller can
-    use."""
+    """The scores of these models where they were compared, over the newest runs of all sets that
+    the caller can use."""
     if caller.role is None:
         return []
     sets = PromptSet.objects.usable_by(caller.tenant, caller.user).values("pk")
@@ -190,7 +190,7 @@ def scores_of(caller: Caller, models: Sequence[str]) -> list[Score]:
 @require_POST
 @playground_page
 def vote(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Keep a run's votes so far; how models did over all runs of the set."""
+    """Store a run's votes so far; returns the models' scores over all runs of the set."""
     found = _usable_set(caller, pk)
 
     def keep(member: Membership, given: dict[str, Any]) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def vote(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @playground_page
 def save_set(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Keep a set; one of the caller's with the same name is replaced. Votes on other prompts than
-    it has now go."""
+    """Save a set; one of the caller's with the same name is replaced. If its prompts have changed,
+    its votes are deleted."""
 
     def keep(member: Membership, given: dict[str, Any]) -> dict[str, Any]:
         known = PromptSet.objects.filter(member=member, name=given["name"]).first()
@@ -227,7 +227,7 @@ def _kept(
 ) -> HttpResponse:
     member = Membership.objects.filter(tenant=caller.tenant, user=caller.user).first()
     if member is None:
-        raise PermissionDenied("Only members of the tenant keep prompts.")
+        raise PermissionDenied("Only members of the tenant can save prompts.")
     if not form.is_valid():
         (field, errors), *_ = form.errors.items()
         return JsonResponse({"message": f"{field.capitalize()}: {errors[0]}"}, status=422)

@@ -1,1 +1,1 @@
-"""The pages of requests: the list, and one."""
+"""The pages of requests: the list, and a single request."""

@@ -1,4 +1,4 @@
-"""How many requests there were in the time of a list, from the figures that gateways keep."""
+"""How many requests there were in a list's period, from the figures of gateways."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.listing import Filter, Window
 from tenants.models import ApiKey, RequestHour, RequestMinute, Tenant, TotalHour, TotalMinute
 
 MINUTELY = timedelta(hours=2)
-"""Times up to this long are counted by the minute, longer ones by the hour."""
+"""Periods up to this long are counted by the minute, longer ones by the hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Counts:
 def counts(
     filter: Filter, window: Window, tenant: Tenant | None, keys: QuerySet[ApiKey] | None = None
 ) -> Counts | None:
-    """Of this time, in whole minutes or hours; of these keys if any are given. None where the
-    filter asks for what the figures do not tell apart."""
+    """Counts of the window, in whole minutes or hours; only of `keys` if given. None if the figures
+    do not distinguish what the filter asks for."""
     by_model_or_key = Filter(model=filter.model, key_id=filter.key_id)
     if filter != by_model_or_key or (filter.narrows and tenant is None):
         return None

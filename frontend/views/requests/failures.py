@@ -1,4 +1,4 @@
-"""Why requests failed, or were refused, in some time."""
+"""Why requests failed, or were refused, in a period."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tenants.models import Tenant, TotalHour
 from tenants.models.usage.listed import Outcome
 
 MOST = 10
-"""Reasons."""
+"""Maximum number of reasons listed."""
 
 
 def failures(tenant: Tenant | None, start: datetime, end: datetime) -> list[dict[str, Any]]:
-    """Of a tenant, or of all, in whole hours, the most frequent first: outcome, code, the limit if
-    one refused them, and count."""
+    """The reasons in a tenant, or in all, in whole hours, most frequent first: outcome, code, the
+    limit if one refused the requests, and count."""
     since = start.replace(minute=0, second=0, microsecond=0)
     wrong = [Outcome.FAILED.value, Outcome.REFUSED.value]
     found = TotalHour.objects.filter(tenant=tenant, outcome__in=wrong).between(since, end)

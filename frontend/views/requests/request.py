@@ -52,8 +52,8 @@ class Charge:
 @vary_on_headers("HX-Request")
 @tenant_page(Permission.READ_OWN_USAGE)
 def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
-    """The whole page, or for htmx the content of the drawer. A request that may not be recorded yet
-    has a page that looks again by itself."""
+    """The whole page, or for htmx the content of the drawer. For a request that may not be recorded
+    yet, a page that reloads itself."""
     return _page(request, caller, request_id, {})
 
 
@@ -62,7 +62,7 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 @vary_on_headers("HX-Request")
 @tenant_page(Permission.READ_CONTENT)
 def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
-    """What was asked and answered, where it is stored; the audit log says who looked."""
+    """The stored prompt and answers; the audit log records who read them."""
     found, exchange = _read(request, caller, request_id)
     shown: dict[str, Any] = {"exchange": exchange, "unreadable": exchange is None}
     if exchange is not None and caller.may(Permission.USE_PLAYGROUND):
@@ -77,7 +77,7 @@ def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 @never_cache
 @tenant_page(Permission.READ_CONTENT)
 def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
-    """The playground with what was asked and answered; the audit log says who looked."""
+    """The playground with the stored prompt and answer; the audit log records who read them."""
     caller.require(Permission.USE_PLAYGROUND)
     _, exchange = _read(request, caller, request_id)
     if exchange is None:
@@ -91,7 +91,7 @@ def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespons
 def _read(
     request: HttpRequest, caller: Caller, request_id: str
 ) -> tuple[UsageEvent | RefusedRequest, Exchange | None]:
-    """A request of which something is stored, and that, as far as it can be read."""
+    """A request with stored content, and that content; None if it cannot be read."""
     event = find(caller, request_id)
     error = None if event else caller.refused().named(request_id).first()
     found = event or error
@@ -155,12 +155,12 @@ def find(caller: Caller, request_id: str) -> UsageEvent | None:
 
 
 def limit_words(kind: str, scope: str) -> str:
-    """A limit that refused a request, and whose it is, in words; empty if none did."""
+    """The limit that refused a request and its scope, in words; empty if none did."""
     return f"{KINDS[kind].label} of the {scope}" if kind in KINDS else kind
 
 
 def limits_url(caller: Caller, error: RefusedRequest) -> str:
-    """Where the limit that refused it is seen; empty where the caller may not see it."""
+    """URL of the page with the limit that refused it; empty if the caller may not see limits."""
     slug = caller.tenant.slug
     if not caller.may(Permission.READ_LIMITS):
         return ""
@@ -181,7 +181,7 @@ def playground_url(caller: Caller, shown: Listed) -> str:
 
 
 def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
-    """Of a request that no engine had."""
+    """Context of a request that no engine had."""
     return {
         "caller": caller,
         "key": key_of(caller, error),
@@ -190,7 +190,7 @@ def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
 
 
 def key_of(caller: Caller, shown: Listed) -> ApiKey | None:
-    """Its key, with whoever made that; None if it is gone."""
+    """Its key, with the user who created it; None if it is deleted."""
     keys = ApiKey.objects.filter(tenant=caller.tenant).select_related("created_by")
     return keys.filter(pk=shown.key_id).first()
 

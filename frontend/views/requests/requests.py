@@ -43,7 +43,7 @@ PERIODS = {
     "30d": ("Last 30 days", timedelta(days=30)),
 }
 MAX_CHOICES = 200
-"""Most keys (the newest) and models to offer as choices."""
+"""Maximum number of keys (the newest) and of models offered as choices."""
 NARROWING = ("q", "model", "key", "outcome", "ttft", "total")
 """Filters other than those of time."""
 PAST = frozenset({"period", "since"})
@@ -52,13 +52,13 @@ NOT_LIVE = frozenset({"before", "until"})
 """Filters with which a list cannot get new requests."""
 TTFTS_S = (0.2, 0.5, 1, 2, 5, 10)
 TOTALS_S = (1, 2, 5, 10, 30, 60)
-"""Times to choose from."""
+"""Choices of the filters by time."""
 WHOLE_ID = 32
-"""Characters of an id as requests have it; what is as long is looked up in all times."""
+"""Characters of a request's id; a search text as long is looked up in all periods."""
 KEYS_FOUND = 50
-"""Most keys that a search by their name takes."""
+"""Maximum number of keys that a search by name takes into account."""
 CSV_PAGE, CSV_ROWS = 1_000, 20_000
-"""Rows of the CSV that are read at once, and its most."""
+"""Rows of the CSV that are read at once, and its maximum."""
 COLUMNS = (
     "id", "started_at", "status", "outcome", "code", "message", "model", "adapter", "base_model",
     "key_id", "key", "engine", "prompt_tokens", "cached_tokens", "completion_tokens",
@@ -67,7 +67,7 @@ COLUMNS = (
 
 
 class Chip(forms.Select):
-    """Written at once: Django renders a template for each option, and there are hundreds."""
+    """Rendered at once: Django renders a template for each option, and there are hundreds."""
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         given = self.build_attrs(self.attrs, {"name": name, **(attrs or {})})
@@ -82,7 +82,7 @@ def chip(choices: Sequence[tuple[str, str]] = ()) -> Chip:
 
 
 def at_least(name: str, choices: Sequence[float]) -> forms.FloatField:
-    """A time in seconds; any can be asked for, some can be chosen."""
+    """A time in seconds. The select offers some; the URL may have any."""
     offered = [("", name), *((f"{one:g}", f"{name} {duration(one)}") for one in choices)]
     return forms.FloatField(required=False, min_value=0, label=name, widget=chip(offered))
 
@@ -95,7 +95,7 @@ class RequestFilter(forms.Form):
         max_length=100,
         label="Search",
         widget=forms.TextInput(
-            {"type": "search", "placeholder": "Request id, key, model, text of an error"}
+            {"type": "search", "placeholder": "Request ID, key, model or error text"}
         ),
     )
     period = forms.ChoiceField(
@@ -111,7 +111,7 @@ class RequestFilter(forms.Form):
         ApiKey.objects.none(), required=False, label="Key", empty_label="Key", widget=chip()
     )
     ttft = at_least("TTFT over", TTFTS_S)
-    total = at_least("Took over", TOTALS_S)
+    total = at_least("Total over", TOTALS_S)
     since = Moment(required=False, label="From, UTC")
     until = Moment(required=False, label="Before, UTC")
     periods = PERIODS
@@ -124,7 +124,7 @@ class RequestFilter(forms.Form):
         self, given: Any, keys: QuerySet[ApiKey] | None = None, models: Sequence[str] = ()
     ) -> None:
         """`keys` are the choices; None if there is no filter by key."""
-        # Until there was one search for everything, an id had a field of its own.
+        # Older links have the id in a parameter of its own.
         super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
         self._keys = keys
         self.offered: dict[int | None, str] = {}
@@ -147,7 +147,7 @@ class RequestFilter(forms.Form):
         field.widget.choices = [("", field.empty_label), *self.offered.items()]
 
     def _offer(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
-        """These choices, and what is chosen now."""
+        """Offer these choices, and the current value."""
         chosen = self.data.get(name, "")
         known = chosen in {value for value, _ in choices}
         title = chosen if name == "model" else f"{self.fields[name].label} {chosen} s"
@@ -170,7 +170,7 @@ class RequestFilter(forms.Form):
 
     @property
     def period_title(self) -> str:
-        """The time that a valid form asks for, within a sentence."""
+        """The period of a valid form, for use within a sentence."""
         if self.exact:
             return "this time"
         title, _ = self.periods[self.cleaned_data["period"] or self.usual]
@@ -197,7 +197,7 @@ class RequestFilter(forms.Form):
 
     @property
     def filter(self) -> Filter:
-        """What a valid form leaves out, regardless of its period."""
+        """The filter of a valid form, without its period."""
         given = self.cleaned_data
         key = given.get("key")
         return Filter(
@@ -227,7 +227,7 @@ def search(
     size: int = PAGE,
     most: int = HORIZON,
 ) -> Found:
-    """The page of the list before a mark that match a valid form, scanning at most `most` rows of
+    """The page of requests before a mark that match a valid form, scanning at most `most` rows of
     each kind."""
     if form.id and (one := where.named(form.id)).events:
         return one
@@ -237,8 +237,8 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """One request, with its tenant's slug, the name of its key, unless that is gone, and its
-    version's number."""
+    """One request, with its tenant's slug, the name of its key, unless that is deleted, and
+    its version's number."""
 
     slug: str
     key: str | None
@@ -246,7 +246,7 @@ class Row(Entry):
 
     @property
     def url(self) -> str:
-        """Its page's."""
+        """URL of its page."""
         return f"{address('requests', self.slug)}/{self.event.id}"
 
     @property
@@ -260,7 +260,7 @@ class Row(Entry):
 
     @property
     def attempts(self) -> int:
-        """On how many engines it was, as far as that is known; 0 if on none."""
+        """The number of its attempts, as far as that is known; 0 if it reached no engine."""
         return self.billed.attempt if self.billed else 0
 
 
@@ -339,7 +339,7 @@ def form_of(request: HttpRequest, caller: Caller, models: Sequence[str] = ()) ->
 
 
 def keys_of(caller: Caller) -> QuerySet[ApiKey]:
-    """Those whose requests the caller may see."""
+    """The keys whose requests the caller may see."""
     keys = caller.tenant.keys.all()
     return keys if caller.may(Permission.READ_USAGE) else keys.filter(created_by=caller.user)
 

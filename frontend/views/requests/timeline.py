@@ -1,9 +1,9 @@
-"""What became of a request and when, over all engines that had it.
+"""The phases of a request over time, on all engines that had it.
 
-Times are in seconds from when its gateway took it. An engine's times count from when it was given
-its attempt; where it went on with what others had generated, its total time and its time to the
-first token are the whole request's (`inference.link.wire.Resume`). An engine that died reports
-none: its attempt lasts until the next one begins.
+Times are in seconds since its gateway accepted it. An engine's times count from when it was given
+its attempt; if it continued what others had generated, its total time and its time to the first
+token are the whole request's (`inference.link.wire.Resume`). An engine that died reports none: its
+attempt lasts until the next one begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from inference.link.wire import turn_of
 SCALE = 1000
 """Width of the timeline, in SVG units."""
 UNSEEN_S = 0.01
-"""A shorter wait between two attempts, or before the first, is not told."""
+"""A shorter wait between two attempts, or before the first, is not shown."""
 
 
 class Tried(Protocol):
@@ -38,7 +38,7 @@ class Tried(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What it did from `since` to `until`, drawn on a line of `whole_s`."""
+    """A phase from `since` to `until`, drawn on a line of `whole_s`."""
 
     name: str
     look: str
@@ -60,7 +60,7 @@ class Phase:
 
     @property
     def drawn(self) -> float:
-        """The width of its bar: however short it was, it is seen."""
+        """The width of its bar, with a minimum so that it stays visible."""
         return max(self.width, SCALE / 100)
 
 
@@ -81,11 +81,11 @@ class Timeline:
     attempts: Sequence[Attempt]
     total_s: float
     unreported: bool
-    """There was an attempt before the first one here of which no engine has told."""
+    """Whether there was an attempt before the first one here that no engine has reported."""
 
     @classmethod
     def of(cls, tried: Sequence[Tried], *, adapter: bool) -> Timeline:
-        """Of all attempts in order, the billed one last; `adapter`: with one."""
+        """Of all attempts in order, the billed one last; `adapter`: whether it uses one."""
         ends = list(_ends(tried))
         whole_s, free_s = max(ends), 0.0
         attempts = []
@@ -123,7 +123,7 @@ def _marks(
     ready = admitted + one.load_s
     if not one.total_s:
         if end > one.given_s:
-            yield "Until it was lost", "lost", end
+            yield "Until the engine was lost", "lost", end
         return
     if before is not None and _is_adopted(one, before):
         yield "Decode, at another gateway", "decode", end
@@ -134,7 +134,7 @@ def _marks(
     if one.inherited_tokens:
         yield "Prefill and decode", "decode", end
     elif one.ttft_s is None:
-        yield "Without a token", "prefill", end
+        yield "No token generated", "prefill", end
     elif one.ttft_s < one.total_s:
         yield "Prefill", "prefill", one.given_s + one.ttft_s
         yield "Decode", "decode", end
@@ -143,6 +143,6 @@ def _marks(
 
 
 def _is_adopted(one: Tried, before: Tried) -> bool:
-    """Whether the same engine went on with it for another gateway."""
+    """Whether the same engine continued it for another gateway."""
     later = turn_of(one.attempt) > turn_of(before.attempt)
     return later and one.engine_id == before.engine_id and one.inherited_tokens > 0

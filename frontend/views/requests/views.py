@@ -1,4 +1,4 @@
-"""Views of the list of requests that a member keeps: a filter under a name."""
+"""Saved views of the list of requests: a member's filters under names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenants.permissions import Caller, Permission
 
 
 class ViewForm(forms.Form):
-    """A name, and the query of the list's address; of that what is a filter is kept."""
+    """A name, and the query of the list's URL, of which only the filters are saved."""
 
     name = forms.CharField(max_length=MAX_NAME)
     query = forms.CharField(required=False, max_length=MAX_QUERY, widget=forms.HiddenInput)
@@ -41,10 +41,10 @@ class ViewForm(forms.Form):
 @require_POST
 @tenant_page(Permission.READ_OWN_USAGE)
 def save(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Keep the filter; one of the same name is replaced."""
+    """Save the filter; a view with the same name is replaced."""
     member = Membership.objects.filter(tenant=caller.tenant, user=caller.user).first()
     if member is None:
-        raise PermissionDenied("Only members of the tenant have views of their own.")
+        raise PermissionDenied("Only members of the tenant can save views.")
     form = ViewForm(caller, request.POST)
     list_of = reverse("requests", args=[caller.tenant.slug])
     if not form.is_valid():
@@ -60,7 +60,7 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.READ_OWN_USAGE)
 def delete(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Forget one of the caller's own views."""
+    """Delete one of the caller's own views."""
     view = get_object_or_404(SavedView.objects.of(caller.tenant, caller.user), pk=pk)
     view.delete()
     messages.success(request, f"“{view.name}” is deleted.")

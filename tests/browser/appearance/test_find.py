@@ -71,7 +71,7 @@ def test_single_keys_go_places_unless_one_types_or_they_are_off(
     shortcuts = owner.get_by_role("dialog", name="Keyboard shortcuts")
     owner.keyboard.press("?")
     expect(shortcuts).to_contain_text("Audit log")
-    shortcuts.get_by_label("Shortcuts of a single key").uncheck()
+    shortcuts.get_by_label("Single-key shortcuts").uncheck()
     owner.keyboard.press("Escape")
     owner.reload()
     owner.keyboard.press("?")

@@ -73,7 +73,7 @@ def test_who_was_invited_joins_and_later_lands_where_the_sign_in_began(
     follow(page, page.get_by_role("link", name="Second factor"))
     follow(page, page.get_by_role("link", name="Single sign-on"))
     follow(page, page.get_by_role("button", name="Disconnect"))
-    expect(page.get_by_role("alert")).to_contain_text("your only way in")
+    expect(page.get_by_role("alert")).to_contain_text("your only way to sign in")
     sweep.look_here("what signs in")
 
 
@@ -84,7 +84,7 @@ def test_nobody_is_signed_in_by_an_address_that_is_unknown_or_unverified(
     page.goto(customer.page())
     sign_on(page)
     expect(page.get_by_role("heading", name="Accounts are by invitation only")).to_be_visible()
-    expect(page.get_by_text(f"{name}@example.com, which opens no account here")).to_be_visible()
+    expect(page.get_by_text(f"{name}@example.com, which has no account here")).to_be_visible()
     sweep.look_here("an unknown address")
 
     join(page, customer, name)
@@ -92,7 +92,7 @@ def test_nobody_is_signed_in_by_an_address_that_is_unknown_or_unverified(
     provider.person |= {"sub": "somebody else", "email_verified": False}
     page.goto(customer.page())
     sign_on(page)
-    expect(page.get_by_text("but not that this address is yours")).to_be_visible()
+    expect(page.get_by_text("but has not verified that this address is yours")).to_be_visible()
     sweep.look_here("an unverified address")
     page.goto(customer.page())
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -547,7 +547,7 @@ def test_the_overview_shows_what_the_last_checks_of_isolation_found(
 def test_an_operator_can_have_it_checked_now() -> None:
     where = reverse("operate-isolation")
     operator = client_of(make_tenant("acme"), "operator")
-    for words in ("A worker is checking it now", "is already running"):
+    for words in ("A worker is checking isolation now", "is already running"):
         assert words in operator.post(where, follow=True).content.decode()
     (job,) = ProcrastinateJob.objects.filter(task_name="check_isolation")
     assert job.status == "todo"

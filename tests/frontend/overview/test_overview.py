@@ -36,8 +36,8 @@ def developer(tenant: Tenant) -> Client:
         (-5, 0.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
         (100, 0.0, "No usage in the last 24 hours."),
         (3600, 1.0, "Runs out on 20 May 2026, 13:00 UTC at the rate of the last 24 hours."),
-        (43_200, 1.0, "On course to last until it renews, at the rate of the last 24 hours."),
-        (10**18, 1e-9, "On course to last until it renews, at the rate of the last 24 hours."),
+        (43_200, 1.0, "Lasts until it renews, at the rate of the last 24 hours."),
+        (10**18, 1e-9, "Lasts until it renews, at the rate of the last 24 hours."),
     ],
 )
 def test_when_a_budget_ends(left: int, per_s: float, words: str) -> None:

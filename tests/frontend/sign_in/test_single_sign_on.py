@@ -197,7 +197,7 @@ def test_an_address_that_the_provider_has_not_verified_is_nobodys(
     provider.person["email_verified"] = claim
     browser = Browser()
     page = text(browser.sign_on())
-    assert "by invitation only" in page and "but not that this address is yours" in page
+    assert "by invitation only" in page and "has not verified that this address is yours" in page
     assert browser.user is None and not SocialAccount.objects.exists()
 
 
@@ -243,7 +243,7 @@ def test_the_only_way_in_stays_connected(provider: IdentityProvider, tenant: Ten
     browser.sign_on()
     page = browser.go("/account/3rdparty/")
     kept = SocialAccount.objects.get()
-    assert "only way in" in text(browser.press(page, "Disconnect", account=str(kept.pk)))
+    assert "only way to sign in" in text(browser.press(page, "Disconnect", account=str(kept.pk)))
     assert SocialAccount.objects.get() == kept
 
 
@@ -252,7 +252,7 @@ def test_a_stranger_gets_no_account(provider: IdentityProvider) -> None:
     browser = Browser()
     page = text(browser.sign_on())
     assert "Accounts are by invitation only" in page
-    assert f"{NAME} says that you are ann@example.com , which opens no account" in page
+    assert f"{NAME} says that you are ann@example.com , which has no account" in page
     assert not User.objects.exists() and browser.user is None
     assert "by invitation only" in text(browser.go("/account/signup/"))
     assert browser.go("/account/3rdparty/signup/").request["PATH_INFO"] == "/account/login/"

@@ -1,9 +1,9 @@
-// The tools that an answer calls, as cards, and what they gave.
+// The tool calls of an answer, as cards, and their results.
 import { colour } from "./markdown.js";
 import { button, element } from "./elements.js";
 
 export class Calls {
-  list = []; // as OpenAI has them
+  list = []; // in OpenAI's format
 
   constructor(root) {
     this.root = root;
@@ -35,7 +35,7 @@ export class Calls {
     this.end();
   }
 
-  // Where one writes what the calls gave; `send` is called with their texts by id.
+  // The form for the results of the calls; `send` is called with the results by call id.
   form(send) {
     const form = element("form", "results");
     for (const call of this.list) form.append(field(call));
@@ -54,7 +54,7 @@ export class Calls {
   }
 }
 
-// What was given back to the calls of an answer.
+// The results that were given to the calls of an answer.
 export function resultsOf({ calls }, { results }) {
   const shown = element("div", "calls");
   const known = calls.filter((call) => call.id in results);
@@ -79,7 +79,7 @@ function card(title, text) {
     code.textContent = JSON.stringify(JSON.parse(text), null, 2);
     code.dataset.language = "json";
   } catch {
-    block.tabIndex = 0; // it scrolls
+    block.tabIndex = 0; // so that it scrolls by keyboard
   }
   shown.append(element("p", "call-title", title), block);
   return shown;

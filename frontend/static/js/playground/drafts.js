@@ -1,9 +1,9 @@
-// Keeps what a page has while it is away: reloaded, left for another page, or signed out. It is stored
-// in this tab only, a draft for each address, and is gone when the tab is closed.
+// Keeps the state of a page while it is reloaded, left for another page, or signed out. It is stored in
+// this tab only, as one draft per URL, and is gone when the tab is closed.
 const PREFIX = "playground:";
 const MINE = (user) => `${PREFIX}${user}:`;
 const name = (user, address = location.pathname + location.search) => MINE(user) + address;
-const STILL_WANTED_MS = 10 * 60_000; // an answer that nobody waited for any longer is not begun anew
+const STILL_WANTED_MS = 10 * 60_000; // an answer that was left for longer is not started again
 
 export function keep(user, state) {
   if (document.documentElement.hasAttribute("data-signing-out")) return;
@@ -11,7 +11,7 @@ export function keep(user, state) {
   try {
     sessionStorage.setItem(name(user), text);
   } catch {
-    drop(() => true); // there is no room: this draft before all others
+    drop(() => true); // no room: this draft replaces all others
     try {
       sessionStorage.setItem(name(user), text);
     } catch {
@@ -20,7 +20,7 @@ export function keep(user, state) {
   }
 }
 
-// What was kept of this address, with `recent` if its answers may still be generated; other users'
+// The draft of this URL, with `recent` if its answers may still be generated; other users'
 // drafts are deleted.
 export function kept(user) {
   drop((key) => !key.startsWith(MINE(user)));

@@ -1,4 +1,4 @@
-// Makers of elements.
+// Functions that create elements.
 export function element(tag, className = "", text = "") {
   const made = document.createElement(tag);
   if (className) made.className = className;
@@ -14,7 +14,7 @@ export function button(text, act, label = "") {
   return made;
 }
 
-// The figures below an answer; its request is seen closer by its id.
+// The figures below an answer; the id in them links to the request.
 export function footed(text) {
   const [, figures, id] = text.match(/^(.*?)(req_[\w-]+)?$/s);
   const foot = element("p", "foot faint", figures);

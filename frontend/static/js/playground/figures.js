@@ -12,7 +12,7 @@ export const PHASES = {
   generating: "Generating",
 };
 
-// Of a clock that ticks: `1.4 s`.
+// For a running clock: `1.4 s`.
 export const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
 
 // `TTFT 182 ms · 94 tok/s · 310 in (256 cached) · 88 out · $0.0004 · req_...`

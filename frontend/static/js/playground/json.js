@@ -1,4 +1,4 @@
-// The writer of an answer, which is JSON or Markdown: its first characters tell.
+// Writes an answer as JSON or Markdown, depending on its first characters.
 import { Markdown, colour } from "./markdown.js";
 
 const OBJECT = /^\s*\{\s*["}]/;

@@ -3,7 +3,7 @@ class SignedOut extends Error {}
 
 export class Keeping {
   #wanted = false;
-  saving = false; // a change is on its way
+  saving = false; // a change is being saved
 
   // `home` has `conversation()`; `kept` is { url, revision } or null; `told(state, message)` is called
   // with `kept`, `saving` or `failed`.

@@ -51,7 +51,7 @@ function setLink(node, value) {
 
 // Highlights a block of code in its language.
 export function colour(code) {
-  code.parentElement.tabIndex = 0; // it scrolls
+  code.parentElement.tabIndex = 0; // so that it scrolls by keyboard
   const language = hljs.getLanguage(code.dataset.language ?? "") ? code.dataset.language : null;
   if (!language) return;
   // highlight.js escapes its input.

@@ -13,7 +13,7 @@ class Pane extends HTMLElement {
   #turns = new Map(); // node -> Turn, also of versions that are not shown
 
   // `home` has: link, readOnly, removed(pane), showCode(pane), altered(), edited(). An answer to
-  // `resume` is begun only if it is `recent`: else it is continued, or not at all.
+  // `resume` is begun again only if it is `recent`; otherwise it is only continued, if possible.
   open(home, { model, parameters = {}, nodes = [], leaf = null, resume = null, recent = true }) {
     this.home = home;
     this.readOnly = home.readOnly;
@@ -76,8 +76,8 @@ class Pane extends HTMLElement {
   send(text) {
     if (this.running) return;
     const { leaf } = this.tree;
-    // A question that has no answer yet, as its page was left, is asked otherwise: two in a row would
-    // be no conversation.
+    // A question that was left without an answer is replaced: two in a row would not be a
+    // conversation.
     this.#answer(leaf?.role === "user" ? this.tree.edit(leaf, text) : this.tree.add(leaf, "user", text));
   }
 
@@ -88,14 +88,14 @@ class Pane extends HTMLElement {
     this.home.altered();
   }
 
-  // Go on with what the tools gave that an answer called.
+  // Continue with the results of the tools that an answer called.
   respond(node, results) {
     if (this.running) return;
     this.#answer(this.tree.add(node, "user", "", { results }));
     this.home.altered();
   }
 
-  // What it asks of which model, as of now, but for the messages.
+  // The current model and parameters, without the messages.
   asks() {
     return { model: this.field("model").value.trim(), parameters: this.parameters() };
   }
@@ -175,7 +175,7 @@ class Pane extends HTMLElement {
     if (this.readOnly) for (const field of this.querySelectorAll("[data-field]")) field.disabled = true;
   }
 
-  // What the chosen name stands for, as far as the page knows it.
+  // Show which version the entered name means, if the page knows it.
   #tellVersion() {
     const badge = this.querySelector("[data-badge]");
     const name = this.field("model").value.trim();
@@ -317,7 +317,7 @@ class Pane extends HTMLElement {
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-// What is wrong with what these fields have; nothing if they are empty.
+// The check of each field with JSON: returns the error, or an empty string.
 const JSON_FIELDS = {
   schema: (value) => (isObject(value) ? "" : "A JSON schema is an object, such as {\"type\": \"object\"}."),
   tools: (value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools are a list of objects, such as [{\"type\": \"function\", …}]."),

@@ -15,7 +15,7 @@ const STATES = { Live: "ok", Reconnecting: "warn", Closed: "bad" };
 const KEPT = { kept: ["Saved", "ok"], saving: ["Saving", "busy"], failed: ["Not saved", "bad"] };
 const HINT = "sends, Esc stops.";
 const HINT_OF_ENTER = "Shift+Enter for a new line, Esc stops.";
-const INSTEAD = "sends this instead of the last message of each pane, Esc leaves it as it is.";
+const INSTEAD = "replaces the last message of each pane, Esc cancels.";
 
 class Playground extends HTMLElement {
   #replacing = false;
@@ -25,7 +25,7 @@ class Playground extends HTMLElement {
     this.message = this.querySelector("#message");
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
-    // What was posted here is kept as any draft: a reload posts nothing again.
+    // A posted pane is kept like any draft, so that a reload does not post again.
     if (this.hasAttribute("data-posted")) history.replaceState(null, "", this.dataset.new);
     this.keeping = this.#keeping();
     const left = this.hasAttribute("data-posted") ? null : this.#draft();
@@ -36,11 +36,11 @@ class Playground extends HTMLElement {
     if (left?.run) this.begin(left.run, left.recent && left.run.answers.flat().some((one) => one.id));
     else if (this.dataset.set) this.sets?.run(this.dataset.set, false);
     this.#tellDraft();
-    if (matchMedia("(hover: hover)").matches) this.message.focus(); // else a keyboard would cover the page
+    if (matchMedia("(hover: hover)").matches) this.message.focus(); // otherwise an on-screen keyboard would cover the page
   }
 
-  // What this tab had when it left this address. Of a stored conversation only what follows from the
-  // stored one: another tab may have gone on with it.
+  // This tab's draft for this URL. That of a stored conversation is used only if it is based on the
+  // stored revision: another tab may have continued it.
   #draft() {
     const draft = kept(this.dataset.user);
     const stored = this.keeping?.kept?.revision ?? 0;
@@ -51,7 +51,7 @@ class Playground extends HTMLElement {
     return [...this.panes.children];
   }
 
-  // In the form in which it is stored.
+  // The conversation as it is stored.
   conversation() {
     return { panes: this.all.map((pane) => pane.stored()) };
   }
@@ -71,7 +71,7 @@ class Playground extends HTMLElement {
     dialog.showModal();
   }
 
-  // What the saved prompts take and give.
+  // For the saved prompts.
   text() {
     return this.message.value;
   }
@@ -87,7 +87,7 @@ class Playground extends HTMLElement {
     this.edited();
   }
 
-  // The models of the panes; and what the panes ask of these versions of them.
+  // The models of the panes; and the panes' settings with these models instead.
   asked() {
     return this.all.map((pane) => pane.asks().model);
   }
@@ -96,7 +96,7 @@ class Playground extends HTMLElement {
     return this.all.map((pane, at) => ({ ...pane.asks(), model: models[at] }));
   }
 
-  // Show a prompt set in place of the panes, over which it runs.
+  // Show a prompt set, which runs over the panes, in place of them.
   begin(run, started) {
     const wrong = this.all.find((pane) => pane.problem());
     if (wrong) return wrong.showProblem();
@@ -106,7 +106,7 @@ class Playground extends HTMLElement {
     if (started) this.run.start();
   }
 
-  // The prompt set is left.
+  // The prompt set was closed.
   closed() {
     this.run = null;
     this.toggleAttribute("data-runs", false);
@@ -280,7 +280,7 @@ class Playground extends HTMLElement {
     why.textContent = message;
   }
 
-  // The page is left, or its session has ended: what is here is kept until it is back.
+  // The page is left, or its session has ended: its state is kept as a draft.
   #leaving() {
     if (this.#isUntouched()) return forget(this.dataset.user);
     keep(this.dataset.user, {

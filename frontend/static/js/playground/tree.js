@@ -79,7 +79,7 @@ export class Tree {
   }
 }
 
-// What the model is told of a message: of tool calls' results each by itself, of nothing nothing.
+// The messages that the model gets for this one: one per tool result, none if it is empty.
 function said({ role, content, calls, results }) {
   const given = Object.entries(results ?? {}).map(([id, text]) => ({ role: "tool", content: text, tool_call_id: id }));
   if (calls?.length) return [{ role, content, tool_calls: calls }];

@@ -35,7 +35,7 @@ export class Turn {
   fail(error) {
     const notice = element("div", "notice bad");
     notice.setAttribute("role", "alert");
-    const told = error.message.includes("Try again in "); // by a limit
+    const told = error.message.includes("Try again in "); // the message of a limit
     const later = error.retry_after_s && !told ? ` Try again in ${Math.ceil(error.retry_after_s)} s.` : "";
     notice.append(element("p", "", error.message + later));
     if (error.request_id) notice.append(element("p", "mono faint", error.request_id));
@@ -128,7 +128,7 @@ export class Turn {
     return this.node.results ? resultsOf(this.pane.tree.get(this.node.parent), this.node) : element("div", "asked", this.node.content);
   }
 
-  // Where the results of its tool calls are written.
+  // The form for the results of its tool calls.
   #offerResults(wanted) {
     if (wanted && !this.form) {
       this.form = this.calls.form((results) => this.pane.respond(this.node, results));

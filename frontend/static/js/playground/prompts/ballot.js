@@ -1,4 +1,4 @@
-// The votes of a prompt set's run: kept on the server with each vote, and how the models did over all
+// The votes of a prompt set's run, saved on the server with each vote, and the models' scores over all
 // runs of the set.
 import { element } from "../elements.js";
 
@@ -37,14 +37,14 @@ export class Ballot {
     body.set("run", this.run.key);
     body.set("models", JSON.stringify(this.run.panes.map(({ model }) => model)));
     body.set("choices", JSON.stringify(this.run.votes));
-    this.problem.textContent = "Your votes could not be saved: they are tried again with the next one.";
+    this.problem.textContent = "Your votes could not be saved. Saving is retried with your next vote.";
     try {
       const answer = await fetch(`${form.action}/${this.run.id}/votes`, { method: "POST", body, redirect: "error" });
       const said = await answer.json();
       if (answer.ok) [this.scores, this.problem.textContent] = [said.scores, ""];
       else this.problem.textContent = `Your votes could not be saved. ${said.message}`;
     } catch {
-      // not reached, signed out, or deleted: as said above
+      // unreachable, signed out or deleted: the problem stays as set above
     }
   }
 
@@ -75,7 +75,7 @@ export class Ballot {
   }
 }
 
-// It scrolls by itself where it is too wide, also by keyboard.
+// Lets a table that is too wide scroll by itself, also by keyboard.
 function wrapped(table) {
   const wrap = element("div", "table-wrap");
   wrap.tabIndex = 0;

@@ -22,7 +22,7 @@ export class Prompts extends Shelf {
     super.open();
   }
 
-  // What has variables asks for them first.
+  // A prompt with variables asks for their values first.
   async choose({ id }) {
     const one = await this.ask(`${this.saving.action}/${id}`);
     if (!one) return;

@@ -1,5 +1,5 @@
-// A prompt set run over the panes: each prompt is asked of all of them at a time, as a conversation by
-// itself, and one votes for the better answer.
+// A prompt set run over the panes: each prompt goes to all of them at the same time, as a conversation
+// of its own, and the user votes for the better answer.
 import { duration, money } from "../../format.js";
 import { Calls } from "../calls.js";
 import { button, element, footed } from "../elements.js";
@@ -11,11 +11,11 @@ const LETTERS = "ABCD";
 const TIE = "tie";
 
 export class Run {
-  #asking = new Map(); // id -> what ends the wait for this answer
+  #asking = new Map(); // id -> resolves the wait for this answer
   #shown = []; // by prompt and pane: { body, foot, node }
 
   // `home` has: link, closed(). `panes` are requests without messages; `scores` those of earlier runs;
-  // `key`, `answers` (by prompt and pane) and `votes` (by prompt) are those of a run that goes on.
+  // `key`, `answers` (by prompt and pane) and `votes` (by prompt) are those of a run to continue.
   constructor(home, root, { id, key, name, prompts, panes, answers, votes, scores }) {
     Object.assign(this, { home, root, id, name, prompts, panes });
     this.key = key ?? crypto.randomUUID();
@@ -34,7 +34,7 @@ export class Run {
     return this.#asking.size > 0;
   }
 
-  // Ask what was not answered yet, one prompt after another.
+  // Ask what is not answered yet, one prompt after another.
   async start() {
     this.wanted = true;
     for (let at = 0; at < this.prompts.length && this.wanted; at++) {
@@ -87,7 +87,7 @@ export class Run {
     if (message.type === "error") answer.failed = message.message;
     else if (message.finish_reason === "cancelled") answer.failed = "Stopped.";
     else Object.assign(answer, { done: true, foot: footline(message), cost: message.cost, ttft_ms: message.ttft_ms });
-    if (answer.failed) this.wanted = false; // the rest is asked once somebody has seen why
+    if (answer.failed) this.wanted = false; // the rest waits until the user has seen the error
     noted(notes, answer);
     this.#tell();
   }

@@ -2,7 +2,7 @@
 import { button } from "../elements.js";
 import { Shelf } from "./shelf.js";
 
-const BETWEEN = /^\s*-{3,}\s*$/m; // prompts are told apart by a line of dashes
+const BETWEEN = /^\s*-{3,}\s*$/m; // prompts are separated by a line of dashes
 
 export class Sets extends Shelf {
   // `home` has: begin(set, started) and asked(), the models of its panes.

@@ -1,9 +1,9 @@
-// A dialog with what members keep under names: a list of it, each with what can be done with it, and a
-// form that saves one more.
+// A dialog with things that members save under names: a list with actions for each, and a form to save
+// another.
 import { button, element } from "../elements.js";
 
 export class Shelf {
-  // `known` are those that can be used: { id, name, shared, by, … }; `by` is empty of one's own.
+  // `known` are those that can be used: { id, name, shared, by, … }; `by` is empty for the user's own.
   constructor(name, known) {
     this.known = known;
     this.dialog = document.getElementById(`${name}-dialog`);
@@ -64,7 +64,7 @@ export class Shelf {
     return this.ask(url, { method: "POST", body });
   }
 
-  // What the server says; null, and a sentence in the dialog, if it refuses or can't be reached.
+  // The server's answer; null, with a message in the dialog, if it refuses or cannot be reached.
   async ask(url, options = {}) {
     this.problem.textContent = "";
     try {
