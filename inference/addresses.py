@@ -1,4 +1,4 @@
-"""Addresses of clients, as the edge found them, and whose they are."""
+"""IP addresses of clients, as seen by the edge, and the networks they are in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Address = IPv4Address | IPv6Address
 
 
 def parse(text: str) -> Address:
-    """An address; of an IPv4 address in the guise of an IPv6 one, that.
+    """Parse an address; an IPv4-mapped IPv6 address becomes the IPv4 address.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an address, or has a zone.
     """
     if "%" in text:
         raise ValueError(f"{text!r} has a zone")
@@ -24,8 +24,8 @@ def parse(text: str) -> Address:
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """Whose address it is, as far as one can tell: the /64 of an IPv6 address, which is what the
-    smallest customer gets; any other is alone."""
+    """The network that stands for an address's owner: the /64 of an IPv6 address, the smallest
+    network that providers assign to a customer; any other address stands for itself."""
     try:
         parsed = parse(address)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Tells what started this process how it is: systemd by its socket, Kubernetes by a file.
+"""Reports the state of this process to its supervisor: systemd by its socket, Kubernetes by a file.
 
 `NOTIFY_SOCKET` and `WATCHDOG_USEC` are systemd's (`Type=notify`, sd_notify(3)). `READY_FILE` is
-for processes without a port: it is there from the time that the process is ready until it is told
-to stop, and its time of change is never older than a few seconds. A probe looks at that.
+for processes without a port: it exists from when the process is ready until it is told to stop, and
+its modification time is never older than a few seconds. Probes check both.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from contextlib import suppress
 from pathlib import Path
 
 ALIVE_S = 2.0
-"""How often the file's time is renewed."""
+"""Interval at which the file's modification time is updated."""
 PATIENCE_S = 0.1
-"""How long systemd is waited for, which reads many services' words; the loop stands meanwhile."""
+"""Timeout of a message to systemd, which serves many services; the loop is blocked meanwhile."""
 
 
 def ready() -> None:
-    """This process does its work from now on."""
+    """Report that this process is ready."""
     _tell_systemd("READY=1")
     if file := os.environ.get("READY_FILE"):
         Path(file).touch()
 
 
 def stopping() -> None:
-    """It was told to stop, and finishes what it has."""
+    """Report that this process is shutting down."""
     _tell_systemd("STOPPING=1")
     if file := os.environ.get("READY_FILE"):
         Path(file).unlink(missing_ok=True)
 
 
 async def keep_alive() -> None:
-    """Say that the event loop turns, until cancelled; returns at once where nobody listens."""
+    """Report that the event loop is alive, until cancelled; returns at once if nothing asks for
+    it."""
     watchdog_s, file = int(os.environ.get("WATCHDOG_USEC", 0)) / 1e6, os.environ.get("READY_FILE")
     while watchdog_s or file:
         if watchdog_s:
@@ -46,11 +47,11 @@ async def keep_alive() -> None:
 
 
 def _tell_systemd(state: str) -> None:
-    """As sd_notify(3); a name that begins with @ is abstract."""
+    """As sd_notify(3); a socket name that begins with @ is abstract."""
     if name := os.environ.get("NOTIFY_SOCKET"):
         address = "\0" + name[1:] if name.startswith("@") else name
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            with suppress(OSError):  # systemd is started again, or does not read
+            with suppress(OSError):  # systemd is restarting, or does not read
                 channel.settimeout(PATIENCE_S)
                 channel.connect(address)
                 channel.send(state.encode())

@@ -1,4 +1,4 @@
-"""How an adapter version is named by its content."""
+"""The digest that identifies an adapter version by its content."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import hashlib
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 FILES = (CONFIG, WEIGHTS)
-"""The files of an adapter version: these two and no other."""
+"""The files of an adapter version: these two and no others."""
 TICKET_HEADER = "x-adapter-ticket"
-"""In which an engine shows a gateway that it may fetch them (`AdapterRef.ticket`)."""
+"""The header with which an engine proves to a gateway that it may fetch the files
+(`AdapterRef.ticket`)."""
 
 
 def digest_of(config_sha256: str, weights_sha256: str) -> str:

@@ -1,4 +1,4 @@
-"""Typed readers of environment variables; a refusal names variable, value and what is allowed."""
+"""Typed readers of environment variables; errors name variable, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _read(name: str, default: T | None, parse: Callable[[str], T], allowed: str)
 
 
 def text(name: str, default: str | None = None, *, allowed: str = "a text") -> str:
-    """A text; required where there is no default."""
+    """A text; required if there is no default."""
     return _read(name, default, str, allowed)
 
 
@@ -82,7 +82,7 @@ def integer(name: str, default: int | None = None, *, low: int = 0, high: int | 
 
 
 def amount(name: str) -> int:
-    """A sum of money, in micro-units of the currency; 0 where it is not set."""
+    """A sum of money, in micro-units of the currency; 0 if not set."""
 
     def parse(raw: str) -> int:
         if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", raw):
@@ -93,7 +93,7 @@ def amount(name: str) -> int:
 
 
 def day(name: str) -> float:
-    """The unix time at which a day of UTC begins; 0 where it is not set."""
+    """The unix time at which a UTC day begins; 0 if not set."""
 
     def parse(raw: str) -> float:
         return datetime.combine(date.fromisoformat(raw), time.min, UTC).timestamp()
@@ -136,7 +136,7 @@ def base_urls(raw: str) -> list[str]:
     """URLs of servers, separated by commas.
 
     Raises:
-        BadSetting: one is none.
+        BadSetting: one of them is not a base URL.
     """
     urls = [url.strip() for url in raw.split(",")]
     for url in urls:
@@ -146,7 +146,7 @@ def base_urls(raw: str) -> list[str]:
 
 
 def base_url(name: str, default: str) -> str:
-    """The URL of one server, without a slash at its end."""
+    """The base URL of one server, without a trailing slash."""
     raw = os.environ.get(name, "").strip() or default
     try:
         (url,) = base_urls(raw)

@@ -1,7 +1,7 @@
-"""The one error tree. A class says its code, HTTP status and whether trying again can help.
+"""The tree of all errors. A class defines its code, HTTP status and whether a retry can help.
 
-`gateway.exchange` answers with these, in the shape of `operations.openai`; `wire.Fault` carries
-them across the engine link.
+`gateway.exchange` answers with these, in the shapes of `operations.error_shapes`; `wire.Fault`
+carries them across the engine link. A class's docstring is its default message.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import ClassVar
 
 MAX_MESSAGE = 400
 MAX_PARAM = 100
-"""Characters of an error that are shown. Much of one may be what a client sent."""
+"""Most characters shown of an error, because much of it may be what a client sent."""
 SHOWN_END = 100
-"""Characters of a longer message's end that are kept: it often says what is allowed."""
+"""Characters kept from the end of a longer message: it often says what is allowed."""
 
 
 class InferenceError(Exception):
@@ -24,11 +24,11 @@ class InferenceError(Exception):
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
     elsewhere: ClassVar[bool] = False
-    """It is its engine's fault, so another engine may go on with the request."""
+    """The engine is at fault, so another engine may continue the request."""
     limit_kind: str = ""
-    """Of what a limit refuses: the kind of the limit, such as `requests_per_minute`."""
+    """If a limit refused the request: the kind of the limit, such as `requests_per_minute`."""
     limit_scope: str = ""
-    """And whose it is: `tenant`, `key` or `adapter`."""
+    """If a limit refused the request: its scope, `tenant`, `key` or `adapter`."""
 
     def __init__(
         self,
@@ -39,8 +39,7 @@ class InferenceError(Exception):
     ) -> None:
         """`message` defaults to the class's docstring; `retry_after_s` is in seconds from now.
 
-        Whatever the message and the parameter hold, they are short, and text that can be written as
-        UTF-8.
+        The message and the parameter are shortened, and made encodable as UTF-8.
         """
         self.message = short(message or (type(self).__doc__ or "").strip())
         self.param = None if param is None else _text(param[:MAX_PARAM])
@@ -49,7 +48,7 @@ class InferenceError(Exception):
 
 
 def short(message: str) -> str:
-    """Its beginning and its end, as UTF-8 can hold it."""
+    """The message, or its beginning and end if it is longer than MAX_MESSAGE; valid UTF-8."""
     if len(message) > MAX_MESSAGE:
         message = f"{message[: MAX_MESSAGE - SHOWN_END - 5]} ... {message[-SHOWN_END:]}"
     return _text(message)
@@ -86,7 +85,7 @@ class InvalidApiKey(RequestError):
     http_status = 401
     tenant_id: int = 0
     key_id: int = 0
-    """The key that begins like the one that was shown, and its tenant; 0 where there is none."""
+    """The key with the same prefix as the one sent, and its tenant; 0 if there is none."""
 
 
 class ApiKeyRevoked(InvalidApiKey):
@@ -151,7 +150,7 @@ class MethodNotAllowed(RequestError):
         retry_after_s: float | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        """`allowed` are the methods that it does take, as far as that is known."""
+        """`allowed` are the methods that it does take, if known."""
         super().__init__(message, param=param, retry_after_s=retry_after_s)
         self.allowed = tuple(allowed)
 
@@ -348,4 +347,4 @@ def _family(root: type[InferenceError]) -> dict[str, type[InferenceError]]:
 
 
 BY_CODE: dict[str, type[InferenceError]] = _family(InferenceError)
-"""Each error class by its code, so that an error that crossed the wire is raised as itself."""
+"""The error classes by code, so that an error that crossed the wire is raised as its own class."""

@@ -1,19 +1,19 @@
-"""The garbage collector of a process that serves for months: seldom, never through everything."""
+"""Garbage collection in a process that serves for months: rare, and never over all objects."""
 
 from __future__ import annotations
 
 import gc
 
 YOUNG_OBJECTS = 10_000
-"""Containers made and not freed since, before cycles are looked for among them. Python's own 700
-is a small part of what is in flight at any moment: 5 % of the CPU went into looking."""
+"""Number of new container objects at which the youngest generation is collected. Python's default
+of 700 is a small part of what is in flight at any moment: collections took 5 % of the CPU."""
 
 
 def settle() -> None:
-    """What is there by now stays: all modules, the application, the engine.
+    """Exempt all current objects from collection: all modules, the application, the engine.
 
-    Left among the collector's objects it makes each full collection, several a minute under load, a
-    pause of 50 ms and more.
+    Otherwise each full collection, of which there are several a minute under load, pauses the
+    process for 50 ms and more.
     """
     gc.collect()
     gc.freeze()
@@ -21,6 +21,6 @@ def settle() -> None:
 
 
 def release() -> None:
-    """Let go of what `settle` kept, as far as nothing refers to it any more."""
+    """Undo `settle`, and free what is no longer referenced."""
     gc.unfreeze()
     gc.collect()

@@ -1,11 +1,11 @@
-"""What the token path asks of the platform: who calls, what a name means, may it, note the usage.
+"""What the token path needs of the platform: authentication, model names, limits, recorded usage.
 
-`tenants` implements the protocols; `gateway.asgi` wires them in. A Grant is made by the server
-from the key alone; nothing that a client sends changes one.
+`tenants` implements the protocols; `gateway.asgi` wires them in. The server makes a Grant from the
+key alone; nothing else that a client sends changes it.
 
-Money is counted in whole numbers. A price is in micro-units (millionths) of the currency per
-million tokens; tokens times price is therefore in pico-units (1e-12), which is what a cost is in:
-exact, never rounded.
+Amounts of money are integers. A price is in micro-units (millionths) of the currency per million
+tokens; tokens times price is therefore in pico-units (1e-12), the unit of costs: exact, never
+rounded.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from inference.link.wire import AdapterRef, EngineStats, LedgerEntry, Usage
 
 MICRO = 10**6
 PICO = 10**12
-"""Parts of one unit of the currency, such as a dollar."""
+"""Micro- and pico-units in one unit of the currency, such as a dollar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What tokens cost, in micro-units of the currency per million tokens."""
+    """Prices of tokens, in micro-units of the currency per million tokens."""
 
     prompt: int = 0
-    """Of prompt tokens that the prefix cache did not hold."""
+    """Price of prompt tokens that the prefix cache did not hold."""
     cached_prompt: int = 0
     output: int = 0
 
     def cost(self, usage: Usage) -> int:
-        """In pico-units, exact."""
+        """The cost in pico-units, exact."""
         uncached = usage.prompt_tokens - usage.cached_tokens
         return (
             uncached * self.prompt
@@ -46,10 +46,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one scope (a tenant, a key, an adapter) allows. Compare by value.
+    """The limits of one scope (a tenant, a key, an adapter). Compare by value.
 
-    `scope_id` names the scope wherever its counters are kept: `t12`, `k7`, `a3`, with the id of the
-    row, of a rotated key that of the first one; `shown` names it in messages (``tenant `acme` ``).
+    `scope_id` identifies the scope where its counters are kept: `t12`, `k7`, `a3`, with the row's
+    id; of a rotated key, the first key's. `shown` names it in messages (``tenant `acme` ``).
     `values` has the limits that are set, by the name of their kind (`tenants.limits.kinds`).
     """
 
@@ -58,7 +58,8 @@ class Limits:
     values: Mapping[str, int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        """Hashed with every request; a scope has hardly ever two sets of limits at a time."""
+        """By scope alone, which is cheap, as every request is hashed; a scope rarely has two sets
+        of limits at the same time."""
         return hash(self.scope_id)
 
 
@@ -68,7 +69,7 @@ class Grant:
 
     `models` is the allow-list of names without a version (None: all of the tenant's); `salt` the
     tenant's prefix-cache salt; `expires_at` a unix time in seconds; `limits` those of the tenant
-    and of the key, where they have any; `lane` is `interactive` or `batch`.
+    and of the key, if they have any; `lane` is `interactive` or `batch`.
     """
 
     key_id: int
@@ -82,14 +83,14 @@ class Grant:
     limits: tuple[Limits, ...] = ()
     lane: str = "interactive"
     key: str = ""
-    """The key's prefix, by which people know it; for logs."""
+    """The key's prefix, by which people recognise it; for logs."""
     keeps_content: bool = False
-    """Whether its tenant keeps prompts and answers, and the key does not say otherwise."""
+    """Whether its tenant keeps prompts and answers, and the key does not override that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a model name means for a grant: a base model, or one adapter version on it."""
+    """What a model name resolves to for a grant: a base model, or one adapter version on it."""
 
     model: str
     """The name as the client wrote it, shown in the answer."""
@@ -98,26 +99,27 @@ class Target:
     version_id: int | None = None
     adapter_id: int | None = None
     limits: tuple[Limits, ...] = ()
-    """The adapter's, where it has any."""
+    """The adapter's limits, if it has any."""
     price: Price = Price()
-    """As of the moment of the question: what is reserved, and billed."""
+    """The price when the name was resolved, which is reserved and billed."""
     max_model_len: int = 0
-    """Longest prompt and answer together, in tokens; 0 where it is not known."""
+    """Longest prompt and answer together, in tokens; 0 if unknown."""
     created: int = 0
-    """A unix time: when the base model, or the adapter, came here."""
+    """When the base model or the adapter was added, a unix time in seconds."""
     tried: frozenset[str] | None = None
-    """The revisions (`ModelInfo.pool_digest`) on which the adapter passed; None: it has none, or
-    nobody says."""
+    """The revisions (`ModelInfo.pool_digest`) on which the adapter passed; None if there is no
+    adapter or it is unknown."""
     ready: frozenset[str] | None = None
-    """Those on which all live adapters of the tenant passed; None: it has none, or nobody says."""
+    """The revisions on which all live adapters of the tenant passed; None if it has none or it is
+    unknown."""
     defaults: bytes = b""
-    """Fields for bodies that lack them: JSON without the braces, with a comma at its end."""
+    """Fields for bodies that lack them: JSON without the braces, with a trailing comma."""
     batch_price: Price | None = None
-    """Of lines of batches; None: they have no other price."""
+    """The price of lines of batches; None if it is the same."""
 
 
 OUR_MODELS = "lorikeet"
-"""Whom base models are said to belong to; adapters belong to their tenant."""
+"""The owner shown for base models; adapters are owned by their tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +132,13 @@ class ModelCard:
     root: str
     """The base model that it runs on."""
     max_model_len: int = 0
-    """Longest prompt and answer together, in tokens; 0 where it is not known."""
+    """Longest prompt and answer together, in tokens; 0 if unknown."""
     price: Price = Price()
-    """As of now."""
+    """The current price."""
 
     @classmethod
     def of(cls, grant: Grant, target: Target) -> ModelCard:
-        """What is shown to whom it is resolved for."""
+        """The card of a target that was resolved for this grant."""
         return cls(
             target.model,
             target.created,
@@ -148,7 +150,7 @@ class ModelCard:
 
 
 class Directory(Protocol):
-    """Keys and model names, answered from memory once seen."""
+    """Resolves keys and model names; from memory, once seen."""
 
     async def authenticate(self, secret: str) -> Grant:
         """The grant of this key.
@@ -160,29 +162,30 @@ class Directory(Protocol):
         ...
 
     async def resolve(self, grant: Grant, name: str) -> Target:
-        """What the model name means.
+        """Resolve the model name.
 
         Raises:
-            UnknownModel: there is no such model, or this key may not use it (the two look alike).
+            UnknownModel: there is no such model, or this key may not use it (indistinguishable).
             Unavailable: as `authenticate`.
         """
         ...
 
     async def models(self, grant: Grant) -> list[ModelCard]:
-        """Every model this key may use, by name."""
+        """Every model that this key may use, sorted by name."""
         ...
 
     def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
-        """Call `callback(key_id, error)` when a key in use can no longer infer."""
+        """Call `callback(key_id, error)` when a key in use may no longer infer."""
         ...
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What a request is going to use.
+    """What to reserve for a request.
 
-    `output_tokens` over all choices is what it wants; with less than `least_output_tokens` it is
-    refused, in between it is granted what there is. `quantities` is what it takes besides tokens
-    and itself, by the name under which a kind of limit counts it, such as `images`.
+    It wants `output_tokens` over all choices; if fewer are left it gets those, unless they are
+    fewer than `least_output_tokens`: then it is refused. `quantities` is what it uses besides
+    tokens and the request itself, by the name under which a kind of limit counts it, such as
+    `images`.
     """
 
     prompt_tokens: int
@@ -192,7 +195,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """How much of a limit is left, for the `x-ratelimit` headers; `reset_s` in seconds from now."""
+    """How much of a limit is left, for the `x-ratelimit` headers; `reset_s` is from now."""
 
     limit: int
     remaining: int
@@ -200,10 +203,10 @@ class Room(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct):
-    """What was reserved for the request `id`; `extend` makes it more.
+    """What was reserved for the request `id`; `Limiter.extend` increases it.
 
-    `output_tokens` is what may be generated, None where nothing limits tokens. `rooms` is by the
-    end of the header's name (`requests`, `tokens`), each of the scope that has the least left.
+    `output_tokens` may be generated, None if nothing limits tokens. `rooms` is keyed by the end of
+    the header's name (`requests`, `tokens`), each of the scope that has the least left.
     """
 
     id: str
@@ -214,7 +217,7 @@ class Reservation(msgspec.Struct):
 class Limiter(Protocol):
     """Limits over all scopes: reserved before a request is dispatched, settled after it ended.
 
-    Whoever settles or releases a reservation first decides; later calls for the same id change
+    The first call that settles or releases a reservation counts; later ones for the same id change
     nothing. A reservation of a process that died is returned when its lease expires.
     """
 
@@ -228,28 +231,28 @@ class Limiter(Protocol):
         ...
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
-        """Reserve that many more output tokens, or as many as there are (at least one).
+        """Reserve that many more output tokens, or as many as are left (at least one).
 
         Mutates the reservation.
 
         Raises:
-            RateLimitExceeded, InsufficientQuota: there are none; nothing changed.
+            RateLimitExceeded, InsufficientQuota: none are left; nothing changed.
         """
         ...
 
     async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
-        """Go on with what another gateway reserved for this request. Where that was given back
-        already, nothing is reserved: the answer is not counted twice. Never raises."""
+        """Continue with what another gateway reserved for this request. If that was given back
+        already, nothing is reserved, so that the answer is not counted twice. Never raises."""
         ...
 
     def hand_over(self, id: str) -> None:
-        """Another gateway goes on with the request, or may do so: nothing is settled here."""
+        """Another gateway continues the request, or may do so: this one does not settle it."""
         ...
 
     def settle(self, id: str, usage: Usage | None) -> None:
         """The request ended: replace what was reserved by what was used, free its concurrency slot.
 
-        None: nobody knows what it used, so the estimate stays. Returns at once; never raises.
+        If `usage` is None, it is unknown and the estimate stays. Returns at once; never raises.
         """
         ...
 
@@ -258,16 +261,16 @@ class Limiter(Protocol):
         ...
 
     async def look(self, limits: tuple[Limits, ...]) -> Reservation:
-        """The rooms of these as they stand; reserves nothing."""
+        """The current `rooms` of these limits; reserves nothing."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCredential:
-    """Who an engine is. Compare by value.
+    """The credential of an engine. Compare by value.
 
-    `id` is its row, 0 where engines share a token; `pools` the base models that it may serve, None
-    for all; `prefix` is that of its secret, so it is another one once it was rotated.
+    `id` is its row's, 0 if engines share a token; `pools` the base models that it may serve, None
+    for all; `prefix` is its secret's, so it changes when the secret is rotated.
     """
 
     id: int
@@ -283,26 +286,26 @@ class Engines(Protocol):
     """The credentials of engines, answered from memory."""
 
     def identify(self, secret: str) -> EngineCredential:
-        """Whose secret this is; compared in constant time.
+        """The credential with this secret; compared in constant time.
 
         Raises:
-            InvalidApiKey: nobody's, or it was revoked.
-            Unavailable: they are not known yet.
+            InvalidApiKey: there is none, or it was revoked.
+            Unavailable: the credentials have not been loaded yet.
         """
         ...
 
     def holds(self, credential: EngineCredential) -> bool:
-        """Whether it is still as it was when it was identified."""
+        """Whether it is still valid and unchanged since it was identified."""
         ...
 
 
 Written = Callable[[Sequence[tuple[str, int]]], None]
-"""Called on the event loop with entries that are in the ledger for good: request id and attempt."""
+"""Called on the event loop with entries (request id, attempt) that are durable in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who reports usage: an engine, with the id of its credential, from its journal."""
+    """The source of a usage report: an engine, the id of its credential, and its journal."""
 
     engine_id: str
     credential: int
@@ -317,31 +320,31 @@ class Recorder(Protocol):
     ) -> None:
         """Write the entries and then call `written`; returns at once, never blocks, never raises.
 
-        An entry that was written before counts as written. `written` is not called for entries
-        that this process could not write before it ended: the engine sends them again.
+        An entry that was written before counts as written. `written` is not called for entries that
+        this process cannot write before it ends: the engine sends them again.
         """
         ...
 
     def quarantine(
         self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
     ) -> None:
-        """Keep entries that are not to be billed, each with why, for an operator's decision; then
-        call `written` with those that are kept. Returns at once, never blocks, never raises.
+        """Store entries that must not be billed, each with the reason, until an operator decides;
+        then call `written` with those stored. Returns at once, never blocks, never raises.
         """
         ...
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
-        """Note what the engine's journal counts, for reconciliation. Returns at once."""
+        """Record the totals of the engine's journal, for reconciliation. Returns at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request that wants to be the one of its idempotency key that is generated and billed.
+    """A request's claim to be the one that is generated and billed for its idempotency key.
 
-    `name` is the key as the client wrote it, unique for one API key; `digest` is the SHA-256 of
-    path and body; `request_id` tells claims of the same request apart, `turn` gateways that adopt
-    one and the same (`wire.turn_of`).
+    `name` is the key as the client wrote it, unique within an API key; `digest` is the SHA-256 of
+    path and body; `request_id` distinguishes claims of repeated requests, `turn` gateways that
+    adopt the same request (`wire.turn_of`).
     """
 
     key_id: int
@@ -353,7 +356,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """A whole answer as it was sent, streams included; `request_id` is that of its request."""
+    """A whole answer as it was sent, including streams; `request_id` is that of its request."""
 
     request_id: str
     content_type: str
@@ -362,9 +365,8 @@ class KeptAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A response that is to be run in the background, by the `id` of its request. `seal` is that of
-    its line's batch (`lines.seals`), `once` the digest of idempotency key and body, empty where
-    there is none."""
+    """A response to run in the background. `id` is its request's; `seal` is that of its line's
+    batch (`lines.seals`); `once` is the digest of idempotency key and body, empty without a key."""
 
     tenant_id: int
     key_id: int
@@ -378,8 +380,8 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a response of the background stands: its status, and the code of the error with which it
-    ended, where its record does not say that."""
+    """The status of a background response, and the code of the error that ended it, if its record
+    does not have that."""
 
     status: str
     code: str = ""
@@ -387,52 +389,52 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The status in which a response of the background ended, and its record from then on."""
+    """The final status of a background response, and its final record."""
 
     status: str
     record: bytes
 
 
 class StoredResponses(Protocol):
-    """Responses of tenants that keep content, by the ids of their requests, found by their tenant
-    alone. Every method raises `Unavailable` where the database is away.
+    """Responses of tenants that keep content, by the ids of their requests; only visible to their
+    tenant. Every method raises `Unavailable` if the database cannot be reached.
 
-    One that runs in the background is queued before, begun in a turn, and ended once: by the
-    highest turn that began, or by whoever cancels or deletes it.
+    A background response is queued, begun in a turn, and ended once: by the highest turn that
+    began, or by being cancelled or deleted.
     """
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
-        """Keep it; False: the tenant keeps nothing any more."""
+        """Store it; False if the tenant no longer keeps content."""
         ...
 
     async def read(self, tenant_id: int, id: str) -> bytes | None:
-        """What is kept; None: nothing is, or not any longer."""
+        """The stored record; None if there is none, or none any longer."""
         ...
 
     async def delete(self, tenant_id: int, id: str) -> bool:
-        """Whether there was something to delete."""
+        """Delete it; returns whether it existed."""
         ...
 
     async def queue(self, queued: Queued) -> str | None:
-        """Keep its record and have it run: its id, or that of the one that was queued under the
-        same `once` within a day. None: the tenant keeps nothing any more.
+        """Store its record and queue it; returns its id, or that of the response that was queued
+        with the same `once` within a day. None if the tenant no longer keeps content.
 
         Raises:
-            RateLimitExceeded: so many of the tenant's have not ended.
+            RateLimitExceeded: too many of the tenant's have not ended.
         """
         ...
 
     async def standing(self, tenant_id: int, id: str) -> Standing | None:
-        """How it stands; None: it is none of the background."""
+        """Its status; None if it is not a background response."""
         ...
 
     async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:
-        """The record of one that is run in this turn from now on. None: it has ended, is not stored
-        any more, or runs in a higher turn."""
+        """Begin it in this turn; returns its record. None if it has ended, is no longer stored, or
+        runs in a higher turn."""
         ...
 
     async def end(self, tenant_id: int, id: str, turn: int, ended: Ended) -> bool:
-        """Keep how it ended; False: it has ended before, or runs in a higher turn."""
+        """Store how it ended; False if it has ended before, or runs in a higher turn."""
         ...
 
     async def cancel(self, tenant_id: int, id: str) -> None:
@@ -441,67 +443,70 @@ class StoredResponses(Protocol):
 
 
 class StoredConversations(Protocol):
-    """Conversations of tenants that keep content, found by their tenant alone. Every method raises
-    `Unavailable` where the database is away."""
+    """Conversations of tenants that keep content; only visible to their tenant. Every method raises
+    `Unavailable` if the database cannot be reached."""
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
-        """Keep a new one; False: the tenant keeps nothing."""
+        """Store a new one; False if the tenant keeps no content."""
         ...
 
     async def read(self, tenant_id: int, id: str) -> tuple[bytes, bytes] | None:
-        """What is kept of it, and which version that is; None: nothing is, or not any longer."""
+        """The stored record and its version; None if there is none, or none any longer."""
         ...
 
     async def replace(self, tenant_id: int, id: str, version: bytes, record: bytes) -> bool:
-        """Keep this in place of that version; False: it is another one by now, or gone."""
+        """Replace that version by this record; False if the version has changed, or it is gone."""
         ...
 
     async def delete(self, tenant_id: int, id: str) -> bool:
-        """Whether there was something to delete."""
+        """Delete it; returns whether it existed."""
         ...
 
 
 class Answers(Protocol):
-    """Answers kept by idempotency key, for a day after their request came.
+    """Answers kept by idempotency key, for a day after their request arrived.
 
-    A claim lasts a few seconds and is renewed while its request runs, so that one of a process
-    that died can be taken over. Every method raises `Unavailable` where the database is away.
+    A claim lasts a few seconds and is renewed while its request runs, so that the claim of a
+    process that died can be taken over. Every method raises `Unavailable` if the database cannot be
+    reached.
     """
 
     async def claim(self, claim: Claim) -> KeptAnswer | bool:
-        """The answer that is kept; else True: the claim is won, False: another holds it.
+        """The answer that is kept; else True if the claim is won, False if another one holds it.
 
-        A claim that ran out and an answer older than a day are overwritten, whatever their body.
+        Expired claims and answers older than a day are overwritten, even if their body differs.
 
         Raises:
-            IdempotencyKeyReused: the key stands for another path or body.
+            IdempotencyKeyReused: the key was used with another path or body.
         """
         ...
 
     async def take_over(self, claim: Claim, turns: Mapping[str, int]) -> Claim | None:
-        """Take over the claim of a request that an engine has and no gateway, one of these by their
-        ids, if it is in this turn: the claim of the next turn. One of a higher turn must have run
-        out. None: none of them is this one, with this body, or it was taken over or has an answer.
+        """Take over the claim of a request that runs on an engine without a gateway; returns the
+        claim of the next turn. `turns` has the turns of such requests by id.
+
+        The claim's request must be among them, in that turn; a claim of a higher turn must have
+        expired. None if it is not, has another body, was taken over, or has an answer.
         """
         ...
 
     async def give_back(self, claim: Claim) -> None:
-        """Undo a `take_over`, as no engine has the request after all: who had it may live, and then
-        renews its claim. Else that runs out within seconds."""
+        """Undo a `take_over`, because no engine has the request after all: if the previous holder
+        is alive, it renews its claim; otherwise the claim expires within seconds."""
         ...
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Hold these for some more seconds, as far as nobody took them over; those of them that go
-        on at another gateway, in a higher turn."""
+        """Extend these claims by some seconds, unless they were taken over; returns those that
+        continue at another gateway, in a higher turn."""
         ...
 
     async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
-        """End the claim with its answer. False: it was taken over, nothing is kept.
+        """End the claim with its answer. False if it was taken over; nothing is kept then.
 
-        The same again is True again.
+        Repeating a successful call returns True again.
         """
         ...
 
     async def release(self, claim: Claim) -> None:
-        """End a claim without an answer: the next request of this key is a first one."""
+        """End a claim without an answer: the next request with this key starts anew."""
         ...

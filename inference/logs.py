@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object a line, quiet by default, with the request's id.
+"""Structured logs: one JSON object per line, with the request's id; libraries are kept quiet.
 
 A request id bound with `structlog.contextvars.bind_contextvars(request_id=...)` appears on every
-line that its task writes, those of libraries included.
+line that its task writes, including those of libraries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def configure(
     """Set up logging for this process; lines go to standard error. Call once, at the start.
 
     `process` names it in each line; `level` is one of debug, info, warning, error. Every line,
-    whoever writes it, is what `clean` makes of it.
+    including those of libraries, is passed through `clean`.
     """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -47,7 +47,7 @@ def configure(
         structlog.processors.JSONRenderer(serializer=_json),
         *([_cleaned(clean)] if clean else []),
     ]
-    # Our own lines take no way through `logging`, which costs more than all the rest of a line.
+    # Our own lines bypass `logging`, which would cost more than the rest of a line together.
     structlog.configure(
         processors=[*shared, *rendered],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),

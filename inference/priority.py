@@ -1,4 +1,4 @@
-"""Whose work can wait, where cores are few."""
+"""Lowers the CPU priority of processes whose work can wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def give_way(nice: int) -> None:
-    """Let this process and its session give way to others, as by nice(1)."""
+    """Lower the priority of this process and its session, as nice(1) does."""
     os.nice(nice)
-    with suppress(OSError):  # Linux may weigh sessions instead of processes
+    with suppress(OSError):  # Linux may schedule sessions (autogroups) instead of processes
         Path("/proc/self/autogroup").write_text(str(nice))

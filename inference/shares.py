@@ -1,8 +1,8 @@
-"""Something of which there is so much, shared by tenants, or by networks of clients without a key.
-No IO, no clock.
+"""A limited resource shared by tenants, or by networks of clients without a key. No IO, no clock.
 
-Each tenant may have a quarter of it. Where all is taken, only who has less than an equal share may
-add to it, up to twice as much in all: some that flood it shut nobody else out.
+Each tenant may take a quarter of it. Once all of it is taken, only tenants with less than an equal
+share may take more, up to twice the limit in total, so tenants that flood it do not shut others
+out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ TENANT_SHARE = 4
 
 
 class Shares:
-    """`take` what there is room for, `give_back` what was taken."""
+    """Take (`take`) amounts for which there is room (`has_room`), and give them back
+    (`give_back`)."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -21,7 +22,7 @@ class Shares:
         self._total = 0
 
     def has_room(self, tenant: str, amount: int) -> bool:
-        """Whether the tenant may take so much more."""
+        """Whether the tenant may take `amount` more."""
         own, total = self._taken[tenant] + amount, self._total + amount
         if own > self._most // TENANT_SHARE:
             return False
@@ -31,13 +32,13 @@ class Shares:
         return own <= self._most // tenants and total <= 2 * self._most
 
     def take(self, tenant: str, amount: int) -> None:
-        """The tenant has so much more."""
+        """Take `amount` for the tenant, without checking for room."""
         if amount:
             self._taken[tenant] += amount
             self._total += amount
 
     def give_back(self, tenant: str, amount: int) -> None:
-        """The tenant has so much less."""
+        """Return `amount` that the tenant took."""
         if amount:
             self._taken[tenant] -= amount
             self._total -= amount

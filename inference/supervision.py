@@ -1,4 +1,4 @@
-"""Tasks that run as long as their process: what ends one is logged, and it starts again."""
+"""Tasks that run as long as their process: an exception is logged, and the task is restarted."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import structlog
 log = structlog.get_logger(__name__)
 
 BACKOFF_S = (0.5, 30.0)
-"""Shortest and longest pause before it starts again; pauses double."""
+"""Shortest and longest pause before a restart; pauses double."""
 STEADY_S = 60.0
-"""After it ran this long the next pause is the shortest again."""
+"""After a run of this length the next pause is the shortest again."""
 
 
 SAID_AGAIN_S = 0.1
 
 
 async def ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel these, and wait until they have ended.
+    """Cancel these tasks, and wait until they have ended.
 
-    A cancellation may get lost in a library that is told at the same moment that what it waits for
-    is there, so it is said again until it is heard.
+    A library may swallow a cancellation that arrives at the same moment as the result that it waits
+    for, so tasks are cancelled again every SAID_AGAIN_S until they end.
     """
     waiting = set(tasks)
     while waiting:
         for task in waiting:
             task.cancel()
         over, waiting = await asyncio.wait(waiting, timeout=SAID_AGAIN_S)
-        await asyncio.gather(*over, return_exceptions=True)  # how they ended matters to nobody
+        await asyncio.gather(*over, return_exceptions=True)  # their outcome does not matter
 
 
 async def supervised(
     name: str, work: Callable[[], Awaitable[object]], backoff_s: tuple[float, float] = BACKOFF_S
 ) -> None:
-    """Run `work()` until it returns or this is cancelled; after an exception, run it anew."""
+    """Run `work()` until it returns or this is cancelled; after an exception, run it again."""
     pause_s, longest_s = backoff_s
     while True:
         began = time.monotonic()

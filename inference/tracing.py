@@ -1,14 +1,14 @@
-"""Traces of requests in OpenTelemetry's terms, sent by OTLP over HTTP; off unless settings ask.
+"""OpenTelemetry traces of requests, exported by OTLP over HTTP; off unless configured.
 
-OpenTelemetry's own settings hold: OTEL_EXPORTER_OTLP_ENDPOINT says where spans go, and without it
-nothing of the library is imported. Spans are put together from times that are taken anyway, so
-nothing happens per token. They are sent by the library's thread, from a queue that drops what does
-not fit: a collector that is slow or away holds nobody up.
+OpenTelemetry's own settings apply: OTEL_EXPORTER_OTLP_ENDPOINT says where spans are sent, and
+without it the library is not imported. Spans are made from times that are measured anyway, so
+nothing happens per token. The library's thread sends them from a queue that drops what does not
+fit: a slow or unreachable collector delays no request.
 
-No span ever holds content: what is passed here are names, counts and times.
+Spans never contain content, only names, counts and times.
 
-Times are of the monotonic clock, in seconds; the trace has one moment at which they are set against
-the wall clock.
+Times are of the monotonic clock, in seconds; they are converted to wall-clock time with one offset
+per trace.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Attributes = Mapping[str, str | int | float | bool | list[str]]
 
 PROTOCOL = "http/protobuf"
 CLOSE_S = 2.0
-"""How long the last spans are waited for at the end."""
+"""Time limit of sending the last spans at shutdown."""
 
 
 def asked() -> bool:
-    """Whether the environment says where spans go.
+    """Whether the environment enables traces.
 
     Raises:
-        BadSetting: it asks for what there is not.
+        BadSetting: it asks for an exporter or protocol that is not supported.
     """
     endpoint = environ.text("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     endpoint = environ.text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
@@ -51,12 +51,12 @@ def asked() -> bool:
 
 
 def start(service: str, instance: str) -> Tracer | None:
-    """What makes this process's spans; None where nobody asks for them. `service` is its name where
-    OTEL_SERVICE_NAME gives no other; `instance` tells processes apart. It has a thread: call it
-    after what forks.
+    """The tracer of this process; None if traces are off. `service` is the service name unless
+    OTEL_SERVICE_NAME is set; `instance` distinguishes processes. Starts a thread: call it after any
+    fork.
 
     Raises:
-        BadSetting: as `asked`, or the library does not take a setting.
+        BadSetting: as `asked`, or the library rejects a setting.
     """
     if not asked():
         return None
@@ -87,8 +87,8 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, name: str, traceparent: str, since: float) -> Span | None:
-        """The span of a request that came with this header of W3C's Trace Context, or with none;
-        None if the sampler leaves it out."""
+        """The span of a request with this W3C Trace Context header, which may be empty; None if the
+        sampler drops it."""
         clock = _clock()
         context = self._propagator.extract({"traceparent": traceparent})
         span = self._begin(name, context, since, clock, server=True)
@@ -97,12 +97,12 @@ class Tracer:
     def note(
         self, traceparent: str, name: str, since: float, until: float, attributes: Attributes
     ) -> None:
-        """Something that was done within a span of another process, and is over."""
+        """Record a finished step within a span of another process."""
         context = self._propagator.extract({"traceparent": traceparent})
         self._begin(name, context, since, _clock()).end(until=until, attributes=attributes)
 
     def close(self) -> None:
-        """Send what is left, as far as the collector takes it in CLOSE_S. Blocks for so long."""
+        """Send the remaining spans. Blocks for at most CLOSE_S; what is unsent then is lost."""
         closing = Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_S)
@@ -118,7 +118,7 @@ class Tracer:
 
 
 class Span:
-    """Something that takes time, of one request; `end` it once."""
+    """A timed step of one request; `end` it once."""
 
     __slots__ = ("_clock", "_span", "_tracer")
 
@@ -132,24 +132,24 @@ class Span:
 
     @property
     def trace_id(self) -> str:
-        """Of the whole trace, 32 hex digits."""
+        """Id of the whole trace, 32 hex digits."""
         return f"{self._span.get_span_context().trace_id:032x}"
 
     @property
     def traceparent(self) -> str:
-        """By which others make their spans parts of this one."""
+        """The header with which other processes make their spans children of this one."""
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def begin(self, name: str, since: float) -> Span:
-        """A part of it begins."""
+        """Begin a child span."""
         from opentelemetry.trace import set_span_in_context
 
         context = set_span_in_context(self._span)
         return self._tracer._begin(name, context, since, self._clock)
 
     def note(self, name: str, since: float, until: float, error: str = "") -> None:
-        """A part of it that is over; with the code of the error that ended it."""
+        """Record a finished child span; `error` is the code of the error that ended it, if any."""
         self.begin(name, since).end(until=until, error=error)
 
     def end(
@@ -160,8 +160,8 @@ class Span:
         attributes: Attributes | None = None,
         error: str = "",
     ) -> None:
-        """It is over, now or then, with the code of the error that ended it; `name` is another
-        one than it began with."""
+        """End the span, at `until` or now; `error` is the code of the error that ended it, if any.
+        `name` replaces the name that it began with."""
         if name:
             self._span.update_name(name)
         if attributes:
@@ -177,7 +177,7 @@ class Span:
 
 @contextmanager
 def timed(span: Span | None, name: str) -> Iterator[None]:
-    """What is done inside is a part of the span, if there is one."""
+    """Record the body of the `with` statement as a child of the span, if there is one."""
     if span is None:
         yield
         return
@@ -193,7 +193,7 @@ def timed(span: Span | None, name: str) -> Iterator[None]:
 
 
 def _clock() -> int:
-    """The wall clock at 0 of the monotonic one, in ns."""
+    """The wall-clock time at 0 of the monotonic clock, in ns."""
     return time.time_ns() - time.monotonic_ns()
 
 

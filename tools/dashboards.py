@@ -1,7 +1,7 @@
-"""Writes the dashboards of deploy/grafana, as Grafana takes them: `make dashboards`.
+"""Writes the dashboards in deploy/grafana as Grafana's JSON: `make dashboards`.
 
-Each is a list of panels below. They read the recording rules of deploy/prometheus/rules.yml where
-there are some, so that engines count once through however many gateways.
+Each is a list of panels below. They use the recording rules of deploy/prometheus/rules.yml where
+there are any, so that each engine counts once, regardless of the number of gateways.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ FOLDER = Path(__file__).resolve().parents[1] / "deploy" / "grafana"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${source}")
 MODELS = 'base_model=~"$base_model"'
 WIDTH, HEIGHT = 8, 8
-"""Of a panel; a row is 24 wide."""
+"""Size of a panel in grid units; a row is 24 wide."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """`series` are expressions of PromQL, with what their lines are called."""
+    """`series` has PromQL expressions with the legends of their lines."""
 
     title: str
     text: str
     unit: str
     series: Sequence[tuple[str, str]]
     is_figure: bool = False
-    """One number, instead of lines over time."""
+    """Shows one number instead of lines over time."""
 
 
 def quantiles(metric: str) -> list[tuple[str, str]]:
-    """A histogram's, over all engines."""
+    """The p50, p95 and p99 of a histogram, over all engines."""
     buckets = f"sum by (le) (rate({metric}_bucket{{{MODELS}}}[$__rate_interval]))"
     return [
         (f"histogram_quantile({share}, {buckets})", f"p{share * 100:.0f}")
@@ -45,7 +45,7 @@ def quantiles(metric: str) -> list[tuple[str, str]]:
 
 
 def rate(metric: str, by: str, selector: str = "") -> str:
-    """Of a counter that each gateway counts of its own."""
+    """The rate of a counter that each gateway has, summed over gateways."""
     return f"sum by ({by}) (rate({metric}{{{selector}}}[$__rate_interval]))"
 
 
@@ -397,7 +397,7 @@ def _panel(panel: Panel) -> stat.Panel | timeseries.Panel:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all dashboards."""
     for name in DASHBOARDS:
         file = FOLDER / f"{name}.json"
         file.write_text(made(name))

@@ -9,10 +9,10 @@ LORIKEET_DEVICE=gpu) the CUDA build of vLLM is installed, otherwise the CPU buil
 
 Every file is checked against the hashes of the lock, wherever it comes from.
 
-torch's CPU build is not on PyPI. pip's own configuration (find-links, an index) is asked first:
-where it knows the wheel, nothing else is contacted; where it doesn't, it says so at once and
-PyTorch's CPU index (or LORIKEET_TORCH_INDEX) is used, for this one package alone, so that no other
-package is ever looked for there.
+torch's CPU build is not on PyPI. The sources in pip's own configuration (find-links, an index) are
+tried first: if they have the wheel, nothing else is contacted; if not, they fail at once and
+PyTorch's CPU index (or LORIKEET_TORCH_INDEX) is used, only for this package, so that no other
+package is ever looked up there.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def main() -> None:
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA driver answers."""
+    """Whether an NVIDIA driver responds."""
     smi = shutil.which("nvidia-smi")
     return smi is not None and subprocess.run([smi, "-L"], capture_output=True).returncode == 0
 
 
 def install(folder: Path, locks: list[Path]) -> None:
-    """Bring the environment in `folder` to these locks."""
+    """Make the environment in `folder` match these locks."""
     stamps = {lock.name: hashlib.sha256(lock.read_bytes()).hexdigest() for lock in locks}
     if all(read_stamp(folder, name) == stamp for name, stamp in stamps.items()):
         return
@@ -74,7 +74,7 @@ def install(folder: Path, locks: list[Path]) -> None:
 
 
 def install_lock(folder: Path, python: Path, lock: Path) -> None:
-    """Install one lock; `--no-deps`, so that nothing outside it ever comes along."""
+    """Install one lock, with `--no-deps`, so that nothing outside the lock is installed."""
     pinned = requirements(lock.read_text())
     cpu_builds = [one for one in pinned if "+cpu" in one.split()[0]]
     if cpu_builds:
@@ -85,7 +85,7 @@ def install_lock(folder: Path, python: Path, lock: Path) -> None:
 
 
 def requirements(lock: str) -> list[str]:
-    """Each requirement of a lock with the lines of its hashes."""
+    """Each requirement of a lock, with its hash lines."""
     return re.findall(r"^[^\s#].*(?:\n\s+--hash=.*)*", lock, re.MULTILINE)
 
 
@@ -95,7 +95,7 @@ def written(file: Path, pinned: list[str]) -> Path:
 
 
 def install_torch(python: Path, requirement: Path) -> None:
-    """torch's CPU build, from pip's own sources or from PyTorch's index."""
+    """Install torch's CPU build, from pip's configured sources or from PyTorch's index."""
     command = [*pip(python), "--no-deps", "--requirement", requirement]
     if subprocess.run([str(part) for part in command], capture_output=True).returncode:
         say(f"pip's own sources lack torch's CPU build: trying {TORCH_INDEX}")

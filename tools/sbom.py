@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def bill(kind: str) -> Bom:
-    """All of one kind of installation."""
+    """The bill of materials of one kind of installation."""
     found = Bom(components=[*locked(ROOT / "requirements" / f"{kind}.txt"), *vendored()])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     whole = Component(
@@ -61,7 +61,7 @@ def bill(kind: str) -> Bom:
 
 
 def locked(lock: Path) -> Iterator[Component]:
-    """What the lock pins."""
+    """The packages that the lock pins."""
     for requirement in requirements(lock.read_text()):
         name, version = requirement.split()[0].split("==")
         purl = PackageURL("pypi", name=name, version=version)
@@ -78,7 +78,8 @@ def locked(lock: Path) -> Iterator[Component]:
 
 
 def licence_of(name: str) -> list[License]:
-    """What the installed package of this name states, if it is there and does."""
+    """The licence that the installed package states; empty if it is not installed or states
+    none."""
     try:
         stated = metadata(name)
     except PackageNotFoundError:
@@ -94,7 +95,7 @@ def licence_of(name: str) -> list[License]:
 
 
 def vendored() -> Iterator[Component]:
-    """The browser's libraries; what npm calls them, once each."""
+    """The browser's libraries, one per npm package."""
     files = json.loads(VENDORED.read_text())
     for name, version, licence in sorted(
         {(f["package"], f["version"], f["licence"]) for f in files}

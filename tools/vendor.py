@@ -1,9 +1,9 @@
-"""Brings the browser's libraries into `frontend/static/vendor`, pinned, and writes `VENDOR.json`.
+"""Downloads the browser's pinned libraries to `frontend/static/vendor`, and writes `VENDOR.json`.
 
-    python tools/vendor.py          fetch with npm what PACKAGES names, and write everything anew
-    python tools/vendor.py --check  say whether the files are those that VENDOR.json names
+    python tools/vendor.py          download PACKAGES with npm, and write all files again
+    python tools/vendor.py --check  check whether the files match VENDOR.json
 
-Only whoever changes a version runs it, and needs npm for that; what it writes is committed.
+Needed only to change a version, and needs npm; what it writes is committed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parents[1] / "frontend" / "static" / "vendor"
 LIST = FOLDER / "VENDOR.json"
 DRAWN = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
-"""What is inside an icon's file."""
+"""The drawing inside an icon's file."""
 SOURCE_MAP = re.compile(rb"(?m)^\s*(//|/\*)[#@] sourceMappingURL=.*$\n?")
-"""A map that isn't there: the manifest storage would fail on it."""
+"""A reference to a source map, which is not vendored: Django's manifest storage would fail on
+it."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """An npm package: which of its files we take, and under which names."""
+    """An npm package; `files` maps the paths of the files taken from it to their new names."""
 
     name: str
     version: str
     files: dict[str, str] = field(default_factory=dict)
     icons: tuple[str, ...] = ()
-    """Of its icons, those that become symbols of the one file SPRITE."""
+    """Names of its icons that become symbols in the one file SPRITE."""
 
 
 SPRITE = "icons.svg"
@@ -81,7 +82,7 @@ def main() -> None:
 
 
 def fetch(package: Package) -> list[dict[str, Any]]:
-    """Take the package's files and its licence; what VENDOR.json says of each."""
+    """Write the package's files and its licence; returns their entries in VENDOR.json."""
     with tempfile.TemporaryDirectory() as temporary:
         spec = f"{package.name}@{package.version}"
         subprocess.run(
@@ -110,7 +111,7 @@ def _content(source: Path) -> bytes:
 
 
 def _sprite(folder: Path, names: tuple[str, ...]) -> bytes:
-    """The icons as symbols of one file; how they are drawn is the page's style."""
+    """The icons as symbols of one file; the page's CSS sets their stroke and fill."""
     symbols = ""
     for name in names:
         drawn = DRAWN.search((folder / f"{name}.svg").read_text())
@@ -134,7 +135,7 @@ def _write(target: str, content: bytes, package: Package, licence: str) -> dict[
 
 
 def check() -> str | None:
-    """What is wrong with the files, None if nothing is."""
+    """A message that names the files that differ from VENDOR.json; None if none do."""
     listed = {entry["file"]: entry["sha256"] for entry in json.loads(LIST.read_text())}
     found = {
         str(file.relative_to(FOLDER)): hashlib.sha256(file.read_bytes()).hexdigest()

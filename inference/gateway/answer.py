@@ -11,18 +11,18 @@ from inference.link.wire import Delta, Done
 from inference.operations.operation import Framing
 
 CHUNKS_AT_ONCE = 256
-"""Chunks of an engine's that are framed in one turn of the loop, which takes well under a
-millisecond; who reads slowly may find thousands."""
+"""Chunks framed per turn of the event loop, which takes well under a millisecond; a slow reader may
+find thousands waiting."""
 
 
 Framed = Callable[[], Framing]
-"""Makes the framing, once an engine has the request: it says which."""
+"""Makes the framing. Called once an engine has the request, as the framing names its revision."""
 
 
 async def write_whole(
     exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
-    """One JSON body, when the engine has ended."""
+    """Write one JSON body, once the engine is done."""
     body = await whole(stream, framed, await stream.read())
     if exchange.keeping is not None:
         body = await exchange.keeping.whole(exchange.id, body)
@@ -30,7 +30,7 @@ async def write_whole(
 
 
 async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
-    """The JSON body of an answer, of which this was read."""
+    """The JSON body of an answer; `news` is what was read from the stream first."""
     parts: list[str] = []
     while isinstance(news, Delta):
         parts.append(news.text)
@@ -45,8 +45,8 @@ async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
 async def write_stream(
     exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
-    """Server-sent events. Headers go out with the first news, so that an early failure still gets
-    its HTTP status."""
+    """Write server-sent events. Headers go out with the first delta, so that an early failure still
+    gets its HTTP status."""
     news, framing = await stream.read(), framed()
     exchange.failed = framing.failed
     await exchange.begin(200, [*EVENT_STREAM, *headers])
@@ -69,7 +69,7 @@ async def write_stream(
 
 
 def _events(delta: Delta, framing: Framing, opening: bytes) -> Iterator[bytes]:
-    """What is to be written of the delta, piece by piece, the opening before it."""
+    """The delta as events, CHUNKS_AT_ONCE chunks at a time; the first piece has the opening."""
     for start in range(0, len(delta.chunks), CHUNKS_AT_ONCE):
         chunks = delta.chunks[start : start + CHUNKS_AT_ONCE]
         yield opening + b"".join(map(framing.chunk, chunks))

@@ -1,4 +1,4 @@
-"""Who asks, and what is left of the limits that hold for them."""
+"""Authenticates callers, and reports what is left of their limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING = Ask(0, 0, 0)
 
 
 class Callers:
-    """Identifies the callers of exchanges, and counts what of theirs is refused."""
+    """Identifies the callers of exchanges, and counts their refused requests."""
 
     def __init__(self, directory: Directory, limiter: Limiter) -> None:
         self._directory, self._limiter = directory, limiter
@@ -33,11 +33,11 @@ class Callers:
     async def identify(self, exchange: Exchange) -> Grant:
         """The grant of the exchange's key, as of now.
 
-        Ask again wherever something may have been waited for, such as the body: the key is looked
-        up again only if that was so, for it may have been revoked meanwhile.
+        Call it again after every await, such as that of the body, because the key may have been
+        revoked meanwhile; it is looked up again only if another task may have run.
 
         Raises:
-            InvalidApiKey, PermissionDenied, Unavailable: it may not infer.
+            InvalidApiKey, PermissionDenied, Unavailable: the key may not infer.
         """
         if exchange.grant is None or exchange.checked is None or exchange.checked.over:
             grant = await self._directory.authenticate(exchange.api_key())
@@ -47,10 +47,10 @@ class Callers:
         return exchange.grant
 
     async def wait_turn(self, grant: Grant) -> None:
-        """Hold up a tenant that sends mostly invalid requests.
+        """Delay the request if its tenant sends mostly invalid ones.
 
         Raises:
-            RateLimitExceeded: too many of its requests wait already.
+            RateLimitExceeded: too many of the tenant's requests wait already.
         """
         wait_s = self._pacing.wait_s(grant.tenant_id, time.monotonic())
         if wait_s is None:
@@ -63,24 +63,24 @@ class Callers:
             await asyncio.sleep(wait_s)
 
     async def count(self, exchange: Exchange, grant: Grant) -> None:
-        """Count a request that generates nothing against the limits of requests.
+        """Count a request that generates nothing against the request limits.
 
         Raises:
-            RateLimitExceeded: these are reached.
+            RateLimitExceeded: a limit is reached.
         """
         exchange.reservation = await self._limiter.reserve(exchange.id, grant, NO_MODEL, NOTHING)
         self._limiter.settle(exchange.id, Usage())
 
     def note_valid(self, grant: Grant) -> None:
-        """A request was answered, or failed for no fault of its own."""
+        """A request was answered, or failed through no fault of its own."""
         self._pacing.note(grant.tenant_id, time.monotonic(), refused=False)
 
     async def note_invalid(self, exchange: Exchange, grant: Grant, error: RequestError) -> None:
-        """A request failed by its own fault: it counts against the limits of requests, as it does
-        already if it was reserved for.
+        """A request failed through its own fault: count it against the request limits, unless it
+        has a reservation, which counted it already.
 
         Raises:
-            RateLimitExceeded: these are reached; this is its answer then.
+            RateLimitExceeded: a limit is reached; this replaces the request's own error.
         """
         if isinstance(error, ClientDisconnected):
             return
@@ -91,20 +91,20 @@ class Callers:
                 self._limiter.settle(exchange.id, Usage())
             except RateLimitExceeded:
                 raise
-            except InferenceError:  # what is wrong with the request is worth more to its sender
+            except InferenceError:  # the request's own error is more useful to its sender
                 return
 
     async def note_limits(self, exchange: Exchange) -> None:
-        """For the headers: what is left of the limits, where nothing was reserved of them."""
+        """Look up what is left of the limits, for the headers, unless there is a reservation."""
         if exchange.grant is not None and exchange.reservation is None:
             await self.note_rooms(exchange)
 
     async def note_rooms(self, exchange: Exchange) -> None:
-        """For the headers: what is left of the limits now, whatever was reserved and by whom."""
+        """Look up what is left of the limits, for the headers, even if there is a reservation."""
         if exchange.grant is None:
             return
         limits = exchange.grant.limits
-        with suppress(InferenceError):  # the headers are not worth an answer
+        with suppress(InferenceError):  # missing headers are better than a failed answer
             if exchange.call is not None:
                 model = exchange.call.model
                 with suppress(InferenceError):

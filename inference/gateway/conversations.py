@@ -1,7 +1,7 @@
-"""What sockets of responses keep between two turns: the last response and all that was said before.
+"""What responses sockets keep between two turns: the last response and all items before it.
 
-Bounded: of a tenant a quarter of all. Where something has to go, it is the oldest of the tenant
-that has the most, so nobody loses a conversation to a tenant that keeps more than itself.
+Bounded in total, and per tenant to a quarter of that. To make room, the oldest conversation of the
+tenant that keeps the most is dropped, so no tenant loses one to a tenant that keeps more.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 SHARES = 4
-"""A tenant may have one of so many."""
+"""A tenant may use one share in this many."""
 
 
 class Said(NamedTuple):
-    """A response, and all items up to its end, as JSON without the brackets of their list."""
+    """A response's id, and all items up to its end, as a JSON list without its brackets."""
 
     id: str
     items: bytes
 
 
 class Conversations:
-    """By their sockets."""
+    """The kept conversations, by tenant and socket."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -31,16 +31,17 @@ class Conversations:
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Size of all kept items."""
         return sum(self._bytes.values())
 
     def find(self, tenant_id: int, socket: Hashable) -> Said | None:
-        """What is kept for it."""
+        """What is kept for this socket, if anything."""
         kept = self._of.get(tenant_id)
         return None if kept is None else kept.get(socket)
 
     def keep(self, tenant_id: int, socket: Hashable, said: Said) -> None:
-        """Instead of what was kept for it; nothing if it alone is more than a tenant may have."""
+        """Replace what is kept for this socket; keeps nothing if `said` alone is over a tenant's
+        share."""
         self.forget(tenant_id, socket)
         if len(said.items) > self._most // SHARES:
             return
@@ -52,7 +53,7 @@ class Conversations:
             self._drop_oldest(max(self._bytes, key=self._bytes.__getitem__))
 
     def forget(self, tenant_id: int, socket: Hashable) -> None:
-        """Keep nothing for it."""
+        """Drop what is kept for this socket."""
         if self.find(tenant_id, socket) is not None:
             self._took(tenant_id, self._of[tenant_id].pop(socket))
 

@@ -1,6 +1,6 @@
-"""From a parsed body to a stream of its answer: resolve, reserve, submit, and clean up after it.
+"""From a parsed body to a stream of its answer: resolve, reserve, submit, and clean up afterwards.
 
-Whoever takes requests (the HTTP edge, the playground's socket) takes them to the one `Dispatcher`,
+Every edge that takes requests (HTTP, the playground's socket) passes them to the same `Dispatcher`,
 so that limits, queue and ledger are the same for all of them.
 """
 
@@ -27,16 +27,16 @@ from inference.tracing import Span, Tracer, timed
 
 
 class Keeping(NamedTuple):
-    """For how long an answer outlives its gateway, and by what others know it then."""
+    """How long an answer outlives its gateway, and the label by which other gateways find it."""
 
     grace_s: float
     label: str
 
 
 class Line(NamedTuple):
-    """What a line of a batch is beside its request: it goes in the batch lane, at the price of
-    batches. It may be sent again, each time in a higher `turn`, of which the ledger bills the last;
-    `started_at` is the same in all of them (`Account`)."""
+    """Marks a request as a batch line, which uses the batch lane and batch prices. It may be sent
+    again, each time in a higher `turn`, of which the ledger bills the last; `started_at` is the
+    same in all turns (`Account`)."""
 
     turn: int
     started_at: float
@@ -55,13 +55,13 @@ class Dispatcher:
         grace_s: float = 0.0,
         tracer: Tracer | None = None,
     ) -> None:
-        """`timeout_s` bounds one request from its arrival here to its last token; for `grace_s`
-        engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
+        """`timeout_s` bounds one request from its arrival here to its last token; `grace_s` is how
+        long engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
         self.records = Records(hub.measures, hub.outcomes, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts, self._contents = PromptLengths(), hub.contents
         self.space = hub.contents.space
-        """For what is to be stored."""
+        """Bounds the memory for responses that are to be stored."""
         self.timeout_s, self._grace_s = timeout_s, grace_s
 
     @asynccontextmanager
@@ -77,13 +77,13 @@ class Dispatcher:
         label: str = "",
         line: Line | None = None,
     ) -> AsyncIterator[Stream]:
-        """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
-        told what it waits for, by engines that know how to. The call's body is taken. `trace` is
-        the request's span. One that is `adoptable` outlives this gateway for a grace: others know
-        it by its id, or this `label`.
+        """The stream of one request's answer; leaving the block before the end aborts the request
+        on its engine. Takes the call's body. `watch` is called with what the request waits for,
+        where the engine reports that. `trace` is the request's span. With `adoptable` the answer
+        outlives this gateway for the grace period, and other gateways find it by its id or `label`.
 
         Raises:
-            InferenceError: it is refused; nothing stays reserved.
+            InferenceError: the request is refused; nothing stays reserved.
         """
         body_bytes = len(call.body)
         capture = self._contents.begin(id, grant, call.operation.name, call.body)
@@ -106,12 +106,13 @@ class Dispatcher:
         return [engine.info for engine in self._hub.engines()]
 
     def running(self, key_id: int) -> Mapping[str, int]:
-        """The requests of this API key that engines have and no gateway, with their turns; none for
-        a gateway that ends."""
+        """The orphaned requests of this API key, by id, with their turns: engines have them, no
+        gateway does. Empty once this gateway is closing."""
         return {} if self._hub.closing else self._hub.orphans.turns(key_id)
 
     async def found(self, key_id: int, label: str, within_s: float) -> Found | None:
-        """The one with this label, as soon as an engine tells of it."""
+        """The orphaned request of this API key with this label, as soon as an engine reports it;
+        None if none does within `within_s`."""
         return await self._hub.orphans.labelled(key_id, label, within_s)
 
     @asynccontextmanager
@@ -125,13 +126,13 @@ class Dispatcher:
         turn: int | None = None,
         trace: Span | None = None,
     ) -> AsyncIterator[Stream]:
-        """The stream of an answer that an engine has and no gateway, from its beginning; a `found`
-        that is a request's id is looked for. What it takes was reserved when it began. Without a
-        body in the call the answer can't move to another engine. `turn` is that of its claim, if it
-        has one.
+        """The stream of an orphaned answer (an engine has it, no gateway does), from its beginning.
+        `found` may also be the request's id, which is then looked up. What the request uses was
+        reserved when it began. Without a body in the call the answer can't move to another engine.
+        `turn` is that of its claim, if it has one.
 
         Raises:
-            Gone: it is not there any more; so may the stream's first `read`.
+            Gone: the answer no longer exists; the stream's first `read` may raise this too.
             InferenceError: the key may not have it.
         """
         if isinstance(found, str):
@@ -185,7 +186,7 @@ class Dispatcher:
         line: Line | None = None,
         **more: Any,
     ) -> Order:
-        """What the hub is to do for the call; `more` are further fields."""
+        """The call as an order for the hub; `more` are further fields of the order."""
         bound = call.operation.bound(call, reservation.output_tokens)
         lane = BATCH if call.flex else grant.lane
         if line is not None:
@@ -233,7 +234,7 @@ class Dispatcher:
         with timed(trace, "limits"):
             reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
-            if resolved.over:  # nothing awaited may lie between it and the submit
+            if resolved.over:  # there must be no await between this and the submit
                 target = await self._target(grant, call, line)
             adapter = target.adapter
             return self._hub.submit(
@@ -259,21 +260,22 @@ class Dispatcher:
             raise
 
     async def _target(self, grant: Grant, call: Call, line: Line | None) -> Target:
-        """What the call's model means, at the price that holds for it."""
+        """What the call's model resolves to, with the price that applies: batch lines have their
+        own."""
         target = await self._directory.resolve(grant, call.model)
         if line is None or target.batch_price is None:
             return target
         return replace(target, price=target.batch_price)
 
     def _learn(self, stream: Stream, body_bytes: int) -> None:
-        """A body of this size had so many prompt tokens, if the engine has said."""
+        """Learn how many prompt tokens a body of this size had, if the engine reported it."""
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
             tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
 
 
 def with_defaults(body: bytes, defaults: bytes) -> bytes:
-    """The body, a JSON object, with `Target.defaults` before its own fields: of a field that is
-    there twice the last one counts, so whatever the client says goes before them."""
+    """The body, a JSON object, with `Target.defaults` inserted before its own fields. The last of
+    duplicate fields counts, so the client's values take precedence."""
     head, brace, fields = body.partition(b"{")
     return head + brace + defaults + fields

@@ -1,4 +1,4 @@
-"""`/healthz`, which load generators call `/health`, `/readyz` and, on gateways, `/fleetz`."""
+"""`/healthz` (load generators use `/health`), `/readyz` and, on gateways, `/fleetz`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from inference.errors import MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 
 Checks = Mapping[str, Callable[[], Awaitable[bool]]]
-"""By the name of what they check."""
+"""By name of what each checks."""
 
 
 class Health:
-    """`/healthz`: this process runs. `/readyz`: it can do its own work, or what it lacks, which is
-    what a load balancer asks. `/fleetz`: what all processes of its kind share is there; a balancer
-    that asked for that would drop all of them at once."""
+    """`/healthz`: this process runs. `/readyz`: it can do its own work, else what it lacks; this is
+    for load balancers. `/fleetz`: what all processes of its kind share is available; a load
+    balancer that used this one would drop all of them at once."""
 
     def __init__(self, checks: Checks, fleet: Checks | None = None) -> None:
         self._checks = {"/readyz": checks, "/fleetz": fleet or {}}

@@ -17,10 +17,10 @@ PATH = "/v1/models"
 
 
 class Models:
-    """What a key may use, by name, and what can be asked of it.
+    """The models that a key may use, by name, with the operations and capabilities of each.
 
-    The latter is what the engines here say. Of a base model none of whose engines is connected it
-    is what they said last; where none ever was, nothing is said.
+    These come from the engines connected here. If none of a base model's engines is connected, they
+    are what the last ones reported; if none ever was, they are omitted.
     """
 
     def __init__(
@@ -32,20 +32,21 @@ class Models:
         engines: Callable[[], Iterable[ModelInfo]],
         currency: str,
     ) -> None:
-        """`engines` are those that are connected, `currency` that of prices."""
+        """`engines` returns the connected engines; prices are in `currency`."""
         self._callers, self._directory, self._operations = callers, directory, operations
         self._engines, self._currency = engines, currency
         self._known: dict[str, dict[str, Any]] = {}
 
     async def reply_list(self, exchange: Exchange) -> None:
-        """Every model of the caller."""
+        """Reply with every model that the caller may use."""
         grant = await self._greet(exchange)
         self._look()
         cards = [self._card(card) for card in await self._directory.models(grant)]
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
     async def reply_one(self, exchange: Exchange) -> None:
-        """The model that the path names, as a request may: one version of an adapter, too.
+        """Reply with the model that the path names, as a request would: also one version of an
+        adapter.
 
         Raises:
             UnknownModel: the caller has no such model.
@@ -76,7 +77,8 @@ class Models:
         return shown | self._known.get(card.root, {})
 
     def _look(self) -> None:
-        """What the engines say now, together: a request goes to one that can do it."""
+        """Update what is known from the connected engines. The engines of a base model are merged,
+        because a request goes to one that can do it."""
         by_model: dict[str, list[ModelInfo]] = {}
         for info in self._engines():
             by_model.setdefault(info.name, []).append(info)
@@ -99,7 +101,7 @@ class Models:
 
 
 def pricing(price: Price, currency: str) -> dict[str, str]:
-    """What tokens cost, as decimal numbers without rounding."""
+    """Prices per million tokens, as exact decimal strings."""
     return {
         "currency": currency,
         "unit": "1M tokens",

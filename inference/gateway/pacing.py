@@ -1,13 +1,13 @@
-"""Slows who sends mostly what is refused: tenants, addresses. Sans-IO: the caller passes the time.
+"""Slows senders (tenants, addresses) whose requests are mostly refused. Sans-IO: time is passed in.
 
-A request that is refused costs its sender little and this process something: its body is received,
-counted and read. Whoever keeps to limits and sends valid requests never notices anything of this.
+A refused request costs its sender little, but this process has to receive, count and read its body.
+A sender that keeps to its limits and sends valid requests is never affected.
 
-- Requests that were refused for their own fault, and others, are counted per sender; the counts
-  halve every HALF_LIFE_S.
-- A sender with more refused ones than others, beyond the first FREE, gets a turn every SPACING_S.
-  One who would have to wait for it for more than MAX_WAIT_S gets none.
-- Each process counts for itself.
+- Requests refused for their own fault, and all others, are counted per sender; the counts halve
+  every HALF_LIFE_S.
+- A sender with more refused requests than others, beyond the first FREE, gets one turn every
+  SPACING_S. If it would have to wait for its turn for more than MAX_WAIT_S, it gets none.
+- Each process counts by itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 FREE = 20.0
-"""A developer who tries things out."""
+"""Refused requests that never slow a sender: enough for a developer who tries things out."""
 HALF_LIFE_S = 30.0
 SPACING_S = 0.1
 MAX_WAIT_S = 1.0
 MAX_SENDERS = 4096
-"""Of whom the counts are kept; those who were quiet longest are forgotten."""
+"""Senders whose counts are kept; beyond that the one whose last refusal is oldest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -30,9 +30,9 @@ class _Record:
     refused: float = 0.0
     others: float = 0.0
     at: float = 0.0
-    """When the counts were as they are."""
+    """When the counts were last decayed."""
     next_at: float = 0.0
-    """When the next turn is."""
+    """Time of the next free turn."""
 
     def decay(self, now: float) -> None:
         factor = 0.5 ** (max(0.0, now - self.at) / HALF_LIFE_S)
@@ -46,14 +46,14 @@ class _Record:
 
 
 class Pacing:
-    """Times are in seconds of a clock that never goes back."""
+    """Times are in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._records: OrderedDict[Hashable, _Record] = OrderedDict()
 
     def wait_s(self, sender: Hashable, now: float) -> float | None:
-        """How long the sender has to wait for the next turn, which is then taken; None: longer than
-        anybody waits here, and nothing is taken."""
+        """Seconds the sender has to wait for its next turn, which is thereby taken; None if that is
+        more than MAX_WAIT_S, and then no turn is taken."""
         record = self._records.get(sender)
         if record is None:
             return 0.0
@@ -67,17 +67,17 @@ class Pacing:
         return wait_s
 
     def hold_s(self, sender: Hashable, now: float) -> float:
-        """Note a refusal, and say how long its answer is held back: until the sender's next turn,
-        or as long as anybody waits."""
+        """Note a refusal; returns the seconds to delay its response: until the sender's next turn,
+        at most MAX_WAIT_S."""
         self.note(sender, now, refused=True)
         wait_s = self.wait_s(sender, now)
         return MAX_WAIT_S if wait_s is None else wait_s
 
     def note(self, sender: Hashable, now: float, *, refused: bool) -> None:
-        """A request of the sender was refused for its own fault, or was not."""
+        """Count a request of the sender; `refused`: for its own fault."""
         record = self._records.get(sender)
         if record is None:
-            if not refused:  # most senders, all the time
+            if not refused:  # true of most senders all the time, so nothing is stored
                 return
             record = self._records[sender] = _Record(at=now)
             if len(self._records) > MAX_SENDERS:

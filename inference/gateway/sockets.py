@@ -19,23 +19,24 @@ from inference.grants import Engines
 from inference.link.wire import MAX_FRAME_BYTES, AdapterRef
 
 UNAUTHORISED = 4401
-"""Websocket close code for a credential that no engine has."""
+"""Websocket close code for an unknown credential."""
 MAX_REASON = 60
 """Characters; a close frame holds little more."""
 MAX_PROBE_BYTES = 64 << 10
 TRUST = "lorikeet.trust"
-"""Extension of the ASGI scope: whoever listens bounds the messages of clients whom nobody knows."""
+"""Extension of the ASGI scope with which an application lifts the server's bounds on messages of
+unauthenticated clients."""
 
 
 def trust(scope: Scope, max_message_bytes: int, *, paced: bool) -> None:
-    """This socket's client is known: from now on its messages may be so large; one who is not
-    `paced` may send as many as he likes."""
+    """Tell the server that this socket's client is authenticated: from now on its messages may have
+    up to `max_message_bytes`, and unless it is `paced` their rate is not limited."""
     if extension := scope.get("extensions", {}).get(TRUST):
         extension["trust"](max_message_bytes, paced=paced)
 
 
 class AsgiTransport:
-    """An accepted ASGI websocket as the hub's Transport."""
+    """An accepted ASGI websocket as a link's Transport."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
@@ -52,7 +53,7 @@ class AsgiTransport:
         await self._guarded({"type": "websocket.send", "bytes": message})
 
     async def close(self, reason: str) -> None:
-        """Close with the reason, cut to what a close frame holds."""
+        """Close with the reason, truncated to MAX_REASON."""
         await self._guarded(
             {"type": "websocket.close", "code": 1008, "reason": reason[:MAX_REASON]}
         )
@@ -60,7 +61,7 @@ class AsgiTransport:
     async def _guarded(self, event: dict[str, object]) -> None:
         try:
             await self._send(event)
-        except RuntimeError as error:  # how ASGI servers say that the connection is closed
+        except RuntimeError as error:  # ASGI servers raise this once the connection is closed
             raise ConnectionResetError(str(error)) from error
 
 
@@ -90,12 +91,12 @@ class _ProbeRequest(msgspec.Struct):
     rank: int = 0
     modules: tuple[str, ...] = ()
     revision: str = ""
-    """Of the engine that should try it; empty: any."""
+    """Revision of the engine that should try it; empty: any."""
 
 
 class EngineProbe:
-    """`POST /engine/probe`: load an adapter on some engine and say what it did to the output. For
-    workers, with their token."""
+    """`POST /engine/probe`: load an adapter on an engine and report how it changes the output. For
+    workers, which authenticate with their token."""
 
     def __init__(self, hub: Hub, token: str) -> None:
         self._hub, self._token = hub, token
@@ -117,7 +118,7 @@ class EngineProbe:
 
 
 def bearer(scope: Mapping[str, Any]) -> str:
-    """What the caller shows; empty if nothing."""
+    """The bearer token of the `Authorization` header; empty if there is none."""
     value: bytes = dict(scope["headers"]).get(b"authorization", b"")
     return value.decode("latin-1").removeprefix("Bearer ").strip()
 

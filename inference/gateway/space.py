@@ -1,15 +1,15 @@
-"""Memory for what tenants have stored, until it is written: bounded, and of one tenant in part."""
+"""Bounds the memory for content that waits to be stored, in total and per tenant."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 SHARE = 4
-"""A tenant has at most one part in so many."""
+"""A tenant may use at most one part in this many."""
 
 
 class Space:
-    """So many bytes, of one gateway process."""
+    """A budget of `most_bytes` for one gateway process."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -18,7 +18,7 @@ class Space:
         self.used_bytes = 0
 
     def take(self, tenant_id: int, size: int) -> bool:
-        """Take so much more; False: there is no room for it."""
+        """Take `size` more bytes; False if there is no room, and then nothing is taken."""
         whole = self.used_bytes + size <= self._most
         if not whole or self._used[tenant_id] + size > self._most // SHARE:
             return False
@@ -26,7 +26,7 @@ class Space:
         return True
 
     def give_back(self, tenant_id: int, size: int) -> None:
-        """It is not needed any longer."""
+        """Give back `size` bytes taken earlier."""
         self._count(tenant_id, -size)
 
     def _count(self, tenant_id: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether something had to be waited for."""
+"""Detects whether the event loop has run anything else since a look-up."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 
 class Tick:
-    """The turn of the event loop in which it was made.
+    """The iteration of the event loop in which the object was made.
 
-    While it is not over nothing else has run in this process: what was looked up in it still holds,
-    without another look-up.
+    Until it is `over`, no other task has run in this process, so the results of look-ups made in it
+    still hold.
     """
 
     __slots__ = ("over",)

@@ -1,1 +1,1 @@
-"""The engine link: the frames between an agent and a gateway, and what may be said when."""
+"""The engine link: the frames between an agent and a gateway, and when each may be sent."""

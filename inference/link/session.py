@@ -1,22 +1,23 @@
 """One end of an engine link as a state table: no sockets, no loop, no clock of its own.
 
 Rules
-    1. The agent speaks first: `hello`. The gateway answers `welcome` with the version both speak.
+    1. The agent starts with `hello`. The gateway answers `welcome` with the version both speak.
     2. After that each side sends only the frames of its column in `_MAY_SEND`.
     3. An attempt of a request lives from `submit` or `adopt` to `done`, an adapter load from `load`
-       to `loaded`; `step`, `cancel` and the ending frames name a living one. The same request may
-       live under two attempts, an attempt not twice. A `cancel` may cross the `done` it asks for,
-       or name an orphan, so the agent ignores one that names nothing.
-    4. Who said or heard `drain` sends no `submit` and no `load`; one that was already on its way
-       is still legal, and the agent refuses it with a `done`.
-    5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost. A
-       side that was held up itself, as on a machine that was suspended, does not count that time.
+       to `loaded`; `step`, `cancel` and the ending frames name a living one. A request may have two
+       living attempts, with different numbers. A `cancel` may cross the `done` it asks for, or name
+       an orphan, so the agent ignores one that names nothing.
+    4. A side that sent or received `drain` sends no `submit` and no `load`; one that was already on
+       its way is still legal, and the agent refuses it with a `done`.
+    5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost. Time
+       in which this side itself was stalled, as on a suspended machine, does not count.
     6. `error` is the last frame of a link.
-    7. A frame of an open link whose tag is unknown is of a newer version: counted, then ignored.
+    7. A frame of an open link with an unknown tag is of a newer version: counted, then ignored.
 
-Theory of operation: the shell passes each frame through `sent` before it writes it and through
-`received` after it decoded it. Both either change the state by the rules or raise and change
-nothing. A frame of ours that breaks a rule is `LinkMisuse`, one of the peer's `ProtocolViolation`.
+Theory of operation: the shell passes each frame through `sent` before writing it and through
+`received` after decoding it. Both either change the state by the rules, or raise and change
+nothing. A frame of this side that breaks a rule is `LinkMisuse`, one of the peer's is
+`ProtocolViolation`.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ HEARTBEAT_S = 3.0
 LOST_S = 10.0
 
 Attempt = tuple[str, int]
-"""A request's id, and which of its attempts it is."""
+"""A request's id, and the number of the attempt."""
 
 T = TypeVar("T")
 
 
 class Side(Enum):
-    """Which end of the link."""
+    """One end of the link."""
 
     AGENT = "agent"
     GATEWAY = "gateway"
@@ -76,12 +77,12 @@ class Side(Enum):
 
 
 class State(Enum):
-    """Where the link stands."""
+    """The state of the link."""
 
     CONNECTED = "connected"
-    """Nobody has spoken; the agent owes `hello`."""
+    """Nothing was sent; the agent's `hello` is next."""
     GREETED = "greeted"
-    """`hello` was said; the gateway owes `welcome`."""
+    """`hello` was sent; the gateway's `welcome` is next."""
     OPEN = "open"
     CLOSED = "closed"
 
@@ -152,20 +153,20 @@ class Session:
         self.version: int | None = None
         """The version both speak; None until `welcome`."""
         self.unknown = 0
-        """Frames that came with an unknown tag."""
+        """Number of received frames with an unknown tag."""
         self._requests: set[Attempt] = set()
         self._loads: set[str] = set()
         self._sent_at = now
         self.heard_at = now
-        """When the peer last said something."""
+        """When the peer last sent something."""
 
     @property
     def requests(self) -> frozenset[Attempt]:
-        """The attempts alive on this link."""
+        """The living attempts on this link."""
         return frozenset(self._requests)
 
     def sent(self, frame: Frame, now: float) -> None:
-        """Note a frame about to be written.
+        """Record a frame about to be written.
 
         Raises:
             LinkMisuse: the rules forbid it now; nothing changed.
@@ -176,7 +177,7 @@ class Session:
         self._sent_at = now
 
     def received(self, frame: Frame, now: float) -> None:
-        """Note a frame that came.
+        """Record a received frame.
 
         Raises:
             ProtocolViolation: the rules forbid it now; nothing changed.
@@ -192,7 +193,7 @@ class Session:
         return self.state is State.OPEN and now - self._sent_at >= HEARTBEAT_S
 
     def held_up(self, late_s: float, now: float) -> None:
-        """This end did nothing for so long: what the peer said meanwhile may lie there unread."""
+        """This side was stalled for `late_s`, so the peer's frames of that time may be unread."""
         self.heard_at = min(now, self.heard_at + late_s)
 
     def lost(self, now: float) -> bool:
@@ -200,7 +201,7 @@ class Session:
         return self.state is not State.CLOSED and now - self.heard_at >= LOST_S
 
     def close(self) -> None:
-        """The connection ended, for whatever reason. Nothing may follow."""
+        """The connection ended, for any reason. Nothing may follow."""
         self.state = State.CLOSED
         self._requests.clear()
         self._loads.clear()
@@ -219,7 +220,7 @@ class Session:
             self.close()
 
     def _track(self, frame: Frame, wrong: type[InferenceError]) -> None:
-        """Rule 3."""
+        """Apply rule 3."""
         match frame:
             case Step(deltas=deltas):
                 for delta in deltas:

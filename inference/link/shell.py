@@ -1,7 +1,7 @@
 """The tasks around one connection of an engine link, the same at both ends.
 
-`Session` says what is legal, `wire` and `versions` how it is written; the shell owns the reading,
-the writing and the clock. What an end does with the frames is its `End`.
+`Session` decides which frames are legal, `wire` and `versions` encode them; the shell owns the
+reading, the writing and the clock. Each end handles the frames in its `End`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inference.link.wire import Fault, Frame
 log = structlog.get_logger(__name__)
 
 GOODBYE_S = 1.0
-"""How long a peer that broke the link is waited for while it is told why."""
+"""Time limit of telling the peer why the link ends, and of closing it."""
 
 
 class Transport(Protocol):
@@ -41,13 +41,13 @@ class Transport(Protocol):
 
 
 class End(Protocol):
-    """What one end of the link says, and does with what it hears."""
+    """The frames that one end of the link sends, and its handling of received ones."""
 
     async def outgoing(self) -> Iterable[Frame]:
         """Wait for the next frames to write; each has passed `Session.sent`.
 
         Raises:
-            InferenceError: nothing may leave any more; the link then breaks.
+            InferenceError: nothing may be sent any more; the link then breaks.
         """
         ...
 
@@ -60,7 +60,7 @@ class End(Protocol):
         ...
 
     def post(self, frame: Frame) -> None:
-        """Queue a frame, to leave with `outgoing`."""
+        """Queue a frame, to be returned by `outgoing`."""
         ...
 
 
@@ -80,7 +80,7 @@ class Shell:
 
         Raises:
             ExceptionGroup: of OSError, if the connection breaks or the peer is silent for LOST_S,
-                and InferenceError, if either end breaks the rules or the peer said `error`.
+                and InferenceError, if either end breaks the rules or the peer sent `error`.
         """
         async with asyncio.TaskGroup() as tasks:
             beside = [
@@ -94,7 +94,7 @@ class Shell:
                 task.cancel()
 
     def break_off(self, error: InferenceError) -> None:
-        """Have `converse` raise this at once, whether or not the peer still reads."""
+        """Make `converse` raise this at once, whether or not the peer still reads."""
         if not self._broken.done():
             self._broken.set_exception(error)
 
@@ -102,7 +102,7 @@ class Shell:
         """The next frame; None when the connection is closed.
 
         Raises:
-            InferenceError: what the peer sent is illegal, or is its `error`.
+            InferenceError: the peer's frame is illegal, or is `error`.
             OSError: the connection broke.
         """
         message = await self._transport.receive()
@@ -116,12 +116,12 @@ class Shell:
         return frame
 
     async def send(self, frame: Frame) -> None:
-        """Write a frame past `End.outgoing`, which must not be in use yet."""
+        """Write a frame directly, bypassing `End.outgoing`; only before `converse`."""
         self.session.sent(frame, time.monotonic())
         await self._put(frame)
 
     async def goodbye(self, error: BaseException) -> None:
-        """Tell the peer why the link ends, as far as it still listens, and close."""
+        """Tell the peer why the link ends, if it still listens, and close."""
         if self._heard_error:
             return
         named = error if isinstance(error, InferenceError) else ProtocolViolation(str(error))

@@ -1,19 +1,21 @@
-"""Requests with which engines failed: known everywhere, refused the second time.
+"""Requests that were running when engines failed: known on every engine, refused after the second
+failure.
 
 Rules
-    1. A request is known by a digest of who asks for what (`digest_of`), so a client that sends it
-       again sends the same one, and nobody else's request has that digest.
-    2. It is a *suspect* while an engine's failure counts against it, and refused while the failures
-       of two runs of engines do.
+    1. A request is identified by a digest of its tenant and content (`digest_of`), so a client's
+       retry has the same digest, and no other tenant's request has it.
+    2. It is a *suspect* while an engine's failure counts against it, and is refused while failures
+       of two engine runs do.
     3. A failure counts for FORGET_S, and only until the request has run to its end somewhere.
-    4. A failure counts against all that ran then. But suspects start one after another (the agent
-       sees to that): while one of them has no token yet, it is *on trial*, and a failure then
+    4. A failure counts against all requests running at that time. But the agent starts suspects one
+       after another: while one of them has no token yet, it is *on trial*, and a failure then
        counts against that one and not against other suspects. So the neighbours of a request that
-       kills engines are not refused, though their clients send them again together with it.
+       kills engines are not refused, though their clients retry them together with it.
 
-Theory of operation: each agent keeps what it knows on its disk, tells the gateways of what changed,
-and they tell the other agents. Failures are a set by run, a good end is a time of which the latest
-counts: so what is heard twice, late, or in another order changes nothing (a CRDT).
+Theory of operation: each agent stores what it knows on its disk and reports changes to the
+gateways, which pass them to the other agents. Failures are a set keyed by run; of successful ends
+only the latest time counts. So reports that arrive twice, late or out of order change nothing (a
+CRDT).
 
 Times are unix times in seconds, because they cross machines.
 """
@@ -29,17 +31,17 @@ import msgspec
 from inference.link.wire import Submit, Suspect
 
 FORGET_S = 3600.0
-"""How long a failure counts: longer than clients try again by themselves."""
+"""How long a failure counts: longer than clients retry automatically."""
 REFUSED_AT = 2
-"""Failures that count, at which a request is refused."""
+"""The number of counting failures from which a request is refused."""
 MAX_KNOWN = 4096
-"""Requests; the ones heard of longest ago are forgotten."""
+"""Most requests remembered; the ones least recently reported are forgotten."""
 MAX_DEATHS = 8
-"""That are kept of one request."""
+"""Most failures remembered of one request; the newest."""
 
 
 def digest_of(frame: Submit) -> str:
-    """Names what a frame asks for, and for whom (hexadecimal). About a second for each GB."""
+    """Identifies the tenant and content of a request (hexadecimal). About a second per GB."""
     adapter = frame.adapter.digest if frame.adapter else ""
     whole = hashlib.blake2b(
         "\0".join((frame.tenant, frame.kind, adapter, "")).encode(), digest_size=16
@@ -49,7 +51,7 @@ def digest_of(frame: Submit) -> str:
 
 
 class Suspects:
-    """What is known of requests with which engines failed."""
+    """The suspects that are known here."""
 
     def __init__(self, known: Iterable[Suspect] = ()) -> None:
         self._known: OrderedDict[str, Suspect] = OrderedDict()
@@ -57,35 +59,36 @@ class Suspects:
             self._keep(suspect)
 
     def failures(self, digest: str, now: float) -> int:
-        """Of engines, that count against this request now."""
+        """The number of engine failures that count against this request now."""
         suspect = self._known.get(digest)
         return 0 if suspect is None else len(_counting(suspect, now))
 
     def refused(self, now: float) -> list[Suspect]:
-        """Those that are refused now, the newest last."""
+        """The requests that are refused now, the most recently reported last."""
         return [one for one in self._known.values() if len(_counting(one, now)) >= REFUSED_AT]
 
     def all(self, now: float) -> list[Suspect]:
-        """What others should know; what is older than FORGET_S is forgotten."""
+        """All suspects, to tell others; forgets those whose failures are older than FORGET_S."""
         for suspect in list(self._known.values()):
             if not _lately(suspect, now - FORGET_S, now):
                 del self._known[suspect.digest]
         return list(self._known.values())
 
     def failed_with(self, suspect: Suspect, run: str, now: float) -> Suspect:
-        """An engine failed in this run, and the failure counts against this request; what is known
-        of it then."""
+        """Record that the engine failed in this run with this request; returns the updated
+        suspect."""
         return self._keep(msgspec.structs.replace(suspect, deaths={run: now}))
 
     def ended_well(self, digest: str, now: float) -> Suspect | None:
-        """The request ran to its end; what others should hear of that, if anything counted."""
+        """Record that the request ran to its end; returns the updated suspect, to tell others, if
+        any failure counted against it."""
         suspect = self._known.get(digest)
         if suspect is None or not _counting(suspect, now):
             return None
         return self._keep(msgspec.structs.replace(suspect, ended_well_at=now))
 
     def heard(self, told: Iterable[Suspect]) -> list[Suspect]:
-        """Others say this; what of it was news, as it is known now."""
+        """Merge what others report; returns the suspects that changed, as updated."""
         news = list[Suspect]()
         for suspect in told:
             before = self._known.get(suspect.digest)
@@ -94,7 +97,7 @@ class Suspects:
         return news
 
     def _keep(self, suspect: Suspect) -> Suspect:
-        """Together with what is known of it."""
+        """Merge it with what is known; returns the result."""
         before = self._known.pop(suspect.digest, suspect)
         deaths = before.deaths | suspect.deaths
         newest = sorted(deaths, key=lambda run: (deaths[run], run))[-MAX_DEATHS:]
@@ -113,10 +116,11 @@ class Suspects:
 
 
 def _counting(suspect: Suspect, now: float) -> list[str]:
-    """The runs whose failure counts against it."""
+    """The runs whose failures count against it."""
     return _lately(suspect, max(suspect.ended_well_at, now - FORGET_S), now)
 
 
 def _lately(suspect: Suspect, since: float, now: float) -> list[str]:
-    """Of the runs, those that ended since then; one whose clock is hours ahead is not believed."""
+    """The runs that failed after `since`; ignores times more than FORGET_S in the future, from a
+    wrong clock."""
     return [run for run, at in suspect.deaths.items() if since < at < now + FORGET_S]

@@ -1,11 +1,11 @@
-"""What each protocol version knows, and how a frame is told to a peer that speaks an older one.
+"""The frames and fields of each protocol version, and encoding for peers of older versions.
 
-A peer is never sent a frame or a field that its version lacks. Fields are only ever appended, so an
-older peer's view of a struct is its first fields; what is left out has a default that means what
-that version did. `Hello` is said before a version is agreed on and is whole: every version reads
-the fields that it knows and passes over the rest.
+A peer is never sent a frame or field that its version lacks. Fields are only ever appended, so an
+older peer's view of a struct is its first fields; the defaults of the others mean what that version
+did. `Hello` is sent before a version is agreed on, with all its fields: every version reads those
+that it knows and ignores the rest.
 
-To add something: append it in `wire` with a default, name it here with the version that brings it,
+To add something: append it in `wire` with a default, list it here with the version that adds it,
 and raise `PROTOCOL_VERSION` if that version is new.
 """
 
@@ -26,7 +26,7 @@ FRAMES: Mapping[type[Frame], int] = {
     wire.Adopt: 5,
     wire.Others: wire.SUMS_SINCE,
 }
-"""The version that brought each frame; those not named are of version 1."""
+"""The version that added each frame; those not listed are in version 1."""
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
     wire.AdapterRef: {"rank": 2, "modules": 2, "ticket": 3},
@@ -72,7 +72,7 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
     },
     wire.UsageAck: {"attempts": 2},
 }
-"""The version that brought each appended field; those not named came with their struct."""
+"""The version that added each appended field; those not listed came with their struct."""
 
 
 def _acknowledged_by_id(ack: wire.UsageAck) -> wire.UsageAck:
@@ -82,15 +82,16 @@ def _acknowledged_by_id(ack: wire.UsageAck) -> wire.UsageAck:
 REWORDED: Mapping[type[Frame], tuple[int, Callable[[Any], Frame]]] = {
     wire.UsageAck: (2, _acknowledged_by_id),
 }
-"""Frames that say the same in other fields since a version, and how older peers are told."""
+"""Frames whose fields changed in a version, and how to convert them for older peers."""
 
 
 Cut = Callable[[Any], None]
-"""Takes what is newer out of a value that `msgspec.to_builtins` made; changes it."""
+"""Removes newer fields from a value that `msgspec.to_builtins` made; mutates it."""
 
 
 class Encoder:
-    """Encodes for peers of one version. For the newest that is `wire.encode`, which costs less."""
+    """Encodes for peers of one older version. For the newest, use `wire.encode`, which is
+    cheaper."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Encoder:
         self._cuts: dict[type[Frame], Cut | None] = {}
 
     def encode(self, frame: Frame) -> bytes | None:
-        """The message; None if peers of this version don't know the frame."""
+        """The message; None if this version lacks the frame."""
         kind = type(frame)
         if self._frames.get(kind, 1) > self._version:
             return None
@@ -119,7 +120,7 @@ class Encoder:
         return wire.encode(value)
 
     def _cut_of(self, kind: inspect.Type) -> Cut | None:
-        """What to do with a value of this type; None where nothing in it is newer."""
+        """The cut for values of this type; None if nothing in them is newer."""
         match kind:
             case inspect.StructType():
                 return self._cut_of_struct(kind)
@@ -127,7 +128,7 @@ class Encoder:
                 return None if (cut := self._cut_of(item)) is None else _of_each(cut)
             case inspect.UnionType(types=types):
                 cuts = [cut for one in types if (cut := self._cut_of(one)) is not None]
-                return _unless_none(*cuts) if cuts else None  # only `X | None` is on the wire
+                return _unless_none(*cuts) if cuts else None  # the wire's only unions: `X | None`
             case _:
                 return None
 
@@ -172,7 +173,8 @@ _ENCODERS = {
 
 
 def encode(frame: Frame, version: int | None) -> bytes | None:
-    """The message for a peer of this version (None: not agreed on yet); None: it is not sent."""
+    """The message for a peer of this version (None: not agreed on yet); None if this version lacks
+    the frame."""
     if version is None or version >= wire.PROTOCOL_VERSION:
         return wire.encode(frame)
     return _ENCODERS[version].encode(frame)

@@ -1,8 +1,8 @@
 """The frames of the engine link: one msgpack array per binary websocket message.
 
-Frames are tagged arrays (field names never travel), so a field may be appended with a default but
-never removed, reordered or retyped; `versions` says since when each exists. Times are seconds,
-sizes bytes, counts tokens.
+Frames are tagged arrays (field names are not sent), so a field may be appended with a default but
+never removed, reordered or retyped; `versions` lists the version that added each. Times are
+seconds, sizes bytes, counts tokens.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ PROTOCOL_VERSION = 7
 OLDEST_VERSION = 1
 
 HASH_BYTES = 8
-"""Of a beginning of a prompt (`Prefix`)."""
+"""Size of the hash of a prompt's beginning (`Prefix`)."""
 
 MOVES_SINCE = 4
-"""The version from which on an engine can go on where another one stopped, and give up requests for
-that; and a gateway knows what to do with these."""
+"""The first version in which an engine can continue an answer that another one began, and give up
+requests so that others continue them; and in which gateways handle that."""
 MOVED = "moved"
 """The finish reason of a request that its engine gave up (`Done`)."""
 ADOPTS_SINCE = 5
-"""The version from which on an engine goes on without the gateway that asked, where the request has
-a grace, and gives the answer to another gateway that comes for it."""
+"""The first version in which an engine continues a request with a grace after its gateway is lost,
+and hands the answer to another gateway that adopts it."""
 LEFT = "left"
-"""The reason of a cancel by which a gateway leaves a request to whichever comes for it, and the
-finish reason by which the engine says that it does. An older engine ends the request."""
+"""The reason of a cancel by which a gateway leaves a request to any gateway that adopts it, and the
+finish reason with which the engine confirms that. Older engines end the request."""
 MAX_KEPT_BYTES = 4 << 20
-"""Of one answer: gateways and engines alike keep no more of it for other gateways."""
+"""Most bytes of one answer that gateways and engines keep for other gateways."""
 SUMS_SINCE = 6
-"""The version from which on an engine hears from one gateway what all others served together
-(`Others`), instead of from each gateway what each of them did (`Served`)."""
+"""The first version in which one gateway tells an engine what all other engines served together
+(`Others`), instead of each gateway what each of them served (`Served`)."""
 GONE = "gone"
-"""The finish reason where a gateway comes for an answer that is not there (any longer)."""
+"""The finish reason if a gateway adopts an answer that is not there, or not any longer."""
 BATCH = "batch"
 """The lane that waits behind the interactive one (`Submit.lane`)."""
 
 MAX_FRAME_BYTES = 32 << 20
 MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
-"""Of the one request body in a submit frame: the rest of that is names and numbers. A longer frame
-would break the link, and with it the streams of everybody else. Of answers see `Done.sendable`."""
+"""Longest request body in a submit frame, whose other fields are names and numbers. A longer frame
+would break the link, and with it all other streams. For answers see `Done.sendable`."""
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True):
@@ -67,17 +67,17 @@ class AdapterRef(Value, frozen=True):
     name: str
     digest: str
     rank: int = 0
-    """Its LoRA rank; 0 where it is not known."""
+    """Its LoRA rank; 0 if unknown."""
     modules: tuple[str, ...] = ()
-    """Names of the modules that it adapts, without the path to them (`q_proj`), sorted; empty where
-    they are not known."""
+    """Names of the modules that it adapts, without their path (`q_proj`), sorted; empty if
+    unknown."""
     ticket: str = ""
-    """Lets the engine that got it fetch the files (`inference.gateway.fleet.dispatches`); empty
-    elsewhere than on the way to an engine."""
+    """Allows the engine that receives it to fetch the files (`inference.gateway.fleet.dispatches`);
+    set only in frames to an engine."""
 
     @property
     def own_name(self) -> str:
-        """The adapter's, without tenant and version."""
+        """The adapter's name without tenant and version."""
         return self.name.rpartition("/")[2].partition("@")[0]
 
 
@@ -96,19 +96,19 @@ class ModelInfo(Value, frozen=True):
     kv_tokens: int
     modules: dict[str, tuple[int, int]]
     engine: str
-    """Which implementation runs: `vllm` or `synthetic`."""
+    """The implementation: `vllm` or `synthetic`."""
     revision: str = ""
     """Digest of weights, tokenizer, chat template and options that change answers: engines of one
-    revision give one answer. Empty where the engine does not say, as of protocol version 1."""
+    revision give the same answer. Empty if the engine does not report it, as in version 1."""
     engine_version: str = ""
     operations: list[str] = []
-    """What requests may ask for (`Submit.kind`); empty where the engine does not say."""
+    """The operations that it serves (`Submit.kind`); empty if the engine does not report them."""
     parsers: dict[str, str] = {}
-    """vLLM's parsers in use, by what they read: `tool`, `reasoning`."""
+    """Names of the vLLM parsers in use, by what they parse: `tool`, `reasoning`."""
 
     def pool_digest(self) -> str:
-        """SHA-256 (hex) of all but its capacity: engines of one digest can stand in for each
-        other."""
+        """SHA-256 (hex) of everything except its capacity: engines with the same digest can replace
+        each other."""
         alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
         return hashlib.sha256(_sorting_encoder.encode(alike)).hexdigest()
 
@@ -148,10 +148,10 @@ class Usage(Value, frozen=True):
 
 
 class Dispatch(Value, frozen=True):
-    """Which engine was given an attempt of a request, and what it may report of it at most.
+    """The engine to which an attempt was dispatched, and the most usage that it may report for it.
 
-    `credential` is the row id of the engine's credential. `mac` binds all of it to the attempt and
-    its account; `inference.gateway.fleet.dispatches` makes and checks it, agents only hand it back.
+    `credential` is the row id of the engine's credential. `mac` binds all fields to the attempt and
+    its account; `inference.gateway.fleet.dispatches` makes and checks it, agents only return it.
     """
 
     credential: int
@@ -161,10 +161,10 @@ class Dispatch(Value, frozen=True):
 
 
 class Account(Value, frozen=True):
-    """Whom a request is billed to; the agent journals it and never looks inside.
+    """The account that a request is billed to; the agent journals it without interpreting it.
 
     Row ids of the platform's database; `started_at` is a unix time in seconds, fixed by the gateway
-    with the request's id, so that both together name one event for ever.
+    together with the request's id, so that both identify one event for ever.
     """
 
     tenant_id: int
@@ -174,24 +174,25 @@ class Account(Value, frozen=True):
     adapter_id: int | None = None
     version_id: int | None = None
     price: tuple[int, int, int] | None = None
-    """In force when the request was reserved: micro-units of the currency per million tokens of
+    """Prices when the request was reserved: micro-units of the currency per million tokens of
     prompt, cached prompt and output."""
     dispatch: Dispatch | None = None
-    """That a gateway gave this attempt to an engine; None by gateways of protocol version 2."""
+    """Proof that a gateway dispatched this attempt; None from gateways of protocol version 2."""
     given_s: float = 0.0
-    """Seconds from `started_at` until this attempt was given to its engine. Like `trace_id` for
-    people alone: not signed, as gateways of protocols before version 7 would not know it."""
+    """Seconds from `started_at` until this attempt was sent to its engine. Like `trace_id`, only
+    for people: not signed, because gateways before protocol version 7 do not know it."""
     trace_id: str = ""
-    """Of the request's OpenTelemetry trace, if it has one."""
+    """Id of the request's OpenTelemetry trace, if it has one."""
 
 
 ATTEMPTS_OF_A_TURN = 1000
-"""More than one gateway gives to a request: it tries each engine once, and moves twice."""
+"""Attempt numbers reserved for each turn: more than one gateway uses for a request, as it tries
+each engine once and moves twice."""
 
 
 def turn_of(attempt: int) -> int:
-    """How many gateways have had a request, the one of this attempt included: each that adopts it
-    begins with `first_attempt`, so that of two that count up at a time nobody counts twice."""
+    """The number of gateways that have handled the request, including this attempt's. Each that
+    adopts it starts at `first_attempt`, so two gateways never use the same attempt number."""
     return 1 + (attempt - 1) // ATTEMPTS_OF_A_TURN
 
 
@@ -201,14 +202,14 @@ def first_attempt(turn: int) -> int:
 
 
 class LedgerEntry(Value, frozen=True):
-    """One request attempt that ended, as the engine's journal has it.
+    """One ended attempt of a request, as recorded in the engine's journal.
 
-    `usage` is cumulative: the prompt once, and all output tokens of the answer so far, be they of
-    lower attempts. So the highest attempt of a request is its bill.
+    `usage` is cumulative: the prompt once, and all output tokens of the answer so far, including
+    those of lower attempts. So a request is billed by its highest attempt.
 
-    `id` is the request's, made by the server and never reused; `model` as the client wrote it;
-    `finish_reason` as answered (`stop`, `length`, `tool_calls`), else `cancelled`, the reason of
-    the cancel, or an error's code.
+    `id` is the request's, made by the server and never reused; `model` is as the client wrote it;
+    `finish_reason` is the answer's (`stop`, `length`, `tool_calls`), else `cancelled`, the reason
+    of the cancel, or an error's code.
     """
 
     id: str
@@ -218,7 +219,7 @@ class LedgerEntry(Value, frozen=True):
     finish_reason: str
     attempt: int = 1
     inherited_tokens: int = 0
-    """Of the output tokens, those that lower attempts generated and this one went on from."""
+    """The output tokens that lower attempts generated and this one continued from."""
 
 
 class Totals(Value, frozen=True):
@@ -230,7 +231,7 @@ class Totals(Value, frozen=True):
     completion_tokens: int = 0
 
     def plus(self, usage: Usage) -> Totals:
-        """With one more request; this one is not changed."""
+        """The totals with one more request; this one is not changed."""
         return Totals(
             self.requests + 1,
             self.prompt_tokens + usage.prompt_tokens,
@@ -239,7 +240,7 @@ class Totals(Value, frozen=True):
         )
 
     def minus(self, some: Totals) -> Totals:
-        """Without some of the requests; this one is not changed."""
+        """The totals without some of the requests; this one is not changed."""
         return Totals(
             self.requests - some.requests,
             self.prompt_tokens - some.prompt_tokens,
@@ -249,11 +250,11 @@ class Totals(Value, frozen=True):
 
 
 class Delta(Value, frozen=True):
-    """What one stream gained since its last delta.
+    """The output of one stream since its last delta.
 
     The lean path fills `text`; vLLM's full path (tools, log-probabilities, n > 1) fills `chunks`
-    with finished JSON bodies of stream chunks. `tokens` counts the output tokens in it; the first
-    delta of a stream also carries what its prompt cost.
+    with finished JSON bodies of stream chunks. `tokens` counts its output tokens; the first delta
+    of a stream also has the token counts of the prompt.
     """
 
     id: str
@@ -264,7 +265,7 @@ class Delta(Value, frozen=True):
     cached_tokens: int = 0
     attempt: int = 1
     ids: dict[int, list[int]] = {}
-    """The ids of these output tokens by choice, if `Submit.ids` asked for them."""
+    """The ids of the output tokens by choice, if `Submit.ids` asked for them."""
 
     def merged(self, later: Delta) -> Delta:
         """Both deltas as one; neither is changed."""
@@ -295,46 +296,48 @@ class EngineStats(Value, frozen=True):
     """Share of KV blocks in use, 0 to 1."""
     resident: list[str] = []
     """LoRA names of the adapters loaded on the engine, least recently used first. In `Stats` only
-    for protocol version 1: later ones are told what changed."""
+    for protocol version 1: later ones get only changes."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    """Tokens over the engine's life."""
+    """Tokens since the engine's start."""
     cached_tokens: int = 0
     journal: str = ""
-    """Names the agent's journal; new where the journal's folder is new."""
+    """Identifies the agent's journal; changes if the journal's folder is new."""
     journaled: Totals = Totals()
-    """All requests that ever ended in this journal, over restarts of the agent."""
+    """All requests that ever ended in this journal, across restarts of the agent."""
     unbilled: Totals = Totals()
-    """Those of them that no gateway has acknowledged yet."""
+    """Those of `journaled` that no gateway has acknowledged yet."""
     unjournaled_tokens: int = 0
-    """Output tokens that the engine counted in this run beyond the journal: 0 if all is well."""
+    """Output tokens that the engine counted in this run beyond the journal's: normally 0."""
     failures: int = 0
-    """Times that the engine's core died or hung, over restarts of the agent."""
+    """How often the engine's core died or hung, across restarts of the agent."""
     last_failure: str = ""
-    """How it failed last: `died`, or `hung`."""
+    """The kind of the last failure: `died` or `hung`."""
     refused_suspects: int = 0
     """Requests refused in this run because engines had failed with them (`Suspect`)."""
     queued_tokens: int = 0
-    """Of the prompts of all requests without output, in the agent's queue or the engine, about."""
+    """Approximate prompt tokens of all requests without output, in the agent's queue or the
+    engine."""
     active: list[str] = []
-    """LoRA names of the adapters with running requests: they have a slot."""
+    """LoRA names of the adapters with running requests, which occupy a slot."""
     awaited: list[str] = []
-    """LoRA names of those whose requests wait for a slot or their load; some, if there are many."""
+    """LoRA names of adapters whose requests wait for a slot or the load; incomplete if many."""
     spare: int = 0
-    """How many more adapters could be loaded without one that has to go."""
+    """How many more adapters could be loaded without evicting one."""
 
 
 class Suspect(Value, frozen=True):
-    """A request that ran on an engine when that failed; `suspects` says what follows from it.
+    """A request that was running on an engine when that failed; see `suspects`.
 
-    `digest` names what was asked for, `tenant` and `request_id` who asked last.
+    `digest` identifies its tenant and content; `tenant` and `request_id` are those of the last
+    request with it.
     """
 
     digest: str
     deaths: dict[str, float] = {}
-    """When engines failed with it, a unix time in seconds, by the agent's run (`Hello.run`)."""
+    """When engines failed with it, as unix times in seconds, by the agent's run (`Hello.run`)."""
     ended_well_at: float = 0.0
-    """When it last ran to its end; what was before does not count."""
+    """When it last ran to its end, a unix time in seconds; earlier failures do not count."""
     tenant: str = ""
     request_id: str = ""
 
@@ -343,8 +346,9 @@ class Wait(Value, frozen=True):
     """What a request without output waits for.
 
     `phase` is `fetching` (its adapter's files), `queued`, `loading` (its adapter, on the engine) or
-    `prefill`; `place` is 1 for who is next in the queue, 0 outside of it. Of a gateway itself it is
-    `held`, for an engine, or `moving`, from one that was lost, or is to end, to another.
+    `prefill`; `place` is 1 for the next request in the queue, 0 outside of it. At a gateway the
+    phase is `held` (no engine yet) or `moving` (to another engine, from one that was lost or is
+    shutting down).
     """
 
     id: str
@@ -357,7 +361,7 @@ NOBODY = Account(0, 0, 0.0, "")
 
 
 class Hello(Frame, tag="hello", frozen=True):
-    """Agent to gateway, first frame: who dials and what it serves."""
+    """Agent to gateway, first frame: the engine and what it serves."""
 
     oldest_version: int
     newest_version: int
@@ -365,13 +369,13 @@ class Hello(Frame, tag="hello", frozen=True):
     model: ModelInfo
     stats: EngineStats = EngineStats()
     run: str = ""
-    """New at each start of the agent: tells two agents that were given one id apart."""
+    """New at each start of the agent: distinguishes two agents that were given the same id."""
     warm: bytes | None = None
-    """Hashes (`Prefix.hashes`) of all that its prefix cache holds; None: the engine doesn't say."""
+    """Hashes (`Prefix.hashes`) of all that its prefix cache holds; None if not reported."""
 
 
 class Welcome(Frame, tag="welcome", frozen=True):
-    """Gateway to agent, answers hello: the version both speak and the gateways that are alive."""
+    """Gateway to agent, answers `hello`: the version both speak and the live gateways."""
 
     version: int
     gateway_id: str
@@ -385,14 +389,14 @@ class Gateways(Frame, tag="gateways", frozen=True):
 
 
 class Heartbeat(Frame, tag="heartbeat", frozen=True):
-    """Either way, when nothing else was sent for a while."""
+    """Either way, if nothing else was sent for HEARTBEAT_S (`session`)."""
 
 
 class Resume(Value, frozen=True):
-    """Where another engine stopped: what lower attempts generated and the reader was given.
+    """Where another engine stopped: the output of lower attempts that was given to the client.
 
-    An engine of the same revision goes on from there as if it had generated this itself, and sends
-    nothing of it again.
+    An engine of the same revision continues as if it had generated this itself, and sends nothing
+    of it again.
     """
 
     ids: dict[int, list[int]]
@@ -400,20 +404,19 @@ class Resume(Value, frozen=True):
     finished: dict[int, str] = {}
     """The choices that had ended, with their finish reasons."""
     usage: Usage = Usage()
-    """Of the lower attempts together, cumulative: the prompt once."""
+    """Cumulative usage of the lower attempts: the prompt once."""
     text: str = ""
-    """What the reader was given, where the request has a grace: the engine keeps it with what it
-    generates itself, for another gateway."""
+    """The text that the client was given, if the request has a grace: the engine keeps it with its
+    own output, for another gateway."""
     chunks: list[bytes] = []
-    """As `text`, where whole chunks were given."""
+    """As `text`, if the client was given whole chunks."""
 
 
 class Prefix(Value, frozen=True):
-    """Names the beginnings of a prompt, the shortest first: see
-    `inference.operations.bodies.beginnings`.
+    """The beginnings of a prompt, shortest first: see `inference.operations.bodies.beginnings`.
 
-    `hashes` has HASH_BYTES for each, keyed by tenant and adapter. `ends` has 4 bytes for each:
-    where it ends, in characters; the last is about where the prompt does. Little-endian.
+    `hashes` has HASH_BYTES for each, keyed by tenant and adapter. `ends` has 4 bytes for each: its
+    end, in characters; the last is roughly the end of the prompt. Little-endian.
     """
 
     hashes: bytes
@@ -421,12 +424,12 @@ class Prefix(Value, frozen=True):
 
     @classmethod
     def of(cls, hashes: Collection[int], ends: Collection[int]) -> Prefix:
-        """From integers; `ends` grow, and there is one at least."""
+        """From integers; `ends` increase, and there is at least one."""
         return cls(hashes_of(hashes), struct.pack(f"<{len(ends)}I", *ends))
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is what `of` makes; else nothing may be asked of it."""
+        """Whether it is well formed; if not, no other method may be called."""
         count, rest = divmod(len(self.ends), 4)
         return count > 0 == rest and len(self.hashes) == HASH_BYTES * count and any(self.ends[-4:])
 
@@ -439,13 +442,13 @@ class Prefix(Value, frozen=True):
         return self.numbers(), struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)
 
     def tokens(self, prompt_tokens: int) -> list[int]:
-        """How many of the prompt's tokens each has, as far as characters tell."""
+        """The number of the prompt's tokens in each beginning, in proportion to its characters."""
         ends = struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)
         return [prompt_tokens * end // ends[-1] for end in ends]
 
 
 def numbers_of(hashes: bytes) -> tuple[int, ...]:
-    """Hashes one after another as integers; what is left over is none."""
+    """Concatenated hashes as integers; an incomplete one at the end is ignored."""
     return struct.unpack_from(f"<{len(hashes) // HASH_BYTES}Q", hashes)
 
 
@@ -455,11 +458,11 @@ def hashes_of(numbers: Collection[int]) -> bytes:
 
 
 class Submit(Frame, tag="submit", frozen=True):
-    """Gateway to agent: generate this.
+    """Gateway to agent: run this request.
 
-    `kind` is `chat` or `completion`; `body` the client's JSON as it came, of which the agent takes
-    nothing that says who the client is. `model` is the name shown in the answer, `salt` the
-    tenant's prefix-cache salt.
+    `kind` is the operation's name; `body` the client's JSON, of which the agent uses no field that
+    identifies the client. `model` is the name shown in the answer, `salt` the tenant's prefix-cache
+    salt.
     """
 
     id: str
@@ -475,40 +478,40 @@ class Submit(Frame, tag="submit", frozen=True):
     lane: str = "interactive"
     """`interactive`, or `batch`, which waits behind it."""
     max_tokens: int | None = None
-    """What the limits allow each choice to generate, whatever the body asks for."""
+    """Most tokens per choice that the limits allow; replaces the body's own bound."""
     prompt_tokens: int = 0
     """The gateway's estimate."""
     watched: bool = False
-    """Somebody looks at it: say in `waits` what it waits for."""
+    """Report in `waits` what it waits for, because the client displays that."""
     attempt: int = 1
-    """Counts the engines that this request was tried on. The same id may live under two attempts,
-    never twice under one."""
+    """Counts the engines that this request was tried on. Two attempts of one id may live at the
+    same time, with different numbers."""
     ids: bool = False
-    """Say in `Delta.ids` which tokens were generated."""
+    """Report in `Delta.ids` which tokens were generated."""
     choices: int = 0
-    """Texts that the body asks for; 0 where the gateway does not say, and the agent must look."""
+    """Number of texts that the body asks for; 0 if the gateway does not say: the agent counts."""
     wanted_tokens: int | None = None
-    """What the body bounds each of them by."""
+    """The body's bound of each choice, in tokens."""
     logprobs: int = 0
-    """Log-probabilities that it asks for with each token of each of them."""
+    """Log-probabilities that the body asks for with each token of each choice."""
     resume: Resume | None = None
-    """Go on from here; None begins anew."""
+    """Continue from here; None starts from the beginning."""
     prefix: Prefix | None = None
-    """Its prompt's beginnings, in which names the engine says what it holds of them."""
+    """Its prompt's beginnings; the engine reports those that its cache holds by these hashes."""
     trace: str = ""
-    """The span of this attempt, as W3C's `traceparent`; empty where it is not traced."""
+    """The span of this attempt, as W3C `traceparent`; empty if it is not traced."""
     grace_s: float = 0.0
-    """For so long after its gateway is lost the answer goes on, or is kept, for another one to come
-    for it; 0: it ends at once."""
+    """How long after its gateway is lost the answer continues, or is kept, for another gateway to
+    adopt; 0: it ends at once."""
     label: str = ""
-    """By which gateways recognise it then, where the request's id does not tell."""
+    """Identifies the request to gateways that may adopt it, if its id does not."""
 
 
 class Orphan(Value, frozen=True):
-    """A request that runs, or has ended, without a gateway: one may come for it (`Adopt`).
+    """A request that runs, or has ended, without a gateway: one may adopt it (`Adopt`).
 
-    `account` is that of the attempt, with the signature of the gateway that dispatched it; `model`
-    the name shown in the answer, `label` as in `Submit`.
+    `account` is the attempt's, signed by the gateway that dispatched it; `model` the name shown in
+    the answer, `label` as in `Submit`.
     """
 
     id: str
@@ -519,26 +522,26 @@ class Orphan(Value, frozen=True):
 
 
 class Orphans(Frame, tag="orphans", frozen=True):
-    """Agent to gateway: requests that have no gateway now, and attempts that were such and are
-    adopted, or gone."""
+    """Agent to gateway: requests that have no gateway now, and attempts (`gone`) that had none but
+    were adopted or dropped."""
 
     orphans: list[Orphan] = []
     gone: list[tuple[str, int]] = []
 
 
 class Adopt(Frame, tag="adopt", frozen=True):
-    """Gateway to agent: give me this answer, all that there is of it and then what comes.
+    """Gateway to agent: send this orphan's answer, all that exists so far and then the rest.
 
-    The engine's attempt `of` ends in its journal, and `attempt` begins, which goes on from all that
-    there is. It is of a higher turn (`turn_of`), so it is the one that bills. If the answer is not
-    there, its `done` says `gone`.
+    The engine's attempt `of` ends in its journal, and `attempt` begins, which continues from there.
+    It is of a higher turn (`turn_of`), so the request is billed by it. If the answer does not exist
+    any longer, its `done` says `gone`.
     """
 
     id: str
     attempt: int
     of: int
     account: Account
-    """Of the new attempt, signed."""
+    """The new attempt's, signed."""
     watched: bool = False
     """As in `Submit`."""
 
@@ -550,20 +553,20 @@ class Step(Frame, tag="step", frozen=True):
 
 
 class Waits(Frame, tag="waits", frozen=True):
-    """Agent to gateway: what its watched requests wait for, of those for which that changed.
+    """Agent to gateway: the watched requests for which the reason to wait changed.
 
-    Only a gateway that sets `Submit.watched` hears it, so older ones need not know it.
+    Only sent to gateways that set `Submit.watched`, so older ones need not know it.
     """
 
     waits: list[Wait]
 
 
 class Done(Frame, tag="done", frozen=True):
-    """Agent to gateway: the request ended; nothing more comes for `id`.
+    """Agent to gateway: the request ended; nothing more is sent for `id`.
 
     `response` is the whole JSON body of a non-streaming request that took the full path. The finish
-    reason `moved` says that the engine gave the request up, for another one to go on with: only
-    gateways hear it that asked for `Submit.ids`, and speak version 4.
+    reason `moved` says that the engine gave the request up so that another one continues it; it is
+    only sent to gateways that set `Submit.ids` and speak version 4.
     """
 
     id: str
@@ -574,8 +577,8 @@ class Done(Frame, tag="done", frozen=True):
     attempt: int = 1
 
     def sendable(self) -> Done:
-        """Itself, or that its answer is too long: a longer frame would break the link, and with it
-        the streams of everybody else."""
+        """Itself, or an error if its answer is too long: a longer frame would break the link, and
+        with it all other streams."""
         length, most = len(self.response or b""), MAX_FRAME_BYTES // 2
         if length <= most:
             return self
@@ -596,50 +599,52 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
 
 class Stats(Frame, tag="stats", frozen=True):
-    """Agent to gateway: once a second, on change of residency, and since SUMS_SINCE `between`.
+    """Agent to gateway: once a second, when loaded adapters change, and since SUMS_SINCE also
+    `between`.
 
     `served` holds, for each tenant whose figure changed since the last frame on this link, the
-    service that it received from this engine since the agent's start (`run`): tokens over weight,
-    ever growing. Gateways of SUMS_SINCE hear `gained` instead.
+    service that it received from this engine since the agent's start (`run`): tokens divided by
+    weight, which only grows. Gateways of SUMS_SINCE get `gained` instead.
     """
 
     stats: EngineStats
     run: str = ""
     served: dict[str, float] = {}
     loaded: list[str] = []
-    """LoRA names that were loaded or used again since the last frame on this link, in the order of
-    `EngineStats.resident`, at whose end they belong."""
+    """LoRA names that were loaded or used since the last frame on this link, in the order of
+    `EngineStats.resident`; they move to its end."""
     evicted: list[str] = []
     """LoRA names that are no longer loaded."""
     warm: bytes = b""
-    """Hashes (`Prefix.hashes`) of what the prefix cache holds since the last frame on this link."""
+    """Hashes (`Prefix.hashes`) that entered the prefix cache since the last frame on this link."""
     cold: bytes = b""
-    """Of what it no longer holds."""
+    """Hashes that left it."""
     anew: bool = False
-    """Nothing that was said to be warm before still counts."""
+    """Everything reported as warm before is void."""
     gained: dict[str, float] = {}
-    """By how much each tenant's figure grew since the last frame, instead of `served`."""
+    """Increase of each tenant's figure since the last frame, instead of `served`."""
     between: bool = False
-    """Said between two reports, because the engine's load changed."""
+    """Sent between two regular reports, because the engine's load changed."""
     asks: bool | None = None
-    """Whether it is this gateway that is to tell the engine what the others served (`Others`), or
-    only how many they are; None: neither."""
+    """Asks this gateway for `Others`: with what the other engines served (True), or only with
+    their number (False); None: no answer wanted."""
 
 
 class Others(Frame, tag="others", frozen=True):
     """Gateway to agent, answers `Stats.asks`: how many engines of its base model are connected to
-    this gateway, itself included, and how much the others served since the last answer, by tenant
-    in tokens over weight: whom they served most, if there are many; the rest is told later."""
+    this gateway, itself included, and how much the others served since the last answer, by tenant,
+    in tokens divided by weight. If there are many tenants, only those served most; the rest follows
+    later."""
 
     engines: int
     served: dict[str, float] = {}
 
 
 class Served(Frame, tag="served", frozen=True):
-    """Gateway to agent: what another engine of the same base model said of its `served`. Who
-    asks for `Others` hears it only of engines that don't.
+    """Gateway to agent: what another engine of the same base model reported in `Stats.served`. An
+    agent that asks for `Others` gets it only for engines that don't.
 
-    Figures only grow within a `run`, so hearing them from two gateways changes nothing.
+    Figures only grow within a `run`, so receiving them from two gateways changes nothing.
     """
 
     engine_id: str
@@ -648,8 +653,8 @@ class Served(Frame, tag="served", frozen=True):
 
 
 class Suspects(Frame, tag="suspects", frozen=True):
-    """Either way: with which requests engines failed, as this agent learnt, or others did. Hearing
-    it twice changes nothing."""
+    """Either way: suspects that are new or changed, at this agent or at others. Receiving them
+    twice changes nothing."""
 
     suspects: list[Suspect]
 
@@ -662,9 +667,9 @@ class UsageReport(Frame, tag="usage", frozen=True):
 
 
 class UsageAck(Frame, tag="usage_ack", frozen=True):
-    """Gateway to agent: these entries are in the ledger for good; forget them.
+    """Gateway to agent: these entries are durable in the ledger; forget them.
 
-    `attempts` names them by request id and attempt; protocol version 1 by `ids` alone.
+    `attempts` identifies them by request id and attempt; protocol version 1 by `ids` alone.
     """
 
     ids: list[str]
@@ -672,13 +677,13 @@ class UsageAck(Frame, tag="usage_ack", frozen=True):
 
 
 class Pins(Frame, tag="pins", frozen=True):
-    """Gateway to agent: the adapters to keep loaded, as the operator wishes; replaces the last."""
+    """Gateway to agent: the adapters that the operator wants kept loaded; replaces the list."""
 
     adapters: list[AdapterRef]
 
 
 class Load(Frame, tag="load", frozen=True):
-    """Gateway to agent: load an adapter; with `probe`, also try whether it changes the output."""
+    """Gateway to agent: load an adapter; with `probe`, also test whether it changes the output."""
 
     id: str
     adapter: AdapterRef
@@ -686,7 +691,7 @@ class Load(Frame, tag="load", frozen=True):
 
 
 class Loaded(Frame, tag="loaded", frozen=True):
-    """Agent to gateway, answers load. `report` is `agent.engine.ProbeReport` as a dict."""
+    """Agent to gateway, answers `load`. `report` is `agent.engine.ProbeReport` as a dict."""
 
     id: str
     report: dict[str, Any]
@@ -694,13 +699,13 @@ class Loaded(Frame, tag="loaded", frozen=True):
 
 
 class Unload(Frame, tag="unload", frozen=True):
-    """Gateway to agent: forget this adapter as soon as no request uses it."""
+    """Gateway to agent: unload this adapter as soon as no request uses it."""
 
     digest: str
 
 
 class Drain(Frame, tag="drain", frozen=True):
-    """Either way: take (send) no new work on this link; what runs is finished."""
+    """Either way: no new work on this link; running requests are finished."""
 
 
 class Error(Frame, tag="error", frozen=True):
@@ -710,7 +715,7 @@ class Error(Frame, tag="error", frozen=True):
 
 
 class Unknown(Frame, frozen=True):
-    """A frame of a newer version, of which only the tag could be read. Never sent."""
+    """A frame of a newer version, of which only the tag could be decoded. Never sent."""
 
     name: str
 
@@ -751,7 +756,7 @@ encode = _encoder.encode
 
 
 def decode(message: bytes) -> AnyFrame | Unknown:
-    """Decode one message; `Unknown` if it is a frame by its form, with a tag that is not ours.
+    """Decode one message; `Unknown` if it has the form of a frame, but an unknown tag.
 
     Raises:
         ProtocolViolation: it is not a frame of this protocol, or larger than MAX_FRAME_BYTES.

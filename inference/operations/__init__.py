@@ -1,1 +1,1 @@
-"""What clients can ask for. `operation.py` says what an operation is and how to add one."""
+"""The operations that clients can call. `operation.py` says what one is and how to add one."""

@@ -1,4 +1,4 @@
-"""What the gateway knows of one request body."""
+"""What the gateway knows about one request body."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 class Call:
     """One parsed request.
 
-    `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
-    body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
-    text. A `flex` request may wait behind others. `parsers` are those that its engine should have
-    (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. A text of the
-    body may be part of as many prompts as it has `rereads`. `body` is what
-    the engine's agent gets: the client's bytes, unless the operation makes something else of them;
-    `beginnings` are those of its prompt, none where it has many. Its answer repeats what is `told`,
-    may be `stored` where its tenant keeps content, and goes on from the response that it `follows`,
-    or a `conversation`, to which is added what is `said`, its own items, and answered.
-    If it `refers`, items of its input stand in stored responses. One of the `background` is
-    answered before it is run.
+    `choices` is the number of texts requested and `max_tokens` the bound of each, None where the
+    body sets none. `tokens` counts the tokens of all `prompts` if they come as tokens, 0 if they
+    are text; each text of the body may be part of up to `rereads` prompts. A `flex` request may
+    wait behind others. `parsers` are those that its engine needs (`ModelInfo.parsers`); `logprobs`
+    is how many log-probabilities are requested per token of each choice. `body` is sent to the
+    engine's agent: the client's bytes, unless the operation rewrites them. `beginnings` are those
+    of its prompt, empty if it has several.
+
+    The answer repeats the fields in `told` and is `stored` if the tenant keeps content. The request
+    continues the response that it `follows`, or a `conversation`, to which its own items (`said`)
+    and its answer are then added. It `refers` if its input names items of stored responses. A
+    `background` request is answered before it is run.
     """
 
     operation: Operation
@@ -54,10 +55,11 @@ class Call:
     refers: bool = False
 
     def check_as_line(self) -> None:
-        """See that a batch can have it: its answer is whole, and all that it is about is its body.
+        """Check that it may be a line of a batch: its answer does not stream, and its body is
+        self-contained.
 
         Raises:
-            InvalidRequest: it can't.
+            InvalidRequest: it may not.
         """
         if self.stream:
             raise InvalidRequest("A line of a batch cannot stream.", param="stream")
@@ -75,13 +77,13 @@ class Call:
             raise InvalidRequest(said, param="input")
 
     def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
-        """What names its prompt's beginnings for this tenant's salt and adapter; they are not kept
-        here any longer."""
+        """The names of its prompt's beginnings for this tenant's salt and adapter, which are
+        dropped from here."""
         beginnings, self.beginnings = self.beginnings, Beginnings()
         return beginnings.named(salt, adapter)
 
     def take_body(self) -> bytes:
-        """The body, which is not kept here any longer: a call lives as long as its answer, and the
-        body may have many megabytes."""
+        """The body, which is dropped from here: a call lives as long as its answer, and the body
+        may have many megabytes."""
         body, self.body = self.body, b""
         return body

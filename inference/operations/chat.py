@@ -23,7 +23,7 @@ from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
-"""What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
+"""The fields of `chat_template_kwargs` that clients may set; others could reach the tokenizer."""
 
 
 MESSAGE: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
@@ -48,7 +48,8 @@ class _Part(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """Of some thousands with a wrong field vLLM's reader took ten seconds to say so."""
+    """A message, checked here because vLLM's validation took ten seconds to report a wrong field in
+    some thousands of them."""
 
     role: str | None = None
     content: str | list[_Part] | None = None
@@ -60,7 +61,7 @@ class Message(msgspec.Struct):
     tool_call_id: str | None = None
 
     def texts(self) -> Iterator[str]:
-        """What a template may write of it, the longest texts by themselves."""
+        """The texts of it that a template may use, the longest ones separately."""
         about = (self.role, self.name, self.tool_call_id, self.reasoning, self.reasoning_content)
         yield "\0".join([part or "" for part in about])
         if isinstance(self.content, list):
@@ -73,7 +74,7 @@ class Message(msgspec.Struct):
 
 
 MAX_IDENTIFIER = 128
-"""Characters of a `safety_identifier`, as OpenAI has it."""
+"""Most characters of a `safety_identifier`; OpenAI's limit."""
 
 
 class _ChatFields(Fields):
@@ -110,7 +111,8 @@ class Chat(OpenAIOperation[_ChatFields]):
     }
 
     def check_prompt(self, fields: _ChatFields) -> None:
-        """There must be a message; what the assistant is said to have called must be bearable."""
+        """There must be a message, and the arguments of earlier tool calls, which are JSON, must be
+        within the bounds of `Shape`."""
         if not fields.messages:
             raise InvalidRequest("`messages` must hold at least one message.", param="messages")
         shape = Shape()
@@ -120,7 +122,7 @@ class Chat(OpenAIOperation[_ChatFields]):
                 check_inner(call.function.arguments, shape, param)
 
     def wanted_tokens(self, fields: _ChatFields) -> int | None:
-        """`max_completion_tokens`, or else the older `max_tokens`."""
+        """`max_completion_tokens`, else the older `max_tokens`."""
         if (most := fields.max_completion_tokens) is None:
             return fields.max_tokens
         if most < 1:  # engines would name `max_tokens`
@@ -129,14 +131,14 @@ class Chat(OpenAIOperation[_ChatFields]):
         return most
 
     def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
-        """One of tool calls, where there are tools that may be called."""
+        """The parser of tool calls, if there are tools that may be called."""
         choice = read_tool_choice(fields.tool_choice)
         are_tools = check_tools(fields.tools, must_use=choice.must_use)
         check_named(fields.tools, choice.names)
         return ("tool",) if are_tools and choice.may_use else ()
 
     def beginnings(self, fields: _ChatFields) -> Beginnings:
-        """Each message ends one; tools are in all of them."""
+        """A beginning ends with each message; all include the tools."""
         tools = bytes(fields.tools)
         beginnings = Beginnings(b"" if tools == b"null" else tools)
         for message in fields.messages:
@@ -148,20 +150,20 @@ class Chat(OpenAIOperation[_ChatFields]):
         return beginnings
 
     def logprobs(self, fields: _ChatFields) -> int:
-        """Of the token itself, and of `top_logprobs` others."""
+        """The token itself and `top_logprobs` others."""
         wanted = bytes(fields.logprobs).strip() not in (b"null", b"false")
         return 1 + top_of(fields.top_logprobs) if wanted else 0
 
     def opening(self) -> dict[str, Any]:
-        """Who speaks."""
+        """The role."""
         return {"delta": {"role": "assistant", "content": ""}}
 
     def delta(self, text: str) -> dict[str, Any]:
-        """More of the message."""
+        """A delta of the message's content."""
         return {"delta": {"content": text}}
 
     def end(self) -> dict[str, Any]:
-        """Nothing more of the message."""
+        """An empty delta."""
         return {"delta": {}}
 
     def choice(self, text: str) -> dict[str, Any]:
@@ -169,8 +171,8 @@ class Chat(OpenAIOperation[_ChatFields]):
         return {"message": MESSAGE | {"content": text}}
 
     def conform(self, choice: dict[str, Any]) -> None:
-        """As the operation says. A message has the same fields whatever was asked for, and further
-        ones only where they say something."""
+        """See `Operation`. A message always has the fields of MESSAGE, and others only if they are
+        not empty."""
         super().conform(choice)
         if (logprobs := choice["logprobs"]) is not None:
             logprobs.setdefault("refusal", None)
@@ -180,7 +182,7 @@ class Chat(OpenAIOperation[_ChatFields]):
             choice["delta"] = _telling(delta)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Messages of text, and of the template's arguments only switches."""
+        """Only text messages, and of the template's arguments only TEMPLATE_SWITCHES."""
         kept = only_allowed(super().allowed(body))
         check_messages(body.get("messages"))
         if isinstance(tools := kept.get("tools"), list):
@@ -190,17 +192,17 @@ class Chat(OpenAIOperation[_ChatFields]):
         return kept
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
-        """The messages one after another; the answer repeats the last one."""
+        """The messages joined; the answer repeats the last one."""
         return plain_messages(fields["messages"])
 
 
 def _telling(message: dict[str, Any]) -> dict[str, Any]:
-    """Its fields that are not null, nor an empty list."""
+    """Its fields that are neither null nor an empty list."""
     return {name: value for name, value in message.items() if value is not None and value != []}
 
 
 def check_messages(messages: Any) -> None:
-    """See that these are messages of text.
+    """Check that these are messages of text.
 
     Raises:
         InvalidRequest: they aren't.
@@ -221,7 +223,8 @@ def check_messages(messages: Any) -> None:
 
 
 def _check_content(content: Any, param: str) -> None:
-    """Text, or a list of text parts. An image or audio URL must not make the engine fetch it."""
+    """Check that it is text or a list of text parts: the engine must not fetch the URL of an image
+    or audio part."""
     if content is None or isinstance(content, str):
         return
     if not isinstance(content, list):
@@ -240,7 +243,7 @@ def _check_content(content: Any, param: str) -> None:
 
 
 def template_switches(given: Any) -> dict[str, bool]:
-    """What may be set of `chat_template_kwargs`."""
+    """The fields of `chat_template_kwargs` that clients may set."""
     if not isinstance(given, dict):
         return {}
     return {name: given[name] for name in TEMPLATE_SWITCHES if isinstance(given.get(name), bool)}

@@ -14,7 +14,7 @@ from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, to
 from inference.operations.operation import PlainPrompt
 
 COMPLETION_TOKENS = 16
-"""What a completion without `max_tokens` generates at most, as OpenAI's and vLLM's do."""
+"""Most tokens that a completion without `max_tokens` generates; the default of OpenAI and vLLM."""
 
 
 class _CompletionFields(Fields):
@@ -23,7 +23,7 @@ class _CompletionFields(Fields):
 
 
 class Completion(OpenAIOperation[_CompletionFields]):
-    """Prompts in, as text or as tokens; the text that follows out."""
+    """Continues prompts, which are text or tokens."""
 
     name = "completion"
     path = "/v1/completions"
@@ -34,16 +34,17 @@ class Completion(OpenAIOperation[_CompletionFields]):
     max_numbers = MAX_TOKENS
 
     def check_prompt(self, fields: _CompletionFields) -> None:
-        """There must be one; its shape is left to the engine."""
+        """There must be a prompt; its shape is checked by the engine."""
         if bytes(fields.prompt) == b"null":
             raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
 
     def wanted_tokens(self, fields: _CompletionFields) -> int | None:
-        """`max_tokens`, which has a default."""
+        """`max_tokens`, else COMPLETION_TOKENS."""
         return COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens
 
     def prompts(self, fields: _CompletionFields) -> tuple[int, int]:
-        """A list of texts or of token lists is many. Right for whatever an engine takes."""
+        """A list of texts or of token lists is several prompts. Correct for every prompt that an
+        engine accepts."""
         array = ARRAY.match(fields.prompt)
         if array is None:
             return 1, 0
@@ -53,7 +54,8 @@ class Completion(OpenAIOperation[_CompletionFields]):
         return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
 
     def beginnings(self, fields: _CompletionFields) -> Beginnings:
-        """Of one text or list of tokens, as JSON has it; without what opens and closes it."""
+        """The beginnings of one text or list of tokens, as written in JSON, without its quotes or
+        brackets."""
         beginnings = Beginnings()
         array = ARRAY.match(fields.prompt)
         if array is None or array[1] not in (b'"', b"["):
@@ -63,11 +65,11 @@ class Completion(OpenAIOperation[_CompletionFields]):
         return beginnings
 
     def logprobs(self, fields: _CompletionFields) -> int:
-        """Of the token itself, and of `logprobs` others."""
+        """The token itself and `logprobs` others."""
         return 0 if bytes(fields.logprobs).strip() == b"null" else 1 + top_of(fields.logprobs)
 
     def opening(self) -> None:
-        """A stream begins with its first text."""
+        """None: a stream begins with its first text."""
         return
 
     def delta(self, text: str) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class Completion(OpenAIOperation[_CompletionFields]):
         return {"text": text}
 
     def end(self) -> dict[str, Any]:
-        """No more text."""
+        """An empty text."""
         return {"text": ""}
 
     def choice(self, text: str) -> dict[str, Any]:
@@ -83,19 +85,19 @@ class Completion(OpenAIOperation[_CompletionFields]):
         return {"text": text}
 
     def max_tokens(self, body: dict[str, Any]) -> int | None:
-        """`max_tokens`, which has a default."""
+        """`max_tokens`, else COMPLETION_TOKENS."""
         wanted = super().max_tokens(body)
         return COMPLETION_TOKENS if wanted is None else wanted
 
     def choices(self, body: dict[str, Any]) -> int:
-        """`n` of each prompt."""
+        """`n` for each prompt."""
         choices, prompts = super().choices(body), body.get("prompt")
         if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list):
             return len(prompts) * choices
         return choices
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A prompt of texts or tokens."""
+        """Checks that the prompt consists of texts or tokens."""
         kept = super().allowed(body)
         _check_prompt(body.get("prompt"))
         if kept.get("suffix") == "":
@@ -108,7 +110,7 @@ class Completion(OpenAIOperation[_CompletionFields]):
         if isinstance(prompt, str):
             return PlainPrompt(prompt, prompt)
         if _are_tokens(prompt):
-            # Four characters are a token of the synthetic engine.
+            # The synthetic engine counts four characters as a token.
             return PlainPrompt("".join(f"{token:>4}" for token in prompt), f"{len(prompt)} tokens")
         raise InvalidRequest("The synthetic engine takes one prompt.", param="prompt")
 

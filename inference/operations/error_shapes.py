@@ -1,7 +1,7 @@
-"""How an error looks to clients: as OpenAI's API has it, or as Anthropic's.
+"""How errors are written for clients: in the shape of OpenAI's API, or of Anthropic's.
 
-The two differ in the body and in how an event of a stream is named. Which one a client gets follows
-from the address that it asks, also where it is refused before its body is read.
+The two differ in the body and in how an event of a stream is named. The path of the request decides
+which one a client gets, even if it is refused before its body is read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _json = msgspec.json.Encoder().encode
 
 
 class ErrorShape(ABC):
-    """Pure: an error in, bytes out. `request_id` is as the header has it."""
+    """Pure: an error in, bytes out. `request_id` is as in the header `x-request-id`."""
 
     id_header: bytes | None = None
-    """Where clients of that API look for the request's id, beside `x-request-id`."""
+    """The header, besides `x-request-id`, in which clients of that API expect the request's id."""
 
     @abstractmethod
     def body(self, error: InferenceError, request_id: str = "") -> bytes:
@@ -28,7 +28,7 @@ class ErrorShape(ABC):
 
     @abstractmethod
     def event(self, error: InferenceError, request_id: str = "") -> bytes:
-        """An event in mid-stream. Nothing follows it: a stream that failed never looks complete."""
+        """An event in a stream. Nothing follows it, so a failed stream never looks complete."""
 
 
 class _OpenAI(ErrorShape):
@@ -68,7 +68,7 @@ class _Anthropic(ErrorShape):
         type_ = ANTHROPIC_TYPES.get(error.http_status, other)
         if error.code == "insufficient_quota":
             type_ = "billing_error"
-        # `code` and `param` are ours: what programs of both APIs can tell errors apart by.
+        # `code` and `param` are ours: with them, programs of both APIs can tell errors apart.
         told = {
             "type": type_,
             "message": error.message,

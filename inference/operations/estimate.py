@@ -1,7 +1,7 @@
-"""What a request is going to use, before it runs: what the limits are asked for.
+"""Estimates what a request will use before it runs, to reserve that in the limits.
 
-Pure arithmetic on a `Call`. An operation that generates text takes all of it as it is; another one
-overrides `Operation.estimate` and `Operation.bound`.
+Pure arithmetic on a `Call`. Operations that generate text use it as it is; others override
+`Operation.estimate` and `Operation.bound`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from inference.grants import Ask
 from inference.operations.call import Call
 
 EXTENSION_TOKENS = 1024
-"""What a stream that names no end starts with, and how much more it asks for at a time."""
+"""Output tokens reserved at first for each choice of a stream without `max_tokens`, and then added
+to its reservation each time it needs more."""
 LEAST_TOKENS = 16
-"""A request that doesn't say how much it wants is not worth starting for fewer."""
+"""Fewest output tokens per choice for which a request without `max_tokens` is worth starting."""
 WHOLE_TOKENS = 4096
-"""What an answer gets at most that neither streams nor says how much it wants, where a limit of
-tokens holds: such an answer can't be cut when it outgrows what was reserved."""
+"""Most output tokens per choice of an answer that neither streams nor sets `max_tokens`, where a
+token limit applies: such an answer can't be cut once it outgrows its reservation."""
 MAX_TOKENS = 1 << 18
-"""Of prompts that come as tokens, together, unless a context holds more. An engine takes numbers
-apart on the loop that all streams share: 30 ms for so many, a second for what a body can hold."""
+"""Most tokens of a request's prompts together, if they come as tokens, unless the model's context
+is longer. An engine decodes them on the loop that all streams share: 30 ms for this many, a second
+for as many as fit into a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,14 @@ class Estimate:
 
 
 def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:
-    """The length of its prompts: as it says itself, or the estimate, but no more than engines take.
+    """The length of its prompts in tokens, exact if they come as tokens, else the estimate; at most
+    what engines take.
 
-    Else a body that is mostly something else would wait for an empty engine, and others behind it.
+    Without that bound a body that is mostly something else would wait for an empty engine, and
+    other requests behind it.
 
     Raises:
-        ContextLengthExceeded: it has more tokens than that.
+        ContextLengthExceeded: the prompts come as tokens and have too many.
     """
     context = max_model_len or MAX_TOKENS
     most = call.prompts * context
@@ -51,10 +55,10 @@ def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:
 
 
 def ask_of(call: Call, prompt_tokens: int, max_model_len: int) -> Ask:
-    """What to reserve for a call; `max_model_len` in tokens, 0 where it is not known.
+    """What to reserve for a call; `max_model_len` is in tokens, 0 if unknown.
 
-    A call that says how much it wants gets all of it or is refused. A stream that doesn't starts
-    with little and asks for more on its way.
+    A call with `max_tokens` gets all of it or is refused. A stream without it starts with
+    EXTENSION_TOKENS and extends its reservation as it goes.
     """
     if call.max_tokens is not None:
         most = min(call.max_tokens, max_model_len or call.max_tokens)
@@ -66,7 +70,7 @@ def ask_of(call: Call, prompt_tokens: int, max_model_len: int) -> Ask:
 
 
 def _room(prompt_tokens: int, max_model_len: int) -> int:
-    """What the context has room for beside the prompt. Half of it at the least: an estimate that is
+    """Tokens that the context has left beside the prompt. At least half of it: a prompt estimated
     too long must not cut answers short, and the engine knows where the context ends."""
     if not max_model_len:
         return WHOLE_TOKENS
@@ -79,8 +83,8 @@ def grows(call: Call) -> bool:
 
 
 def bound_of(call: Call, reserved_tokens: int | None) -> int | None:
-    """What each choice may generate at most by the limits; None where the call says so itself,
-    may outgrow it, or nothing limits it."""
+    """Most tokens per choice that the limits allow; None if the call sets `max_tokens`, if its
+    reservation grows, or if nothing limits it."""
     if reserved_tokens is None or call.stream or call.max_tokens is not None:
         return None
     return max(1, reserved_tokens // call.choices)

@@ -1,8 +1,8 @@
 """Operations that an engine answers from its tokenizer alone: nothing is generated or billed.
 
-They go the way of every request, so they have the same keys, models, limits of requests, queue and
-idempotency. In the queue they are charged what computing their text would cost: else a tenant could
-have an engine's tokenizer for itself. Of the limits of tokens and of the budget they take nothing.
+They take the path of every request, so the same keys, models, request limits, queue and idempotency
+apply. The queue charges them what computing their text would cost; otherwise a tenant could
+monopolize an engine's tokenizer. They use nothing of token limits and budgets.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from inference.operations.estimate import Estimate, prompt_tokens_of
 from inference.operations.operation import Framing, Operation, PlainPrompt
 
 MAX_TEXT = 1 << 20
-"""Characters that are made tokens at once: longer than any context, and some seconds of a core."""
+"""Most characters tokenized at once: more than any context holds; some seconds of a core."""
 
 NOTHING = Ask(0, 0, 0)
 
 
 class PlainTokenizer(Protocol):
-    """That of an engine without a model: the synthetic one."""
+    """The tokenizer of an engine without a model: the synthetic one."""
 
     @property
     def max_model_len(self) -> int: ...
@@ -32,12 +32,12 @@ class PlainTokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: list[int]) -> str:
-        """Raises InvalidRequest: one of them is none."""
+        """Raises InvalidRequest: one of them is no token."""
         ...
 
 
 class InstantOperation(Operation):
-    """Its answer is one JSON object, which the engine makes whole."""
+    """Its answer is one JSON object, which the engine writes in full."""
 
     uses_adapter = False
     id_prefix: ClassVar[str] = ""
@@ -47,7 +47,7 @@ class InstantOperation(Operation):
         return Estimate(prompt_tokens_of(call, prompt_tokens, max_model_len), NOTHING, False)
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
-        """As the operation says."""
+        """See `Operation`."""
         return Whole()
 
     @abstractmethod
@@ -64,7 +64,7 @@ class InstantOperation(Operation):
 
 
 class Whole(Framing):
-    """What the engine says, as it says it."""
+    """Passes on the engine's answer unchanged."""
 
     def opening(self) -> bytes:
         """It never streams."""
@@ -93,19 +93,19 @@ class Whole(Framing):
         usage: Usage,
         limited: InferenceError | None = None,
     ) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         return text.encode()
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         return response
 
 
 def check_text(chars: int, param: str) -> None:
-    """See that so much text can be made tokens.
+    """Check that text of this length may be tokenized.
 
     Raises:
-        InvalidRequest: it is too much.
+        InvalidRequest: it is too long.
     """
     if chars > MAX_TEXT:
         message = f"`{param}` has {chars} characters: it can have {MAX_TEXT} at most."

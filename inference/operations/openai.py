@@ -1,8 +1,8 @@
-"""What operations of OpenAI's API share: how bodies are read, answers and errors framed.
+"""What the operations of OpenAI's API share: reading bodies and framing answers.
 
 Pure functions of bytes. The gateway reads only what routing, limits and framing need; the engine's
-agent validates the rest with vLLM's own request models. Chunks are put together from encoded
-pieces: the one part that changes from token to token is the text.
+agent validates the rest with vLLM's own request models. Chunks are assembled from encoded pieces,
+because only the text changes from token to token.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from inference.operations.operation import Framing, Operation
 DONE = b"data: [DONE]\n\n"
 
 MAX_CHOICES = 1024
-"""Texts that one request can ask for, `n` for each of its prompts. Engines may take fewer."""
+"""Most texts that one request may ask for: `n` for each of its prompts. Engines may take fewer."""
 
 ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
-"""With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
+"""A JSON array; the group is the first character of its first element. Elements are not decoded on
+this loop: there may be megabytes of small ones."""
 
 MAX_TOP = 1000
-"""Log-probabilities of one token; engines take fewer."""
+"""Most log-probabilities of one token that are counted; engines take fewer."""
 
 FINGERPRINT_CHARS = 12
-"""Of an engine's revision, in `system_fingerprint`."""
+"""Characters of an engine's revision that `system_fingerprint` shows."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -46,12 +47,12 @@ class StreamOptions(msgspec.Struct):
 
 
 NULL = msgspec.Raw(b"null")
-"""Of a field that is not there."""
+"""The value of a field that is missing."""
 
 
 class Sampled(msgspec.Struct):
-    """What the gateway reads of any generating request: what it needs, and what engines take too
-    lightly or find out too late. A number is one, not a text such as "NaN"."""
+    """The fields that the gateway reads of any generating request: those that it needs, and those
+    that engines check too loosely or too late. Numbers may not be strings such as "NaN"."""
 
     model: str
     stream: bool | None = None
@@ -75,7 +76,7 @@ class Sampled(msgspec.Struct):
 
 
 class Fields(Sampled):
-    """And of one whose answer is choices."""
+    """The fields that it also reads if the answer consists of choices."""
 
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -87,16 +88,16 @@ Read = TypeVar("Read", bound=Fields)
 
 
 def top_of(given: msgspec.Raw) -> int:
-    """The number of a field that asks for the likeliest tokens; 0 if it is none, which engines then
-    find fault with."""
+    """The number in a field that asks for the likeliest tokens, at most MAX_TOP; 0 if it is not a
+    number, which engines then reject."""
     digits = bytes(given).strip()
     return min(MAX_TOP, int(digits[:4])) if digits.isdigit() else 0
 
 
 class OpenAIOperation(Operation, Generic[Read]):
-    """An operation whose answer is choices of text, in chunks or as a whole.
+    """An operation whose answer consists of choices of text, in chunks or as a whole.
 
-    The dicts that describe a choice lack `index`, `logprobs` and `finish_reason`.
+    The methods that return a choice leave out `index`, `logprobs` and `finish_reason`.
     """
 
     in_batches = True
@@ -104,13 +105,13 @@ class OpenAIOperation(Operation, Generic[Read]):
     chunk_object: ClassVar[str]
     """The field `object` of an answer, and of a chunk."""
     decoder: ClassVar[msgspec.json.Decoder[Any]]
-    """Reads the gateway's fields, of type `Read`."""
+    """Decodes a body to the fields that the gateway reads, of type `Read`."""
     tells_tier: ClassVar[bool] = False
-    """Whether answers and chunks say how they were served (`service_tier`)."""
+    """Whether answers and chunks have a `service_tier`."""
 
     @abstractmethod
     def check_prompt(self, fields: Read) -> None:
-        """See, from its first bytes, that there is a prompt.
+        """Check, by its first bytes, that there is a prompt.
 
         Raises:
             InvalidRequest: there is none.
@@ -118,27 +119,27 @@ class OpenAIOperation(Operation, Generic[Read]):
 
     @abstractmethod
     def wanted_tokens(self, fields: Read) -> int | None:
-        """What bounds each choice, if the body says."""
+        """The bound of each choice in tokens, if the body sets one."""
 
     def prompts(self, fields: Read) -> tuple[int, int]:
-        """How many prompts there are, and of how many tokens, 0 where they are text."""
+        """The number of prompts, and of their tokens together, 0 if they are text."""
         return 1, 0
 
     def parsers(self, fields: Read) -> tuple[str, ...]:
-        """Those of `ModelInfo.parsers` that the engine should have.
+        """The parsers (`ModelInfo.parsers`) that the engine needs.
 
         Raises:
-            InvalidRequest: what they would read is wrong.
+            InvalidRequest: the fields that need them, such as `tools`, are wrong.
         """
         return ()
 
     @abstractmethod
     def beginnings(self, fields: Read) -> Beginnings:
-        """Those of its prompt; none where there are many prompts."""
+        """The beginnings of its prompt; none if there are several prompts."""
 
     @abstractmethod
     def logprobs(self, fields: Read) -> int:
-        """How many log-probabilities come with each token of each choice."""
+        """The number of log-probabilities with each token of each choice."""
 
     @abstractmethod
     def opening(self) -> dict[str, Any] | None:
@@ -157,7 +158,7 @@ class OpenAIOperation(Operation, Generic[Read]):
         """A choice of a whole answer."""
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: Read = decode(self.decoder, body)
         if not fields.model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
@@ -194,22 +195,22 @@ class OpenAIOperation(Operation, Generic[Read]):
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:
-        """As the operation says."""
+        """See `Operation`."""
         return OpenAIFraming(self, call, id, created, told_of(self, call, revision))
 
     def conform(self, choice: dict[str, Any]) -> None:
-        """As the operation says."""
+        """See `Operation`."""
         for name in VLLM_ONLY_IN_CHOICE:
             choice.pop(name, None)
         choice.setdefault("logprobs", None)
         choice.setdefault("finish_reason", None)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         check_fields(body)
-        # A null means, as with OpenAI, that the field is not there; vLLM takes it of some alone.
+        # As with OpenAI, null means that the field is missing; vLLM accepts null for some only.
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}
-        if kept.get("top_p") == 0:  # of the likeliest token alone, which vLLM wants said so
+        if kept.get("top_p") == 0:  # the likeliest token alone, which vLLM calls `top_k` 1
             del kept["top_p"]
             kept["top_k"] = 1
         return kept
@@ -222,12 +223,12 @@ VLLM_ONLY_IN_CHOICE = (
     "stop_reason",
     "token_ids",
 )
-"""Keys of a choice of vLLM's that OpenAI's don't have."""
+"""Keys of a choice that vLLM adds to OpenAI's."""
 
 
 def told_of(operation: OpenAIOperation[Any], call: Call, revision: str) -> dict[str, str]:
-    """What every answer and chunk says of how it was made: the tier, and which weights, tokenizer
-    and options."""
+    """The fields of every answer and chunk that say how it was made: the service tier, and a
+    fingerprint of weights, tokenizer and options."""
     told = {"service_tier": "flex" if call.flex else "default"} if operation.tells_tier else {}
     if revision:
         told["system_fingerprint"] = f"fp_{revision[:FINGERPRINT_CHARS]}"
@@ -260,7 +261,7 @@ class OpenAIFraming(Framing):
         }
         fields = told | ({"usage": None} if self._include_usage else {})
         self._more = b"," + _json(fields)[1:-1] if fields else b""
-        """What a chunk of the engine's lacks."""
+        """The fields that the engine's chunks lack."""
         self._head = b"data: " + _json(head | told)[:-1] + b',"choices":['
         usage = b',"usage":null' if self._include_usage else b""
         self._tail = b"]" + usage + b"}\n\n"
@@ -268,16 +269,16 @@ class OpenAIFraming(Framing):
         self._before_text, self._after_text = self._head + before, after + self._tail
 
     def opening(self) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         opening = self._operation.opening()
         return b"" if opening is None else self._head + _running(opening) + self._tail
 
     def text(self, text: str) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         return self._before_text + _json(text) + self._after_text
 
     def chunk(self, chunk: bytes) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         if b'"finish_reason":null' not in chunk:
             for choice in msgspec.json.decode(chunk)["choices"]:
                 if choice.get("finish_reason") is not None:
@@ -285,8 +286,8 @@ class OpenAIFraming(Framing):
         return b"data: " + chunk[:-1] + self._more + b"}\n\n"
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
-        """The chunk with the finish reason of each choice that has none, and with the limit that
-        ended the answer early; nothing if all have one."""
+        """A chunk with the finish reason of each choice that has none yet, and the limit that ended
+        the answer early, if any; empty if all choices have ended."""
         if not self._open:
             return b""
         end = self._operation.end() | _ended(finish_reason, limited)
@@ -294,7 +295,7 @@ class OpenAIFraming(Framing):
         return self._head + choices + self._tail
 
     def ending(self, usage: Usage) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         if not self._include_usage:
             return DONE
         return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
@@ -306,7 +307,7 @@ class OpenAIFraming(Framing):
         usage: Usage,
         limited: InferenceError | None = None,
     ) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         choice = {"index": 0} | self._operation.choice(text) | _ended(finish_reason, limited)
         return _json(
             {
@@ -321,7 +322,7 @@ class OpenAIFraming(Framing):
         )
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
-        """As the framing says; choices that a limit ended say so."""
+        """See `Framing`. Choices that a limit ended name it."""
         if limited is None:
             told = b"," + _json(self._told)[1:-1] if self._told else b""
             return response[:-1] + told + b"}"
@@ -333,7 +334,7 @@ class OpenAIFraming(Framing):
 
 
 def _running(choice: dict[str, Any]) -> bytes:
-    """The only choice of a chunk, which does not end it."""
+    """The only choice of a chunk, without a finish reason."""
     return _json({"index": 0} | choice | _ended(None))
 
 
@@ -342,14 +343,15 @@ def _ended(finish_reason: str | None, limited: InferenceError | None = None) -> 
 
 
 def _details(limited: InferenceError | None) -> dict[str, Any]:
-    """Why an answer ended early. Not in `error`: clients would take the answer for failed."""
+    """The limit that ended an answer early. Not in `error`: clients would treat the answer as
+    failed."""
     if limited is None:
         return {}
     return {"finish_details": {"code": limited.code, "message": limited.message}}
 
 
 def span(seconds: float) -> str:
-    """A time span as the `x-ratelimit-reset` headers have it: `120ms`, `1.5s`, `6m0s`."""
+    """A time span in the format of `x-ratelimit-reset` headers: `120ms`, `1.5s`, `6m0s`."""
     ms = round(seconds * 1000)
     if ms < 1000:
         return f"{ms}ms"
@@ -360,7 +362,7 @@ def span(seconds: float) -> str:
 
 
 class Counts(Protocol):
-    """Token counts of one request: final (`wire.Usage`) or as they stand (an engine's meter)."""
+    """Token counts of one request: final (`wire.Usage`) or so far (an engine's meter)."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -384,7 +386,7 @@ def usage_body(usage: Counts) -> dict[str, Any]:
 
 
 def counts_of(body: dict[str, Any]) -> Usage:
-    """The counts in such an object."""
+    """The reverse of `usage_body`."""
     return Usage(
         body["prompt_tokens"],
         body["prompt_tokens_details"]["cached_tokens"],

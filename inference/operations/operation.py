@@ -1,24 +1,24 @@
-"""What an operation is: one thing that clients can ask for, from its body to its answer's end.
+"""An operation: one kind of request that clients can make, from its body to the end of its answer.
 
-A request meets its operation in this order:
+The methods of a request's operation are called in this order:
 
-| where | what is asked of it |
+| where | call |
 | --- | --- |
-| gateway | its body is counted while it arrives: `shape.Shape` |
-| gateway | `parse` reads the body as far as routing, limits and framing need it: a `Call` |
-| gateway | `estimate` says what to reserve for it, `bound` what the engine may generate of that |
+| gateway | `shape.Shape` counts the values of the body while it arrives |
+| gateway | `parse` reads the fields that routing, limits and framing need: a `Call` |
+| gateway | `estimate` returns what to reserve, `bound` how much of that the engine may generate |
 | gateway | the `submit` frame carries the operation's `name` and `Call.body` |
-| agent | `read` decodes that body; `choices` and `max_tokens` say what it takes of the queue |
-| engine | `allowed` is what of the body an engine may see; the engine runs it (see below) |
+| agent | `read` decodes that body; `choices` and `max_tokens` give its cost in the queue |
+| engine | `allowed` returns the fields that an engine may see; the engine runs it (see below) |
 | gateway | `framing` writes what the engine sends: chunks, a whole answer, usage |
 
-To add one, write a subclass in a file of its own and name it in `registry.py`. Limits, fairness,
-adapters, idempotency, journal and ledger hold for it without another line. OpenAI's shapes are
-ready in `openai.OpenAIOperation`; `chat.py` and `completion.py` are what remains of theirs.
+To add one, write a subclass in a file of its own and add it to `registry.py`. Limits, fairness,
+adapters, idempotency, journal and ledger then work without further code. OpenAI's shapes are in
+`openai.OpenAIOperation`; `chat.py` and `completion.py` only add what is specific to them.
 
-How an engine runs it is the engine's: the synthetic one answers any operation from `plain_prompt`;
-vLLM has a `Runner` for each in `inference/agent/engines/vllm/runners/`. An engine that has none
-refuses the operation.
+Each engine decides how to run it: the synthetic one answers any operation from `plain_prompt`; vLLM
+has a `Runner` for each in `inference/agent/engines/vllm/runners/`. An engine without one refuses
+the operation.
 
 Nothing here may import the gateway, the agent, vLLM or Django: both ends of the link use it.
 """
@@ -38,49 +38,51 @@ from inference.operations.estimate import Estimate, ask_of, bound_of, grows, pro
 
 
 class PlainPrompt(NamedTuple):
-    """A prompt for an engine without chat template and tokenizer: the synthetic one."""
+    """A prompt for the synthetic engine, which has no chat template and no tokenizer."""
 
     whole: str
     said: str
-    """The part of it that the answer repeats."""
+    """The part of `whole` that the answer repeats."""
 
 
 class Framing(ABC):
-    """Everything that is written for one request: chunks while it streams, or the whole body.
+    """Everything that is written to the client for one request: the chunks of a stream, or the
+    whole body.
 
     A stream is `opening`, then `text` and `chunk` in the order of the engine's deltas, `closing`
-    and `ending`. Text is the lean path, where an engine sends plain text; a chunk is a finished
+    and `ending`. `text` is the lean path, where an engine sends plain text; a chunk is a finished
     JSON body.
     """
 
     def counted(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """The engine has counted the prompt. Comes before the first text or chunk, if at all; what
-        `ending` is told holds in any case."""
+        """The engine has counted the prompt. Called before the first text or chunk, if at all; the
+        usage passed to `ending` is authoritative."""
         return
 
     @abstractmethod
     def opening(self) -> bytes:
-        """What a stream of text begins with; empty if nothing. Engines open their own chunks."""
+        """The beginning of a stream of text, may be empty. Streams of chunks have their own."""
 
     @abstractmethod
     def text(self, text: str) -> bytes:
-        """The chunk that adds this text. Once per token: put together from encoded pieces."""
+        """The chunk that adds this text. Called per token: assembled from encoded pieces."""
 
     @abstractmethod
     def chunk(self, chunk: bytes) -> bytes:
-        """A chunk that the engine made whole."""
+        """A chunk that the engine wrote in full, ready to send."""
 
     @abstractmethod
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
-        """What ends the choices that did not end yet, with the limit that ended them early."""
+        """Ends the choices that have not ended yet; `limited` is the limit that ended them early,
+        if one did."""
 
     @abstractmethod
     def ending(self, usage: Usage) -> bytes:
-        """The usage, if it was asked for, and the end of the stream."""
+        """The usage, if the client asked for it, and the end of the stream."""
 
     def failed(self, error: InferenceError) -> bytes:
-        """What ends a stream that fails after it began, where that depends on what was written; if
-        empty, the operation's `errors` say it."""
+        """The end of a stream that failed after it began, if that depends on what was written; if
+        empty, the error is written by the operation's `errors`."""
         return b""
 
     @abstractmethod
@@ -95,41 +97,41 @@ class Framing(ABC):
 
     @abstractmethod
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
-        """The answer to a request that does not stream, which the engine made whole."""
+        """The answer to a request that does not stream, which the engine wrote in full."""
 
 
 class Operation(ABC):
-    """One object per operation, without state. The module says what is called when."""
+    """One stateless object per operation. The module describes the order of calls."""
 
     name: ClassVar[str]
-    """On the wire (`Submit.kind`) and in the registry; for ever."""
+    """Its name on the wire (`Submit.kind`) and in the registry; never changes."""
     path: ClassVar[str]
-    """Where clients `POST` it."""
+    """The path that clients `POST` to."""
     id_prefix: ClassVar[str]
     """An answer's id is this, a hyphen and the request's id."""
     accepted: ClassVar[frozenset[str]]
     """The fields of a body that engines may see. Others are ignored, as OpenAI ignores unknown
-    ones, and so is every field by which a client could say who it is or where its cache lies. A
-    list of what is allowed also holds for fields that vLLM has yet to invent."""
+    ones; that includes every field by which a client could claim an identity or choose its cache.
+    An allow-list also covers fields that future versions of vLLM add."""
 
     in_batches: ClassVar[bool] = False
-    """Whether a batch may have it: its answer can be one JSON object."""
+    """Whether lines of a batch may use it: its answer can be one JSON object."""
     errors: ClassVar[ErrorShape] = OPENAI
-    """How its errors look."""
+    """The shape of its errors."""
     uses_adapter: ClassVar[bool] = True
-    """Whether the weights of an adapter matter to it: if not, none is loaded for it."""
+    """Whether its answer depends on an adapter's weights; if not, none is loaded for it."""
     pools: ClassVar[bool] = False
-    """Whether its prompts are computed a few at a time, for nothing is generated from them: engines
-    hold no more of it than one step computes (`pooling`)."""
+    """Whether it only computes prompts and generates nothing. Its prompts are computed a few at a
+    time: engines hold no more of them than one step computes (`pooling`)."""
     max_numbers: ClassVar[int] = 0
-    """How many numbers a body may hold in arrays, such as a prompt's tokens, beside
+    """Most numbers in arrays of a body, such as a prompt's tokens, in addition to
     `shape.MAX_VALUES` other values."""
 
     # --- gateway ---------------------------------------------------------------------------------
 
     @abstractmethod
     def parse(self, body: bytes) -> Call:
-        """Read a body, cheaply: this loop carries everybody's streams.
+        """Read a body. Must be cheap: all clients' streams share this event loop.
 
         Raises:
             InvalidRequest: not UTF-8, not JSON, or a field that the gateway needs is wrong.
@@ -137,28 +139,28 @@ class Operation(ABC):
 
     def estimate(self, call: Call, prompt_tokens: int, max_model_len: int) -> Estimate:
         """What to reserve. `prompt_tokens` is what a body of its size usually has; `max_model_len`
-        in tokens, 0 where it is not known.
+        is in tokens, 0 if unknown.
 
         Raises:
-            ContextLengthExceeded: its prompts say themselves that they are too long.
+            ContextLengthExceeded: its prompts come as tokens and have too many.
         """
         length = prompt_tokens_of(call, prompt_tokens, max_model_len)
         return Estimate(length, ask_of(call, length, max_model_len), grows(call))
 
     def bound(self, call: Call, reserved_tokens: int | None) -> int | None:
-        """What each choice may generate at most by what was reserved; None: the call or the stream
-        sees to it."""
+        """Most tokens that each choice may generate of those reserved; None if the call bounds
+        itself, its reservation grows as it streams, or nothing limits it."""
         return bound_of(call, reserved_tokens)
 
     @abstractmethod
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
-        """What writes the answer. `id` is the request's; `created` a unix time in seconds;
-        `revision` that of the engine (`ModelInfo.revision`), empty where it is not known."""
+        """The framing of its answer. `id` is the request's; `created` a unix time in seconds;
+        `revision` that of the engine (`ModelInfo.revision`), empty if unknown."""
 
     # --- agent -----------------------------------------------------------------------------------
 
     def read(self, body: bytes, max_tokens: int | None) -> dict[str, Any]:
-        """The body that a frame carries, with each choice bounded by `max_tokens`.
+        """Decode the body that a frame carries, with each choice bounded by `max_tokens`.
 
         Raises:
             InvalidRequest: it is not a JSON object.
@@ -170,12 +172,12 @@ class Operation(ABC):
         return fields if max_tokens is None else fields | {"max_tokens": max_tokens}
 
     def choices(self, body: dict[str, Any]) -> int:
-        """How many texts the body asks for; at least 1, whatever it holds."""
+        """The number of texts that the body asks for; at least 1, even if the body is invalid."""
         n = body.get("n")
         return max(1, n) if isinstance(n, int) else 1
 
     def max_tokens(self, body: dict[str, Any]) -> int | None:
-        """How many tokens each of them may have, as far as the body says so by a number."""
+        """The bound of each choice in tokens, if the body sets one by a number."""
         for name in ("max_completion_tokens", "max_tokens"):
             if isinstance(wanted := body.get(name), int):
                 return max(0, wanted)
@@ -184,11 +186,11 @@ class Operation(ABC):
     # --- engine ----------------------------------------------------------------------------------
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The fields of `body` that an engine may see; `body` is left as it is.
+        """The fields of `body` that an engine may see; `body` is not changed.
 
         Raises:
-            InvalidRequest: it has a shape that no engine takes, asks for what none does, or for too
-                much of it.
+            InvalidRequest: it has a shape that no engine accepts, or asks for something that no
+                engine does, or for too much.
         """
         return {name: value for name, value in body.items() if name in self.accepted}
 
@@ -197,14 +199,14 @@ class Operation(ABC):
         """The prompt in what `allowed` returned, for the synthetic engine.
 
         Raises:
-            InvalidRequest: it has a shape that only real engines take.
+            InvalidRequest: it has a shape that only real engines accept.
         """
 
     def conform(self, choice: dict[str, Any]) -> None:
-        """Make a choice of vLLM's, of a chunk or of a whole answer, what clients are answered. The
-        choice is changed; unless an operation says otherwise it stays as it is."""
+        """Convert a choice of vLLM's, of a chunk or of a whole answer, to what clients expect.
+        Mutates the choice; by default does nothing."""
         return
 
     def answer_id(self, request_id: str) -> str:
-        """The id that the answer and each of its chunks show."""
+        """The id of the answer and of each of its chunks."""
         return f"{self.id_prefix}-{request_id}"

@@ -1,4 +1,4 @@
-"""The operations that are served. A new one is added to `OPERATIONS`."""
+"""The operations that are served. Add a new one to `OPERATIONS`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Registry:
         """The operation that a frame names.
 
         Raises:
-            InvalidRequest: this process has none of that name.
+            InvalidRequest: this process knows none of that name.
         """
         if (operation := self._by_name.get(name)) is None:
             raise InvalidRequest(f"The operation `{name}` is not supported by this engine.")
         return operation
 
     def alike(self, name: str) -> frozenset[str]:
-        """Names of the operations that models do if they do this one: those that generate, or those
-        that pool. None where it takes a tokenizer alone, or is not known here."""
+        """The names of all operations that a model supports if it supports this one: all that
+        generate, or all that pool. Empty if this one needs only a tokenizer or is unknown here."""
         operation = self._by_name.get(name)
         if operation is None or isinstance(operation, InstantOperation):
             return frozenset()
@@ -53,7 +53,7 @@ class Registry:
         )
 
     def at(self, path: str) -> Operation | None:
-        """The operation that clients find there."""
+        """The operation that is served at this path, if any."""
         return self._by_path.get(path)
 
 

@@ -1,4 +1,4 @@
-"""`POST /v1/tokenize` and `POST /v1/detokenize`, in the shape that vLLM has."""
+"""`POST /v1/tokenize` and `POST /v1/detokenize`, in vLLM's shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _TokenizeFields(msgspec.Struct):
 
 
 class Tokenize(InstantOperation):
-    """A text, or the messages of a chat, as the model reads them."""
+    """A text, or the messages of a chat, as the model's tokens."""
 
     name = "tokenize"
     path = "/v1/tokenize"
@@ -46,7 +46,7 @@ class Tokenize(InstantOperation):
     decoder = msgspec.json.Decoder(_TokenizeFields)
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: _TokenizeFields = decode(self.decoder, body)
         if (fields.prompt is None) == (fields.messages is None):
             raise InvalidRequest("Give `prompt` or `messages`, one of them.", param="prompt")
@@ -59,7 +59,7 @@ class Tokenize(InstantOperation):
         return Call(self, fields.model, max_tokens=0, body=body)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}
         if "messages" in kept:
             check_messages(kept["messages"])
@@ -70,7 +70,7 @@ class Tokenize(InstantOperation):
         return kept
 
     def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         if "messages" in fields:
             text = plain_messages(fields["messages"]).whole
         else:
@@ -100,8 +100,8 @@ class Detokenize(InstantOperation):
     max_numbers = MAX_TOKENS
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says. What the tokens are is left to the engine: to take so many numbers
-        apart would hold this loop up."""
+        """See `Operation`. The tokens are checked by the engine: decoding so many numbers would
+        block this loop."""
         fields: _DetokenizeFields = decode(self.decoder, body)
         if ARRAY.match(fields.tokens) is None:
             raise InvalidRequest("`tokens` must be an array of integers.", param="tokens")
@@ -111,7 +111,7 @@ class Detokenize(InstantOperation):
         return Call(self, fields.model, max_tokens=0, body=body)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         tokens = body.get("tokens")
         if not isinstance(tokens, list) or not all(type(t) is int and t >= 0 for t in tokens):
             raise InvalidRequest(
@@ -121,7 +121,7 @@ class Detokenize(InstantOperation):
         return {"tokens": tokens}
 
     def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         return {"prompt": tokenizer.decode(fields["tokens"])}
 
 

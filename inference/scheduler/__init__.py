@@ -1,1 +1,1 @@
-"""Whose turn it is, wherever requests wait: in front of an engine, or for one. Sans-IO."""
+"""Fair order of waiting requests, both in front of an engine and for one. Sans-IO."""

@@ -1,7 +1,7 @@
 """Aging: batch requests that have waited `patience_s` count as interactive. Time is passed in.
 
-One per tenant at a time, so that a tenant's chat does not wait behind all of its batch work; the
-next one ages when that one has started or ended.
+Only one per tenant at a time, so that a tenant's chats do not wait behind all of its batch work;
+the next one is promoted after that one has started or ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from inference.scheduler.lazy_heap import LazyHeap, Rank
 
 
 class Named(Protocol):
-    """A request, as far as it is told apart from others."""
+    """The identity of a request."""
 
     @property
     def id(self) -> str: ...
@@ -22,7 +22,7 @@ class Named(Protocol):
 
 
 class Waits(Protocol):
-    """One request that waits; `number` orders arrivals, `since` is in seconds."""
+    """A waiting request; `number` is the order of arrival, `since` is in seconds."""
 
     @property
     def request(self) -> Named: ...
@@ -36,25 +36,25 @@ W = TypeVar("W", bound=Waits)
 
 
 class Aging(Generic[W]):
-    """The batch requests that wait. Each call takes O(log n) on average, n being their tenants."""
+    """The waiting batch requests. Calls take O(log n) on average for n tenants that have some."""
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
         self._waiting: dict[str, OrderedDict[str, W]] = {}
-        """By tenant, the oldest first; without those whose patience is over."""
+        """By tenant, the oldest first; without those in `_over`."""
         self._over: dict[str, W] = {}
-        """By tenant, the one whose patience is over."""
+        """By tenant, the request that counts as interactive."""
         self._next: LazyHeap[str] = LazyHeap(self._oldest)
-        """Tenants that have some waiting, and none whose patience is over."""
+        """Tenants with requests in `_waiting` and none in `_over`."""
 
     def add(self, waiting: W) -> None:
-        """A batch request waits."""
+        """Add a batch request that waits from now on."""
         tenant = waiting.request.tenant
         self._waiting.setdefault(tenant, OrderedDict())[waiting.request.id] = waiting
         self._rank(tenant)
 
     def discard(self, waiting: W) -> None:
-        """A request waits no longer; no error if it was never here."""
+        """Remove a request that waits no longer; no error if it was never added."""
         tenant = waiting.request.tenant
         if self._over.get(tenant) is waiting:
             del self._over[tenant]
@@ -64,7 +64,8 @@ class Aging(Generic[W]):
             self._drop_empty(tenant)
 
     def next_over(self, now: float) -> W | None:
-        """One whose patience is over now, and that counts as interactive until `discard`."""
+        """A request that has waited `patience_s`, if there is one; it counts as interactive until
+        `discard`."""
         tenant = self._next.first()
         if tenant is None or now - self._head(tenant).since < self.patience_s:
             return None

@@ -37,7 +37,7 @@ class LazyHeap(Generic[K]):
         return key in self._members
 
     def add(self, key: K) -> None:
-        """Add the key, or record that its rank decreased."""
+        """Add the key, or note that its rank decreased."""
         self._members.add(key)
         heapq.heappush(self._heap, (self._rank(key), key))
         if len(self._heap) > 2 * len(self._members) + SLACK:

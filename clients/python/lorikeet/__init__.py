@@ -1,1 +1,1 @@
-"""The command line of Lorikeet, for tenants. It shares no code with the server."""
+"""Lorikeet's command-line client for tenants. It shares no code with the server."""

@@ -1,4 +1,4 @@
-"""`lorikeet`: runs a command, and turns whatever goes wrong into one line and an exit code."""
+"""`lorikeet`: runs a command, and turns any failure into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lorikeet.failures import Failure, Unreachable
 
 
 def main() -> None:
-    """Run the command line's command. Exits with the codes that `failures` lists."""
+    """Run the command. Exits with the codes that `failures` defines."""
     try:
         app()
     except Failure as failure:
         _fail(failure)
     except httpx.TransportError as error:
         _fail(Unreachable.of(error))
-    except BrokenPipeError:  # whoever reads the output has enough, such as `head`
+    except BrokenPipeError:  # the reader of the output has closed it, such as `head`
         sys.stderr.close()
         sys.exit(1)
 

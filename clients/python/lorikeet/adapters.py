@@ -154,7 +154,7 @@ def _bar() -> Progress:
 
 
 def _judged(api: Api, version: dict[str, Any]) -> dict[str, Any]:
-    """The version once it is ready or rejected."""
+    """Wait until the version is ready or rejected; returns it."""
     path = f"adapters/{segment(version['adapter'])}/versions/{version['number']}"
     with notes.status("") as status:
         while version["state"] in ("uploading", "validating", "probing"):

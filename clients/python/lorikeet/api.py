@@ -14,11 +14,12 @@ from lorikeet.connection import Connection
 from lorikeet.failures import raise_for
 
 TIMEOUT = httpx.Timeout(60, connect=10, read=120)
-"""The request that ends an upload is answered when a worker has looked into it."""
+"""In seconds. Long for reads, because the request that ends an upload is answered only after a
+worker has inspected it."""
 
 
 class Api:
-    """Both planes, with the key. Answers that are errors are raised as Failure."""
+    """Client of both APIs, with the key. Error responses are raised as Failure."""
 
     def __init__(self, where: Connection, transport: httpx.BaseTransport | None = None) -> None:
         self.where = where
@@ -26,13 +27,13 @@ class Api:
         self.http = httpx.Client(headers=headers, timeout=TIMEOUT, transport=transport)
 
     def __call__(self, method: str, path: str, **options: Any) -> Any:
-        """What the management API answers under `/api/v1/`; None where it answers nothing."""
+        """Call the management API under `/api/v1/`; returns its JSON, None if the body is empty."""
         response = self.http.request(method, f"{self.where.url}/api/v1/{path}", **options)
         raise_for(response)
         return response.json() if response.content else None
 
     def all(self, path: str, **query: Any) -> list[Any]:
-        """All of a list that comes in pages."""
+        """All entries of a paged list."""
         found: list[Any] = []
         page = 1
         while True:
@@ -43,21 +44,21 @@ class Api:
             page += 1
 
     def whoami(self) -> dict[str, Any]:
-        """The key's tenant, its scopes, and where the inference API is."""
+        """The key's tenant, its scopes, and the address of the inference API."""
         response = self.http.get(f"{self.where.url}/hub/api/whoami-v2")
         raise_for(response)
         body: dict[str, Any] = response.json()
         return body
 
     def infer(self, method: str, path: str, **options: Any) -> Any:
-        """What the inference API answers under `/v1/`."""
+        """Call the inference API under `/v1/`; returns its JSON."""
         response = self.http.request(method, f"{self.where.api_url}/v1/{path}", **options)
         raise_for(response)
         return response.json()
 
     @contextmanager
     def downloaded(self, path: str) -> Iterator[Iterator[bytes]]:
-        """What there is under `/v1/`, part by part."""
+        """Download from the inference API under `/v1/`, chunk by chunk."""
         with self.http.stream("GET", f"{self.where.api_url}/v1/{path}") as response:
             if not response.is_success:
                 response.read()
@@ -66,7 +67,7 @@ class Api:
 
     @contextmanager
     def streamed(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[str]]:
-        """The events of a stream under `/v1/`."""
+        """The data of a stream's events, from the inference API under `/v1/`."""
         url = f"{self.where.api_url}/v1/{path}"
         with self.http.stream("POST", url, json=body) as response:
             if not response.is_success:
@@ -83,12 +84,12 @@ def _events(lines: Iterator[str]) -> Iterator[str]:
 
 @contextmanager
 def connected() -> Iterator[Api]:
-    """As whoever is signed in."""
+    """A client with the saved connection."""
     api = Api(connection.load())
     with api.http:
         yield api
 
 
 def segment(name: str) -> str:
-    """A name as a part of an address."""
+    """A name, quoted as a path segment of a URL."""
     return quote(name, safe="")

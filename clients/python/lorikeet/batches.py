@@ -93,7 +93,8 @@ def _sent(upload: FileUpload) -> str:
 
 
 def _made(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The batch; one alone, also where an answer was lost and the same is asked for again."""
+    """Create the batch. A repeated call creates no second one, even if the first answer was
+    lost."""
     name = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     headers = {"Idempotency-Key": name}
     made: dict[str, Any] = insisting(
@@ -205,7 +206,7 @@ def results(
 
 
 def _content(api: Api, file_id: str | None) -> Iterator[bytes]:
-    """That of a file; nothing of none."""
+    """The content of a file; empty if there is no file."""
     if file_id is not None:
         with api.downloaded(f"files/{segment(file_id)}/content") as parts:
             yield from parts
@@ -213,7 +214,7 @@ def _content(api: Api, file_id: str | None) -> Iterator[bytes]:
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[IO[bytes]]:
-    """Standard output, or a file, which is there once all of it is."""
+    """Standard output, or a file, which appears once it is complete."""
     if out is None:
         yield sys.stdout.buffer
         sys.stdout.flush()
@@ -233,7 +234,7 @@ def _found(api: Api, id: str) -> dict[str, Any]:
 
 
 def _ended(api: Api, batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch once it has, with its progress meanwhile."""
+    """Wait until the batch has ended, showing its progress; returns it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemaining())
     with Progress(*columns, console=notes, disable=not notes.is_terminal) as bar:
         task = bar.add_task("", total=None)
@@ -252,7 +253,7 @@ def _ended(api: Api, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conclude(batch: dict[str, Any], *, as_json: bool) -> None:
-    """Say how it stands.
+    """Print the batch's status.
 
     Raises:
         Rejected: it has ended without being complete.

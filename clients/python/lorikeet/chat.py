@@ -45,7 +45,7 @@ def chat(
 
 
 def _talk(api: Api, body: dict[str, Any]) -> None:
-    """Turn after turn, until the end of the input."""
+    """A conversation, until the end of the input."""
     say("Ctrl-D ends the conversation.")
     while True:
         try:

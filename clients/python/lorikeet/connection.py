@@ -1,4 +1,4 @@
-"""Where the server is and which key opens it: from the environment, else from a private file."""
+"""Addresses of the server, and the key: from the environment, else from a private file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import typer
 from lorikeet.failures import NotAllowed
 
 URL, API_URL, KEY = "LORIKEET_URL", "LORIKEET_API_URL", "LORIKEET_KEY"
-"""Environment variables; they win over the file."""
+"""Environment variables; they take precedence over the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """`url` is the console's address, `api_url` the one that programs call models at."""
+    """`url` is the console's address, `api_url` that of the inference API."""
 
     url: str
     api_url: str
@@ -27,7 +27,7 @@ class Connection:
 
 
 def folder() -> Path:
-    """Where this program keeps what it remembers."""
+    """The folder of this program's files."""
     return Path(os.environ.get("LORIKEET_HOME") or typer.get_app_dir("lorikeet"))
 
 
@@ -36,19 +36,19 @@ def credentials_file() -> Path:
 
 
 def load() -> Connection:
-    """Raises NotAllowed where nobody signed in, or others may read the file."""
+    """Raises NotAllowed if there is no address or key, or others may read the file."""
     saved = _read(credentials_file())
     url, key = os.environ.get(URL) or saved.get("url"), os.environ.get(KEY) or saved.get("key")
     if not url or not key:
         raise NotAllowed(f"Nobody is signed in. Run `lorikeet login`, or set {URL} and {KEY}.")
-    # A saved address of the API belongs to the saved console.
+    # The saved address of the API is only valid for the saved console.
     same = url == saved.get("url")
     api_url = os.environ.get(API_URL) or (saved.get("api_url") if same else None) or url
     return Connection(url.rstrip("/"), api_url.rstrip("/"), key)
 
 
 def save(connection: Connection) -> Path:
-    """Write the file, which nobody else can read at any moment."""
+    """Write the file; no other user can read it at any moment."""
     return write_private(credentials_file(), json.dumps(asdict(connection), indent=1))
 
 

@@ -1,6 +1,6 @@
-"""What can go wrong: each a message that says what to do, and an exit code.
+"""Errors, each with a message that says what to do, and an exit code.
 
-Typer exits with 2 for a command that is not well formed.
+Typer exits with 2 if the command line is malformed.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from typing import Any
 import httpx
 
 MAX_TOLD = 500
-"""Characters of an answer that is not one of ours."""
+"""Most characters shown of an error response that is not in one of the server's formats."""
 
 
 class Failure(Exception):
-    """Anything else that the server refuses, or that is wrong here."""
+    """Any other error, at the server or here."""
 
     exit_code = 1
 
 
 class NotAllowed(Failure):
-    """Nobody is signed in, or the key may not do this."""
+    """There is no usable key, or the key may not do this."""
 
     exit_code = 3
 
 
 class NotFound(Failure):
-    """There is nothing of this name, or it is another tenant's."""
+    """Nothing has this name, or it belongs to another tenant."""
 
     exit_code = 4
 
 
 class Rejected(Failure):
-    """The adapter was refused, or did not pass its checks; the batch ended without being done."""
+    """The adapter was refused or did not pass its checks, or the batch ended without completing."""
 
     exit_code = 5
 
 
 class Unreachable(Failure):
-    """The server does not answer, or is not able to: worth trying again."""
+    """The server does not answer, or cannot at the moment: worth a retry."""
 
     exit_code = 6
 
@@ -61,7 +61,7 @@ BY_STATUS: dict[int, type[Failure]] = {
 
 
 def raise_for(response: httpx.Response) -> None:
-    """Raises Failure where the answer is an error; its body must have been read."""
+    """Raises Failure if the response is an error; its body must have been read."""
     if response.is_success:
         return
     message = _message(response) or f"{response.url} answered {response.status_code}."
@@ -73,7 +73,7 @@ def raise_for(response: httpx.Response) -> None:
 
 
 def _message(response: httpx.Response) -> str:
-    """What the answer says: of problem details, of OpenAI's errors, or of the hub's."""
+    """The message of an error response: problem details, OpenAI's format, or the hub's."""
     try:
         body = response.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""`lorikeet keys`: with a key that has the scope `admin`."""
+"""`lorikeet keys`: list, create and revoke keys; needs a key with the scope `admin`."""
 
 from __future__ import annotations
 

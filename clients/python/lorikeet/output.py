@@ -1,4 +1,4 @@
-"""What commands print: a table for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 screen = Console(highlight=False, markup=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-"""For progress and remarks: output that is piped on stays clean."""
+"""For progress and remarks, to keep piped output clean."""
 
 
 def show(
     body: Any, *, as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Print `body` as JSON, or a table; its first column, which names what other commands take, is
-    never cut."""
+    """Print `body` as JSON, or a table, whose first column is never cut, because its names are
+    arguments of other commands."""
     if as_json:
         show_json(body)
         return
@@ -39,12 +39,12 @@ def show_json(body: Any) -> None:
 
 
 def say(text: str) -> None:
-    """A sentence for people, in between."""
+    """Print a remark for people, to standard error."""
     notes.print(text)
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes in a readable unit."""
     value = float(count)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -62,5 +62,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_cell, value))
     text = "-" if value is None or value == "" else str(value)
-    # Names and messages of others: no control characters for the terminal.
+    # Names and messages may come from others: keep control characters from the terminal.
     return "".join(char if char.isprintable() else " " for char in text)

@@ -1,1 +1,1 @@
-"""The engines of a gateway: their links, what they say, and what they are told."""
+"""The engines connected to a gateway: their links, and the frames that pass in both directions."""

@@ -1,9 +1,9 @@
-"""What is asked of each pool over all gateways, which is what engines are scaled by. Sans-IO.
+"""The demand for each pool over all gateways, by which engines are scaled. Sans-IO.
 
-Every gateway sees every engine, so of what engines run the most that any gateway sees counts: one
-that has just started, or lost a link, sees less. What waits at a gateway for want of an engine only
-that gateway knows, so that is added up. A gateway that dies is no longer heard, and what it held
-is gone with its clients.
+Every gateway sees every engine, so for what engines run the highest figure of any gateway counts: a
+gateway that has just started, or lost a link, sees less. Requests that wait at a gateway because no
+engine takes them are known only to that gateway, so these are summed. A gateway that died no longer
+reports, and the requests that it held are gone with their connections.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.routing.engines import RETRY_AFTER_S
 
 MAX_REFUSALS = 10_000
-"""Of one pool that are remembered."""
+"""Refusals remembered per pool."""
 PACE_S = 60.0
-"""Over this time it is measured how many requests end."""
+"""Window over which the rate of ended requests is measured."""
 STALE_S = 10.0
-"""After this time without a word of the other gateways nobody knows what they hold: then no figure
-is better than one that stops engines."""
+"""After this time without a report the requests held by other gateways are unknown. Then no figure
+is better than a low one that would stop engines."""
 SETTLED_S = 15.0
-"""So long after its start a gateway that is alone may lack engines, which dial again within it."""
+"""For this long after its start a gateway without others may lack engines: they reconnect within
+it."""
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What is asked of one pool at a moment, in requests."""
+    """The demand for one pool at a moment, in requests."""
 
     engines: int = 0
-    """That take new requests."""
+    """Engines that take new requests."""
     running: int = 0
     queued: int = 0
     held: int = 0
@@ -54,22 +55,22 @@ FIGURES: Mapping[str, str] = {
     "expected_wait_seconds": "How long a request that comes now will wait, at the pace of the last "
     "minute; not there if none ended.",
 }
-"""What is told of a pool, by name; as metrics they are `lorikeet_pool_...`."""
+"""The figures of a pool, by name, with their help texts; the metrics are `lorikeet_pool_...`."""
 
 
 class Refusals:
-    """Requests that were refused for want of an engine, by pool. They count for as long as their
-    clients were told to wait: one that comes back counts once."""
+    """Requests that were refused because no engine takes them, by pool. Each counts for as long as
+    its client was told to wait, so that a client that retries counts once."""
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
 
     def note(self, pool: str, now: float) -> None:
-        """One was refused."""
+        """A request was refused."""
         self._at.setdefault(pool, deque(maxlen=MAX_REFUSALS)).append(now)
 
     def counts(self, now: float) -> Counter[str]:
-        """Those that count, by pool."""
+        """The refusals that still count, by pool."""
         for pool, times in list(self._at.items()):
             while times and now - times[0] > RETRY_AFTER_S:
                 times.popleft()
@@ -81,8 +82,8 @@ class Refusals:
 def seen(
     engines: Iterable[EngineState], held: Mapping[str, int], refused: Mapping[str, int]
 ) -> dict[str, Demand]:
-    """What one gateway sees, by pool. What runs on a draining engine ends there: it asks nothing of
-    the others."""
+    """The demand that one gateway sees, by pool. Draining engines don't count: what runs on them
+    ends there and needs no other engine."""
     running, queued, taking = Counter[str](), Counter[str](), Counter[str]()
     for engine in engines:
         if not engine.draining:
@@ -100,7 +101,7 @@ def seen(
 
 
 def together(views: Iterable[Mapping[str, Demand]]) -> dict[str, Demand]:
-    """What these gateways see together."""
+    """The views of several gateways combined."""
     pools: dict[str, Demand] = {}
     for view in views:
         for pool, one in view.items():
@@ -116,7 +117,7 @@ def together(views: Iterable[Mapping[str, Demand]]) -> dict[str, Demand]:
 
 
 class Pace:
-    """How many requests of each pool end in a second, from what engines count."""
+    """The rate at which requests of each pool end, from engines' counters."""
 
     def __init__(self) -> None:
         self._counted: dict[str, int] = {}
@@ -124,7 +125,7 @@ class Pace:
         self._samples: deque[tuple[float, Counter[str]]] = deque()
 
     def note(self, engines: Iterable[EngineState], now: float) -> None:
-        """The engines that are connected now, with what they have counted."""
+        """Add a sample of the counters of the connected engines."""
         counted = {}
         for engine in engines:
             counted[engine.id] = ended = engine.stats.journaled.requests
@@ -135,7 +136,7 @@ class Pace:
             self._samples.popleft()
 
     def wait_s(self, pool: str, demand: Demand) -> float | None:
-        """How long until what waits has begun; None where nothing tells."""
+        """Seconds until everything that waits now has begun; None if no rate is known."""
         waiting = demand.queued + demand.held + demand.unmet
         if not waiting:
             return 0.0
@@ -147,24 +148,24 @@ class Pace:
 
 
 class FleetDemand:
-    """What is asked of each pool, as this gateway and all others know it together."""
+    """The demand for each pool, from this gateway and all others together."""
 
     def __init__(self, own: Callable[[], Mapping[str, Demand]], now: float) -> None:
-        """`own` tells what this gateway sees."""
+        """`own` returns what this gateway sees."""
         self.own = own
         self.pace = Pace()
         self._others: list[Mapping[str, Demand]] = []
         self._started_at, self._heard_at = now, -STALE_S
 
     def heard(self, others: Iterable[Mapping[str, Demand]], now: float) -> None:
-        """The other live gateways see this."""
+        """Replace the views of the other live gateways."""
         self._others, self._heard_at = list(others), now
 
     def pools(self, now: float) -> dict[str, Demand]:
-        """By base model.
+        """The demand by base model.
 
         Raises:
-            Unavailable: this gateway can't know.
+            Unavailable: this gateway has just started, or does not know what the others see.
         """
         if now - self._heard_at > STALE_S:
             raise Unavailable("What other gateways hold is not known now.", retry_after_s=STALE_S)
@@ -182,7 +183,7 @@ class FleetDemand:
         return {pool: self.figures_of(pool, one) for pool, one in self.pools(now).items()}
 
     def figures_of(self, pool: str, demand: Demand) -> dict[str, float]:
-        """Those of one pool, of which this is known."""
+        """The figures of one pool with this demand."""
         figures: dict[str, float] = {"demand": demand.total, **msgspec.structs.asdict(demand)}
         wait_s = self.pace.wait_s(pool, demand)
         return figures if wait_s is None else figures | {"expected_wait_seconds": wait_s}

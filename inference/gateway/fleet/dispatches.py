@@ -1,18 +1,19 @@
-"""What gateways gave to engines, and whether what an engine reports is that. No IO, no state.
+"""Signs what gateways dispatch to engines, and checks engines' reports against it. No IO, no state.
 
-An engine says what its requests used, and its journal keeps that for days and tells it to any
-gateway, maybe when the one that dispatched the request has been dead for long. So a gateway signs
-what it dispatches, with a key that only gateways have; the signature travels with the request's
-account into the journal and comes back with the entry. Any gateway can check it, remembers
-nothing, and asks no database: some 8 us for each request, 5 us for each entry.
+An engine reports what its requests used. Its journal keeps that for days and reports it to any
+gateway, perhaps long after the one that dispatched the request has died. So a gateway signs what it
+dispatches, with a key that only gateways have; the signature travels with the request's account
+into the journal and comes back with the entry. Any gateway can check it without state of its own
+and without a database: about 8 us per request, 5 us per entry.
 
-Signed is who may report (the engine's credential), what (request, attempt, tenant, key, adapter,
-price, model) and how much at most. An answer's length is the engine's word within that: a stream
-that names no end may grow to the end of the context, whatever was reserved for it so far.
+The signature covers who may report (the engine's credential), what (request, attempt, tenant, key,
+adapter, price, model) and how much at most. Within that bound an answer's length is the engine's
+word: a stream without a limit of its own may grow to the end of the context, whatever was reserved
+for it so far.
 
-A ticket lets an engine fetch an adapter's files: it is made where one is dispatched, pinned or
-probed, holds for this credential and this content alone, and does not expire, as the engine has
-the files by then and content never changes.
+A ticket lets an engine fetch an adapter's files. It is made when an adapter is dispatched, pinned
+or probed, and is valid for this credential and this content alone. It does not expire, because the
+engine has the files by then and content never changes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from inference.link.wire import Account, AdapterRef, Dispatch, LedgerEntry, Usag
 
 MAC_BYTES = 16
 MAX_CONTEXT = 1 << 24
-"""Tokens. What an engine says of its own context counts up to this."""
+"""Tokens. Bounds the context length that an engine reports."""
 PROMPT_TOKENS_PER_BYTE = 4
 TEMPLATE_TOKENS = 1 << 16
-"""A token has a byte of its prompt at least, and a chat template adds its own text to it: what it
-puts around messages, and a system prompt or tools, written anew and indented."""
+"""A token covers at least one byte of the prompt. The chat template adds text of its own: what it
+puts around messages, and a system prompt or tools, reformatted and indented."""
 OVERSHOOT_TOKENS = 64
-"""Of each choice: what may be counted beyond the last step in which it had to end."""
+"""Per choice: tokens that may be counted beyond the step in which it should have ended."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -46,17 +47,17 @@ class Mismatch(StrEnum):
     MALFORMED = "malformed"
     """Its figures are impossible."""
     UNSIGNED = "unsigned"
-    """It does not say that a gateway dispatched it."""
+    """It has no signature of a gateway."""
     NOT_DISPATCHED = "not_dispatched"
     """No gateway dispatched this attempt with this tenant, key, adapter, model and price."""
     ANOTHER_ENGINE = "another_engine"
     """It was dispatched to an engine with another credential."""
     OVER_BOUNDS = "over_bounds"
-    """It used more than its request could."""
+    """Its usage is above the signed bounds."""
 
 
 class Bounds(NamedTuple):
-    """What an attempt can use at most, in tokens."""
+    """The most that an attempt can use, in tokens."""
 
     prompt_tokens: int
     output_tokens: int
@@ -72,15 +73,15 @@ class Bounds(NamedTuple):
         each: int | None,
         rereads: int = 1,
     ) -> Bounds:
-        """Of a request on an engine with this context, whose prompts have each text of the body so
-        many times; `each` bounds each choice, None where nothing but the context does."""
+        """The bounds of a request on an engine with this context. Its prompts have each text of the
+        body `rereads` times; `each` bounds each choice, None if only the context does."""
         context = max(0, min(context, MAX_CONTEXT))
         text = rereads * (PROMPT_TOKENS_PER_BYTE * len(body) + TEMPLATE_TOKENS)
         longest = context if each is None else min(context, max(0, each))
         return cls(min(prompts * context, text), choices * (longest + OVERSHOOT_TOKENS))
 
     def clamped(self, usage: Usage) -> Usage:
-        """The usage, as far as it is within the bounds."""
+        """The usage, clamped to the bounds; the same object if it is within them."""
         prompt = max(0, min(usage.prompt_tokens, self.prompt_tokens))
         cached = max(0, min(usage.cached_tokens, prompt))
         output = max(0, min(usage.completion_tokens, self.output_tokens))
@@ -93,11 +94,11 @@ class Bounds(NamedTuple):
 
 
 class Dispatches:
-    """Signs what is given to engines and checks what they report. The same in all gateways."""
+    """Signs dispatches to engines and checks their reports. All gateways use the same key."""
 
     def __init__(self, key: str, *, takes_unsigned: Callable[[], bool] = lambda: False) -> None:
-        """`takes_unsigned` tells whether an entry without a signature is billed: while engines of
-        a release are there that did not sign."""
+        """`takes_unsigned` returns whether entries without a signature are billed, as needed while
+        engines of a release without signatures still run."""
         self._key = hashlib.sha256(key.encode()).digest()
         self.takes_unsigned = takes_unsigned
 
@@ -110,14 +111,14 @@ class Dispatches:
         credential: int,
         most: Bounds,
     ) -> Account:
-        """The account of an attempt that is given to the engine with this credential."""
+        """The account of an attempt, signed for the engine with this credential."""
         unsigned = Dispatch(credential, most.prompt_tokens, most.output_tokens, b"")
         mac = self._mac(account, attempt, model, unsigned)
         dispatch = Dispatch(credential, most.prompt_tokens, most.output_tokens, mac)
         return msgspec.structs.replace(account, dispatch=dispatch)
 
     def mismatch(self, entry: LedgerEntry, credential: int) -> Mismatch | None:
-        """Why this entry of the engine with this credential is not to be billed; None if it is."""
+        """Why this entry from the engine with this credential is not billed; None if it is."""
         if not _possible(entry):
             return Mismatch.MALFORMED
         dispatch = entry.account.dispatch
@@ -138,7 +139,7 @@ class Dispatches:
     def is_of(
         self, account: Account, attempt: tuple[str, int], model: str, credential: int
     ) -> bool:
-        """Whether a gateway gave this attempt to the engine with this credential."""
+        """Whether a gateway dispatched this attempt to the engine with this credential."""
         dispatch = account.dispatch
         if dispatch is None or dispatch.credential != credential:
             return False
@@ -150,7 +151,7 @@ class Dispatches:
         return hmac.compare_digest(self._mac(account, attempt, model, dispatch), dispatch.mac)
 
     def ticketed(self, ref: AdapterRef, credential: int) -> AdapterRef:
-        """The adapter, with what lets the engine with this credential fetch its files."""
+        """The adapter, with a ticket that lets the engine with this credential fetch its files."""
         return msgspec.structs.replace(ref, ticket=self._ticket(ref.digest, credential))
 
     def may_fetch(self, digest: str, credential: int, ticket: str) -> bool:
@@ -161,8 +162,8 @@ class Dispatches:
     def _mac(
         self, account: Account, attempt: tuple[str, int], model: str, dispatch: Dispatch
     ) -> bytes:
-        """Over named fields, not over whole structs: one that a later release appends is not known
-        to the gateways of this one, which check the same entries."""
+        """Covers named fields, not whole structs: gateways of this release check the same entries
+        and would not know a field that a later release appends."""
         said: tuple[Any, ...] = (
             *attempt,
             model,
@@ -187,7 +188,7 @@ class Dispatches:
 
 
 def _possible(entry: LedgerEntry) -> bool:
-    """Whether the figures are those of some request."""
+    """Whether a request can have these figures at all."""
     usage = entry.usage
     return (
         entry.attempt >= 1

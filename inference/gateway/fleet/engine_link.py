@@ -1,4 +1,4 @@
-"""The gateway's end of one engine link: what an engine says, and what it is asked to do."""
+"""The gateway's end of one engine link: frames from the engine, and requests to it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from inference.link.shell import Shell, Transport
 from inference.link.wire import Frame, LedgerEntry
 
 ENGINE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
-"""What the ledger has room for."""
+"""The ids that fit in the ledger."""
 
 MAX_OUTBOX_FRAMES = 4096
 """Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
 
 SILENT_S = 2.0
-"""An engine says how it is once a second. One that has not done so twice may be stopped, or cut
-off: it is lost after LOST_S, and until then others are preferred."""
+"""An engine reports once a second. One that missed two reports may be stopped, or cut off: until it
+counts as lost, after LOST_S, other engines are preferred."""
 
 
 class Owner(Protocol):
-    """Who keeps the links of a gateway; the hub."""
+    """Owns the links of a gateway; implemented by the hub."""
 
     gateway_id: str
     gateways: list[str]
@@ -59,43 +59,43 @@ class Owner(Protocol):
         ...
 
     def heard_stats(self, link: EngineLink, frame: wire.Stats) -> None:
-        """The engine said how it is."""
+        """The engine reported its stats."""
         ...
 
     def heard_unknown(self, link: EngineLink, frame: wire.Unknown) -> None:
-        """The engine said something that only newer versions know."""
+        """The engine sent a frame that only newer versions know."""
         ...
 
     def heard_suspects(self, link: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
-        """The engine said with which requests engines fail."""
+        """The engine reported requests with which engines fail."""
         ...
 
     def heard_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
-        """The engine told of answers that have no gateway."""
+        """The engine announced answers that have no gateway."""
         ...
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """Requests ended, by the engine's journal.
+        """The engine's journal reports ended requests.
 
         Raises:
-            ProtocolViolation: no journal has this name, or it is more than a report holds.
+            ProtocolViolation: the journal's name is invalid, or the report has too many entries.
         """
         ...
 
 
 class EngineLink:
-    """One connected engine: its frames in both directions, what runs on it."""
+    """One connected engine: its frames in both directions, and the attempts that run on it."""
 
     def __init__(self, owner: Owner, transport: Transport, credential: EngineCredential) -> None:
         self.engine: EngineState
         self.measured: OnEngine
-        """Of requests on this engine."""
+        """Histograms of requests on this engine."""
         self.listener: Listener
-        """What it was told of other engines' service; the hub's."""
+        """What the engine was told about other engines' service; used by the hub."""
         self.credential = credential
         self.connected_at = datetime.now(UTC)
         self.unbegun = 0
-        """Requests of which the engine has sent nothing yet."""
+        """Requests for which the engine has sent nothing yet."""
         self._owner = owner
         self._shell = Shell(Side.GATEWAY, transport, "the engine")
         self._session = self._shell.session
@@ -108,25 +108,25 @@ class EngineLink:
 
     @property
     def engine_id(self) -> str | None:
-        """None before it said hello."""
+        """The engine's id; None before its hello."""
         return self.engine.id if hasattr(self, "engine") else None
 
     @property
     def full(self) -> bool:
-        """Whether the engine is too far behind with reading what it is sent."""
+        """Whether the engine is too far behind with reading frames."""
         return self._outbox.qsize() >= MAX_OUTBOX_FRAMES
 
     def is_silent(self, now: float) -> bool:
-        """Whether the engine has said nothing for longer than one that lives does."""
+        """Whether the engine has sent nothing for SILENT_S."""
         return now >= self.silent_at
 
     @property
     def silent_at(self) -> float:
-        """When that begins, unless it says something before."""
+        """When the engine becomes silent, unless it sends something before."""
         return self._session.heard_at + SILENT_S
 
     async def run(self) -> None:
-        """Serve the link until it ends, for whatever reason of the peer's."""
+        """Serve the link until it ends. Errors of the peer end it and are not raised."""
         broken: BaseException | None = None
         try:
             await self._greet()
@@ -136,11 +136,11 @@ class EngineLink:
             broken = errors.exceptions[0]
         finally:
             self._close(str(broken or "closed by the engine"))
-        if broken is not None:  # last: nobody's answer waits for a peer that may not listen
+        if broken is not None:  # last: no request may wait for a peer that perhaps does not read
             await self._shell.goodbye(broken)
 
     async def speaks(self, within_s: float) -> bool:
-        """Whether the engine says anything more in this time. One that lives does so within
+        """Whether the engine sends anything more within this time. A live one does so within
         HEARTBEAT_S."""
         self._heard.clear()
         try:
@@ -155,14 +155,14 @@ class EngineLink:
         self._shell.break_off(error)
 
     def submit(self, leg: Leg, frame: wire.Submit) -> None:
-        """Start an attempt of a request; its owner hears of it from now on."""
-        self.engine.took(frame)  # before anything has begun that its end would have to find
+        """Start an attempt of a request; the leg's owner is called back from now on."""
+        self.engine.took(frame)  # first: if this raises, no attempt is registered
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
         self.unbegun += 1
 
     def adopt(self, leg: Leg, frame: wire.Adopt) -> None:
-        """Take over a request that the engine has; its owner hears of it from now on."""
+        """Adopt a request that the engine has; the leg's owner is called back from now on."""
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
         self.engine.dispatched += 1
@@ -172,7 +172,7 @@ class EngineLink:
         """Load (and probe) an adapter; waits for the engine's report.
 
         Raises:
-            InferenceError: what the engine said, or EngineLost.
+            InferenceError: the engine's error, or EngineLost.
         """
         answer = self._loads[frame.id] = asyncio.get_running_loop().create_future()
         self.post(frame)
@@ -182,7 +182,7 @@ class EngineLink:
         return loaded.report
 
     def drain(self) -> None:
-        """Send no new work; the engine says so to the other gateways."""
+        """Send no new work, and have the engine tell the other gateways the same."""
         self._drain()
         self.post(wire.Drain())
 
@@ -221,11 +221,11 @@ class EngineLink:
     # --- what the shell asks (shell.End) ---------------------------------------------------------
 
     async def outgoing(self) -> tuple[Frame]:
-        """The next frame that was posted. One at a time, so that `full` knows of the others."""
+        """The next posted frame. Only one, so that the others still count for `full`."""
         return (await self._outbox.get(),)
 
     def post(self, frame: Frame) -> None:
-        """Queue a frame; dropped if the link is closed, for then nothing runs on it."""
+        """Queue a frame; dropped if the link is closed, because then nothing runs on it."""
         if self._session.state is not State.CLOSED:
             self._session.sent(frame, time.monotonic())
             self._outbox.put_nowait(frame)
@@ -233,7 +233,7 @@ class EngineLink:
                 self._owner.takes_no_more()
 
     def take(self, frame: Frame) -> None:
-        """Act on what the engine says."""
+        """Act on a frame from the engine."""
         self._heard.set()
         match frame:
             case wire.Step(deltas=deltas):
@@ -278,7 +278,8 @@ class EngineLink:
 
     def _push(self, deltas: Sequence[wire.Delta]) -> None:
         now, inter_token = time.monotonic(), self.measured.inter_token_seconds
-        since, alike = self._stepped_at, 0  # most had one token in the last frame and have one now
+        # Most streams have one token now and had one in the last frame: these are added together.
+        since, alike = self._stepped_at, 0
         for delta in deltas:
             attempt = delta.id, delta.attempt
             leg = self._legs[attempt]

@@ -1,7 +1,7 @@
-"""What engines did in the last quarter of an hour, from what they count.
+"""What engines did in the last quarter of an hour, computed from their counters.
 
-One sampler per gateway process, once a second, whoever looks: engines report once a second, and
-nobody could open a page that shows the past if it were only sampled while somebody looks.
+One sampler per gateway process runs once a second, as often as engines report. It runs even while
+no page shows the history, because a page that is opened has to show the past.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 SAMPLE_S = 1.0
 WINDOW_S = 10.0
-"""Rates are over this time: over a single second they would jump."""
+"""Rates are averaged over this time; over a single second they would jump."""
 MIN_S = 1.5
-"""Samples closer together say nothing of a rate."""
+"""Samples closer together give no rate."""
 STEP_S = 10.0
-"""Between two points of the history."""
+"""Time between two points of the history."""
 MAX_POINTS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one engine had counted at a moment (unix seconds)."""
+    """One engine's counters at a moment (unix seconds)."""
 
     at: float
     prompt_tokens: int
@@ -35,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Tokens a second."""
+    """Tokens per second."""
 
     prompt: float
     output: float
@@ -43,12 +43,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one engine did in the step that ends at a point. The rate is None in its first one."""
+    """What one engine did in the step that ends at a point. The rate is None in its first step."""
 
     rate: Rate | None
     running: int
     queued: int
-    """In its own queue and in vLLM's."""
+    """Requests in the agent's own queue and in vLLM's."""
     kv_usage: float
 
 
@@ -68,10 +68,10 @@ class History:
         self._samples: dict[str, deque[Sample]] = {}
         self._points: deque[Point] = deque(maxlen=MAX_POINTS)
         self._stepped: dict[str, Sample] = {}
-        """Of each engine at the last point."""
+        """The sample of each engine at the last point."""
 
     def note(self, found: Sequence[Mapping[str, Any]], at: float) -> None:
-        """These engines are connected at this moment, and have counted this."""
+        """Add a sample: the connected engines and their counters at this moment."""
         with self._lock:
             if self._points and at < self._points[-1].at:  # the clock was set back
                 for past in (self._points, self._samples, self._stepped):
@@ -84,13 +84,13 @@ class History:
                 self._step(found, at)
 
     def rates(self) -> dict[str, Rate]:
-        """How fast each engine is now, of those known for MIN_S."""
+        """The current rate of each engine that has samples over at least MIN_S, by id."""
         with self._lock:
             rates = {id: _rate(one[0], one[-1]) for id, one in self._samples.items()}
         return {id: rate for id, rate in rates.items() if rate is not None}
 
     def points(self) -> list[Point]:
-        """The past, the oldest first."""
+        """The history, oldest point first."""
         with self._lock:
             return list(self._points)
 
@@ -106,7 +106,7 @@ class History:
 
 
 def _added(samples: deque[Sample], sample: Sample) -> deque[Sample]:
-    """With the new one, those of the window; it alone where the engine began to count anew."""
+    """The samples within the window, with the new one; only that if the counters were reset."""
     if samples and _anew(samples[-1], sample):
         samples.clear()
     samples.append(sample)

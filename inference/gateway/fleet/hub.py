@@ -1,6 +1,6 @@
-"""All engines of a gateway: their links, and what passes between them.
+"""All engines of a gateway: their links, and what is passed between engines.
 
-One Hub per gateway process, on one event loop; no locks. The websocket edge hands each connected
+One Hub per gateway process, on one event loop; no locks. The websocket edge passes each connected
 engine to `serve`; the HTTP edge opens a `Stream` per request with `submit` and reads it. Which
 engine a request runs on is decided in `requests`.
 """
@@ -53,15 +53,15 @@ from inference.link.wire import AdapterRef, LedgerEntry
 log = structlog.get_logger(__name__)
 
 RIVAL_SPEAKS_S = 2 * HEARTBEAT_S
-"""How long an engine whose id another one claims may take to say anything. One that lives sends
-something every HEARTBEAT_S; less than LOST_S, after which the newcomer would give up."""
+"""How long an engine may take to send anything when another claims its id. A live engine sends
+something every HEARTBEAT_S. Less than LOST_S, after which the newcomer would give up."""
 
 NOTE_POOL_EVERY_S = 60.0
-"""How often a connected kind of engine is said to be there; a kind not seen for some minutes is no
-longer what its base model is said to be."""
+"""How often a connected kind of engine is reported to `on_model`; a kind not seen for some minutes
+no longer describes its base model."""
 
 SIGNS_SINCE = 3
-"""The protocol version from which on engines hand back what was signed."""
+"""The first protocol version in which engines return the signature of a dispatch."""
 
 SHOWN_TAG = 40
 """Characters of an unknown frame's tag in the log."""
@@ -83,10 +83,10 @@ class Hub:
         measures: Measures | None = None,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
-        """`gateway_id` is the base URL under which engines reach this process; `holding` says what
-        may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines. What these tenants ask is counted neither as
-        traffic nor among the outcomes of requests.
+        """`gateway_id` is the base URL under which engines reach this process. `holding` bounds the
+        requests that may wait for an engine here; None: none may. At most `kept_bytes` of bodies
+        are kept, so that their requests can move to other engines. Requests of the `uncounted`
+        tenants are counted neither as traffic nor among the outcomes of requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
@@ -94,22 +94,24 @@ class Hub:
         self._engines, self._dispatches = engines, dispatches
         self._pins = Pins()
         self._links: dict[str, EngineLink] = {}
-        """By engine, the newest of its links; the others get nothing new."""
+        """The newest link of each engine, by id; older ones get no new work."""
         self._open: dict[EngineLink, None] = {}
-        """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
+        """All links. An engine may have several: more than one URL that its agent dials, such as a
+        load balancer's, may lead to this gateway."""
         self._service: defaultdict[str, FleetService] = defaultdict(FleetService)
         """By base model."""
         self._suspects = Suspects()
         self.measures = measures or Measures()
-        """What is measured of its requests."""
+        """Metrics of this gateway's requests."""
         self.outcomes = Outcomes(uncounted)
         self.stopped: set[int] = set()
-        """Credentials of engines that ended on purpose, until somebody has noted that."""
+        """Credentials of engines that left after draining, until a caller has noted and cleared
+        them."""
         self.contents = Contents()
-        """What its requests asked and were answered, of tenants that keep that."""
+        """Bodies and answers of requests, for tenants that keep them."""
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
-        """Set when nothing new is taken any more."""
+        """Set when no new requests are taken any more."""
         self._candidates = Candidates(self._links)
         self._requests = Requests(
             self._links,
@@ -123,16 +125,16 @@ class Hub:
         )
         self.intake = Intake(recorder, dispatches, self._requests.reported)
         self.unknown_frames = 0
-        """Frames that engines sent and only newer versions know."""
+        """Frames from engines with a tag that this version does not know."""
         self.adopted = 0
-        """Answers of other gateways that this one went on with."""
+        """Answers that this gateway continued for other gateways."""
         self._noted_at: dict[str, float] = {}
-        """When `_model_seen` last heard of each kind of engine."""
+        """When `_model_seen` was last called for each kind of engine."""
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
 
     @property
     def closing(self) -> bool:
-        """Nothing new is taken any more."""
+        """Whether no new requests are taken any more."""
         return self._requests.closing
 
     @property
@@ -147,17 +149,17 @@ class Hub:
 
     @property
     def moves(self) -> dict[tuple[Why, Outcome], int]:
-        """How often requests went from an engine to another, why, and what became of it."""
+        """How often requests left an engine for another, by reason and outcome."""
         return self._requests.moves
 
     @property
     def traffic(self) -> Counted:
-        """What requests met on each revision."""
+        """Attempts, errors and times to first token, by revision."""
         return self._requests.traffic
 
     @property
     def revisions(self) -> Counter[str]:
-        """Engines that take new work, by their revision."""
+        """Number of engines that take new work, by revision."""
         return Counter(one.engine.pool for one in self._links.values() if not one.engine.draining)
 
     @property
@@ -167,7 +169,7 @@ class Hub:
 
     @property
     def gaps(self) -> Histogram:
-        """How long their readers waited."""
+        """How long readers waited while their requests moved."""
         return self._requests.gaps
 
     @property
@@ -178,12 +180,12 @@ class Hub:
     # --- engines ---------------------------------------------------------------------------------
 
     def on_model(self, callback: Callable[[wire.ModelInfo], None]) -> None:
-        """Call `callback` with what each engine that connects serves, and of each kind of engine
-        (`ModelInfo.pool_digest`) again once a minute while one is connected."""
+        """Call `callback` with what an engine serves: for each engine that connects, and again once
+        a minute for each kind of engine (`ModelInfo.pool_digest`) of which one is connected."""
         self._model_seen = callback
 
     async def serve(self, transport: Transport, credential: EngineCredential) -> None:
-        """Run the connection of the engine with this credential to its end."""
+        """Serve the connection of the engine with this credential until it ends."""
         await EngineLink(self, transport, credential).run()
 
     def check_credentials(self) -> None:
@@ -193,16 +195,16 @@ class Hub:
                 link.break_off(EngineRefused("The credential of this engine was revoked."))
 
     async def admit(self, link: EngineLink) -> None:
-        """Let an engine join that said hello.
+        """Let an engine that said hello join.
 
-        Two agents may have been given one id: the first that lives keeps it. One that was started
-        again looks the same, as long as its old link is not known to be dead, so that one is
-        listened to first; whoever is silent on it gives way. Agents of protocol version 1 don't say
-        which run they are: there the newest link counts.
+        Two agents may have been given the same id: the first one that is alive keeps it. An agent
+        that restarted looks the same until its old link is known to be dead, so the gateway first
+        listens on the old link, and closes it if it stays silent. Agents of protocol version 1
+        don't report their run: for them the newest link counts.
 
         Raises:
-            EngineIdInUse: another engine of this id lives.
-            EngineRefused: its credential does not allow it.
+            EngineIdInUse: another engine with this id is alive.
+            EngineRefused: its credential does not allow it, or its protocol is too old to bill.
         """
         engine = link.engine
         if not link.credential.may_serve(engine.info.name):
@@ -227,7 +229,7 @@ class Hub:
             raise EngineRefused("The credential of this engine was revoked.")
 
     def _rival_of(self, link: EngineLink) -> EngineLink | None:
-        """An open link of another agent with the same id."""
+        """An open link of another agent run with the same engine id."""
         id, run = link.engine.id, link.engine.run
         for other in self._open:
             if other.engine.id == id and run and other.engine.run not in ("", run):
@@ -235,7 +237,7 @@ class Hub:
         return None
 
     def joined(self, link: EngineLink) -> None:
-        """A link is open. An older one of the same engine may be dead, noticed or not."""
+        """A link is open. An older one of the same engine may be dead, detected as such or not."""
         engine = link.engine
         self._links[engine.id] = link
         self._candidates.changed()
@@ -255,7 +257,7 @@ class Hub:
         self._requests.look_soon()
 
     def left(self, link: EngineLink, reason: str) -> None:
-        """A link ended, or never opened. The engine stays while it has another."""
+        """A link ended, or never opened. Its engine stays if it has another link."""
         if link not in self._open:
             log.warning("engine_refused", engine=link.engine_id, reason=reason)
             return
@@ -275,35 +277,36 @@ class Hub:
         self._candidates.changed()
 
     def takes_no_more(self) -> None:
-        """An engine drains, or is behind with reading."""
+        """An engine began to drain, or is behind with reading."""
         self._candidates.changed()
 
     def set_gateways(self, urls: list[str]) -> None:
-        """The live gateways; every engine hears of a change."""
+        """Set the live gateways; every engine is sent a change."""
         if urls != self.gateways:
             self.gateways = urls
             for link in self._links.values():
                 link.post(wire.Gateways(urls))
 
     def set_pools(self, pools: Mapping[str, Pool]) -> None:
-        """Which revisions serve, by base model."""
+        """Set which revisions serve, by base model."""
         self._requests.set_pools(pools)
 
     async def renew(self, tenant_id: int | None, directory: Directory) -> None:
-        """What is known of this tenant's adapters has changed, or of everybody's: requests that
-        wait for an engine may find one now."""
+        """What is known about the adapters of this tenant, or (None) of all, has changed: requests
+        that wait for an engine may find one now."""
         for stream in self._requests.waiting(tenant_id):
             try:
                 target = await directory.resolve(stream.grant, stream.target.model)
-            except InferenceError:  # its key has ended, or its version: who sees to that is told
+            except InferenceError:  # its key or version is gone, which is handled elsewhere
                 continue
             self._requests.renew(stream, target)
 
     def set_pins(
         self, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions] | None = None
     ) -> None:
-        """The adapters to keep loaded, by base model; engines hear of what changed. `tried` are the
-        revisions on which one may be loaded, by its digest: any, where it is not there."""
+        """Set the adapters to keep loaded, by base model; engines are sent changes. `tried` has the
+        revisions on which an adapter may be loaded, by its digest; one not in there may be loaded
+        on any."""
         before = self._pins.set(pins, tried or {})
         for link in self._links.values():
             if before.of(link.engine) != self._pins.of(link.engine):
@@ -315,7 +318,8 @@ class Hub:
             link.post(wire.Pins([self._dispatches.ticketed(ref, credential) for ref in wanted]))
 
     def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
-        """An engine said how it is, and whom it served: the others on its base model hear that."""
+        """An engine sent its stats. The service that it gave tenants is passed on to the other
+        engines of its base model."""
         self._recorder.totals(source.engine.id, frame.stats)
         self._requests.look_soon()
         if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
@@ -324,14 +328,14 @@ class Hub:
         service.heard(source.listener, frame.gained, time.monotonic())
         if frame.asks is not None and (others := service.answer(source.listener, asks=frame.asks)):
             source.post(others)
-        if frame.served:  # of an engine that does not ask
+        if frame.served:  # from an engine before SUMS_SINCE, which does not ask
             served = wire.Served(source.engine.id, frame.run, frame.served)
             for id, link in self._links.items():
                 if id != source.engine.id and link.engine.info.name == source.engine.info.name:
                     link.post(served)
 
     def heard_suspects(self, source: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
-        """An engine learnt with which requests engines fail: the others hear what of it is news."""
+        """An engine reported requests with which engines fail: pass what is new to the others."""
         news = self._suspects.heard(suspects)
         for suspect in news:
             log.warning(
@@ -352,8 +356,8 @@ class Hub:
         return self._suspects.refused(time.time())
 
     def heard_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
-        """An engine has answers without a gateway. One of a request that is here was on an engine
-        that this gateway had lost, and has gone on elsewhere."""
+        """An engine reported orphaned answers. If this gateway has the request of one, it had lost
+        that engine and the request has moved: the orphan is cancelled."""
         others = []
         for orphan in frame.orphans:
             if self._requests.has(orphan.id):
@@ -367,20 +371,20 @@ class Hub:
         self._model_seen(link.engine.info)
 
     def heard_unknown(self, link: EngineLink, frame: wire.Unknown) -> None:
-        """An engine is newer than this gateway, or broken in a way that harms nobody."""
+        """An engine sent an unknown frame: it is newer than this gateway, or has a harmless bug."""
         self.unknown_frames += 1
         log.info("unknown_frame", engine=link.engine.id, frame=frame.name[:SHOWN_TAG])
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """Requests ended, by an engine's journal.
+        """An engine's journal reports ended requests.
 
         Raises:
-            ProtocolViolation: no journal has this name, or it is more than a report holds.
+            ProtocolViolation: the journal's name is invalid, or the report has too many entries.
         """
         self.intake.take(link, journal, entries)
 
     def unload(self, digest: str) -> None:
-        """Every engine forgets this adapter as soon as nothing uses it."""
+        """Have every engine unload this adapter as soon as no request uses it."""
         for link in self._links.values():
             link.post(wire.Unload(digest))
 
@@ -389,12 +393,12 @@ class Hub:
         return [link.engine for link in self._links.values()]
 
     def demand(self) -> dict[str, Demand]:
-        """What this gateway sees that is asked of each pool, by base model."""
+        """The demand that this gateway sees, by base model."""
         refused = self._requests.refusals.counts(time.monotonic())
         return seen(self.engines(), self.held, refused)
 
     def drain(self, engine_id: str) -> None:
-        """The engine gets no new work until its process starts anew; what runs is finished."""
+        """Give the engine no new work until its process restarts; what runs is finished."""
         if link := self._links.get(engine_id):
             log.info("engine_drained", engine=engine_id)
             link.drain()
@@ -402,13 +406,13 @@ class Hub:
     async def probe(
         self, base_model: str, adapter: AdapterRef, revision: str = ""
     ) -> dict[str, Any]:
-        """Load the adapter on an engine, of this revision if one is named, and try it;
+        """Load the adapter on an engine, of this revision if one is named, and try it; returns
         `agent.engine.ProbeReport` as a dict.
 
         Raises:
-            NoEngine: none serves this base model and could load the adapter.
+            NoEngine: no engine serves this base model and could load the adapter.
             AdapterLoadFailed: it cannot be loaded.
-            EngineLost: the engine went away meanwhile.
+            EngineLost: the engine was lost meanwhile.
         """
         try:
             tiers = (frozenset([revision]),) if revision else None
@@ -421,7 +425,7 @@ class Hub:
         return await link.load(wire.Load(new_id(), ticketed, probe=True))
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The connected engines, for display. From any thread."""
+        """The connected engines, for display. May be called from any thread."""
         return [link.described() for link in list(self._links.values())]
 
     # --- requests --------------------------------------------------------------------------------
@@ -430,22 +434,22 @@ class Hub:
         """Start a request on the engine that suits it best, or hold it until one can take it.
 
         Raises:
-            NoEngine, Overloaded: none can take it, and it can't be held; nothing was started.
+            NoEngine, Overloaded: no engine can take it, and it can't be held; nothing was started.
         """
         return self._requests.submit(order)
 
     def adopt(self, order: Order, found: Found, turn: int) -> Stream:
-        """Go on with a request that an engine has and no gateway, in this turn of it.
+        """Continue an orphaned request, in this turn of it.
 
         Raises:
-            Overloaded: this gateway ends.
+            Overloaded: this gateway is closing.
         """
         stream = self._requests.adopt(order, found, turn)
         self.adopted += 1
         return stream
 
     def leave(self) -> None:
-        """Leave to engines what they keep for other gateways: this one ends now."""
+        """Leave the requests that engines keep for other gateways to these: this one ends now."""
         self._requests.leave()
 
     def end_streams(self, key_id: int, error: InferenceError) -> None:
@@ -453,7 +457,7 @@ class Hub:
         self._requests.end_of_key(key_id, error)
 
     def close(self) -> None:
-        """Take nothing new, and hold nothing any longer; what runs goes on."""
+        """Take no new requests and end held ones; what runs continues."""
         self._requests.close()
         self.closed.set()
 

@@ -1,7 +1,8 @@
-"""What engines report of requests that ended: for the ledger, or for quarantine.
+"""Takes engines' usage reports of ended requests, for the ledger or for quarantine.
 
-An engine bills only what a gateway dispatched to it: each entry carries the signature of its
-dispatch (`dispatches`). What does not fit that is kept apart, and the engine told that it is taken.
+An engine can bill only what a gateway dispatched to it: each entry carries the signature of its
+dispatch (`dispatches`). Entries that don't match are quarantined; the engine gets an
+acknowledgement for these too.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from inference.link.wire import LedgerEntry
 log = structlog.get_logger(__name__)
 
 JOURNAL = re.compile(r"[!-~]{1,64}")
-"""What the ledger has room for."""
+"""The names that fit in the ledger."""
 
 MAX_ENTRIES = 1_000
-"""Of one report, twice as many as agents send: to check them takes the loop 5 ms."""
+"""Entries of one report, twice as many as agents send; checking them takes the event loop 5 ms."""
 
 
 class Intake:
-    """Takes all reports of one gateway's engines."""
+    """Takes all usage reports of one gateway's engines."""
 
     def __init__(
         self,
@@ -36,17 +37,17 @@ class Intake:
         dispatches: Dispatches,
         reported: Callable[[LedgerEntry], None],
     ) -> None:
-        """`reported` is told of each entry that is billed."""
+        """`reported` is called with each entry that is billed."""
         self.quarantined = 0
-        """Entries that were not what a gateway dispatched to their engines."""
+        """Entries that did not match what a gateway dispatched to their engine."""
         self._recorder, self._dispatches, self._reported = recorder, dispatches, reported
 
     def take(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """Requests ended, by an engine's journal: write the ledger, then tell the engine so. What
-        no gateway dispatched to it is quarantined.
+        """Write an engine's report of ended requests to the ledger, then acknowledge it. Entries
+        that no gateway dispatched to the engine are quarantined.
 
         Raises:
-            ProtocolViolation: no journal has this name, or it is more than a report holds.
+            ProtocolViolation: the journal's name is invalid, or the report has too many entries.
         """
         if JOURNAL.fullmatch(journal) is None:
             raise ProtocolViolation("this is not the name of a journal")
@@ -68,7 +69,7 @@ class Intake:
     def _sorted(
         self, link: EngineLink, entries: Sequence[LedgerEntry]
     ) -> tuple[list[LedgerEntry], list[tuple[LedgerEntry, Mismatch]]]:
-        """What is to be billed, and what is not, with why."""
+        """The entries to bill, and those not to bill, each with the reason."""
         sound: list[LedgerEntry] = []
         suspects: list[tuple[LedgerEntry, Mismatch]] = []
         for entry in entries:

@@ -1,8 +1,9 @@
-"""Answers that engines hold for whichever gateway comes for them. No IO, no clock.
+"""Orphans: answers that engines keep for any gateway that adopts them. No IO, no clock.
 
-An engine tells all gateways of its orphans (`inference.agent.keeping`). One counts only where a
-gateway dispatched it to that engine, with this key and model: the signature says so. Who may have
-it is for the claim of its idempotency key to say, or for the label that its gateway gave it.
+An engine announces its orphans to all gateways (`inference.agent.keeping`). An orphan is accepted
+only if a gateway dispatched it to that engine, with this key and model, which its signature proves.
+Which client may have it is decided by the claim of its idempotency key, or by the label that its
+gateway gave it.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from inference.link.session import Attempt
 from inference.link.wire import Orphan, turn_of
 
 MAX_OF_AN_ENGINE = 4096
-"""Agents keep a quarter of that."""
+"""Orphans accepted of one engine; agents keep a quarter of that."""
 MAX_TURNS = 32
-"""A request that so many gateways have had is begun anew."""
+"""An orphan in this turn or a higher one is ignored, so its request is generated anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An answer, and the link of the engine that has it."""
+    """An orphan, and the link of the engine that has it."""
 
     link: EngineLink
     orphan: Orphan
 
 
 class Orphans:
-    """Those of all engines of a gateway."""
+    """The orphans of all engines of a gateway."""
 
     def __init__(self, dispatches: Dispatches) -> None:
         self._dispatches = dispatches
@@ -40,7 +41,7 @@ class Orphans:
         self._news = asyncio.Event()
 
     def heard(self, link: EngineLink, orphans: Sequence[Orphan], gone: Sequence[Attempt]) -> None:
-        """The engine told of these, and that those are none any more."""
+        """The engine announced these orphans, and that those in `gone` are orphans no longer."""
         known = self._by_link.setdefault(link, {})
         for attempt in gone:
             known.pop(attempt, None)
@@ -54,11 +55,11 @@ class Orphans:
         self._news = asyncio.Event()
 
     def left(self, link: EngineLink) -> None:
-        """Its engine can be asked for nothing now."""
+        """Forget the orphans of a link that ended."""
         self._by_link.pop(link, None)
 
     def turns(self, key_id: int) -> dict[str, int]:
-        """The requests of this API key that can be adopted, with the turns that they are in."""
+        """The requests of this API key that can be adopted: the highest turn of each, by id."""
         found: dict[str, int] = {}
         for one in self._all():
             if one.orphan.account.key_id == key_id:
@@ -67,12 +68,13 @@ class Orphans:
         return found
 
     def take(self, id: str) -> Found | None:
-        """The highest attempt of this request, which is known no longer; None if there is none."""
+        """Take out the orphan with the highest attempt of this request; None if there is none."""
         found = [one for one in self._all() if one.orphan.id == id]
         return self._taken(max(found, key=lambda one: one.orphan.attempt, default=None))
 
     async def labelled(self, key_id: int, label: str, within_s: float) -> Found | None:
-        """As `take`, of this API key with this label; waits so long for an engine to tell of it."""
+        """As `take`, for this API key and label; waits up to `within_s` for an engine to announce
+        it."""
         try:
             async with asyncio.timeout(within_s):
                 while (found := self._labelled(key_id, label)) is None:

@@ -1,4 +1,4 @@
-"""Which adapters engines are to keep loaded, and where each may be loaded. No IO, no clock."""
+"""Which adapters engines should keep loaded, and where each may be loaded. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Pinned = Mapping[str, Sequence[AdapterRef]]
 
 
 class Pins:
-    """As the operator wishes. Nothing is known of that before the first `set`."""
+    """The operator's pins; unknown before the first `set`."""
 
     def __init__(self) -> None:
         self._pins: Pinned | None = None
         self._tried: Mapping[str, Revisions] = {}
 
     def set(self, pins: Pinned, tried: Mapping[str, Revisions]) -> Pins:
-        """These from now on; what was before. `tried` are the revisions on which an adapter may be
-        loaded, by its digest: any, where it is not there."""
+        """Replace the pins; returns the previous ones. `tried` has the revisions on which an
+        adapter may be loaded, by its digest; one not in there may be loaded on any."""
         before = Pins()
         before._pins, before._tried = self._pins, self._tried
         self._pins, self._tried = pins, tried
         return before
 
     def of(self, engine: EngineState) -> list[AdapterRef] | None:
-        """Those that this engine could load; None: nothing is known yet."""
+        """The pinned adapters that this engine can load; None if pins are not known yet."""
         if self._pins is None:
             return None
         return [

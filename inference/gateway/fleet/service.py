@@ -1,17 +1,18 @@
-"""What engines served, told to each other: of a second in one frame. No IO, no clock.
+"""Tells engines how much service the others gave each tenant, in one frame a second. No IO, no
+clock.
 
-Each engine says once a second by how much the service of its tenants grew (`Stats.gained`), and
-asks one gateway what the others gave (`Stats.asks`). So a gateway sends one frame a second for each
-engine that asks, however many there are.
+Each engine reports once a second by how much the service of its tenants grew (`Stats.gained`), and
+asks one gateway what the others gave (`Stats.asks`). So a gateway sends one frame per second to
+each engine that asks, however many engines there are.
 
 Rules
-    1. What engines say is added up by tenant. Once a second at most a round is closed: it has the
-       ROUND_TENANTS that gained most and were not told yet. The others wait for a later one and go
-       on growing: what is much is told at once, what is little a few seconds later, and everything
-       once. So a frame has a bound whatever the number of tenants.
-    2. An engine hears of a round what is not its own.
-    3. It hears the rounds closed since it asked last, ROUNDS_KEPT at most: one that comes, or was
-       cut off for longer, owes and is owed nothing for what was before.
+    1. Reported service is summed by tenant. At most once a second a round is closed, with the
+       ROUND_TENANTS tenants that gained most and are not told yet. The others wait for a later
+       round and keep growing: large gains are told at once, small ones a few seconds later, and
+       everything once. So the size of a frame is bounded for any number of tenants.
+    2. An engine is told a round without its own part.
+    3. It is told the rounds closed since it last asked, at most ROUNDS_KEPT: an engine that joins,
+       or was cut off for longer, owes and is owed nothing for the time before.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from inference.link.wire import Others
 
 ROUND_S = 1.0
 ROUND_TENANTS = 256
-"""Of one round: 8 KB. To tell an engine takes 0.1 ms."""
+"""Tenants in one round: 8 KB. Telling one engine takes 0.1 ms."""
 ROUNDS_KEPT = 8
 MAX_WAITING = 32_768
-"""Tenants whose figures wait for a later round; those that gained least are forgotten. 10 MB where
-each is served by a few engines."""
+"""Tenants whose figures wait for a later round; beyond that those that gained least are forgotten.
+10 MB if each is served by a few engines."""
 
 Gains = dict[str, float]
 """By engine or by tenant, in tokens over weight."""
@@ -41,22 +42,22 @@ class Listener:
 
     engine_id: str
     told: int | None = None
-    """Rounds that had been closed when it was told last; None: it did not ask then."""
+    """Number of the last round closed when it was last told; None: it did not ask then."""
     engines: int = 0
-    """How many it was told that there are."""
+    """The number of engines that it was last told."""
 
 
 @dataclass(slots=True)
 class Round:
-    """Of each tenant in it what all engines gave, and what each of them did."""
+    """For each tenant in it, the service of all engines together and of each engine."""
 
     sums: Gains = field(default_factory=dict)
     parts: dict[str, Gains] = field(default_factory=dict)
 
     def add(self, engine_id: str, gained: Mapping[str, float]) -> None:
-        """An engine gave so much more."""
+        """Add what an engine gave, by tenant."""
         for tenant, more in gained.items():
-            if not more > 0:  # nothing an agent says
+            if not more > 0:  # no sound agent reports that; also true of NaN
                 continue
             self.sums[tenant] = self.sums.get(tenant, 0.0) + more
             parts = self.parts.setdefault(tenant, {})
@@ -67,14 +68,14 @@ class Round:
         return nlargest(count, self.sums, key=self.sums.__getitem__)
 
     def take(self, tenants: Iterable[str]) -> Round:
-        """These tenants, which are in here no longer."""
+        """Remove these tenants, and return them as a round of their own."""
         taken = Round()
         for one in tenants:
             taken.sums[one], taken.parts[one] = self.sums.pop(one), self.parts.pop(one)
         return taken
 
     def without(self, engine_id: str) -> Gains:
-        """What the others gave."""
+        """What the other engines gave, by tenant."""
         given = {}
         for tenant, sum in self.sums.items():
             own = self.parts[tenant].get(engine_id, 0.0)
@@ -84,34 +85,34 @@ class Round:
 
 
 class FleetService:
-    """Of the engines of one base model, as far as they are connected to this gateway."""
+    """The service of the engines of one base model that are connected to this gateway."""
 
     def __init__(self) -> None:
         self._waiting = Round()
         self._rounds: deque[tuple[int, Round]] = deque(maxlen=ROUNDS_KEPT)
-        """Closed ones with their numbers."""
+        """Closed rounds with their numbers."""
         self._closed, self._closed_at = 0, -ROUND_S
         self._engines: set[Listener] = set()
 
     def join(self, engine_id: str) -> Listener:
-        """An engine is connected."""
+        """An engine has connected."""
         listener = Listener(engine_id)
         self._engines.add(listener)
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """It is no longer; unknown ones are ignored."""
+        """An engine has disconnected; unknown listeners are ignored."""
         self._engines.discard(listener)
 
     def heard(self, listener: Listener, gained: Mapping[str, float], now: float) -> None:
-        """An engine served so much more since it was last heard. `now` is in seconds."""
+        """An engine reported what it gave since its last report. `now` is in seconds."""
         self._waiting.add(listener.engine_id, gained)
         if now - self._closed_at >= ROUND_S:
             self._close(now)
 
     def answer(self, listener: Listener, *, asks: bool) -> Others | None:
-        """What to tell an engine that asks for what the others served, or only how many there are;
-        None: it has heard all."""
+        """What to tell an engine: with `asks` what the others served, else only how many engines
+        there are. None if there is nothing new."""
         news: Gains = {}
         for number, round in self._rounds:
             if asks and listener.told is not None and number > listener.told:

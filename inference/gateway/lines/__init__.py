@@ -1,1 +1,1 @@
-"""Lines of batches, which workers send to gateways over a socket of their own."""
+"""Batch lines, which workers send to gateways over a socket of their own."""

@@ -1,14 +1,14 @@
 """Responses that run in the background: `background` of `POST /v1/responses`.
 
-1. A gateway keeps the response with its body, encrypted as any that is stored, and answers that it
-   is queued.
+1. A gateway stores the response with its body, encrypted like all stored responses, and answers
+   that it is queued.
 2. A worker leases it (`tenants.batches`) and asks a gateway for it, as for the only line of a
-   batch, but without the body: that is read here, and workers never see it.
-3. The gateway that ran it keeps the answer, and tells the worker no more than that there is one.
+   batch, but without the body: the gateway reads that, and workers never see it.
+3. The gateway that ran it stores the answer, and tells the worker only that there is one.
 
-It is ended once. Each gateway that begins with it says in which turn; what a lower turn brings
-afterwards is dropped, as the ledger drops its bill. Whoever cancels or deletes it ends it in the
-database; its worker hears of that when it renews its lease, and has the gateway stop.
+It is ended once. Each gateway that begins with it records its turn; answers of lower turns that
+come later are dropped, as the ledger drops their bills. Cancelling or deleting it ends it in the
+database; its worker learns of that when it renews its lease, and has the gateway stop.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from inference.operations.responses.responses import RESPONSES
 log = structlog.get_logger(__name__)
 
 AGAIN_S = 1.0
-"""Between two tries to keep an answer, while the database is away."""
+"""Pause between two tries to store an answer, while the database is unavailable."""
 NOT_RUN = ("background", "input", "previous_response_id", "store", "stream")
-"""Fields of a body that its run does without: the items are kept beside them."""
+"""Fields of a body that are not kept for its run; the input is kept separately, as items."""
 
 _json = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -56,28 +56,28 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 def is_background(batch: str) -> bool:
-    """Whether what has this id is a response, and no batch."""
+    """Whether this id is that of a background response, not of a batch."""
     return batch.startswith(BACKGROUND)
 
 
 class Background:
-    """Those of a gateway process's callers, and those that workers ask it for."""
+    """The background responses that callers queue at a gateway process and workers ask it for."""
 
     def __init__(
         self, store: StoredResponses, directory: Directory, space: Space, *, secret: str
     ) -> None:
-        """Bodies of those that run take of the `space`; what workers may ask for is sealed with the
-        `secret`."""
+        """Bodies of running responses take up `space`; queued responses are sealed with `secret`,
+        so that workers can ask for nothing else."""
         self._store, self._directory = store, directory
         self._space, self._secret = space, secret
 
     async def queue(self, grant: Grant, call: Call, request_id: str, once: str = "") -> str:
-        """Have the call run: the id of its response. What was queued under the same `once` is the
-        same.
+        """Queue the call to be run; returns the id of its response. If one was queued under the
+        same `once`, that one's id.
 
         Raises:
-            InvalidRequest: the tenant keeps nothing.
-            PayloadTooLarge: it is more than is stored.
+            InvalidRequest: the tenant stores nothing.
+            PayloadTooLarge: the record is over MAX_BYTES.
             UnknownModel, RateLimitExceeded, Unavailable: as the directory and the store.
         """
         await self._directory.resolve(grant, call.model)
@@ -107,11 +107,12 @@ class Background:
         return RESPONSES.answer_id(kept)
 
     async def begin(self, grant: Grant, id: str, turn: int) -> Work:
-        """The one whose request has this id, to be run in this turn; close it in the end.
+        """The response whose request has this id, to be run in this turn. Call its `close` in the
+        end.
 
         Raises:
-            ResponseNotFound: there is nothing to be run.
-            Overloaded: there is no room for it here and now.
+            ResponseNotFound: there is nothing to run.
+            Overloaded: this gateway has no room for its body now.
         """
         found = await self._store.begin(grant.tenant_id, id, turn)
         record = None if found is None else read_record(found)
@@ -123,7 +124,7 @@ class Background:
 
 
 def _record_of(call: Call, id: str, created_at: datetime) -> bytes:
-    """What is kept of a call until it is run."""
+    """The record of a call that is stored until it is run."""
     fields = _fields.decode(call.body)
     items = msgspec.Raw(b"[" + listed(bytes(fields["input"])) + b"]")
     for name in NOT_RUN:
@@ -152,16 +153,16 @@ class Work:
         record: Record,
         size: int,
     ) -> None:
-        """Of the space it has taken `size` bytes."""
+        """It takes up `size` bytes of the space."""
         self._store, self._space, self._size = store, space, size
         self._tenant_id, self._id, self._turn = tenant_id, id, turn
         self._record = record
 
     def call(self) -> Call:
-        """What is to be run; its answer goes on with the response as it was queued.
+        """The call to run; its answer has the fields of the response as it was queued.
 
         Raises:
-            RequestError: what was taken then is not taken any more.
+            RequestError: the body was accepted when it was queued, but no longer is.
         """
         fields = self._record.fields or {}
         call = RESPONSES.parse(_json(fields | {"input": self._record.items}))
@@ -169,7 +170,7 @@ class Work:
         return call
 
     async def answered(self, response: bytes) -> None:
-        """Keep this answer, as soon as the database takes it."""
+        """Store this answer; retries until the database takes it."""
         record = _json(Record(self._record.items, msgspec.Raw(response)))
         if len(record) > MAX_BYTES:
             said = f"The response has {len(record)} bytes with its input, and {MAX_BYTES} are kept."
@@ -177,7 +178,7 @@ class Work:
         await self._end(Ended(_answer.decode(response).status, record))
 
     async def failed(self, error: InferenceError) -> None:
-        """Keep that it ended with this, as soon as the database takes it."""
+        """Store that it ended with this error; retries until the database takes it."""
         response = _fields.decode(self._record.response) | failure(error)
         record = Record(self._record.items, msgspec.Raw(_json(response)))
         await self._end(Ended(FAILED, _json(record)))
@@ -190,10 +191,10 @@ class Work:
                 await asyncio.sleep(AGAIN_S)
             else:
                 break
-        if not kept:  # cancelled, deleted, or in a higher turn
+        if not kept:  # cancelled, deleted, or run in a higher turn
             log.info("background_answer_dropped", request_id=self._id, turn=self._turn)
 
     def close(self) -> None:
-        """Give its space back; may be done twice."""
+        """Give its space back; may be called twice."""
         size, self._size = self._size, 0
         self._space.give_back(self._tenant_id, size)

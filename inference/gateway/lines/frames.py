@@ -1,7 +1,7 @@
-"""What workers and gateways say to each other of batches' lines: one msgpack array per message.
+"""Messages between workers and gateways about batch lines: one msgpack array per message.
 
-A worker opens a batch, asks for lines of it and hears of each when an engine has begun with it and
-when it has an answer. A line is named by its batch and its number, and may be asked for again, in a
+A worker opens a batch, asks for lines of it, and is told of each when an engine begins it and when
+it has an answer. A line is identified by its batch and its number. It may be asked for again, in a
 higher turn, once it was answered or its socket is lost. Fields may be appended, with a default.
 """
 
@@ -12,11 +12,11 @@ import msgspec
 from inference.link.wire import Usage
 
 MAX_UNBEGUN = 64
-"""Lines of one batch at one gateway, with which no engine has begun."""
+"""Most lines of one batch at one gateway that no engine has begun."""
 MAX_UNBEGUN_BYTES = 4 << 20
-"""Of their bodies, unless there is but one."""
+"""Most bytes of their bodies, unless there is only one such line."""
 TURNS_OF_A_RUN = 1024
-"""More than a line is sent to engines by one worker that has its batch."""
+"""More turns than any line takes while one worker has its batch."""
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -24,8 +24,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Open(Message, tag="open", frozen=True):
-    """Worker to gateway: there is this batch. `created_at` is a unix time in seconds, `seal` that
-    of the console which took it (`seals`)."""
+    """Worker to gateway: open this batch. `created_at` is a unix time in seconds; `seal` is from
+    the console that accepted the batch (`seals`)."""
 
     batch: str
     key_id: int
@@ -44,15 +44,15 @@ class Ask(Message, tag="ask", frozen=True):
 
 
 class Withdraw(Message, tag="withdraw", frozen=True):
-    """Worker to gateway: answer no line of this batch with which no engine has begun; each is
-    answered as `again`. The batch is closed."""
+    """Worker to gateway: close this batch. Its lines that no engine has begun are not run; each is
+    answered with `again_s`."""
 
     batch: str
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):
-    """What became of a line: a status of HTTP and a body, or that it is to be asked for `again_s`
-    seconds later. `sent`: an engine had it, so the next time must be of a higher turn; `code` is
+    """What became of a line: an HTTP status and a body, or that it is to be asked for again after
+    `again_s` seconds. `sent`: an engine had it, so it must be asked for in a higher turn; `code` is
     the error's, `usage` what is billed."""
 
     batch: str
@@ -66,7 +66,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class News(Message, tag="news", frozen=True):
-    """Gateway to worker: engines have begun with these lines, and these have answers."""
+    """Gateway to worker: the lines that engines have begun, and answers."""
 
     begun: list[tuple[str, int]] = []
     answers: list[Answer] = []

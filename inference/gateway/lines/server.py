@@ -1,8 +1,8 @@
-"""`/ws/lines`: workers send lines of batches, and hear of their answers.
+"""`/ws/lines`: workers send batch lines, and get their answers.
 
-A line goes the way of any request: grant, limits, engine, ledger (`dispatcher`). Only that it waits
-here until an engine can use it (`turns`), and in the batch lane from then on. A socket that is lost
-ends its lines; the worker asks for them again, of whichever gateway.
+A line takes the path of any request: grant, limits, engine, ledger (`dispatcher`). But it waits
+here until an engine can use it (`turns`), and then in the batch lane. Losing a socket ends its
+lines; the worker asks for them again, at any gateway.
 """
 
 from __future__ import annotations
@@ -55,32 +55,33 @@ log = structlog.get_logger(__name__)
 
 SOON_S = 1.0
 QUOTA_S = 60.0
-"""When to ask again where an error doesn't say. Budgets may be raised at any time."""
+"""When to ask again if the error doesn't say. QUOTA_S is for budgets, which may be raised at any
+time."""
 NEWS_BYTES = 1 << 20
-"""Of answers in one message, unless one is longer."""
+"""Most bytes of answers in one message, unless a single one is longer."""
 COUNTED_S = 1.0
-"""How long a count of engines is good for."""
+"""How long a count of engines is reused."""
 PREFILL = "prefill"
 MAX_BATCHES = 4096
-"""Open on one socket."""
+"""Batches open on one socket."""
 
 
 class Keys(Directory, Protocol):
-    """A directory that also knows keys by their rows."""
+    """A directory that also finds keys by row id."""
 
     async def grant_of(self, key_id: int) -> Grant:
-        """The grant of this key, whose holder has asked for something, or of the key that it was
-        rotated into.
+        """The grant of the key with which a batch was created, or of the key that it was rotated
+        into.
 
         Raises:
-            InvalidApiKey: that is revoked or expired, or its tenant is suspended.
+            InvalidApiKey: that key is revoked or expired, or its tenant is suspended.
             Unavailable: as `authenticate`.
         """
         ...
 
 
 class Fleet(Protocol):
-    """The hub, as far as it is asked here."""
+    """The part of the hub that is used here."""
 
     closed: asyncio.Event
 
@@ -89,8 +90,8 @@ class Fleet(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A line that was asked for. `id` is its request's; `work` is there where it is a response that
-    runs in the background."""
+    """A line that was asked for. `id` is its request id; `work` is set if it is a background
+    response."""
 
     link: Link
     batch: Open
@@ -102,13 +103,13 @@ class Waiting:
     work: Work | None = None
 
     def close(self) -> None:
-        """It waits no more, and does not run."""
+        """Free what the line holds, once it neither waits nor runs."""
         if self.work is not None:
             self.work.close()
 
 
 class Lines:
-    """All lines of a gateway process, whichever worker asked for them; the ASGI application."""
+    """All lines of a gateway process, of all workers; the ASGI application."""
 
     def __init__(
         self,
@@ -121,10 +122,10 @@ class Lines:
         secret: str,
         max_body_bytes: int,
     ) -> None:
-        """Workers show the `token`; batches are sealed with the `secret`."""
+        """Workers authenticate with `token`; batches are sealed with `secret`."""
         self.keys, self.secret, self.max_body_bytes = keys, secret, max_body_bytes
         self.live: set[str] = set()
-        """Ids of lines that wait, or that are not settled."""
+        """Ids of lines that wait, or are not settled yet."""
         self.background = background
         self._dispatcher, self._fleet, self._token = dispatcher, fleet, token
         self._turns: dict[str, Turns[Waiting]] = {}
@@ -141,13 +142,13 @@ class Lines:
         await Link(self, AsgiTransport(receive, send)).run(self._fleet.closed)
 
     def add(self, line: Waiting, tenant: str) -> None:
-        """A line waits for its turn."""
+        """Let a line wait for its turn."""
         self.live.add(line.id)
         self._turns.setdefault(line.base_model, Turns()).add(tenant, line)
         self._go_on(line.base_model)
 
     def withdraw(self, of: Callable[[Waiting], bool]) -> list[Waiting]:
-        """Take out of those that wait here."""
+        """Take the waiting lines for which `of` holds out; returns them."""
         gone = [line for turns in self._turns.values() for line in turns.withdraw(of)]
         self.live.difference_update(line.id for line in gone)
         for line in gone:
@@ -161,7 +162,7 @@ class Lines:
             begun, running = Once(turns.begun), Running(line)
             task = asyncio.create_task(self._run(running, begun), name="line")
             line.link.tasks[task] = line
-            # Not in the task: one that is cancelled before its first step never runs.
+            # Not in a `finally` of the task: one cancelled before its first step never runs it.
             task.add_done_callback(partial(self._ended, running, begun, turns))
         if turns.idle:
             del self._turns[base_model]
@@ -186,7 +187,7 @@ class Lines:
         self._go_on(line.base_model)
 
     async def _run(self, running: Running, begun: Once) -> None:
-        """Answer a line, or say that it is to be asked for again."""
+        """Answer a line, or tell the worker to ask for it again."""
         line = running.line
         try:
             said = await self._generate(running, begun)
@@ -211,8 +212,8 @@ class Lines:
         running.grant = grant = await self.keys.grant_of(batch.key_id)
 
         def waits(wait: Wait | None) -> None:
-            """An engine has begun with it when it waits for nothing but its prefill: answers that
-            don't stream say so themselves only later."""
+            """A line counts as begun once it waits only for its prefill (None: it has output), as
+            an answer that doesn't stream sends nothing before its end."""
             if (wait is None or wait.phase == PREFILL) and begun():
                 line.link.tell_begun(line)
                 self._go_on(line.base_model)
@@ -235,7 +236,7 @@ class Lines:
         return Answer(batch.batch, ask.number, 200, body, sent=True, usage=running.usage)
 
     async def _goes_on(self, line: Waiting) -> bool:
-        """Whether the key that has just ended was rotated into another one."""
+        """Whether the line's key, which was just revoked, was rotated into another one."""
         try:
             await self.keys.grant_of(line.batch.key_id)
         except InferenceError:
@@ -244,7 +245,7 @@ class Lines:
 
 
 class Once:
-    """Calls a function once, however often it is called; whether it was that time."""
+    """Calls a function the first time it is called, and never again; returns whether it did."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function: Callable[[], None] | None = function
@@ -259,7 +260,7 @@ class Once:
 
 @dataclass(slots=True)
 class Running:
-    """A line at an engine, or on its way there."""
+    """A line on an engine, or on its way there."""
 
     line: Waiting
     grant: Grant | None = None
@@ -268,22 +269,22 @@ class Running:
 
     @property
     def sent(self) -> bool:
-        """Whether an engine was given it."""
+        """Whether the line was given to an engine."""
         return self.stream is not None and bool(self.stream.engine)
 
     @property
     def usage(self) -> Usage:
-        """What is billed of it, as far as that is known."""
+        """The usage that is billed, as far as it is known."""
         done = None if self.stream is None else self.stream.done
         return Usage() if done is None else done.usage
 
     def failed(self, error: InferenceError) -> Answer:
-        """It has ended with this: what the worker is told."""
+        """Note that the line ended with this error; returns the answer for the worker."""
         self.error = error
         return answer_of(self.line.ask, error, sent=self.sent, usage=self.usage)
 
     def asked(self, status: int) -> Asked:
-        """What is told of it once it is over."""
+        """The line's record for the log, metrics and outcomes."""
         line = self.line
         return Asked(
             id=line.id,
@@ -300,7 +301,7 @@ class Running:
 def answer_of(
     ask: Ask, error: InferenceError, *, sent: bool = False, usage: Usage | None = None
 ) -> Answer:
-    """What a worker is told of a line that failed."""
+    """The answer for a line that failed."""
     return Answer(
         ask.batch,
         ask.number,
@@ -314,14 +315,14 @@ def answer_of(
 
 
 async def _keep(work: Work | None, error: InferenceError) -> None:
-    """Keep what a response of the background ended with, unless it is asked for again."""
+    """Store the error of a background response, unless it will be asked for again."""
     if work is not None and _again_s(error) is None:
         await work.failed(error)
 
 
 def _again_s(error: InferenceError) -> float | None:
-    """When to ask for it again; None where that can't help. What no limit ever has room for is told
-    so by having no time."""
+    """Seconds until the line should be asked for again; None if that can't help. A rate limit error
+    has no time if the limit can never fit the request."""
     if isinstance(error, InsufficientQuota):
         return QUOTA_S
     if isinstance(error, RateLimitExceeded):
@@ -336,7 +337,7 @@ class Link:
 
     def __init__(self, lines: Lines, transport: AsgiTransport) -> None:
         self.tasks: dict[asyncio.Task[None], Waiting] = {}
-        """Its lines at engines."""
+        """Lines that were given to engines."""
         self._lines, self._transport = lines, transport
         self._batches: dict[str, Open] = {}
         self._begun: list[tuple[str, int]] = []
@@ -345,8 +346,8 @@ class Link:
         self._leaving = False
 
     async def run(self, closed: asyncio.Event) -> None:
-        """Serve the socket until it closes, or, once the gateway is `closed`, until engines have
-        answered what they have."""
+        """Serve the socket until it closes or, once `closed` is set, until the lines that engines
+        have are answered."""
         parts = [
             asyncio.create_task(part) for part in (self._read(), self._leave(closed), self._write())
         ]
@@ -365,14 +366,14 @@ class Link:
                 task.cancel()
 
     def tell(self, said: Answer) -> None:
-        """The worker is to hear this; of a response of the background no more than that it is."""
+        """Send the worker this answer; that of a background response without its body."""
         if is_background(said.batch):
             said = msgspec.structs.replace(said, body=b"")
         self._answers.append(said)
         self._news.set()
 
     def tell_begun(self, line: Waiting) -> None:
-        """The worker is to hear that an engine has begun with it."""
+        """Tell the worker that an engine has begun this line."""
         self._begun.append((line.batch.batch, line.ask.number))
         self._news.set()
 
@@ -417,13 +418,13 @@ class Link:
         self._batches[batch.batch] = batch
 
     async def _ask(self, ask: Ask) -> None:
-        """Have a line wait for its turn, or say at once that it can't."""
+        """Let a line wait for its turn, or answer at once why it can't."""
         if (batch := self._batches.get(ask.batch)) is None:
             raise InvalidRequest("A line belongs to a batch that was opened before.")
         if is_background(batch.batch) and ask.number != 1:
             raise InvalidRequest("A response of the background has one line.")
         id = line_id(batch.batch, ask.number)
-        if id in self._lines.live:  # an engine is still to say the last word on the turn before
+        if id in self._lines.live:  # the turn before is not settled yet
             return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
         work: Work | None = None
         try:
@@ -459,7 +460,7 @@ class Link:
         )
         self._batches.pop(batch, None)
         for task, line in [*self.tasks.items()]:
-            if line.work is not None and line.ask.batch == batch:  # nobody waits for its answer
+            if line.work is not None and line.ask.batch == batch:  # its answer is not needed
                 task.cancel()
 
     def _give_back(self, lines: Iterable[Waiting]) -> None:

@@ -1,10 +1,10 @@
-"""Which line is given to an engine next. No loop, no time.
+"""Which line is given to an engine next. No event loop, no clock.
 
-Lines wait here, so that they don't wait in front of engines: of each base model AHEAD lines for
-each of its engines may be unbegun, or half as many as run, which keeps the engines busy; what has
-begun is as much as they run. Among tenants the one whose turn was longest ago is next, within a
-tenant the oldest line. Whose turn it is by what it used is the engines' queues' to say, which hold
-some of each.
+Lines wait here, so that they don't fill engines' queues: for each base model, AHEAD lines per
+engine may be unbegun, or half as many as run if that is more, which keeps the engines busy. The
+number that have begun is not bounded; engines run as many as they can. Among tenants the one whose
+turn was longest ago is next, within a tenant the oldest line. Fairness by usage is left to the
+engines' queues, which hold some lines of each tenant.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Generic, TypeVar
 L = TypeVar("L")
 
 AHEAD = 16
-"""An engine that has begun with one has fifteen to go on with. One that runs many short ones is
-done with more than that in a step."""
+"""An engine that begins one line has fifteen more to continue with. An engine that runs many short
+lines can finish more than that in one step, which is why half of the running lines is allowed too.
+"""
 
 
 class Turns(Generic[L]):
@@ -30,16 +31,16 @@ class Turns(Generic[L]):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits here, and nothing is under way."""
+        """Whether no line waits here or runs."""
         return not (self._lines or self._unbegun or self._running)
 
     def add(self, tenant: str, line: L) -> None:
-        """A line waits."""
+        """Let a line wait."""
         self._lines.setdefault(tenant, deque()).append(line)
 
     def next(self, engines: int) -> L | None:
-        """The line that goes to an engine now, if one does: call `begun` once for it, and then
-        `ended`. Without an engine a few go all the same, and hear of that."""
+        """The line that goes to an engine now, or None. Call `begun` once for it, and then `ended`.
+        With no engine a few lines are still given out, so that they fail with that error."""
         if not self._lines or self._unbegun >= max(AHEAD * max(1, engines), self._running // 2):
             return None
         tenant, lines = self._lines.popitem(last=False)
@@ -49,16 +50,16 @@ class Turns(Generic[L]):
         return lines.popleft()
 
     def begun(self) -> None:
-        """An engine has begun with one of those that `next` gave, or it has ended."""
+        """An engine has begun a line that `next` returned, or the line has ended without that."""
         self._unbegun -= 1
         self._running += 1
 
     def ended(self) -> None:
-        """One of these has ended."""
+        """A line that had begun has ended."""
         self._running -= 1
 
     def withdraw(self, of: Callable[[L], bool]) -> list[L]:
-        """Take these out."""
+        """Remove the waiting lines for which `of` holds; returns them."""
         gone: list[L] = []
         for tenant, lines in list(self._lines.items()):
             gone += filter(of, lines)

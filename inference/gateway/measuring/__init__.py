@@ -1,1 +1,1 @@
-"""What a gateway measures of its requests, and tells of each: metrics, the log, spans."""
+"""What a gateway measures and reports about its requests: metrics, the log, spans."""

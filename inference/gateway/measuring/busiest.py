@@ -1,9 +1,10 @@
-"""Counters of the busiest tenants, and one of all others: for metrics, where names cost memory.
+"""Counters of the busiest tenants by name, and of all others together, because each name in metrics
+costs memory.
 
-A counter of Prometheus may begin at 0 again, but never sink a little. So what was counted for a
-tenant stays where it was counted: while the tenant has no name of its own, with the others.
+A Prometheus counter may restart at 0, but never decrease by a little. So what was counted as
+`other` while a tenant had no counter of its own stays there.
 
-No clock: time is handed in, in seconds.
+No clock: time is passed in, in seconds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections import Counter
 
 OTHER = "other"
 PERIOD_S = 60.0
-"""Who had the most tokens in one such time has a name in the next."""
+"""The tenants with the most tokens in one period are counted by name in the next."""
 MAX_SEEN = 10_000
-"""Tenants of which a period knows how busy they are."""
+"""Tenants whose tokens are counted within a period to find the busiest."""
 
 
 class Busiest:
@@ -31,7 +32,7 @@ class Busiest:
         """By tenant and `prompt` or `output`."""
 
     def note(self, tenant: str, outcome: str, prompt: int, output: int, now: float) -> None:
-        """A request of the tenant ended, with so many tokens."""
+        """A request of the tenant ended, with this many tokens."""
         if not self.most:
             return
         if now - self._since >= PERIOD_S:
@@ -46,7 +47,7 @@ class Busiest:
         self.tokens[shown, "output"] += output
 
     def _name(self, now: float) -> None:
-        """Give names to those that were busiest; one stays where nobody else needs its place."""
+        """Name the busiest tenants of the last period; earlier names stay while there is room."""
         busiest = [tenant for tenant, _ in self._busy.most_common(self.most)]
         stay = [name for name in sorted(self._names) if name not in busiest]
         self._names = {*busiest, *stay[: self.most - len(busiest)]}

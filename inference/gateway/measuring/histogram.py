@@ -1,7 +1,7 @@
-"""A histogram as Prometheus has them: plain numbers of one event loop, without a lock.
+"""A Prometheus histogram of plain numbers, without locks, for use on one event loop.
 
-prometheus_client's own takes two locks and walks through its bounds for each value, and values come
-with every frame of tokens here.
+The one of prometheus_client takes two locks and walks through its bounds for each value, and here
+values come with every frame of tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """One of the values of a bucket: an exemplar of OpenMetrics."""
+    """One value of a bucket, with its trace: an OpenMetrics exemplar."""
 
     trace_id: str
     value: float
@@ -21,7 +21,7 @@ class Example(NamedTuple):
 
 
 class Histogram:
-    """Counts values by upper bounds, which grow; what is above the last one counts too."""
+    """Counts values by ascending upper bounds; values above the last bound count too."""
 
     __slots__ = ("_bounds", "_counts", "_examples", "total")
 
@@ -33,18 +33,18 @@ class Histogram:
         self._examples: dict[int, Example] = {}
 
     def add(self, value: float, times: int = 1) -> None:
-        """It was this, so many times. Once a frame, or a token."""
+        """Add this value, this many times. Called about once per frame or token."""
         self.total += value * times
         self._counts[bisect_left(self._bounds, value)] += times
 
     def add_example(self, example: Example) -> None:
-        """It was this, in a request of which there is a trace."""
+        """Add the value of a traced request."""
         self.add(example.value)
         self._examples[bisect_left(self._bounds, example.value)] = example
 
     def buckets(self) -> list[tuple[str, float, Example | None]]:
-        """By the text of each bound: how many were no longer, and the last traced one between it
-        and the bound before."""
+        """For each bound: its text, how many values were at most it, and the last example between
+        it and the bound before."""
         bounds = [*(f"{bound:g}" for bound in self._bounds), "+Inf"]
         counts = map(float, accumulate(self._counts))
         examples = map(self._examples.get, range(len(bounds)))

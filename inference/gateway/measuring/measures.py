@@ -1,9 +1,10 @@
-"""What a gateway measures of its requests, by engine and base model; `planes.metrics` shows it.
+"""What a gateway measures of its requests, by engine and base model; `planes.metrics` exports it.
 
-All of it is of this gateway's requests alone, so over several gateways it adds up. Everything is a
-plain number of one event loop. What is counted per token is looked up once per engine.
+It covers this gateway's requests only, so the figures of several gateways can be summed. Everything
+is a plain number, used on one event loop. The histogram that is updated per token is looked up once
+per engine.
 
-Bounds are those of OpenTelemetry's conventions for generative AI, each of the measure that it is:
+The bounds of each measure are those of OpenTelemetry's conventions for generative AI:
 https://github.com/open-telemetry/semantic-conventions/blob/main/docs/gen-ai/gen-ai-metrics.md
 """
 
@@ -20,7 +21,7 @@ from inference.gateway.measuring.histogram import Example, Histogram
 from inference.link.wire import Usage
 
 DURATION_S = tuple(0.01 * 2**n for n in range(14))
-"""Of whole operations and their parts: 0.01 s, doubling to 81.92 s."""
+"""Bounds for whole operations and their parts: 0.01 s, doubling to 81.92 s."""
 FIRST_TOKEN_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
@@ -53,25 +54,25 @@ OF_ENGINES: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "prompt_tokens": ("Prompt tokens of a request, the cached ones included.", TOKENS),
     "output_tokens": ("Output tokens of a request.", TOKENS),
 }
-"""The histograms of each engine, with their texts and bounds. As metrics they are `lorikeet_...`"""
+"""The histograms of each engine, with help texts and bounds. The metrics are `lorikeet_...`."""
 
 COMPLETED, CANCELLED, REFUSED, FAILED = "completed", "cancelled", "refused", "failed"
-"""How requests end: `refused` are those that are at fault themselves, or that limits or missing
-engines turn away before any engine had them; `failed` are ours."""
+"""How requests end: `refused` are requests with faults of their own, or that limits or missing
+engines turned away before any engine had them; `failed` are faults of Lorikeet."""
 EXPECTED = (
     (COMPLETED, "stop"), (COMPLETED, "length"), (FAILED, "engine_lost"), (FAILED, "engine_failed"),
     (FAILED, "generation_timeout"), (FAILED, "internal_error"),
 )  # fmt: skip
-"""Of each engine, and below of no engine: counted from 0 on. Prometheus takes no notice of the
-first of a kind that it sees, as it can't know when that came."""
+"""Outcomes counted from 0 on for each engine; TURNED_AWAY are those without an engine. Prometheus
+would otherwise miss the first of each, as it sees no increase when a counter appears."""
 TURNED_AWAY = ("no_engine_available", "server_is_overloaded", "service_unavailable")
 REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "cancelled"})
-"""Finish reasons that are told apart: engines make them, so anything might come."""
+"""Finish reasons that are told apart. Engines set them, so others may occur."""
 
 FORGET_S = 900.0
-"""How long the figures of an engine stay that is gone: some scrapes."""
+"""How long the figures of an engine stay after it is gone: enough for several scrapes."""
 MAX_ENGINES = 1_000
-"""Engines with figures of their own; those beyond it share one line, as `other`."""
+"""Engines with figures of their own; further ones share the figures of `other`."""
 OTHER = "other"
 
 
@@ -87,18 +88,18 @@ class OnEngine:
     prompt_tokens: Histogram
     output_tokens: Histogram
     used_at: float = field(default=0.0, init=False)
-    """Of the monotonic clock: when the engine was last there."""
+    """Monotonic time at which the engine was last connected."""
 
     @classmethod
     def empty(cls) -> OnEngine:
-        """Nothing was measured yet."""
+        """Histograms without values."""
         return cls(*(Histogram(bounds) for _, bounds in OF_ENGINES.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A request that ended on an engine. `ttft_s` and `total_s` are from its admission at the
-    gateway; `usage` is what its engine said, of which times are only there if it `reported`."""
+    gateway; `usage` is what its engine reported, with times only if `reported`."""
 
     usage: Usage
     reported: bool
@@ -107,29 +108,29 @@ class Ended:
     ttft_s: float | None
     total_s: float
     trace_id: str = ""
-    """Empty where there is no trace of it."""
+    """Empty if the request is not traced."""
 
 
 @dataclass(slots=True, eq=False)
 class Measures:
-    """All of one gateway. The figures of counters only grow."""
+    """All measures of one gateway. Counters only grow."""
 
     busiest: Busiest = field(default_factory=lambda: Busiest(0))
     engines: dict[tuple[str, str], OnEngine] = field(default_factory=dict)
     """By base model and engine."""
     hold_seconds: dict[str, Histogram] = field(default_factory=dict)
-    """By base model: how long requests were held that were."""
+    """How long held requests were held, by base model."""
     requests: Counter[tuple[str, str, str, str]] = field(
         default_factory=lambda: Counter({("", "", REFUSED, code): 0 for code in TURNED_AWAY})
     )
-    """By base model and engine (empty where they got none), outcome, and code."""
+    """By base model and engine (empty if no engine had the request), outcome, and code."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Of limits: by their kind, and whose they are."""
+    """Requests refused by limits, by the limit's kind and scope."""
     engines_lost: Counter[str] = field(default_factory=Counter)
-    """By base model: engines that left without having said so."""
+    """Engines that left without draining first, by base model."""
 
     def engine(self, base_model: str, id: str) -> OnEngine:
-        """Where to add what is measured of requests on this engine; to be kept."""
+        """The histograms of requests on this engine; callers keep them."""
         if (base_model, id) not in self.engines and len(self.engines) >= MAX_ENGINES:
             id = OTHER
         for outcome, code in EXPECTED:
@@ -138,13 +139,13 @@ class Measures:
         return self.engines.setdefault((base_model, id), OnEngine.empty())
 
     def held(self, base_model: str, seconds: float) -> None:
-        """A request was held for an engine for so long, and is not any more."""
+        """A request is no longer held; it was held for this long."""
         if base_model not in self.hold_seconds:
             self.hold_seconds[base_model] = Histogram(DURATION_S)
         self.hold_seconds[base_model].add(seconds)
 
     def ended(self, on: OnEngine, request: Ended) -> None:
-        """A request ended that an engine had."""
+        """A request that an engine had has ended."""
         usage = request.usage
         found: list[tuple[Histogram, float | None]] = [
             (on.queue_seconds, usage.queue_s if request.reported else None),
@@ -167,19 +168,20 @@ class Measures:
                 histogram.add(value)
 
     def counted(self, base_model: str, engine: str, outcome: str, code: str) -> None:
-        """A request was answered, or refused, or failed."""
+        """Count a request that was answered, was refused, or failed."""
         if engine and (base_model, engine) not in self.engines:
             engine = OTHER
         self.requests[base_model, engine, outcome, code] += 1
 
     def refused(self, error: InferenceError) -> None:
-        """A request was refused; only what limits refuse has a kind."""
+        """Count a request that ended in this error, if a limit refused it."""
         if error.limit_kind:
             self.refusals[error.limit_kind, error.limit_scope] += 1
 
     def forget(self, connected: Collection[tuple[str, str]], now: float) -> None:
-        """Drop the figures of engines that have been gone for long. Call it now and then with those
-        that are there, by base model and id: ids may be new at each start."""
+        """Drop the figures of engines that have been gone for FORGET_S, because an engine may have
+        a new id at each start. Call it from time to time with the connected engines, by base model
+        and id."""
         for key, on in list(self.engines.items()):
             if key in connected or not on.used_at:
                 on.used_at = now
@@ -190,7 +192,7 @@ class Measures:
                 del self.requests[counted]
 
     def histograms(self, name: str) -> Iterator[tuple[str, str, Histogram]]:
-        """Of each engine with its base model: the one of this name."""
+        """The histogram of this name of each engine, with base model and engine id."""
         for (base_model, engine), on in self.engines.items():
             yield base_model, engine, getattr(on, name)
 

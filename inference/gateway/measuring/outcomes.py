@@ -1,11 +1,11 @@
-"""What became of requests, for people: counts by minute, and each refused one by itself.
+"""What became of requests, for people to read: counts by minute, and each refused request.
 
-A gateway adds up here and writes it to the database every few seconds
-(`tenants.directory.outcomes`): nothing waits for that, and a gateway that is killed takes the last
-seconds with it. Bills don't come from here, but from engines' journals.
+A gateway accumulates outcomes here and writes them to the database every few seconds
+(`tenants.directory.outcomes`). No request waits for that, and a gateway that is killed loses the
+last seconds. Bills come from engines' journals, not from here.
 
-Every request is counted. Those that ended in an error are kept one by one as well, with their
-messages: MAX_ALIKE of one API key with one code in a minute, MAX_KEPT of a tenant.
+Every request is counted. Requests that ended in an error are also kept one by one, with their
+messages: per minute at most MAX_ALIKE of one API key and code, and MAX_KEPT of a tenant.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ MINUTE_S = 60
 MAX_ALIKE = 20
 MAX_KEPT = 60
 MAX_GROUPS = 20_000
-"""In memory, while the database is away: some 20 MB."""
+"""Groups in memory while the database is unavailable: about 20 MB."""
 MAX_WAITING = 10_000
-"""Refused requests, in memory: some 10 MB."""
+"""Refused requests in memory: about 10 MB."""
 
 
 class Group(NamedTuple):
-    """What is counted together; a `version_id` of 0 is no adapter."""
+    """The key by which requests are counted together; a `version_id` of 0 means no adapter."""
 
     minute: int
-    """A unix time."""
+    """Its beginning, a unix time in seconds."""
     tenant_id: int
     key_id: int
     version_id: int
     adapter: str
     base_model: str
-    """Empty where nobody knows which it is: the request was refused before."""
+    """Empty if the request was refused before it was known."""
     outcome: str
     code: str
     limit_kind: str
@@ -46,10 +46,10 @@ class Group(NamedTuple):
 
 
 class Tally(msgspec.Struct):
-    """Requests of one group. `cost` is in pico-units, as gateways see it; `first_tokens` counts
-    requests by the bucket of their time to first token, `totals` by that of their whole time, of
-    completed ones, each empty where there are none. `decode_tokens` were generated in `decode_s`,
-    after the first token of each."""
+    """Requests of one group. `cost` is in pico-units, as gateways see it. `first_tokens` counts
+    requests by the bucket of their time to first token, `totals` counts completed ones by that of
+    their total time; each is empty if there are none. `decode_tokens` were generated in `decode_s`,
+    not counting the first token of each request."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -74,8 +74,8 @@ def _added(one: list[int], more: list[int]) -> list[int]:
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that ended in an error. `started_at` is the unix time when it came, `total_s` how
-    long it took; `version_id` and `model` as in `Group` and as its client wrote it."""
+    """A request that ended in an error. `started_at` is the unix time of its arrival, `total_s` how
+    long it took; `version_id` is as in `Group`, `model` as its client wrote it."""
 
     id: str
     started_at: float
@@ -97,7 +97,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(NamedTuple):
-    """What is to be written."""
+    """Outcomes to write to the database."""
 
     tallies: Mapping[Group, Tally]
     refusals: list[Refusal]
@@ -112,11 +112,11 @@ class Ended(NamedTuple):
     cost: int = 0
     ttft_s: float | None = None
     total_s: float | None = None
-    """Of a completed one that an engine had."""
+    """Set for completed requests that an engine had."""
 
 
 class Outcomes:
-    """Of one gateway process; those of some tenants are not counted."""
+    """The outcomes of one gateway process, without those of the `uncounted` tenants."""
 
     def __init__(self, uncounted: Collection[str] = ()) -> None:
         self._uncounted = frozenset(uncounted)
@@ -124,16 +124,16 @@ class Outcomes:
         self._refusals: list[Refusal] = []
         self._minute = 0
         self._kept: Counter[tuple[int, int, str]] = Counter()
-        """Those of this minute, by tenant, and by tenant, key and code."""
+        """Refusals kept in this minute, by tenant, and by tenant, key and code."""
         self.dropped = 0
-        """Requests for which there was no room: neither counted nor kept."""
+        """Requests neither counted nor kept, because there was no room."""
 
     def counts(self, tenant: str) -> bool:
         """Whether requests of the tenant of this name are counted."""
         return tenant not in self._uncounted
 
     def note(self, group: Group, ended: Ended, refusal: Refusal | None) -> None:
-        """A request ended; `refusal` if that was in an error."""
+        """A request ended; `refusal` is set if it ended in an error."""
         if group not in self._tallies and len(self._tallies) >= MAX_GROUPS:
             self.dropped += 1
             return
@@ -158,14 +158,14 @@ class Outcomes:
             self._refusals.append(refusal)
 
     def take(self) -> Taken:
-        """What there is; it begins anew from now on."""
+        """Return all outcomes, and start anew."""
         refusals, self._refusals = self._refusals, []
         return Taken(self._tallies.take(), refusals)
 
     def give_back(
         self, tallies: Iterable[tuple[Group, Tally]], refusals: Iterable[Refusal]
     ) -> None:
-        """It could not be written; it is kept as far as there is room."""
+        """Take back outcomes that could not be written, as far as there is room."""
         for group, tally in tallies:
             if group in self._tallies or len(self._tallies) < MAX_GROUPS:
                 self._tallies.of(group).add(tally)

@@ -1,9 +1,9 @@
-"""What is told of each request once it is over: a line in the log, its span, counts, its outcome.
+"""What is recorded of each request once it is over: a log line, its span, counts, its outcome.
 
-The line is the event `request`. It has names, counts and times, never content: neither a prompt nor
-an answer, nor an error's message, as that may quote them; a message is for the request's own tenant
-alone. A request whose client went away is told when its engine has said the last word, so that its
-figures are those of the bill.
+The line is the event `request`. It has names, counts and times, never content: no prompt, no
+answer, and no error message, because that may quote them; only the request's own tenant sees the
+message. A request whose client disconnected is recorded when its engine has sent `done`, so that
+the figures match the bill.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from inference.tracing import Span, Tracer
 log = structlog.get_logger(__name__)
 
 SHOWN_MODEL = SHOWN_REASON = 128
-"""Characters of what a client wrote as the model's name, and an engine as the finish reason."""
+"""Characters logged of the client's model name, and of the engine's finish reason."""
 SHOWN_DIGEST = 12
-"""Of an adapter version: so it can be asked for as `adapter@<digest>`."""
+"""Characters of an adapter version's digest: enough to request it as `adapter@<digest>`."""
 SHOWN_PATH = 256
 OPERATIONS = {"completion": "text_completion"}
-"""OpenTelemetry's names of operations that have another one here."""
+"""OpenTelemetry's names of operations that have a different name here."""
 
 
 class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A line of the log, field by field; what is not known is left out. `docs/observe.md` explains
-    each."""
+    """The fields of a log line; unknown ones are left out. `docs/observe.md` explains each."""
 
     request_id: str
     surface: str
@@ -69,28 +68,28 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an edge knows of a request in the end."""
+    """What an edge knows about a request when it ends."""
 
     id: str
     surface: str
     """`api`, `playground`, `batch` or `background`."""
     began: float
-    """Of the monotonic clock."""
+    """Monotonic time in seconds."""
     method: str | None = None
     path: str | None = None
     status: int | None = None
     operation: str | None = None
-    """None where it asks for nothing to be generated."""
+    """None if it is not a request to generate."""
     grant: Grant | None = None
     call: Call | None = None
-    """None where its body was not read, or not understood."""
+    """None if its body was not read, or was invalid."""
     stream: Stream | None = None
-    """None where it was refused before, or answered from memory."""
+    """None if it was refused before that, or its answer was replayed."""
     span: Span | None = None
 
 
 class Records:
-    """Of one gateway process."""
+    """Records the requests of one gateway process."""
 
     def __init__(
         self, measures: Measures, outcomes: Outcomes, tracer: Tracer | None = None
@@ -98,14 +97,14 @@ class Records:
         self._measures, self._outcomes, self._tracer = measures, outcomes, tracer
 
     def begin(self, operation: str, began: float, traceparent: str = "") -> Span | None:
-        """The span of a request for this operation, if it is traced; `traceparent` is what its
-        client sent."""
+        """Begin the span of a request for this operation, if it is traced; `traceparent` is the
+        client's header."""
         if self._tracer is None:
             return None
         return self._tracer.begin(OPERATIONS.get(operation, operation), traceparent, began)
 
     def ended(self, asked: Asked, error: InferenceError | None) -> None:
-        """Its client has its answer, or `error`, or is gone."""
+        """The client has its answer or `error`, or is gone: record the request once settled."""
         tell = partial(self._tell, asked, error, time.monotonic() - asked.began)
         if asked.stream is None:
             tell()
@@ -152,7 +151,7 @@ class Records:
         code: str,
         elapsed_s: float,
     ) -> None:
-        """What became of it, for its tenant."""
+        """Add the request to the outcomes that its tenant sees."""
         now, stream = time.time(), asked.stream
         target = None if stream is None else stream.target
         group = Group(
@@ -191,7 +190,7 @@ class Records:
 
 
 def _whose(asked: Asked, error: InferenceError | None) -> tuple[int, int] | None:
-    """The tenant and the API key that a request is of; None: nobody's that we know."""
+    """The ids of the request's tenant and API key; None if they are not known."""
     if asked.grant is not None:
         return asked.grant.tenant_id, asked.grant.key_id
     if isinstance(error, InvalidApiKey) and error.key_id:
@@ -258,13 +257,13 @@ def _ms(seconds: float) -> float:
 
 
 def _span_name(asked: Asked) -> str:
-    """With the model, once it is known that there is such one."""
+    """The operation's name, with the model's if that was resolved."""
     name = OPERATIONS.get(asked.operation or "", asked.operation or "")
     return name if asked.stream is None else f"{name} {asked.stream.target.model}"
 
 
 def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
-    """OpenTelemetry's for generative AI, and ours."""
+    """OpenTelemetry's attributes for generative AI, and Lorikeet's own."""
     call, usage = asked.call, None
     if asked.stream is not None and asked.stream.done is not None:
         usage = asked.stream.done.usage

@@ -1,7 +1,7 @@
-"""Sums that are added up in memory and written now and then, and times by buckets.
+"""Sums that accumulate in memory and are written from time to time, and times counted in buckets.
 
-Buckets add up over any number of requests, minutes and gateways, which percentiles do not: a
-percentile is read from the sum of all buckets in question.
+Buckets can be summed over any number of requests, minutes and gateways, which percentiles cannot: a
+percentile is computed from the sum of all buckets in question.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Sum)
 
 
 class Sums(Generic[K, S]):
-    """A sum by key, since they were last taken."""
+    """A sum for each key, since the last `take`."""
 
     def __init__(self, empty: Callable[[], S]) -> None:
         self._empty = empty
@@ -38,18 +38,18 @@ class Sums(Generic[K, S]):
         return key in self._of
 
     def of(self, key: K) -> S:
-        """The sum of this key, to be added to."""
+        """The sum of this key, to add to."""
         if (found := self._of.get(key)) is None:
             found = self._of[key] = self._empty()
         return found
 
     def take(self) -> dict[K, S]:
-        """What there is; it is counted anew from now on."""
+        """Return all sums, and start anew."""
         taken, self._of = self._of, {}
         return taken
 
     def give_back(self, taken: Iterable[tuple[K, S]]) -> None:
-        """It could not be written."""
+        """Add back taken sums that could not be written."""
         for key, sums in taken:
             self.of(key).add(sums)
 
@@ -65,10 +65,11 @@ def added(one: Sequence[int], more: Sequence[int]) -> list[int]:
 
 
 def percentile_s(buckets: Sequence[int], share: float) -> float | None:
-    """The time in seconds within which this share (0 to 1) of the requests were; None of none.
+    """The time in seconds within which this share (0 to 1) of the requests were; None if there are
+    no requests.
 
-    Within a bucket they are taken to be spread evenly, as Prometheus's `histogram_quantile` does;
-    what is above the last bound counts as that bound.
+    Within a bucket they are assumed to be spread evenly, as Prometheus's `histogram_quantile` does;
+    values above the last bound count as that bound.
     """
     sums = list(accumulate(buckets))
     bounds: tuple[float, ...] = DURATION_S

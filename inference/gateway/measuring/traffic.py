@@ -1,8 +1,8 @@
-"""What requests meet on each revision of a pool: how many fail, how soon they are answered.
+"""Attempts, failures and times to first token on each revision of a pool.
 
-Rollouts are judged by it (`tenants.rollouts.driver`). Counted by attempts, on the revision that had
-them: one whose engine was lost failed there, even if another engine brought it to its end. What the
-client did wrong is not the engine's failure, and neither is what an engine did not take.
+Rollouts are judged by these (`tenants.rollouts.driver`). They count attempts, on the revision that
+had them: an attempt whose engine was lost failed there, even if another engine completed the
+request. Client errors don't count as failures, nor do requests that an engine did not take.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from inference.link.wire import Done
 
 class Traffic(msgspec.Struct):
     """Attempts that ended on one revision. `first_tokens` counts first tokens by the bucket of
-    their time since the engine was asked."""
+    their time since the submit."""
 
     requests: int = 0
     errors: int = 0
@@ -35,18 +35,18 @@ class Counted(Sums[str, Traffic]):
         super().__init__(Traffic)
 
     def began(self, revision: str, seconds: float) -> None:
-        """An engine sent its first token so long after it was asked."""
+        """An engine sent the first token of an attempt this long after the submit."""
         self.of(revision).first_tokens[bucket_of(seconds)] += 1
 
     def ended(self, revision: str, *, failed: bool) -> None:
-        """An attempt is over."""
+        """An attempt has ended."""
         traffic = self.of(revision)
         traffic.requests += 1
         traffic.errors += failed
 
 
 def failed(done: Done) -> bool:
-    """Whether an engine's last word is that it failed."""
+    """Whether an engine's `done` says that it failed."""
     if done.fault is None:
         return False
     error = done.fault.error()

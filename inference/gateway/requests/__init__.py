@@ -1,1 +1,1 @@
-"""Requests from their submission until their figures are final: placed, held, moved, streamed."""
+"""Requests from submission until their usage is final: placed, held, moved, streamed."""

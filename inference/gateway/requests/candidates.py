@@ -1,8 +1,9 @@
-"""The engines that may get a request now, for one decision after another.
+"""The engines that may get a request now; cached between decisions.
 
-A decision asks each time who is there and does not drain, who reads what it is sent, and who is not
-silent. All of that changes rarely, so the answers are kept, and looked for anew when they may have
-changed: when a link says so, and when the next one could have become silent.
+Each decision needs to know which engines are connected and not draining, which read what they are
+sent, and which are not silent. All of that changes rarely, so the answers are cached and computed
+anew only when they may have changed: when a link says so, and when the next engine could have
+become silent.
 """
 
 from __future__ import annotations
@@ -22,28 +23,29 @@ MayTake = Callable[[EngineLink], bool]
 
 
 class Candidates:
-    """Those of one gateway."""
+    """The candidates of one gateway."""
 
     def __init__(self, links: Mapping[str, EngineLink]) -> None:
-        """`links` are those that may get work, by engine. Who changes that calls `changed`."""
+        """`links` has the links that may get work, by engine; its owner calls `changed` after each
+        change."""
         self._links = links
         self._there = self._reading = self._speaking = Engines(())
-        """Each is a part of the one before."""
+        """All engines; those not behind with reading; those of them not silent."""
         self._behind: list[EngineLink] = []
         self._silent: list[EngineLink] = []
         self._next_silent_at = -math.inf
-        """Before then nobody becomes silent."""
+        """Earliest time at which another engine can become silent."""
 
     def changed(self) -> None:
-        """A link came or went, its engine began to drain, or is behind with reading."""
+        """A link came or went, or its engine began to drain or is behind with reading."""
         self._next_silent_at = -math.inf
 
     def choose(self, needs: Needs, may_take: MayTake | None = None, *, now: float) -> EngineLink:
-        """The link of the engine that should get a request, of those that may take it: one that is
-        silent only where no other one can. `now` is of the monotonic clock.
+        """The link of the engine that should get a request, among those for which `may_take` holds;
+        a silent engine only if no other can take it. `now` is a monotonic time.
 
         Raises:
-            NoEngine, Overloaded: none can take it.
+            NoEngine, Overloaded: no engine can take it.
         """
         if self._may_have_changed(now):
             self._look(now)
@@ -61,7 +63,7 @@ class Candidates:
             raise
 
     def never_done(self, needs: Needs) -> InvalidRequest | None:
-        """Why none of them will ever do it; None if one may (`Engines.never_done`)."""
+        """Why no engine will ever run the request; None if one may (`Engines.never_done`)."""
         return self._there.never_done(needs)
 
     def _chosen(

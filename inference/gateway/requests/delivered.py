@@ -1,14 +1,15 @@
-"""What the reader of a request was given, over all its attempts, and where another engine goes on.
+"""What the reader of a request was given over all attempts, and where another engine resumes.
 
 Rules
-    1. Deltas of an engine are *exact*, if it was asked for ids: what the reader was given up to and
-       including one of them follows from the ids up to and including it. So an answer may be cut
-       after any delta, and only there.
-    2. Where the reader was given nothing yet, another engine may as well begin anew. It must where
-       log-probabilities are asked for: those of tokens that it is told are known to nobody.
-    3. Ids of an engine that says more than it may (choices, tokens, numbers) are not kept.
+    1. Deltas are *exact* if the engine was asked for ids: the output up to the end of a delta
+       follows from the ids up to the end of that delta. So another engine can resume after any
+       delta, and only there.
+    2. As long as the reader was given nothing, another engine may begin anew. It must if
+       log-probabilities are requested, because those of tokens that are handed over are not known.
+    3. If an engine reports ids out of bounds (choices, number of tokens, size of an id), no ids are
+       kept.
     4. With `keeps`, what the reader was given goes with the request to its next engine, which keeps
-       it for a gateway that adopts the request. Of a long answer it is not kept.
+       it for a gateway that adopts the request. An answer over MAX_KEPT_BYTES is not kept.
 
 Token ids are kept in 4 bytes each. No IO, no clock.
 """
@@ -23,7 +24,7 @@ from inference.gateway.fleet.dispatches import Bounds
 from inference.link.wire import MAX_KEPT_BYTES, Delta, Resume, Usage
 
 UTF8_BYTES = 4
-"""Of a character, at the most."""
+"""Most bytes of a character in UTF-8."""
 
 
 class Given:
@@ -35,7 +36,7 @@ class Given:
         self._text, self._chunks, self._bytes = StringIO(), list[bytes](), 0
 
     def add(self, delta: Delta) -> bool:
-        """Keep this as well; False: there is too much."""
+        """Add this delta; False if it is now over MAX_KEPT_BYTES."""
         self._text.write(delta.text)
         self._chunks += delta.chunks
         self._bytes += UTF8_BYTES * len(delta.text) + sum(map(len, delta.chunks))
@@ -47,7 +48,8 @@ class Given:
 
 
 class Delivered:
-    """`begin` each attempt, `add` its deltas in order; `resume` says where another one goes on."""
+    """Call `begin` for each attempt and `add` for its deltas in order; `resume` returns where the
+    next attempt continues."""
 
     __slots__ = (
         "_choices",
@@ -63,12 +65,12 @@ class Delivered:
     )
 
     def __init__(self, choices: int, *, logprobs: bool, keeps: bool = False) -> None:
-        """Of an answer of so many choices."""
+        """`choices` bounds the choices whose ids are kept; see rules 2 and 4 for the others."""
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
-        """As the engines counted them, this attempt and what it goes on from."""
+        """As the engines counted them, of this attempt and what it continues."""
         self._choices, self._logprobs = choices, logprobs
         self._given = False
-        """The reader was given something."""
+        """Whether the reader was given anything."""
         self._exact = False
         self._most_tokens = 0
         self._ids: dict[int, array[int]] = {}
@@ -76,21 +78,21 @@ class Delivered:
 
     @property
     def keeps(self) -> bool:
-        """Whether all that the reader was given is here."""
+        """Whether everything that the reader was given is kept here."""
         return self._kept is not None
 
     @property
     def can_move(self) -> bool:
-        """Whether another engine could go on with it."""
+        """Whether another engine could continue the answer."""
         return not self._given or bool(self._exact and self._ids)
 
     @property
     def anew(self) -> bool:
-        """Whether another engine would begin from nothing: rule 2."""
+        """Whether another engine would start from the beginning: rule 2."""
         return not self._given and (self._logprobs or not self._ids)
 
     def begin(self, most: Bounds, *, exact: bool) -> None:
-        """An attempt begins, which can have so many tokens at most, and is exact or isn't."""
+        """An attempt begins. `most` bounds its tokens; with `exact` its deltas have ids."""
         if self.anew:
             self._ids.clear()
             self.prompt_tokens = self.cached_tokens = 0
@@ -98,7 +100,7 @@ class Delivered:
         self._most_tokens, self._exact = most.output_tokens, exact
 
     def add(self, delta: Delta) -> Delta:
-        """The engine sent this; what the reader gets of it."""
+        """Count a delta from the engine; returns it as the reader gets it, without ids."""
         self.prompt_tokens += delta.prompt_tokens
         self.cached_tokens += delta.cached_tokens
         self.completion_tokens += delta.tokens
@@ -121,7 +123,7 @@ class Delivered:
         )
 
     def resume(self, ttft_s: float | None, total_s: float) -> Resume | None:
-        """Where another engine goes on; None: it begins anew. Times as the reader saw them."""
+        """Where another engine continues; None: it begins anew. Times as the reader saw them."""
         if self.anew:
             return None
         usage = Usage(
@@ -136,12 +138,12 @@ class Delivered:
         return Resume(ids, usage=usage, text=text, chunks=chunks)
 
     def forget(self) -> None:
-        """It will not move any more."""
+        """The request will not move any more: free what is kept for that."""
         self._exact, self._given, self._kept = False, True, None
         self._ids.clear()
 
     def _note(self, news: Mapping[int, list[int]]) -> None:
-        """Once per token."""
+        """Keep the ids of a delta. Called about once per token."""
         for choice, ids in news.items():
             kept = self._ids.get(choice)
             if kept is None:

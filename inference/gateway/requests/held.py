@@ -1,17 +1,17 @@
-"""Requests that wait for an engine at the gateway, in fair order. No loop; time is handed in.
+"""Requests that wait for an engine at the gateway, in fair order. No event loop; time is passed in.
 
 Rules
-    1. Order, as in front of an engine: the lane `interactive` before `batch`; in a lane, the tenant
-       with the least virtual token counter (`scheduler.vtc`); within a tenant, the oldest. A batch
-       request that has waited `batch_patience_s` counts as interactive, of each tenant one at a
+    1. Order, as in an engine's queue: the lane `interactive` before `batch`; within a lane, the
+       tenant with the lowest virtual token counter (`scheduler.vtc`); within a tenant, the oldest.
+       A batch request that has waited `batch_patience_s` counts as interactive, one per tenant at a
        time (`scheduler.aging`).
-    2. Requests of different *kinds* need different things of an engine, so one may start while the
-       other can't. Whoever takes requests up passes over a kind that nobody takes now.
-    3. Requests and their bytes are bounded, of each tenant to its share (`shares`).
+    2. Requests of different *kinds* need different engines, so one may start while another can't.
+       The caller sets a kind aside while no engine takes it.
+    3. Requests and their bytes are bounded, in total and per tenant (`shares`).
 
-Each base model has counters of its own. What started without waiting here charges nobody: where
-nobody waits there is no turn to owe. Each call takes O(log n) on average for each kind that waits,
-n being tenants.
+Each base model has its own counters. Requests that start without waiting here charge no counter:
+while nothing waits, no tenant owes another a turn. Each call takes O(log n) on average for each
+waiting kind, n being the number of tenants.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from inference.shares import Shares
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """How much is held, and for how long; none where `seconds` is 0."""
+    """How many requests are held, and for how long; none if `seconds` is 0."""
 
     seconds: float = 0.0
     requests: int = 1024
-    """At most, of all tenants."""
+    """Most held requests, of all tenants."""
     bytes: int = 64 << 20
-    """Of their bodies, at most."""
+    """Most bytes of their bodies."""
     batch_patience_s: float = 30.0
     retry_after_s: float = 15.0
-    """Said beyond that: when the engine that it waits for may be there."""
+    """Told to clients refused beyond these bounds: a missing engine may be back by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the order has to know of a request. `tokens` is what it may take, about."""
+    """What is needed to order a request. `tokens` is about what it may use."""
 
     id: str
     tenant: str
@@ -53,7 +53,7 @@ class Request:
     kind: Hashable
     """Requests of one kind can run on the same engines."""
     size: int
-    """Bytes."""
+    """Bytes of its body."""
     tokens: int = 1
     weight: float = 1.0
     lane: str = "interactive"
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One request that waits; `number` orders arrivals, `since` is in seconds."""
+    """One waiting request; `number` orders arrivals, `since` is a time in seconds."""
 
     request: Request
     number: int
@@ -71,15 +71,15 @@ class Waiting:
 
 @dataclass(slots=True)
 class Lane:
-    """One lane of one base model: a line for each kind and tenant."""
+    """One lane of one base model: a queue for each kind and tenant."""
 
     counters: VirtualTokenCounters = field(default_factory=VirtualTokenCounters)
     lines: dict[Hashable, dict[str, OrderedDict[str, Waiting]]] = field(default_factory=dict)
     tenants: dict[Hashable, LazyHeap[str]] = field(default_factory=dict)
-    """Who waits, by kind."""
+    """Tenants with waiting requests, by kind."""
 
     def add(self, waiting: Waiting) -> None:
-        """A request joins the end of its line."""
+        """Append a request to its queue."""
         request = waiting.request
         self.counters.wait(request.tenant)
         lines = self.lines.setdefault(request.kind, {})
@@ -90,7 +90,7 @@ class Lane:
             heap.add(request.tenant)
 
     def remove(self, waiting: Waiting) -> None:
-        """A request leaves its line; then tell the counters how."""
+        """Remove a request from its queue. The caller then tells the counters why it left."""
         request = waiting.request
         lines = self.lines[request.kind]
         line = lines[request.tenant]
@@ -102,7 +102,7 @@ class Lane:
             del self.lines[request.kind], self.tenants[request.kind]
 
     def firsts(self, aside: set[Hashable]) -> Iterator[tuple[Rank, int, Waiting]]:
-        """The first of each kind that is not set aside, in the order of these tuples."""
+        """The first request of each kind that is not set aside; the least tuple is next."""
         for kind, heap in self.tenants.items():
             if kind not in aside and (tenant := heap.first()) is not None:
                 head = next(iter(self.lines[kind][tenant].values()))
@@ -111,7 +111,7 @@ class Lane:
 
 @dataclass(slots=True)
 class Pool:
-    """Who waits for engines of one base model."""
+    """The requests that wait for engines of one base model."""
 
     aging: Aging[Waiting]
     interactive: Lane = field(default_factory=Lane)
@@ -120,7 +120,7 @@ class Pool:
 
 
 class Held:
-    """All that waits at this gateway. All times are of one clock, in seconds."""
+    """All requests that wait at this gateway. All times are of one clock, in seconds."""
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding
@@ -135,18 +135,18 @@ class Held:
 
     @property
     def by_base_model(self) -> dict[str, int]:
-        """How many wait for each base model for which any do, or did lately."""
+        """Waiting requests, by base model; only those for which any wait."""
         return {name: pool.count for name, pool in self._pools.items() if pool.count}
 
     def waits(self, kind: Hashable) -> bool:
-        """Whether any request of this kind waits: a new one comes after it."""
+        """Whether any request of this kind waits, so that a new one has to wait behind it."""
         return kind in self._kinds
 
     def add(self, request: Request, now: float) -> None:
-        """A request waits from now on.
+        """Let a request wait from now on.
 
         Raises:
-            NoEngine: as many wait as may; nothing changed.
+            NoEngine: too many wait already, in total or of its tenant; nothing changed.
         """
         self._refuse_beyond_bounds(request)
         pool = self._pools.get(request.base_model)
@@ -163,7 +163,7 @@ class Held:
         self._note(pool, request, 1)
 
     def start(self, id: str) -> None:
-        """A request that waits has an engine now: its tenant has had its turn."""
+        """A waiting request got an engine: remove it and charge its tenant."""
         waiting = self._leave(id)
         request, counters = waiting.request, waiting.lane.counters
         counters.start(request.tenant)
@@ -171,7 +171,7 @@ class Held:
         counters.finish(request.tenant)
 
     def withdraw(self, id: str) -> bool:
-        """A request waits no longer; False if it doesn't wait."""
+        """Remove a request without charging its tenant; False if it is not waiting."""
         if id not in self._waiting:
             return False
         waiting = self._leave(id)
@@ -179,18 +179,18 @@ class Held:
         return True
 
     def first(self, base_model: str, aside: set[Hashable], now: float) -> Request | None:
-        """Whose turn it is among those that wait for this base model, without the kinds aside."""
+        """The next request for this base model that is not of a kind in `aside`, or None."""
         if (pool := self._pools.get(base_model)) is None:
             return None
         self._promote(pool, now)
         for lane in (pool.interactive, pool.batch):
-            # Numbers are unique, so what waits is never compared.
+            # Numbers are unique, so `Waiting` objects are never compared.
             if (found := min(lane.firsts(aside), default=None)) is not None:
                 return found[2].request
         return None
 
     def _promote(self, pool: Pool, now: float) -> None:
-        """Batch requests whose patience is over count as interactive from now, as the youngest."""
+        """Move batch requests whose patience is over to the interactive lane, as the youngest."""
         while waiting := pool.aging.next_over(now):
             pool.batch.remove(waiting)
             pool.batch.counters.withdraw(waiting.request.tenant)
@@ -209,7 +209,7 @@ class Held:
         return waiting
 
     def _note(self, pool: Pool, request: Request, more: int) -> None:
-        """So many more requests like this one wait."""
+        """Count `more` waiting requests of this kind; negative for fewer."""
         pool.count += more
         self._kinds[request.kind] += more
         if not self._kinds[request.kind]:

@@ -1,12 +1,13 @@
-"""What a request goes through that its engine does not bring to its end. No IO, no clock.
+"""The course of a request that its first engine does not complete. No IO, no clock.
 
 Rules
-    1. A request may go to another engine where its own one is lost, fails with it, gives it up or
-       does not take it. Of that MAX_MOVES are moves: what no engine had begun, and one that ends
-       did not take, has not moved by going elsewhere.
-    2. One that was on two engines when they died is not tried on a third: it may have killed them.
-       Nobody says that an engine died; but one whose link was cut comes back within RETURNS_S, in
-       the same run, if it lives. So the second time a request waits so long before it goes on.
+    1. A request may go to another engine if its own is lost, fails with it, gives it up or does not
+       take it. At most MAX_MOVES of these are moves: a request that its engine had not begun, and
+       refused or gave up, can go elsewhere without that counting as a move.
+    2. A request that was on two engines when they died is not tried on a third, because it may have
+       killed them. A lost link does not tell whether the engine died; but one that is alive
+       reconnects within RETURNS_S, in the same run. So after the second engine was lost or failed,
+       the request waits RETURNS_S before it continues.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from inference.link.wire import MOVED, Done, Fault
 
 MAX_MOVES = 2
 RETURNS_S = 3.0
-"""Agents dial again within a second."""
+"""Agents reconnect within a second."""
 
 
 class Why(StrEnum):
@@ -35,47 +36,47 @@ class Why(StrEnum):
     FAILED = "failed"
     """The engine failed with it."""
     DRAINED = "drained"
-    """The engine ends, and gave it up."""
+    """The engine is draining, and gave it up."""
     REFUSED = "refused"
-    """The engine did not take it: it is full."""
+    """The engine is full and did not take it."""
 
 
 class Outcome(StrEnum):
-    """What became of that."""
+    """What became of a request that went to another engine."""
 
     RESUMED = "resumed"
-    """Another engine goes on where the reader is."""
+    """Another engine continues where the reader is."""
     BEGUN_ANEW = "begun_anew"
-    """Another engine begins from nothing, as the reader has nothing."""
+    """Another engine starts from the beginning, because the reader was given nothing."""
     NO_ENGINE = "no_engine"
-    """None took it in time."""
+    """No engine took it in time."""
     QUARANTINED = "quarantined"
     """Two engines died with it."""
     STOPPED = "stopped"
-    """Somebody ended it meanwhile."""
+    """It was ended meanwhile, by its client or from outside."""
 
 
 @dataclass(slots=True)
 class Journey:
-    """`leave` notes each engine that it leaves."""
+    """State of a request that left an engine. Call `leave` for each engine that it leaves."""
 
     why: Why = Why.LOST
     error: InferenceError | None = None
-    """How it ends where no engine takes it; None: as that."""
+    """The error it ends with if no engine takes it; None: the error of the failed placement."""
     pool: str = ""
-    """Of the engine that it comes from (`EngineState.pool`)."""
+    """Revision of the engine that it left (`EngineState.pool`)."""
     moves: int = 0
     since: float | None = None
     """When its reader began to wait; None while an engine sends."""
     avoided: set[EngineLink] = field(default_factory=set)
-    """Links whose engines gave it up, or did not take it."""
+    """Links whose engines failed with it, gave it up, or did not take it."""
     in_doubt: bool = False
-    """Rule 2: it waits for engines to come back."""
+    """Rule 2: it waits for its engines to reconnect."""
     _failed: set[str] = field(default_factory=set)
     """Runs of engines that were lost, or failed with it (`EngineState.life`)."""
 
     def leave(self, leg: Leg, why: Why, done: Done | None, now: float) -> None:
-        """Its engine does not bring it to its end; `done` is what it said of that, if anything."""
+        """The leg's engine does not complete the request; `done` is what it sent, if anything."""
         self.why, self.pool = why, leg.link.engine.pool
         if _is_move(leg, why):
             self.moves += 1
@@ -90,17 +91,17 @@ class Journey:
             self.in_doubt = len(self._failed) > 1
 
     def died_twice(self, alive: Iterable[str]) -> bool:
-        """Whether two engines died with it, where these runs are alive."""
+        """Whether two engines died with it; `alive` has the runs of all connected engines."""
         return len(self._failed.difference(alive)) > 1
 
     def goes_on(self, now: float) -> float:
-        """Another engine sends now; how long its reader waited for that."""
+        """Another engine has begun to send; returns how long the reader waited, in seconds."""
         waited_s, self.since = now - (now if self.since is None else self.since), None
         return waited_s
 
 
 def why_elsewhere(leg: Leg, done: Done) -> Why | None:
-    """Why another engine should have what this one said its last word on; None: it is the end."""
+    """Why another engine should take over the request after this `done`; None: it has ended."""
     if done.fault is None:
         return Why.DRAINED if done.finish_reason == MOVED else None
     error = done.fault.error()
@@ -112,7 +113,7 @@ def why_elsewhere(leg: Leg, done: Done) -> Why | None:
 
 
 def may_leave(leg: Leg, why: Why) -> bool:
-    """Whether another engine may have it."""
+    """Whether the request may go to another engine."""
     stream = leg.stream
     if stream.order is None or not stream.is_wanted:
         return False
@@ -120,7 +121,7 @@ def may_leave(leg: Leg, why: Why) -> bool:
 
 
 def last_word(leg: Leg, done: Done) -> Done:
-    """What its reader gets, where no other engine has it."""
+    """The `done` that the reader gets if no other engine takes over."""
     if done.finish_reason != MOVED or done.fault is not None:
         return done
     if not leg.stream.is_wanted:
@@ -129,7 +130,7 @@ def last_word(leg: Leg, done: Done) -> Done:
 
 
 def lost(leg: Leg) -> EngineLost:
-    """That its engine is no longer there."""
+    """The error for an answer whose engine was lost."""
     return EngineLost(
         f"The engine `{leg.link.engine.id}` was lost before this answer was complete."
     )

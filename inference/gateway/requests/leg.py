@@ -1,4 +1,4 @@
-"""One attempt of a request, on the link of the engine that tries it."""
+"""One attempt of a request, on the link of its engine."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class LegOwner(Protocol):
-    """Who sends requests to engines, and hears from their links how that went."""
+    """Sends requests to engines; called back by their links."""
 
     def begun(self, leg: Leg) -> None:
-        """Its engine sends something of it, for the first time."""
+        """The engine sent the first output of this attempt."""
         ...
 
     def ended(self, leg: Leg, done: Done) -> None:
-        """Its engine said the last word on it."""
+        """The engine sent `done` for this attempt."""
         ...
 
     def lost(self, leg: Leg) -> None:
-        """Its engine's link ended."""
+        """The link to the engine ended."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Leg:
-    """`most` is what its engine is believed, of lower attempts and this one together."""
+    """`most` bounds the usage accepted from its engine, of this attempt and lower ones together."""
 
     owner: LegOwner
     stream: Stream
@@ -43,16 +43,16 @@ class Leg:
     attempt: int
     most: Bounds
     keeps: bool = False
-    """Its engine keeps the answer for other gateways."""
+    """Whether its engine keeps the answer for other gateways."""
     has_begun: bool = False
     news_at: float = 0.0
-    """Of the monotonic clock: when its engine last sent something of it."""
+    """Monotonic time at which its engine last sent some of its output."""
     span: Span | None = None
-    """Where it is traced."""
+    """Set if the request is traced."""
     sent_at: float = field(default_factory=time.monotonic)
 
     def end_span(self, error: str) -> None:
-        """Its engine has done with it; `error` says why it was not brought to its end there."""
+        """End the attempt's span; `error` says why the engine did not complete the request."""
         if self.span is not None:
             engine: Attributes = {
                 "lorikeet.engine": self.link.engine.id,
@@ -61,6 +61,7 @@ class Leg:
             self.span.end(attributes=engine, error=error)
 
     def believed(self, done: Done) -> Done:
-        """What it says is reserved in its place, so it could use up somebody's budget."""
+        """`done` with its usage clamped to `most`: limits are charged with that usage, so an engine
+        could otherwise use up a tenant's budget."""
         usage = self.most.clamped(done.usage)
         return done if usage is done.usage else msgspec.structs.replace(done, usage=usage)

@@ -1,4 +1,4 @@
-"""A request that may start, and what an engine is told of it."""
+"""A request that was admitted, and the frame that submits it to an engine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from inference.link.wire import Account, Prefix, Resume, Submit, Wait
 from inference.tracing import Span
 
 Watch = Callable[[Wait], None]
-"""Told what a request waits for, whenever that changes."""
+"""Called with what a request waits for, whenever that changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request that may start: who asks for what, with what was reserved for it.
+    """A request that was admitted, with its grant, target and reservation.
 
-    `grows`: it may generate more than that, as far as more can be reserved meanwhile.
-    `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
-    is told what the request waits for. `parsers` are those that its engine should have
-    (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client bounds it.
+    `grows`: it may generate more than was reserved, if more can be reserved meanwhile.
+    `prompt_tokens` is an estimate; `max_tokens` bounds each choice if the body doesn't. `watch` is
+    called with what the request waits for. `parsers` are those that its engine should have
+    (`ModelInfo.parsers`), `tokens` is prompt and answer together, as far as the client bounds them.
     `choices` texts are generated from `prompts`, which have each text of the body `rereads` times;
-    `most_tokens` bounds each of them, None where only the context does, and so many `logprobs` come
-    with each of its tokens. `prefix` names its prompt's beginnings; `trace` is its span, if it is
-    traced. `timeout_s` is from its arrival here to its last token, over all attempts.
+    `most_tokens` bounds each choice (None: only the context does), and `logprobs` log-probabilities
+    come with each of its tokens. `prefix` names its prompt's beginnings; `trace` is its span, if it
+    is traced. `timeout_s` runs from its arrival here to its last token, over all attempts.
     """
 
     grant: Grant
@@ -52,24 +52,25 @@ class Order:
     prefix: Prefix | None = None
     trace: Span | None = None
     started_at: float = field(default_factory=time.time)
-    """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
+    """A unix time in seconds; together with the request's id it identifies the bill, so all
+    attempts share it."""
     grace_s: float = 0.0
-    """For so long after this gateway is lost engines keep the answer for another one, which knows
-    it by its id, or by its `label`."""
+    """How long engines keep the answer after this gateway is lost, for another gateway, which finds
+    it by its id or its `label`."""
     label: str = ""
     id: str = ""
-    """The request's, where it is not its reservation's: one that is tried anew has the same id in a
-    higher `turn` (`wire.turn_of`), and a reservation of its own in each."""
+    """The request's id, if it differs from the reservation's: a request that is sent again has the
+    same id in a higher `turn` (`wire.turn_of`), with a reservation of its own in each turn."""
     turn: int = 1
 
     @property
     def request_id(self) -> str:
-        """Names it to engines and in the ledger."""
+        """The request's id, for engines and the ledger."""
         return self.id or self.reservation.id
 
     def needs(self, version: int, pool: Pool | None = None) -> Needs:
-        """What an engine must be able to do for it, which version of the link it must speak, and
-        of which revisions of its pool it may be: of any, where nothing is known of that."""
+        """What an engine must be able to do for the request, the version of the link that it must
+        speak at least, and the revisions of `pool` that may run it; without a pool any may."""
         tenant, target = self.grant.tenant, self.target
         return Needs(
             target.base_model,
@@ -85,7 +86,7 @@ class Order:
         )
 
     def most(self, context: int) -> Bounds:
-        """What it can use on an engine with this context."""
+        """The most it can use on an engine with a context of this many tokens."""
         return Bounds.of(
             self.body,
             context,
@@ -109,12 +110,12 @@ class Order:
         trace: str = "",
         keeps: bool = True,
     ) -> Submit:
-        """What the engine with this credential is told of this attempt.
+        """The frame that submits this attempt to the engine with this credential.
 
-        `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
-        says which tokens it generates; with `resume` it goes on where others stopped. It is given
-        to it `given_s` after the request began. `trace` names the attempt's span. What is not kept
-        from its beginning on (`keeps`) has no grace.
+        `most` bounds the usage that the engine reports, which is cumulative over attempts. With
+        `ids` it reports which tokens it generates; with `resume` it continues where lower attempts
+        stopped. `given_s` is the time from the request's beginning to this submit. `trace` names
+        the attempt's span. An answer that is not kept from its beginning (`keeps`) has no grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(

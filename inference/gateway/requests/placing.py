@@ -1,12 +1,12 @@
-"""Which engine an attempt of a request runs on, and what that engine is told of it.
+"""Decides which engine an attempt of a request runs on, and sends it the request.
 
-Each engine has TAKEN_UP of this gateway's requests without a first token at most, of those that
-waited. That slows nobody down: an engine that has more fills its own queue.
+A request that waited is given only to an engine that has fewer than TAKEN_UP of this gateway's
+requests without a first token. That slows nothing down: more would only wait in the engine's queue.
 
-An attempt that goes on where the reader is needs an engine of the same revision. What can't move,
-and so ends with its engine: what an engine of a protocol before MOVES_SINCE has begun to answer, or
-one that does not say of which revision it is; what was ended anyway; and requests whose bodies are
-beyond their tenant's share of `kept_bytes`.
+An attempt that continues where the reader is needs an engine of the same revision. A request can't
+move, and so ends with its engine, if an engine has begun to answer it that speaks a protocol before
+MOVES_SINCE or does not report its revision, if it is being ended anyway, or if its body is beyond
+its tenant's share of `kept_bytes`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
 from inference.shares import Shares
 
 TAKEN_UP = 64
-"""Several gateways may do so at a time, and an agent's queue holds 1,024."""
+"""Low enough for several gateways at the same time: an agent's queue holds 1,024."""
 
 Moves = Counter[tuple[Why, Outcome]]
-"""How often requests went from an engine to another, why, and what became of it."""
+"""How often requests left an engine for another, by reason and outcome."""
 
 
 class Placing:
@@ -51,18 +51,18 @@ class Placing:
         *,
         kept_bytes: int,
     ) -> None:
-        """`owner` hears how attempts went; `kept_bytes` of bodies are kept at most, so that their
-        requests can move."""
+        """`owner` is called back by the links of attempts. At most `kept_bytes` of bodies are kept,
+        so that their requests can move."""
         self.pools: Mapping[str, Pool] = {}
-        """By base model; what is not here may run on any engine."""
+        """By base model; requests for a model that is not here may run on any of its revisions."""
         self._owner, self._candidates, self._dispatches = owner, candidates, dispatches
         self._moves = moves
         self._kept = Shares(kept_bytes)
-        """Bytes of bodies, by tenant."""
+        """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
 
     def kind(self, order: Order) -> Hashable:
-        """Requests of one kind can run on the same engines."""
+        """A key for what the request needs: requests of one kind can run on the same engines."""
         needs = self._needs(order)
         adapter = needs.adapter
         shape = None if adapter is None else (adapter.rank, adapter.modules)
@@ -70,8 +70,8 @@ class Placing:
         return needs.base_model, needs.operation, needs.parsers, shape, needs.tiers, tried
 
     def place(self, stream: Stream, *, paced: bool = False) -> InferenceError | None:
-        """Start its next attempt; why that can't be now. With `paced`, only on an engine that has
-        begun most of what it has."""
+        """Start the stream's next attempt; returns why that is not possible now, or None. With
+        `paced`, only on an engine that has fewer than TAKEN_UP unbegun requests."""
         order = stream.order
         assert order is not None, "it waits, so it can go to an engine"
         left_s = order.timeout_s - stream.elapsed_s
@@ -90,7 +90,7 @@ class Placing:
             return alike and link not in journey.avoided
 
         any_may = journey is None and not paced
-        # What is resumed goes on where it was, whatever became of that revision since.
+        # A resumed request stays on its revision, even if rollouts changed what serves since.
         needs = self._needs(order, version) if resume is None else order.needs(version)
         try:
             link = self.decide(needs, None if any_may else may_take)
@@ -100,10 +100,11 @@ class Placing:
         return None
 
     def decide(self, needs: Needs, may_take: MayTake | None = None) -> EngineLink:
-        """The link of the engine that such a request goes to now, of those that may take it.
+        """The link of the engine that a request with these needs goes to now, among those for which
+        `may_take` holds.
 
         Raises:
-            NoEngine, Overloaded: none can take it.
+            NoEngine, Overloaded: no engine can take it.
         """
         needs = self._popularity.weighed(needs)
         link = self._candidates.choose(needs, may_take, now=time.monotonic())
@@ -111,8 +112,7 @@ class Placing:
         return link
 
     def adopt(self, stream: Stream, order: Order, found: Found, attempt: int) -> None:
-        """Go on with what an engine has and no gateway, as this attempt. It can't move without a
-        body."""
+        """Continue an orphaned answer, as this attempt. If the order has no body it can't move."""
         link, orphan = found.link, found.orphan
         stream.attempt = attempt
         stream.may_have_cost = True
@@ -129,7 +129,7 @@ class Placing:
             stream.stay()
 
     def forget(self, stream: Stream) -> None:
-        """Its body is not kept any longer."""
+        """The stream's body is no longer kept: give its bytes back."""
         self._kept.give_back(stream.grant.tenant, stream.kept)
 
     def _needs(self, order: Order, version: int = 1) -> Needs:
@@ -168,14 +168,14 @@ class Placing:
 
     @staticmethod
     def _trace(stream: Stream, leg: Leg) -> str:
-        """Begin the span of this attempt; what names it to its engine."""
+        """Begin the span of this attempt; returns its `traceparent`, for the engine."""
         if stream.trace is None:
             return ""
         leg.span = stream.trace.begin("attempt", time.monotonic())
         return leg.span.traceparent
 
     def _keep(self, stream: Stream, order: Order) -> None:
-        """Keep its body, if there is room."""
+        """Count the order's body as kept, if there is room."""
         tenant, size = stream.grant.tenant, len(order.body)
         if not stream.kept and self._kept.has_room(tenant, size):
             self._kept.take(tenant, size)
@@ -183,7 +183,8 @@ class Placing:
 
     @staticmethod
     def _is_exact(stream: Stream, order: Order, link: EngineLink) -> bool:
-        """Whether another engine may have it after this one, which so has to tell token ids."""
+        """Whether the request may move from this engine to another, so that this one has to report
+        token ids."""
         engine, journey = link.engine, stream.journey
         return (
             stream.kept == len(order.body)

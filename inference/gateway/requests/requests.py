@@ -1,15 +1,14 @@
-"""All requests of a gateway, from their submission until their figures are final.
+"""All requests of a gateway, from their submission until their usage is final.
 
 Rules
-    1. A request goes to an engine at once (`placing`). Where none can take it, it is held
-       (`unplaced`) for `Holding.seconds`; who comes meanwhile and could run on the same engines
-       comes after it.
+    1. A request goes to an engine at once (`placing`). If none can take it, it is held (`unplaced`)
+       for `Holding.seconds`; later requests that could run on the same engines come after it.
     2. A request whose engine is lost, fails with it or gives it up *moves* (`journey`): another
-       engine goes on where its reader is (`delivered`), one of the same revision if the reader was
-       given anything.
+       engine continues where its reader is (`delivered`), one of the same revision if the reader
+       was given anything.
     3. The reservation stays through all of that, and is settled once (`settling`).
-    4. A request with a grace is kept by its engine for other gateways (`Submit.grace_s`). One that
-       is adopted here begins with an attempt of a higher turn, on the engine that has it.
+    4. A request with a grace period is kept by its engine for other gateways (`Submit.grace_s`).
+       One that is adopted here begins with an attempt of a higher turn, on the engine that has it.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ class Requests:
         kept_bytes: int = KEPT_BYTES,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
-        """`links` are those that may get work, by engine, of which `candidates` keeps who may now.
-        So many bytes of bodies are kept at most, so that their requests can move. What these
-        tenants ask is not counted as traffic."""
+        """`links` has the links that may get work, by engine; `candidates` chooses among them. At
+        most `kept_bytes` of bodies are kept, so that their requests can move. Requests of the
+        `uncounted` tenants are not counted as traffic."""
         self.closing = False
         self.moves: Moves = Counter()
         self.gaps = Histogram(DURATION_S)
@@ -96,11 +95,11 @@ class Requests:
 
     @property
     def held(self) -> dict[str, int]:
-        """How many wait for an engine, by base model."""
+        """Requests that wait for an engine, by base model."""
         return self._unplaced.by_base_model
 
     def set_pools(self, pools: Mapping[str, Pool]) -> None:
-        """Which revisions serve, by base model; of one that is not here, all."""
+        """Set which revisions serve, by base model; for a base model that is not here, all do."""
         self._placing.pools = pools
         self.look_soon()
 
@@ -108,8 +107,8 @@ class Requests:
         """Start a request on the engine that suits it best, or hold it until one can take it.
 
         Raises:
-            NoEngine, Overloaded: none can take it, and it can't be held; nothing was started.
-            InvalidRequest: its base model does no such thing.
+            NoEngine, Overloaded: no engine can take it, and it can't be held; nothing was started.
+            InvalidRequest: its base model does not support this operation.
         """
         self._refuse_if_closing()
         stream = Stream(order, self._limiter, self)
@@ -123,11 +122,11 @@ class Requests:
         return stream
 
     def adopt(self, order: Order, found: Found, turn: int) -> Stream:
-        """Go on with a request that an engine has and no gateway, in this turn of it; the order is
-        as its own one's.
+        """Continue an orphaned request, in this turn of it; the order is made as for a request
+        submitted here.
 
         Raises:
-            Overloaded: this gateway ends.
+            Overloaded: this gateway is closing.
         """
         self._refuse_if_closing()
         elapsed_s = max(0.0, time.time() - order.started_at)
@@ -141,7 +140,7 @@ class Requests:
         return id in self._streams
 
     def leave(self) -> None:
-        """Leave to engines what they keep for other gateways."""
+        """Leave the requests that engines keep for other gateways to these."""
         error = Unavailable("This gateway is shutting down: repeat the request.", retry_after_s=1)
         for stream in list(self._streams.values()):
             stream.leave(error)
@@ -153,7 +152,7 @@ class Requests:
                 stream.end(error)
 
     def close(self) -> None:
-        """Take nothing new, and hold nothing any longer; what runs or moves goes on."""
+        """Take no new requests and end held ones; requests that run or move continue."""
         self.closing = True
         self._unplaced.end_held(Overloaded("This gateway is shutting down.", retry_after_s=1))
 
@@ -162,12 +161,12 @@ class Requests:
         await self._idle.wait()
 
     def reported(self, entry: LedgerEntry) -> None:
-        """An engine's journal has how this attempt ended."""
+        """An engine's journal reports how this attempt ended."""
         self._settling.reported(entry, self._streams)
 
     def note_unmet(self, base_model: str) -> None:
-        """A request was refused; it counts as unmet where one more engine would have taken it,
-        which what no engine there can do says nothing of."""
+        """A request was refused. It counts as unmet only if no connected engine of its base model
+        takes requests: if one does, it lacks what the request needs, and so might one more."""
         if not any(
             link.engine.info.name == base_model and not link.engine.draining and not link.full
             for link in self._links.values()
@@ -175,7 +174,7 @@ class Requests:
             self.refusals.note(base_model, time.monotonic())
 
     def waiting(self, tenant_id: int | None) -> list[Stream]:
-        """What wants an engine for an adapter, of this tenant or of all."""
+        """Requests for adapters that wait for an engine, of this tenant or (None) of all."""
         return [
             stream
             for stream in self._streams.values()
@@ -185,7 +184,7 @@ class Requests:
         ]
 
     def renew(self, stream: Stream, target: Target) -> None:
-        """Where its adapter was tried is known anew. Which version it is stays as it was."""
+        """Update on which revisions the stream's adapter was tried. Its version stays the same."""
         if (order := stream.order) is None or target.version_id != order.target.version_id:
             return
         now = replace(order.target, tried=target.tried, ready=target.ready)
@@ -193,13 +192,13 @@ class Requests:
         self.look_soon()
 
     def look_soon(self) -> None:
-        """An engine came, or may take more than before: see who waits for one."""
+        """An engine joined, or may take more than before: try to place waiting requests."""
         self._unplaced.look_soon()
 
     # --- what links ask (leg.LegOwner) -----------------------------------------------------------
 
     def begun(self, leg: Leg) -> None:
-        """Its engine sends something of it, for the first time."""
+        """The engine sent the first output of this attempt."""
         leg.stream.may_have_cost = True
         if leg.stream.grant.tenant not in self._uncounted:
             self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
@@ -218,7 +217,7 @@ class Requests:
         self._note_room(leg)
 
     def ended(self, leg: Leg, done: Done) -> None:
-        """Its engine said the last word on it, or that another one should."""
+        """The engine sent `done`: the request has ended, or should move to another engine."""
         stream, done = leg.stream, leg.believed(done)
         if done.finish_reason in (GONE, LEFT):
             leg.end_span(done.finish_reason)
@@ -235,7 +234,7 @@ class Requests:
         self._note_room(leg)
 
     def lost(self, leg: Leg) -> None:
-        """Its engine's link ended; the last word is what was seen of it."""
+        """The link to the engine ended; unless the request moves, it is settled as seen here."""
         leg.stream.may_have_cost = True
         leg.end_span(Why.LOST)
         self._count(leg, failed=leg.stream.is_wanted)
@@ -250,12 +249,13 @@ class Requests:
             self.traffic.ended(leg.link.engine.pool, failed=failed)
 
     def _note_room(self, leg: Leg) -> None:
-        """Its engine has one less to begin. Not for each: those who wait are looked through."""
+        """The leg's engine has one unbegun request less. Looks for waiting requests only when the
+        count passes one mark, not each time, because that goes through all that wait."""
         if leg.link.unbegun == placing.TAKEN_UP // 2:
             self.look_soon()
 
     def _note_stay(self, leg: Leg, why: Why | None) -> None:
-        """It ends with its engine; `why` is None where that ended it well."""
+        """The request ends with this engine; `why` is None if the engine completed it."""
         journey = leg.stream.journey
         if why is not None and leg.stream.is_wanted and journey is not None:
             log.warning(
@@ -270,15 +270,15 @@ class Requests:
     # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
     def stopped(self, stream: Stream) -> None:
-        """It is to end while no engine has it."""
+        """The stream is to end while no engine has it."""
         self._unplaced.stopped(stream)
 
     def forgot(self, stream: Stream) -> None:
-        """Its body is not kept any longer."""
+        """The stream's body is no longer kept."""
         self._placing.forget(stream)
 
     def settled(self, stream: Stream) -> None:
-        """Its figures are final."""
+        """The stream's usage is final."""
         done = stream.done
         assert done is not None
         error = done.fault and done.fault.error()

@@ -1,7 +1,7 @@
-"""What follows from how a request ended: for its limits, and for what is measured.
+"""Settles a request's limits and records its measures when it ends.
 
-Its reservation stays through all of its attempts, and is settled once, by the last one. What
-engines' journals report of lower ones never ends it.
+A reservation is kept through all attempts of its request and settled once, by the last attempt.
+Journal reports of lower attempts never settle it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from inference.grants import Limiter
 from inference.link.wire import GONE, Done, LedgerEntry
 
 MAX_UNBILLED = 100_000
-"""Beyond it the oldest is settled twice, which changes nothing."""
+"""Bounds `_unbilled`. A request dropped from it may be settled twice, which changes nothing."""
 
 
 class Settling:
-    """Of one gateway's requests."""
+    """Settles the requests of one gateway."""
 
     def __init__(self, limiter: Limiter, measures: Measures) -> None:
         self._limiter, self._measures = limiter, measures
         self._unbilled: OrderedDict[str, int] = OrderedDict()
-        """Requests whose limits are settled here, until the engine's journal reports the attempt
-        that they ended with, or a higher one."""
+        """The last attempt of each request settled here, by id, until the engine's journal reports
+        that attempt or a higher one."""
 
     def settled(self, stream: Stream, done: Done, *, refused: bool) -> None:
-        """Its figures are final; `refused`: no engine took it."""
+        """The stream's usage is final; `refused`: no engine took it."""
         self._settle_limits(stream, done, refused=refused)
         if stream.engine:
             if not stream.elsewhere and done.finish_reason != GONE:
@@ -39,11 +39,11 @@ class Settling:
             self._unbilled.popitem(last=False)
 
     def reported(self, entry: LedgerEntry, here: Container[str]) -> None:
-        """An engine's journal has how this attempt ended.
+        """An engine's journal reports how this attempt ended.
 
-        Those that another gateway had taken are settled in the limits here: it may have died. Those
-        of this one are settled by their stream, whatever lower attempts report; `here` are those
-        that are not settled yet.
+        The limits of another gateway's requests are settled here, because that gateway may have
+        died. This gateway's requests are settled by their streams, whatever lower attempts report;
+        `here` has those that are not settled yet.
         """
         if entry.id not in here and entry.id not in self._unbilled:
             self._limiter.settle(entry.id, entry.usage)

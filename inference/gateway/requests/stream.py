@@ -1,14 +1,14 @@
-"""One request in flight at the gateway: what engines sent and the reader hasn't taken, merged.
+"""One request in flight at the gateway: the merged output that its reader has not taken yet.
 
-A slow reader finds one bigger delta instead of many, so nothing waits for it and nothing piles up
+A slow reader gets one bigger delta instead of many, so nothing waits for it and nothing piles up
 beyond the answer itself. A stream outlives its client: it is settled when its last engine says
-`done` or is lost, and only then are its figures final.
+`done` or is lost, and only then is its usage final.
 
-It may run on several engines, one after another, and on none in between (`requests` sees to that);
-of this its reader notices the pause alone.
+It may run on several engines, one after another, and on none in between (`requests` does that);
+the reader notices only the pause.
 
-A stream that comes near the end of its reservation asks for more. Where there is no more, it ends
-with what was reserved, as `length`; what the engine generated until it heard of that is billed.
+A stream that comes near the end of its reservation asks for more. If there is no more, it ends with
+what was reserved, as `length`; what the engine generates until the cancel reaches it is billed.
 """
 
 from __future__ import annotations
@@ -46,26 +46,27 @@ if TYPE_CHECKING:
     from inference.gateway.requests.journey import Journey
 
 LOW_TOKENS = 128
-"""It asks when less than that is left: seconds of generating, against a round trip to Redis."""
+"""A stream asks for more when fewer output tokens are left: generating them takes seconds, against
+a round trip to Redis."""
 
 
 class Gone(Exception):
-    """The answer that was to be adopted is not there any more; nothing of it was read."""
+    """The answer that was to be adopted no longer exists; nothing of it was read."""
 
 
 class Carrier(Protocol):
-    """Who brings streams to engines; `requests.Requests`."""
+    """Brings streams to engines; implemented by `requests.Requests`."""
 
     def stopped(self, stream: Stream) -> None:
         """A stream that no engine has at the moment is to end."""
         ...
 
     def forgot(self, stream: Stream) -> None:
-        """Its body is not kept any longer."""
+        """The stream's body is no longer kept."""
         ...
 
     def settled(self, stream: Stream) -> None:
-        """Its figures are final."""
+        """The stream's usage is final."""
         ...
 
 
@@ -75,44 +76,45 @@ class Stream:
     def __init__(
         self, order: Order, limiter: Limiter, carrier: Carrier, *, elapsed_s: float = 0.0
     ) -> None:
-        """A stream that `grows` may generate more than was reserved, if more can be reserved; any
-        other one is bounded by what the limits let each choice generate. `elapsed_s` is what other
-        gateways had of it."""
+        """A stream whose order `grows` may generate more than was reserved, if more can then be
+        reserved; any other is bounded by what the limits let each choice generate. `elapsed_s` is
+        the time that the request spent at other gateways."""
         self.id, self.grant, self.target = order.request_id, order.grant, order.target
         self.reservation, self.started_at = order.reservation, order.started_at
         self.order: Order | None = order
         """None once it can't go to another engine any more: the body may be large."""
         self.kept = 0
-        """Bytes of the body that are kept for that while it runs."""
+        """Bytes of the body that are kept for a move while it runs."""
         self.journey: Journey | None = None
         """None as long as its first engine has it."""
         self.leg: Leg | None = None
-        """Where it runs; None while it waits for an engine, and in the end."""
+        """The current attempt; None while it waits for an engine, and once it has ended."""
         self.attempt = first_attempt(order.turn) - 1
-        """The highest so far."""
+        """The highest attempt so far."""
         self.engine = ""
-        """The id of the engine that was given it last."""
+        """The id of the engine to which it was given last."""
         self.revision = ""
         self.measured: OnEngine | None = None
-        """Of that engine."""
+        """The histograms of that engine."""
         self.held_since: float | None = None
-        """Of the monotonic clock, while it is held for its first engine; and how long it was."""
+        """Monotonic time, while it is held for its first engine."""
         self.held_s = 0.0
+        """How long it was held."""
         self.trace = order.trace
         """Its span, if it is traced."""
         self.capture: Capture | None = None
-        """Takes up its answer, where that is kept."""
+        """Records its answer, if its tenant keeps content."""
         self.done: Done | None = None
         self.total_s: float | None = None
-        """When it was done."""
+        """Seconds from its arrival to its end."""
         self.limited: InferenceError | None = None
-        """The limit that ended it before its time."""
+        """The limit that ended it early."""
         self.ended_as_seen = False
-        """No engine said the last word."""
+        """Settled with what was seen here, without an engine's `done`."""
         self.may_have_cost = False
-        """Some engine may have generated something of it."""
+        """An engine may have generated something for it."""
         self.elsewhere = False
-        """Another gateway has it, or may come for it: its limits are not settled here."""
+        """Another gateway has it, or may adopt it: its limits are not settled here."""
         self.delivered = Delivered(
             order.choices, logprobs=bool(order.logprobs), keeps=order.grace_s > 0
         )
@@ -129,31 +131,31 @@ class Stream:
         self._on_settled: list[Callable[[], None]] = []
 
     def on_settled(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when its figures are final; now, if they are."""
+        """Call `callback` when the usage is final; at once, if it is already."""
         if self.done is None:
             self._on_settled.append(callback)
         else:
             callback()
 
     def take_up(self, capture: Capture | None) -> None:
-        """From its beginning on, what is said goes to the capture as well, if there is one."""
+        """Pass the answer to the capture as well, if there is one. Call it before any delta."""
         if capture is not None:
             self.capture = capture
             self.on_settled(partial(self._give_up, capture))
 
     def _give_up(self, capture: Capture) -> None:
         assert self.done is not None and self.total_s is not None
-        if self.elsewhere or self.done.finish_reason == GONE:  # another gateway's, or nobody's
+        if self.elsewhere or self.done.finish_reason == GONE:  # another gateway has it, or none
             capture.drop()
         else:
             capture.end(self.done, self.target.model, time.time() - self.total_s)
 
     async def read(self) -> Delta | Done:
-        """The deltas since the last read as one; after them, how the request ended.
+        """The deltas since the last read, merged into one; after the last delta, the `Done`.
 
         Raises:
             InferenceError: the request failed, or was ended from outside.
-            Gone: it was to be adopted, and is not there.
+            Gone: the answer was to be adopted, and no longer exists.
         """
         while (ready := self._take()) is None:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -161,23 +163,23 @@ class Stream:
         return ready
 
     def cancel(self, reason: str) -> None:
-        """Abort it wherever it runs or waits; `reason` becomes its finish reason."""
+        """Abort the request wherever it runs or waits; `reason` becomes its finish reason."""
         if self.done is None and self._cancelled is None:
             self._cancelled = reason
             self._pending = None
             self._stop(reason)
 
     def end(self, error: InferenceError, *, elsewhere: bool = False) -> None:
-        """End it from outside: the reader gets `error` at once, and the engine aborts. With
-        `elsewhere` another gateway has it now."""
+        """End the request from outside: the reader gets `error` at once, and the engine aborts.
+        With `elsewhere` another gateway has it now."""
         if self.done is None and self._fault is None:
             self._fault, self.elsewhere = error, elsewhere
             self.cancel(error.code)
             self._wake()
 
     def leave(self, error: InferenceError) -> bool:
-        """Leave it to its engine, for another gateway to come for it; the reader gets `error`.
-        False: it can't be left."""
+        """Leave the request to its engine, for another gateway to adopt; the reader gets `error`.
+        False if that is not possible, and then nothing changed."""
         if not self.is_wanted or self.leg is None or not self.leg.keeps:
             return False
         self._fault, self._pending, self.elsewhere = error, None, True
@@ -186,37 +188,37 @@ class Stream:
         self._wake()
         return True
 
-    # --- who brings it to engines ----------------------------------------------------------------
+    # --- for the carrier and its links -----------------------------------------------------------
 
     @property
     def elapsed_s(self) -> float:
-        """Since it came."""
+        """Seconds since the request arrived."""
         return time.monotonic() - self._began
 
     @property
     def is_wanted(self) -> bool:
-        """Nobody has ended it."""
+        """Whether it was neither cancelled nor has ended."""
         return self._cancelled is None and self.done is None
 
     @property
     def ttft_s(self) -> float | None:
-        """When its first delta came; None before."""
+        """Seconds to its first delta; None before that."""
         return self._ttft_s
 
     def stay(self) -> None:
-        """Whatever becomes of its engine, it goes to no other one."""
+        """Rule out moving to another engine from now on, and free what is kept for that."""
         if self.order is not None:
             self.order = None
             self._carrier.forgot(self)
             self.delivered.forget()
 
     def given_to(self, link: EngineLink) -> None:
-        """This engine has it from now on."""
+        """The engine of this link has the request from now on."""
         self.engine, self.measured = link.engine.id, link.measured
         self.revision = link.engine.info.revision
 
     def waits(self, wait: Wait) -> None:
-        """What it waits for: an engine said so, or it waits for an engine."""
+        """Pass on what the request waits for: reported by an engine, or that it waits for one."""
         if self._watch is not None and (self.leg is None or not self.leg.has_begun):
             self._watch(wait)
 
@@ -235,7 +237,7 @@ class Stream:
             self._stay_within_limits()
 
     def settle(self, done: Done) -> None:
-        """Take the last word on it."""
+        """End the stream with this `done`."""
         if self._bound is not None and self._reached(self._bound, done):
             self.limited = RateLimitExceeded(
                 f"The answer was ended at {self._bound} tokens, which is what the limits allow an "
@@ -252,7 +254,7 @@ class Stream:
             tell()
 
     def settle_as_seen(self, finish_reason: str | None, error: InferenceError | None) -> None:
-        """No engine will say a last word, so it is what was seen of the answer."""
+        """No engine will send `done`, so end the stream with the usage that was seen here."""
         usage = Usage(
             prompt_tokens=self.delivered.prompt_tokens,
             cached_tokens=self.delivered.cached_tokens,
@@ -266,7 +268,7 @@ class Stream:
 
     @staticmethod
     def _reached(bound: int, done: Done) -> bool:
-        """Else it was the model's context that ended it."""
+        """Whether the bound ended the answer, and not the model's context."""
         return done.finish_reason == "length" and done.usage.completion_tokens >= bound
 
     # --- limits ----------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class Stream:
         try:
             await self._limiter.extend(self.reservation, EXTENSION_TOKENS)
             self._refused_early = False
-        except Unavailable:  # nobody can say no; what it generates is counted at its end
+        except Unavailable:  # the counters can't refuse; what it generates is counted at its end
             self.reservation.output_tokens = reserved + EXTENSION_TOKENS
         except InferenceError as refusal:
             self._refused_early = True

@@ -1,12 +1,13 @@
-"""Requests that no engine has now: held for their first one, or moving from one to another.
+"""Requests that no engine has now: held for their first engine, or moving to another one.
 
 Rules
-    1. What is held is taken up in fair order (`held`) as engines can (`placing`). When its time is
-       over, or no more are held, any engine will do that takes it.
-    2. What moves goes before everybody who is held, in the order in which engines were lost, and
-       may wait as long for its engine.
-    3. Where two engines may have died of a request it waits until those that live have come back
-       (`journey`).
+    1. Held requests are dispatched in fair order (`held`) as engines become able to take them
+       (`placing`). Once its time is over, or when no more can be held, a request goes to any engine
+       that accepts it, without that pacing.
+    2. Moving requests go before all held ones, in the order in which they lost their engines. They
+       may wait for as long as held ones.
+    3. If a request may have killed two engines, it waits until those that are alive have
+       reconnected (`journey`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from inference.link.wire import Done, Wait
 
 
 class Unplaced:
-    """Those of one gateway, on its event loop."""
+    """The requests of one gateway that have no engine. Belongs to its event loop."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class Unplaced:
         moves: Moves,
         refused: Callable[[str], None],
     ) -> None:
-        """`streams` are all of the gateway, by id; `refused` is told of which base model one was
-        refused for want of an engine."""
+        """`streams` has all of the gateway's, by id; `refused` is called with the base model's name
+        when a request is refused because no engine takes it."""
         self._placing, self._links, self._streams = placing, links, streams
         self._holding, self._held = holding, Held(holding)
         self._measures, self._moves, self._refused = measures, moves, refused
@@ -54,17 +55,18 @@ class Unplaced:
 
     @property
     def by_base_model(self) -> dict[str, int]:
-        """How many there are."""
+        """The requests without an engine, by base model."""
         moving = Counter(stream.target.base_model for stream in self._moving.values())
         return dict(moving + Counter(self._held.by_base_model))
 
     def waits(self, order: Order) -> bool:
-        """Whether any request is held that could run on the same engines: this one comes after
-        it."""
+        """Whether a request is held that could run on the same engines, so that this one has to
+        wait behind it."""
         return bool(self._held) and self._held.waits(self._placing.kind(order))
 
     def hold(self, stream: Stream, order: Order, refusal: InferenceError | None) -> None:
-        """Let it wait for an engine; without a refusal it waits for those who came before it.
+        """Let a request wait for an engine: because of this refusal, or without one behind earlier
+        requests. If no more can be held, one without a refusal is tried on an engine at once.
 
         Raises:
             NoEngine, Overloaded: it can't wait either.
@@ -96,7 +98,7 @@ class Unplaced:
         self.look_soon()
 
     def move(self, leg: Leg, why: Why, done: Done | None = None) -> None:
-        """Its engine does not bring it to its end: find another, or let it wait for one."""
+        """The leg's engine does not complete the request: find another, or let it wait for one."""
         stream = leg.stream
         stream.leg = None
         journey = stream.journey = stream.journey or Journey()
@@ -111,7 +113,7 @@ class Unplaced:
             self._wait(stream, self._holding.seconds)
         else:
             del self._moving[stream.id]
-            if why is not Why.REFUSED:  # else it has gone nowhere
+            if why is not Why.REFUSED:  # a refused request has not moved
                 self._note(stream, Outcome.NO_ENGINE)
             if done is None or done.fault is None:
                 self._end(stream, journey.error or refusal)
@@ -119,30 +121,30 @@ class Unplaced:
                 stream.settle(done)
 
     def look_soon(self) -> None:
-        """An engine came, or may take more than before: see who waits for one."""
+        """An engine joined, or may take more than before: soon try to place what waits."""
         if (self._moving or self._held) and not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def stopped(self, stream: Stream) -> None:
-        """It is to end."""
+        """The stream is to end."""
         self._give_up(stream, Outcome.STOPPED, None)
 
     def end_held(self, error: InferenceError) -> None:
-        """Hold nothing any longer; what moves goes on."""
+        """End all held requests with this error; moving ones continue."""
         for stream in list(self._streams.values()):
             if self._held.withdraw(stream.id):
                 self._end(stream, error)
 
     def _wait(self, stream: Stream, seconds: float) -> None:
-        """It waits so long at most."""
+        """Bound the stream's wait to this time, and to what is left of its timeout."""
         assert stream.order is not None
         seconds = max(0.0, min(seconds, stream.order.timeout_s - stream.elapsed_s))
         loop = asyncio.get_running_loop()
         self._timers[stream.id] = loop.call_later(seconds, self._waited, stream)
 
     def _waited(self, stream: Stream) -> None:
-        """Its time is over: now or never."""
+        """The stream's wait is over: place it on any engine that takes it, or end it."""
         del self._timers[stream.id]
         journey = stream.journey
         if journey is not None and journey.in_doubt:
@@ -153,21 +155,21 @@ class Unplaced:
             self._give_up(stream, Outcome.NO_ENGINE, (journey and journey.error) or refusal)
 
     def _leave(self, stream: Stream) -> None:
-        """It has an engine now."""
+        """The stream got an engine: it waits no longer."""
         if self._moving.pop(stream.id, None) is None:
             self._held.start(stream.id)
             self._note_held(stream)
         self._stop_waiting(stream)
 
     def _give_up(self, stream: Stream, outcome: Outcome, error: InferenceError | None) -> None:
-        """It ends, wherever it waits; where it moves, that is the outcome."""
+        """End a waiting stream; if it was moving, count this outcome."""
         self._held.withdraw(stream.id)
         if self._moving.pop(stream.id, None) is not None:
             self._note(stream, outcome)
         self._end(stream, error)
 
     def _end(self, stream: Stream, error: InferenceError | None) -> None:
-        """It ends while no engine has it."""
+        """End a stream that no engine has."""
         self._stop_waiting(stream)
         self._note_held(stream)
         stream.settle_as_seen(None if error else "cancelled", error)
@@ -177,7 +179,7 @@ class Unplaced:
             timer.cancel()
 
     def _note_held(self, stream: Stream) -> None:
-        """It is not held any longer, if it was."""
+        """If the stream was held, it is no longer: record for how long."""
         since, stream.held_since = stream.held_since, None
         if since is None:
             return
@@ -188,7 +190,7 @@ class Unplaced:
             stream.trace.note("hold", since, now)
 
     def _look(self) -> None:
-        """Give engines what waits for them, as far as they take it."""
+        """Place waiting requests, as far as engines take them: first moving, then held ones."""
         self._looking = False
         aside: set[Hashable] = set()
         for stream in list(self._moving.values()):
@@ -218,7 +220,8 @@ class Unplaced:
                 aside.add(request.kind)
 
     def _judge(self, stream: Stream, journey: Journey) -> None:
-        """Of the engines that it was on, those that live have come back by now (`journey`)."""
+        """The wait of rule 3 is over: quarantine the request if two of its engines are gone, else
+        place it or let it wait on."""
         journey.in_doubt = False
         if journey.died_twice(link.engine.life for link in self._links.values()):
             self._give_up(

@@ -1,1 +1,1 @@
-"""Which engine gets a request: what an engine can do and holds, and who goes where."""
+"""Which engine gets a request: what each engine can do, what it holds, and the choice itself."""

@@ -1,25 +1,26 @@
-"""Which engine gets a request. No sockets, no loop: engines and their states in, a choice out.
+"""Which engine gets a request. No sockets, no event loop: engine states in, a choice out.
 
-Among those that can do it (`engines`), the cheapest gets it, in tokens to compute before its first
-one comes:
+Of the engines that can run the request (`engines`), the cheapest gets it. The cost is in tokens to
+compute before the first output token:
 
-- the prompts that wait there already, and what of its own prompt the engine does not hold
-  (`warmth`);
-- its adapter, if that is not loaded or its slot not free: what a load costs in waiting;
-- what the engine is loaded above the others, and what its cache has no room for. So what is warm
-  draws requests until it costs the balance more than it saves, and a hot adapter or prompt is
-  loaded on further engines then and not before.
+- the prompts that wait there already, and the part of its own prompt that the engine does not hold
+  in its cache (`warmth`);
+- the wait for its adapter, if that is not loaded or no slot is free;
+- the engine's load above the average, and what does not fit in its cache. So a warm engine attracts
+  requests until the imbalance costs more than the cache saves, and a hot adapter or prompt is
+  loaded on further engines only then.
 
-Who holds nothing of a request would be chosen by chance, by each gateway another one. So such a
-request goes home: to the engine that its tenant and adapter rank first, the same one for all
-gateways, unless that is much dearer. Where one adapter of a tenant has so large a share of the
-traffic that it fills a good part of an engine, or several (`popularity`), it has that many homes,
-on which its load costs nothing: it gets there before the first of them is full.
+For a request of which no engine holds anything, the choice would be random and differ between
+gateways. So such a request goes home: to the engine that ranks first for its tenant and adapter,
+which is the same for all gateways, unless that is much more expensive. If an adapter's share of the
+traffic would fill a good part of an engine, or several (`popularity`), it has that many homes, on
+which its load costs nothing: it gets there before its first engine is full.
 
-Among equals the less loaded of two random ones goes first, and of many that hold something a few
-random ones are looked at: figures are as old as an engine's last report, other gateways choose by
-the same ones, and the single best engine would get everything until the next report. For the same
-reason what a gateway dispatches counts at once, for warm, loaded and waiting.
+Among equally cheap engines the less loaded of two random ones is chosen, and of many that hold
+something only a few random ones are considered. The reason is that figures are as old as an
+engine's last report and other gateways choose by the same ones: the single best engine would get
+everything until its next report. For the same reason what a gateway dispatches counts at once, as
+warm, loaded and waiting.
 """
 
 from __future__ import annotations
@@ -36,41 +37,41 @@ from inference.gateway.routing.engines import Able
 from inference.link.wire import AdapterRef
 
 LEVEL = 0.1
-"""What each token on an engine above the average costs. Little: it decides where conversations
-begin, and leaves them where they are."""
+"""Cost of each token of an engine's load above the average. Small, so that it decides where
+conversations begin but does not move them."""
 EVEN = 1.4
-"""How far above the average an engine is loaded before each token costs a whole one."""
+"""Load, as a multiple of the average, above which each further token costs a whole token."""
 IDLE_TOKENS = 4096
-"""An engine with less than that is not loaded: small differences are no reason to move."""
+"""Engines with less load count as equally idle: small differences are no reason to move."""
 TIE_TOKENS = 64
 HOME_TOKENS = 1024
-"""How much dearer than the cheapest engine a request's home may be."""
+"""How much more a request's home may cost than the cheapest engine."""
 NEAREST = 4
-"""Engines from home on that are looked at for a request of which nobody holds anything."""
+"""Engines considered from home on, for a request of which no engine holds anything."""
 ROOMY = 5
-"""Times as many homes as engines that a tenant's adapter could fill: with fewer, what else lives
-there is pushed out; with more, loads and hits suffer."""
+"""Homes per engine that an adapter's traffic could fill. With fewer, other adapters and prompts
+there are pushed out; with more, adapter loads and cache hits suffer."""
 HOMES_AT_ONCE = 2
-"""Homes that are looked at, of several, by chance: else all gateways choose the same one until its
-next report."""
+"""Homes considered per request, chosen at random: otherwise all gateways would choose the same one
+until its next report."""
 MAX_HOLDERS = 4
-"""Engines that are looked at of those that hold its beginning, or its adapter. With more, gateways
-meet on the same ones."""
+"""Engines considered among those that hold the prompt's beginning, or the adapter. With more,
+gateways would meet on the same ones."""
 
 _random = random.Random()
 
 
 def choose(able: Able, needs: Needs, rng: random.Random | None = None) -> EngineState:
-    """The engine that should get a request, of those that can do it, which are one at least.
+    """The engine that should get a request, of those that can run it, at least one.
 
-    Looks closely at a few engines only: those that hold something of it, and where these cost more
-    than a cold one could, at a few others.
+    Prices only a few engines: those that hold something of it and, if these cost more than a cold
+    one could, a few others.
     """
     return able[0] if len(able) == 1 else cheapest(able, needs, rng or _random)
 
 
 def cheapest(able: Able, needs: Needs, rng: random.Random) -> EngineState:
-    """Of at least two that can do it."""
+    """The cheapest engine of at least two that can run the request."""
     prices = _Prices(able, needs)
     holders = _holders(able, needs.adapter, prices.hashes, rng)
     offers = prices.of(holders)
@@ -91,7 +92,7 @@ def cheapest(able: Able, needs: Needs, rng: random.Random) -> EngineState:
 
 
 class _Offer(msgspec.Struct):
-    """What it costs to give a request to an engine."""
+    """The cost of giving a request to an engine."""
 
     cost: float
     load: int
@@ -102,7 +103,7 @@ _COST, _LOAD = attrgetter("cost"), attrgetter("load")
 
 
 class _Prices:
-    """What one request costs on one engine or another."""
+    """Computes the cost of one request on each engine."""
 
     __slots__ = ("_ends", "_level", "_needs", "hashes")
 
@@ -112,7 +113,7 @@ class _Prices:
         self.hashes, self._ends = needs.prefix.marks() if needs.prefix else ((), ())
 
     def of(self, engines: list[EngineState], *, loads: bool = True) -> list[_Offer]:
-        """On each of these; without `loads` its adapter costs nothing."""
+        """An offer for each of these engines; without `loads` loading the adapter costs nothing."""
         needs, hashes, ends, level = self._needs, self.hashes, self._ends, self._level
         prompt_tokens, most = needs.prompt_tokens, EVEN * level
         adapter = needs.adapter if loads else None
@@ -135,8 +136,8 @@ class _Prices:
 def _holders(
     able: Able, adapter: AdapterRef | None, hashes: Sequence[int], rng: random.Random
 ) -> list[EngineState]:
-    """Those that hold its adapter or a beginning of its prompt; where they are many, those that
-    hold more of it, or some of them."""
+    """The engines that hold the adapter or a beginning of the prompt; if there are many, those that
+    hold more of the prompt, or a random sample."""
     holders: list[EngineState] = []
     if hashes:
         first = hashes[0]
@@ -154,7 +155,8 @@ def _holders(
 
 
 def _homes(able: Able, needs: Needs, rng: random.Random) -> list[EngineState]:
-    """Some of those on which its adapter should be whatever its load costs; none of most."""
+    """Some of the engines on which its adapter belongs whatever its load costs; for most adapters
+    there are none."""
     count = round(ROOMY * needs.share * len(able))
     if count < 2 or (home := needs.home) is None:
         return []
@@ -163,8 +165,8 @@ def _homes(able: Able, needs: Needs, rng: random.Random) -> list[EngineState]:
 
 
 def _strangers(able: Able, home: int | None, rng: random.Random) -> list[EngineState]:
-    """A few to choose from where nobody holds anything: home and those that would be next, in their
-    order, and two by chance."""
+    """A few engines to choose from if no holder is good enough: home and the next in its order,
+    then two random ones."""
     one, step = int(rng.random() * len(able)), int(rng.random() * (len(able) - 1))
     two = [able[one], able[(one + 1 + step) % len(able)]]
     if home is None:
@@ -173,7 +175,7 @@ def _strangers(able: Able, home: int | None, rng: random.Random) -> list[EngineS
 
 
 def _best(offers: list[_Offer], least: float, rng: random.Random) -> EngineState:
-    """The one that costs least; of several like it, the less loaded of two by chance."""
+    """The cheapest engine; of several within TIE_TOKENS, the less loaded of two random ones."""
     tied = [one for one in offers if one.cost <= least + TIE_TOKENS]
     if len(tied) > 2:
         tied = rng.sample(tied, 2)

@@ -1,4 +1,4 @@
-"""What a request needs of an engine, and what this gateway knows of each."""
+"""What a request needs of an engine, and what this gateway knows about each engine."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from inference.link.session import Attempt
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Prefix, Stats, Submit
 
 REQUEST_TOKENS = 512
-"""What a request is taken for where an engine counts requests alone: before protocol version 4."""
+"""Assumed size of a request on an engine that reports only counts of requests, which is before
+protocol version 4."""
 COUNTS_TOKENS_SINCE = 4
 
 LOAD_TOKENS = 16_384
-"""What a cold adapter load weighs: a second of a large engine's prefill, for which others wait.
-With less, adapters that could do with one engine are loaded on several, and push others out."""
+"""Cost of a cold adapter load: a second of a large engine's prefill, for which other requests wait.
+With less, adapters for which one engine is enough are loaded on several, and push others out."""
 EVICTION_TOKENS = 8192
-"""On top, where another adapter has to go, which its tenant then waits for."""
+"""Added if another adapter has to be evicted, for which its tenant then waits."""
 SLOT_TOKENS = 1024
-"""Where all slots are in use: some running request has to end first."""
+"""Added if all slots are in use: a running request has to end first."""
 AWAITED_TOKENS = 1024
-"""What is left of a load that others wait for already."""
+"""What is left of a load for which other requests wait already."""
 LOADS_WITHIN = 30
-"""Reports, of which there is one a second, within which an adapter that a request went for is
-loaded there, or it failed."""
+"""Reports, one a second, after which an adapter that a request needed is loaded, or failed to."""
 OUTPUT_TOKENS = 256
-"""An answer is taken for that long, if it may be longer."""
+"""Assumed length of an answer that may be longer."""
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What an engine must be able to do for a request. What is not known asks for nothing.
+    """What an engine must be able to do for a request. Defaults require nothing.
 
-    One is made for each decision, which a Struct costs 1 us and a frozen dataclass ten.
+    One is made for each decision: as a Struct that takes 1 us, as a frozen dataclass 10 us.
     """
 
     base_model: str
@@ -44,31 +44,31 @@ class Needs(msgspec.Struct, frozen=True):
     operation: str = ""
     """`Submit.kind`."""
     tokens: int = 0
-    """Prompt and answer together, as far as the client set them."""
+    """Prompt and answer together, as far as the client bounds them."""
     parsers: tuple[str, ...] = ()
     """Keys of `ModelInfo.parsers`."""
     version: int = 1
-    """Of the link's protocol, at least."""
+    """Lowest version of the link's protocol."""
     tenant: str = ""
     prompt_tokens: int = 0
-    """About."""
+    """An estimate."""
     prefix: Prefix | None = None
     """Its prompt's beginnings."""
     share: float = 0.0
-    """Of the traffic: what belongs to its tenant and adapter (`home`), 1 being all."""
+    """Share of the traffic that belongs to its tenant and adapter (`home`), 0 to 1."""
     tiers: tuple[frozenset[str], ...] | None = None
     """The revisions that may run it (`pools.Pool.tiers`); None: any."""
 
     @property
     def home(self) -> int | None:
-        """The number that ranks engines for it; None where it belongs to nobody."""
+        """The number that ranks engines for its tenant and adapter; None if it has neither."""
         name = "" if self.adapter is None else self.adapter.name
         return _home(self.tenant, name) if self.tenant or name else None
 
 
 @dataclass(slots=True, eq=False)
 class EngineState:
-    """What this gateway knows of one engine. What every decision looks at is a plain attribute."""
+    """What this gateway knows about one engine. What every decision reads is a plain attribute."""
 
     id: str
     info: ModelInfo
@@ -77,33 +77,35 @@ class EngineState:
     dispatched: int = 0
     """Requests that this gateway has on it; fresher than the last stats."""
     version: int = 1
-    """Of the protocol that its link speaks."""
+    """Version of the protocol that its link speaks."""
     run: str = ""
-    """The agent's run, if it says so."""
+    """The agent's run, if it reports that."""
     warm: InitVar[bytes | None] = None
     """`Hello.warm`."""
     resident: dict[str, None] = field(init=False)
     """LoRA names of the adapters loaded on it, least recently used first."""
     adapters: set[str] = field(init=False)
-    """LoRA names of those and of the adapters that are on their way."""
+    """LoRA names of these, and of adapters about to be loaded."""
     pool: str = field(init=False)
     """`ModelInfo.pool_digest`."""
     kind: tuple[str, int] = field(init=False)
-    """Engines of one kind can do the same."""
+    """Engines of one kind can run the same requests."""
     warmth: Warmth = field(init=False)
     load: int = field(init=False)
-    """Tokens of requests on it, from this gateway or any other."""
+    """Tokens of all requests on it, from this gateway or any other."""
     queue: int = field(init=False)
-    """Tokens to be computed there before those of another request."""
+    """Prompt tokens that it has to compute before those of a new request."""
     _recent: dict[Attempt, tuple[int, int]] = field(init=False, default_factory=dict)
-    """What this gateway sent there since the last report: tokens that have to be computed before an
-    answer begins, and those that it holds."""
+    """Attempts that this gateway sent since the last report: uncached prompt tokens still to be
+    computed (part of `queue`), and tokens that the request occupies (part of `load`)."""
     _expected: dict[str, int] = field(init=False, default_factory=dict)
-    """LoRA names of adapters that requests went there for, with the number of the report before."""
+    """LoRA names of adapters that requests sent there need, with the number of the report before.
+    """
     _reports: int = field(init=False, default=0)
     number: int = field(init=False)
-    """Of its id: with that of a home it ranks the engine for that (rendezvous hashing), so that one
-    that comes or goes changes the homes of its own share alone."""
+    """Hash of its id. Combined with the number of a home it ranks the engine for that home
+    (rendezvous hashing), so that an engine that joins or leaves changes only its own share of
+    homes."""
     _module_names: frozenset[str] = field(init=False)
 
     def __post_init__(self, warm: bytes | None) -> None:
@@ -117,11 +119,11 @@ class EngineState:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether it says how many tokens wait, and which adapters have slots."""
+        """Whether it reports how many tokens wait, and which adapters have slots."""
         return self.version >= COUNTS_TOKENS_SINCE
 
     def took(self, frame: Submit) -> None:
-        """This gateway sent it a request: it is warm, loaded and waiting there from now on."""
+        """This gateway sent it a request, which counts as warm, loaded and waiting from now on."""
         self.dispatched += 1
         uncached = frame.prompt_tokens
         if frame.prefix is not None:
@@ -140,14 +142,14 @@ class EngineState:
             self.adapters.add(frame.adapter.name)
 
     def began(self, attempt: Attempt) -> None:
-        """The first of its answer came: its prompt is computed."""
+        """The first output of an attempt came: its prompt has been computed."""
         if (recent := self._recent.get(attempt)) is not None:
             uncached, held = recent
             self._recent[attempt] = 0, held
             self.queue -= uncached
 
     def ended(self, attempt: Attempt) -> None:
-        """It is no longer on the engine."""
+        """An attempt is no longer on the engine."""
         self.dispatched -= 1
         uncached, held = self._recent.pop(attempt, (0, 0))
         self.queue -= uncached
@@ -155,11 +157,12 @@ class EngineState:
 
     @property
     def life(self) -> str:
-        """Its agent's run, or where it doesn't say that, the engine."""
+        """Its agent's run, or if that is not reported, the engine's id."""
         return self.run or self.id
 
     def note(self, frame: Stats) -> None:
-        """The engine said how it is, and what of its adapters changed; by version 1 all of them."""
+        """Take the engine's report: its stats, and which adapters changed; in protocol version 1
+        all adapters."""
         self.stats = frame.stats
         self._reports += not frame.between
         self._recent.clear()
@@ -189,7 +192,7 @@ class EngineState:
             self.load = REQUEST_TOKENS * max(self.dispatched, stats.running + waiting)
 
     def adapter_cost(self, name: str) -> int:
-        """Tokens' worth of waiting until a request of this adapter may start."""
+        """The wait until a request of this adapter can start, in tokens."""
         active = self.stats.active
         if name in active:
             return 0
@@ -202,7 +205,7 @@ class EngineState:
         return LOAD_TOKENS + (EVICTION_TOKENS if evicts else 0) + full
 
     def lacks(self, needs: Needs) -> Iterator[str]:
-        """What the request needs that the fleet should have and this engine has not."""
+        """What the request needs from the fleet that this engine lacks."""
         if needs.version > self.version:
             yield f"version {needs.version} of the engine link (it speaks {self.version})"
         if needs.operation and needs.operation not in (self.info.operations or [needs.operation]):
@@ -211,15 +214,15 @@ class EngineState:
             yield from self.cannot_load(needs.adapter)
 
     def cannot_load(self, adapter: AdapterRef) -> Iterator[str]:
-        """What this adapter needs of an engine and this one has not."""
+        """What the adapter needs that this engine lacks."""
         if adapter.rank > self.info.max_lora_rank:
             yield f"adapters of rank {adapter.rank} (it takes up to {self.info.max_lora_rank})"
         if missing := [name for name in adapter.modules if name not in self._module_names]:
             yield f"adapters on {', '.join(missing)}"
 
     def offers(self, needs: Needs) -> bool:
-        """Whether it has what the client asked for beyond that."""
-        known = bool(self.info.revision)  # else it doesn't say what parsers it has
+        """Whether it has what the client asked for besides: the context length and parsers."""
+        known = bool(self.info.revision)  # otherwise it doesn't report its parsers
         return needs.tokens <= self.info.max_model_len and (
             not known or all(name in self.info.parsers for name in needs.parsers)
         )
@@ -227,7 +230,7 @@ class EngineState:
 
 @lru_cache(maxsize=1024)
 def _home(tenant: str, adapter: str) -> int:
-    """A decision asks for it several times."""
+    """Cached, because one decision needs it several times."""
     return _number(f"{tenant}\0{adapter}")
 
 

@@ -1,16 +1,15 @@
-"""The engines among which is chosen, and who of them can do what. No IO, no clock.
+"""The engines to choose from, and which of them can run a request. No IO, no clock.
 
 Engines of one base model may differ: during a rollout one takes adapters of rank 64 and another of
-rank 16, or only one has a tool parser. A request goes only to an engine that can do it. Where none
-can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
-module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
-base model offers (a longer context, tools) goes to an engine all the same, whose error names the
-field and the limit. Only what no such model does (a chat with one that embeds) is refused at once
-(`Engines.never_done`).
+rank 16, or only one has a tool parser. A request goes only to an engine that can run it. If none
+can, it depends on what is missing. If the operator's fleet lacks it (an engine, a rank, a module,
+an operation), the error is `NoEngine`, which may be temporary. If the client asked for something
+that no engine of this base model offers (a longer context, tools), the request goes to an engine
+all the same, whose error names the field and the limit. Only what models of this sort never do
+(chat, for an embedding model) is refused at once (`Engines.never_done`).
 
-What an engine can do depends on its *kind*, of which there are few. So a decision looks at kinds,
-and finds the list of their engines made, and of a home that is asked for often the engines that are
-next to it.
+What an engine can do depends only on its *kind*, and there are few kinds. So decisions look at
+kinds, and cache the list of engines for each set of kinds, and the nearest engines of each home.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from inference.gateway.routing.pools import Revisions
 from inference.operations.registry import OPERATIONS
 
 RETRY_AFTER_S = 15.0
-"""An engine that was lost is back within its start-up time, about this long on a small machine."""
+"""A lost engine is back after its start-up time, about this long on a small machine."""
 
 MAX_HOMES = 4096
-"""That are remembered: then all are forgotten. 0.7 MB."""
+"""Cached homes, 0.7 MB; beyond that the cache is cleared."""
 _ODD = 0x9E37_79B9_7F4A_7C15
 _64_BITS = (1 << 64) - 1
 
 
 class Able(list[EngineState]):
-    """Engines that can do the same, of which one gets a request. Never changed."""
+    """Engines that can all run a request. Never mutated."""
 
     def __init__(self, engines: Iterable[EngineState]) -> None:
         super().__init__(engines)
         self._nearest: dict[int, list[EngineState]] = {}
-        """By home, as many as were asked for."""
+        """Nearest engines by home, as many as were asked for."""
 
     def nearest(self, home: int, count: int) -> list[EngineState]:
-        """The first so many in the order of this home (`Needs.home`)."""
+        """The first `count` engines in the order of this home (`Needs.home`)."""
         nearest = self._nearest.get(home)
         if nearest is None or len(nearest) < min(count, len(self)):
             by_rank = {(home ^ engine.number) * _ODD & _64_BITS: engine for engine in self}
@@ -52,20 +51,20 @@ class Able(list[EngineState]):
 
 
 class Engines:
-    """Some engines, in an order that stays. Those that drain don't count: it has to be made anew
-    when an engine comes, goes or begins to drain."""
+    """A fixed list of engines without those that drain. Make a new one when an engine joins, leaves
+    or begins to drain."""
 
     def __init__(self, engines: Iterable[EngineState]) -> None:
         self._engines = [engine for engine in engines if not engine.draining]
         self._kinds = {engine.kind: engine for engine in self._engines}
-        """One of each kind."""
+        """One engine of each kind."""
         self._of_kinds: dict[frozenset[tuple[str, int]], Able] = {}
 
     def __iter__(self) -> Iterator[EngineState]:
         return iter(self._engines)
 
     def able(self, needs: Needs, revisions: Revisions | None = None) -> Able:
-        """Those that can do it, of these revisions or of any; one at least.
+        """The engines that can run the request, of these revisions or of any; at least one.
 
         Raises:
             NoEngine: there is none.
@@ -88,12 +87,12 @@ class Engines:
         return found
 
     def revisions(self, needs: Needs) -> Revisions | None:
-        """The revisions that should run a request, None where any may: of its first tier with an
-        engine that can, those that offer what its client asked for; where none does, all. How full
-        they are is no reason for another one.
+        """The revisions that should run a request, None if any may. These are the revisions of its
+        first tier with an engine that can run it; of these, the ones that offer what the client
+        asked for, or all if none does. Load is no reason to use another tier.
 
         Raises:
-            NoEngine: no engine of any tier is there.
+            NoEngine: no engine of any tier is connected.
         """
         tier = None if needs.tiers is None else self._tier(needs)
         if len(self._kinds) < 2:
@@ -109,11 +108,11 @@ class Engines:
         return offering or tier
 
     def _tier(self, needs: Needs) -> Revisions:
-        """Of a request's tiers the first with an engine that can run it; where none can, the first
-        with any.
+        """The first of a request's tiers with an engine that can run it; if none can, the first
+        with any engine.
 
         Raises:
-            NoEngine: no engine of any tier is there.
+            NoEngine: no engine of any tier is connected.
         """
         kinds = self._kinds.values()
         here = {engine.pool for engine in kinds}
@@ -132,8 +131,8 @@ class Engines:
         )
 
     def never_done(self, needs: Needs) -> InvalidRequest | None:
-        """Why no engine of this base model will ever run a request: models of this sort do no such
-        thing. None where one may, or where no engine says what it does."""
+        """Why no engine of this base model will ever run a request: models of this sort don't
+        support the operation. None if one may, or if not all engines report their operations."""
         name = needs.base_model
         infos = [engine.info for engine in self._kinds.values() if engine.info.name == name]
         done = frozenset[str]().union(*(info.operations for info in infos))
@@ -157,7 +156,7 @@ def _nobody(base_model: str) -> NoEngine:
 
 
 def _lacking(kinds: list[EngineState], needs: Needs) -> str:
-    """By the engine that lacks least."""
+    """The error message, naming what the engine that lacks the fewest things lacks."""
     least = min((list(engine.lacks(needs)) for engine in kinds), key=len)
     return (
         f"No engine that serves `{needs.base_model}` can take this now: it needs "

@@ -3,14 +3,15 @@
 A revision is a kind of engine, named by `ModelInfo.pool_digest`: weights, version and profile.
 
 Rules
-    1. Tenants are served by the revisions that *serve*. While a rollout goes on, tenants move from
-       these to its revision: the same tenant at the same weight always, for the number that it is
-       drawn by comes from its name and the rollout. Who moved at a low weight stays moved at a
-       higher one. Some go *first*, whatever the weight; some go *last*, when it is finished.
-    2. A tenant moves as a whole, and not before each of its live adapters was tried on the new
-       revision and passed. An adapter never goes where it was not.
-    3. Where no engine of the revision is there, the others take over: those that serve, then that
-       of the rollout, then those that *wait* for one. What was withdrawn takes over nothing.
+    1. Tenants are served by the revisions that *serve*. During a rollout, tenants move from these
+       to its revision. Which tenants have moved at a weight is deterministic, because each has a
+       number that is hashed from its name and the rollout: a tenant that moved at a low weight
+       stays moved at a higher one. Some move *first*, whatever the weight; some *last*, when the
+       rollout is finished.
+    2. A tenant moves as a whole, and only once each of its live adapters was tried on the new
+       revision and passed. An adapter never runs on a revision on which it was not tried.
+    3. If no engine of a request's revision is connected, the others take over: those that serve,
+       then that of the rollout, then those that *wait* for one. Withdrawn revisions never do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 PARTS = 10_000
-"""In a hundredth of a percent: a weight of 1 % of ten thousand tenants is a hundred of them."""
+"""Weights have a resolution of 0.01 %: 1 % of ten thousand tenants is a hundred of them."""
 
 Revisions = frozenset[str]
 NONE: Revisions = frozenset()
@@ -27,8 +28,8 @@ NONE: Revisions = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Tenants move to a revision. `weight` is the share of them in percent; `first` and `last` are
-    tenants by name."""
+    """Moves tenants to the revision `to`. `weight` is their share in percent; `first` and `last`
+    are tenants by name."""
 
     id: int
     to: str
@@ -37,14 +38,14 @@ class Rollout:
     last: frozenset[str] = frozenset()
 
     def takes(self, tenant: str) -> bool:
-        """Whether it is this tenant's turn."""
+        """Whether the rollout has reached this tenant."""
         if tenant in self.first or tenant in self.last:
             return tenant in self.first
         return draw(self.id, tenant) < self.weight * PARTS // 100
 
 
 def draw(rollout_id: int, tenant: str) -> int:
-    """The number, below PARTS, that says when it is this tenant's turn."""
+    """The tenant's number in a rollout, below PARTS: it moves once the weight exceeds it."""
     name = f"{rollout_id}\0{tenant}".encode()
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little") % PARTS
 
@@ -60,11 +61,11 @@ class Pool:
     def tiers(
         self, tenant: str, tried: Revisions | None = None, ready: Revisions | None = None
     ) -> tuple[Revisions, ...]:
-        """The revisions that may run a request of this tenant; those of a tier where no engine of
-        an earlier one is there.
+        """The revisions that may run a request of this tenant, in tiers: those of a tier only if no
+        engine of an earlier tier is connected.
 
-        `tried` are those on which its adapter passed, None where it has none; `ready` those on
-        which all live adapters of the tenant did, None where it has none.
+        `tried` are the revisions on which the request's adapter passed, None if it has none;
+        `ready` those on which all live adapters of the tenant passed, None if it has none.
         """
         rollout = self.rollout
         order: tuple[Revisions, ...]

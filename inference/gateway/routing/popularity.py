@@ -1,7 +1,7 @@
-"""What share of a gateway's prompts belongs to one tenant and adapter, lately.
+"""The recent share of each tenant and adapter in a gateway's prompts.
 
-Each gateway sees a random part of all requests, so that its own shares are about the fleet's. No
-IO, no clock: what is lately is counted in tokens.
+Each gateway sees a random part of all requests, so its own shares are about those of the fleet. No
+IO, no clock: the window is counted in tokens.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from msgspec.structs import replace
 from inference.gateway.routing.engine_state import Needs
 
 WINDOW_TOKENS = 8 << 20
-"""Of a base model, by when all counts are halved: what comes now weighs as much as all before."""
+"""Prompt tokens of a base model after which all its counts are halved, so that new requests weigh
+as much as all earlier ones together."""
 LEAST_TOKENS = 256
-"""That a request counts, however short it is. So at most 32,768 adapters are counted: as many as
-fit into the window."""
+"""The least that a request counts. This bounds the counted adapters to 32,768, the number that fits
+into the window."""
 SURE = 1.0
-"""Standard deviations of chance that a share is less by: one request in the first ten is no tenth
-of the traffic."""
+"""Standard deviations subtracted from a share: one of the first ten requests is not yet evidence
+for a tenth of the traffic."""
 
 
 class Popularity:
-    """`note` what is sent; `weighed` says what share of it is like that."""
+    """Call `note` for each request sent; `weighed` adds the share of such requests."""
 
     def __init__(self) -> None:
         self._windows: defaultdict[str, _Window] = defaultdict(_Window)
         """By base model."""
 
     def note(self, needs: Needs) -> None:
-        """Such a request was sent to an engine."""
+        """A request with these needs was sent to an engine."""
         if (home := needs.home) is not None:
             self._windows[needs.base_model].note(home, needs.prompt_tokens)
 
     def weighed(self, needs: Needs) -> Needs:
-        """The same with its share."""
+        """The same needs with their share of the traffic."""
         window = self._windows.get(needs.base_model)
         if window is None or (home := needs.home) is None or not (share := window.share(home)):
             return needs
@@ -44,7 +45,7 @@ class Popularity:
 
 
 class _Window:
-    """Of one base model."""
+    """The counts of one base model."""
 
     __slots__ = ("_counts", "_requests", "_total")
 
@@ -64,7 +65,7 @@ class _Window:
             self._requests, self._total = self._requests * left / self._total, left
 
     def share(self, home: int) -> float:
-        """Of all tokens, from 0 to 1: what chance can't have added."""
+        """The share of this home in all tokens, 0 to 1, reduced by SURE standard deviations."""
         if not (count := self._counts.get(home, 0)):
             return 0.0
         share = count / self._total

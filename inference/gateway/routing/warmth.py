@@ -1,13 +1,13 @@
-"""Which prompts' beginnings one engine's prefix cache holds, as far as a gateway knows.
+"""Which beginnings of prompts one engine's prefix cache holds, as far as a gateway knows.
 
-What the engine tells is exact and as old as its last report. What was dispatched to it is taken to
-be warm from that moment on, so that the next request that begins alike follows it at once. Of an
-engine that tells, such a guess holds until it should have been confirmed; of one that doesn't,
-until the engine's cache must have been filled anew.
+What the engine reports is exact, but as old as its last report. The beginnings of a dispatched
+prompt are guessed to be warm from that moment on, so that the next request with the same beginning
+follows it at once. If the engine reports, a guess holds until it should have been confirmed;
+otherwise until the engine's cache must have been refilled.
 
-A beginning is a hash over all that comes before its end
-(`inference.operations.bodies.beginnings`), so whoever holds a long one holds the shorter ones too,
-unless they were forgotten first: therefore the shortest is always the freshest.
+A beginning is a hash over everything before its end (`inference.operations.bodies.beginnings`), so
+an engine that holds a long one also holds the shorter ones. To keep this true when the oldest
+guesses are forgotten, the shortest beginning of a prompt is always the freshest.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from inference.link.wire import HASH_BYTES, numbers_of
 
 MAX_TOLD = 4096
-"""Beginnings that are taken from an engine: half a million tokens, in strides of 512 characters,
-and 0.3 MB. Agents tell no more."""
+"""Beginnings kept of what an engine reports: half a million tokens in strides of 512 characters,
+and 0.3 MB. Agents report no more."""
 MAX_HEARD_BYTES = 2 * MAX_TOLD * HASH_BYTES
-"""Of one report: as many changes as an agent keeps. More than that is not heard."""
+"""Bytes read of one report: as many changes as an agent keeps. The rest is ignored."""
 MAX_GUESSED = 2048
-"""0.3 MB."""
+"""Guessed beginnings, 0.3 MB."""
 CONFIRMED_WITHIN = 10
-"""Reports, of which there is one a second: a guess that none of so many confirms was wrong, or its
-request still waits."""
+"""Reports, one a second: a guess that none of this many confirmed was wrong, or its request still
+waits."""
 
 
 class Warmth:
@@ -35,21 +35,21 @@ class Warmth:
     __slots__ = ("_capacity_tokens", "_guessed", "_guessed_tokens", "_reports", "known", "tells")
 
     def __init__(self, capacity_tokens: int, told: bytes | None) -> None:
-        """`told` are the hashes of what the engine says that it holds (`wire.Hello`), None if it
-        never does."""
+        """`told` are the hashes that the engine reports to hold (`wire.Hello`); None if it never
+        reports any."""
         self.known: set[int] = set()
-        """All of them, for whoever asks for one."""
+        """All beginnings, reported and guessed."""
         self.tells = told is not None
         self._capacity_tokens = capacity_tokens
         self._guessed: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """Those that the engine did not tell, with their tokens since the next shorter one, and the
-        number of the report before; the oldest first."""
+        """Beginnings that the engine did not report, oldest first, with their tokens beyond the
+        next shorter one and the number of the report before."""
         self._guessed_tokens = 0
         self._reports = 0
         self._add(told or b"")
 
     def longest(self, hashes: Sequence[int]) -> int:
-        """How many of these beginnings of one prompt, the shortest first, the engine holds."""
+        """How many of one prompt's beginnings, shortest first, the engine holds."""
         known = self.known
         if not hashes or hashes[0] not in known:
             return 0
@@ -63,8 +63,8 @@ class Warmth:
         return held + 1
 
     def guess(self, hashes: Sequence[int], tokens: Sequence[int]) -> None:
-        """A prompt with these beginnings, the shortest first, was dispatched to it; `tokens` says
-        how many each has."""
+        """A prompt with these beginnings, shortest first, was dispatched to the engine; `tokens`
+        has the length of each."""
         before = (0, *tokens)
         for at in reversed(range(len(hashes))):
             hash = hashes[at]
@@ -78,8 +78,8 @@ class Warmth:
             self._forget(next(iter(self._guessed)))
 
     def hear(self, warm: bytes, cold: bytes, *, anew: bool, between: bool = False) -> None:
-        """The engine reports (`wire.Stats`): these became warm and those cold, since the last time
-        or, `anew`, since it began."""
+        """Take the engine's report (`wire.Stats`) of beginnings that became warm and cold since the
+        last one. With `anew` nothing reported before still counts."""
         self._reports += not between
         if anew:
             self.known = set(self._guessed)

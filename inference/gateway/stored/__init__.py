@@ -1,1 +1,1 @@
-"""What tenants have kept of what they ask and are answered: only where they chose to."""
+"""Requests and answers that are stored for tenants, only for tenants that chose this."""

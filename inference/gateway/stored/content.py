@@ -1,9 +1,8 @@
-"""What was asked and answered, of tenants that keep that: taken up in memory, written elsewhere.
+"""Bodies and answers, for tenants that keep content: collected in memory here, written elsewhere.
 
-Nothing waits for it. What there is no room for is dropped, and counted: more than MAX_BYTES of a
-body or an answer, which is cut then, more than ROOM_BYTES of all requests that run or wait to be
-written, more than a share of that of one tenant. So a tenant with huge prompts costs another
-neither time nor content.
+No request waits for it. Content without room is dropped and counted: bodies and answers are cut at
+MAX_BYTES, all requests that run or wait to be written have ROOM_BYTES together, and one tenant has
+a share of that. So a tenant with huge prompts costs another neither time nor content.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from inference.grants import Grant
 from inference.link.wire import Delta, Done
 
 MAX_BYTES = 256 << 10
-"""Of a body, and of an answer."""
+"""Most bytes kept of a body, and of an answer."""
 ROOM_BYTES = 64 << 20
 EACH_BYTES = 1 << 10
-"""What one takes besides its texts."""
+"""Memory that a request takes besides its texts."""
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of a request: its body, and of its answer the text, or chunks of the stream, or
-    the whole response, each as its engine said it. `cut`: there was more."""
+    """What is kept of a request: its body, and its answer as text, as chunks of the stream, or as
+    the whole response, each as its engine sent it. `cut`: there was more."""
 
     operation: str
     model: str
@@ -37,7 +36,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What is to be written of a request, JSON of `Kept`; `at` is a unix time."""
+    """A request's content to be written; `text` is `Kept` as JSON, `at` a unix time in seconds."""
 
     id: str
     tenant_id: int
@@ -46,12 +45,12 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Capture:
-    """Takes up one request and its answer."""
+    """Records one request and its answer."""
 
     def __init__(self, contents: Contents, id: str, grant: Grant, operation: str) -> None:
         self.id, self.tenant_id = id, grant.tenant_id
         self.bytes = EACH_BYTES
-        """As the room counts it."""
+        """Bytes taken of the space."""
         self._contents, self._operation = contents, operation
         self._request, self._response = b"", b""
         self._said = bytearray()
@@ -60,21 +59,21 @@ class Capture:
         self._cut = False
 
     def asked(self, body: bytes) -> None:
-        """Take up the body."""
+        """Record the body."""
         self._request = self._part(body, MAX_BYTES)
 
     def add(self, delta: Delta) -> None:
-        """Take up what the engine said, each token once."""
+        """Record a delta. Each token must come once."""
         if delta.text and not delta.chunks:
             self._said += self._of_answer(delta.text.encode())
         for chunk in delta.chunks:
             if self._answer_bytes + len(chunk) > MAX_BYTES:
-                self._cut = True  # half a chunk is none
+                self._cut = True  # half a chunk would be invalid
                 break
             self._chunks.append(self._of_answer(chunk))
 
     def end(self, done: Done, model: str, at: float) -> None:
-        """The request is over: it is to be written."""
+        """The request has ended: queue it to be written."""
         if done.response is not None:
             self._response = self._of_answer(done.response)
         kept = Kept(
@@ -89,7 +88,7 @@ class Capture:
         self._contents.ended(self, Taken(self.id, self.tenant_id, at, msgspec.json.encode(kept)))
 
     def drop(self) -> None:
-        """Nothing came of it."""
+        """Discard what was recorded."""
         self._contents.dropped_by_itself(self)
 
     def _of_answer(self, part: bytes) -> bytes:
@@ -98,7 +97,7 @@ class Capture:
         return taken
 
     def _part(self, part: bytes, most: int) -> bytes:
-        """As much of it as may be kept and there is room for."""
+        """The first `most` bytes of the part, or nothing if there is no room for them."""
         taken = part[:most]
         if not self._contents.grow(self, len(taken)):
             taken = b""
@@ -107,21 +106,21 @@ class Capture:
 
 
 class Contents:
-    """Of one gateway process."""
+    """The recorded content of one gateway process."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
         self.space = Space(room_bytes)
-        """Of those that run and those that wait; responses that are to be stored take of it too."""
+        """Used by requests that run or wait to be written, and by responses to be stored."""
         self._waiting: deque[tuple[int, Taken]] = deque()
         self.dropped = 0
-        """Requests of which nothing is kept, for want of room or of a database."""
+        """Requests of which nothing is kept, because there was no room or no database."""
 
     @property
     def used_bytes(self) -> int:
         return self.space.used_bytes
 
     def begin(self, id: str, grant: Grant, operation: str, body: bytes) -> Capture | None:
-        """Begin to take up a request; None: nothing is kept of it."""
+        """Begin to record a request; None if nothing is kept of it."""
         if not grant.keeps_content:
             return None
         capture = Capture(self, id, grant, operation)
@@ -132,7 +131,7 @@ class Contents:
         return capture
 
     def grow(self, capture: Capture, more: int) -> bool:
-        """Whether there is room for so many bytes more."""
+        """Take `more` bytes of the space for the capture; False if there is no room."""
         if not self.space.take(capture.tenant_id, more):
             return False
         capture.bytes += more
@@ -145,7 +144,8 @@ class Contents:
         self.space.give_back(capture.tenant_id, capture.bytes)
 
     def take(self, most: int, most_bytes: int) -> list[Taken]:
-        """The oldest of those that wait to be written: they take no room any more."""
+        """Take out the oldest requests that wait to be written, at most `most`, and `most_bytes`
+        unless the first alone is larger; gives their space back."""
         found: list[Taken] = []
         while self._waiting and len(found) < most:
             size, taken = self._waiting[0]
@@ -159,5 +159,5 @@ class Contents:
 
 
 def _text(part: bytes | bytearray) -> str:
-    """It may end within a character."""
+    """Decode a part that may be cut within a character."""
     return part.decode(errors="ignore")

@@ -1,12 +1,11 @@
-"""Responses that are stored: `store` of `POST /v1/responses`, and what is asked of them later.
+"""Stored responses: `store` of `POST /v1/responses`, and later requests for them.
 
-Only where the tenant keeps content, and as long: elsewhere `store` is answered `false`, and so is
-it where there is no room for a response, or no database when it ends. What is kept is the whole
-response and all that the model was given for it, of the responses that it goes on from too; so each
-stands for itself, whichever of the others is deleted.
+Responses are stored only if the tenant keeps content, and for as long as it does. Otherwise `store`
+is answered `false`, and also if there is no room for a response or no database when it ends. A
+record has the whole response and all input that the model was given for it, that of the responses
+it continues included; so each record is complete by itself, whichever of the others is deleted.
 
-They are found by their tenant and their id: what another tenant stored looks as if it were not
-there.
+They are found by tenant and id: another tenant's response looks as if it did not exist.
 """
 
 from __future__ import annotations
@@ -54,21 +53,21 @@ log = structlog.get_logger(__name__)
 
 PATH = f"{RESPONSES.path}/"
 MAX_BYTES = 2 << 20
-"""Of a response and what the model was given for it."""
+"""Most bytes of a response together with the input that the model was given for it."""
 ID = re.compile(rf"{RESPONSES.id_prefix}_([0-9a-f]{{32}})")
 ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})_[0-9]+")
 MAX_REFERRED = 32
-"""Responses that items of one input are of."""
+"""Stored responses from which one input may refer to items."""
 ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-"""Of items that came without an id."""
+"""Prefixes of the ids made for items that came without one, by type."""
 
 _json = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored; the items as a list. Of a response that is still to be run there are the
-    other `fields` of its body."""
+    """What is stored; `items` is the list of input items. A response that has not run yet also has
+    the other `fields` of its body."""
 
     items: msgspec.Raw
     response: msgspec.Raw
@@ -101,8 +100,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class Keeping(NamedTuple):
-    """A response that is to be stored once it is whole, and added to the conversation that it goes
-    on from."""
+    """Stores a response once it is whole, and adds it to the conversation that it continues."""
 
     store: StoredResponses
     tenant_id: int
@@ -110,7 +108,8 @@ class Keeping(NamedTuple):
     addition: Addition | None = None
 
     async def whole(self, id: str, body: bytes) -> bytes:
-        """Store the answer to the request of this id; the answer as it is to be sent."""
+        """Store the answer to the request of this id; returns the answer as it is to be sent, which
+        says whether it was stored."""
         if self.addition is not None:
             output = listed(bytes(_response.decode(body).output))
             if not await self.addition.add(id, output):
@@ -118,7 +117,7 @@ class Keeping(NamedTuple):
         return body if await self._keep(id, body) else _changed(body, store=msgspec.Raw(b"false"))
 
     async def ending(self, id: str, events: bytes) -> bytes:
-        """The same of a stream: its last event has the response."""
+        """As `whole`, for a stream: its last event has the response."""
         name, _, rest = events.partition(b"\ndata: ")
         data, _, after = rest.partition(b"\n\n")
         response = bytes(_event.decode(data).response)
@@ -138,7 +137,7 @@ class Keeping(NamedTuple):
 
 
 class Responses:
-    """Those of a gateway process's callers."""
+    """The stored responses of a gateway process's callers."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class Responses:
         *,
         max_body_bytes: int,
     ) -> None:
-        """Inputs of responses that run take of the `space` until these are stored."""
+        """Inputs of running responses take up `space` until they are stored."""
         self._callers, self._store, self._space = callers, store, space
         self._conversations = conversations
         self._max_body_bytes = max_body_bytes
@@ -157,14 +156,14 @@ class Responses:
     # --- while they are generated ----------------------------------------------------------------
 
     async def followed(self, grant: Grant, call: Call) -> Call:
-        """The call, with all that was said before in front of its input if it goes on from a
-        response, and with the items that its input refers to.
+        """The call with everything that it refers to: if it continues a response or conversation,
+        all earlier items in front of its input, and items in place of references to them.
 
         Raises:
             UnknownResponse: the tenant has no such response.
-            PayloadTooLarge, InvalidRequest: there is no such item, or together it is more than a
+            PayloadTooLarge, InvalidRequest: an item does not exist, or the whole is more than a
                 body may have.
-            Unavailable: the database is away.
+            Unavailable: the database is unavailable.
         """
         if not (call.follows or call.refers or call.conversation):
             return call
@@ -197,7 +196,7 @@ class Responses:
         return whole
 
     async def _resolved(self, tenant_id: int, given: bytes) -> bytes:
-        """The input, a list, with items in the place of references to them."""
+        """The input, a list, with items in place of references to them."""
         parts = _raws.decode(given)
         known: dict[str, dict[str, msgspec.Raw]] = {}
         for i, part in enumerate(parts):
@@ -213,7 +212,7 @@ class Responses:
         return _json(parts)
 
     async def _output(self, tenant_id: int, request_id: str) -> dict[str, msgspec.Raw]:
-        """The items of this response's output, by their ids; none if there is no such response."""
+        """The items of this response's output, by id; empty if there is no such response."""
         found = await self._store.read(tenant_id, request_id)
         if found is None:
             return {}
@@ -228,7 +227,11 @@ class Responses:
             )
 
     async def said(self, tenant_id: int, id: str) -> Said | None:
-        """All that was said up to the end of this response; None: the tenant has none such."""
+        """All items up to the end of this response; None if the tenant has no such response.
+
+        Raises:
+            InvalidRequest: the response has not ended, or has no output.
+        """
         if (record := await self._find(tenant_id, id)) is None:
             return None
         if record.fields is not None:
@@ -239,7 +242,12 @@ class Responses:
 
     @contextmanager
     def keeping(self, exchange: Exchange, grant: Grant, call: Call) -> Iterator[None]:
-        """While its response is generated. It is stored if the call and its tenant want that."""
+        """Use around the generation of a response: has it stored if the call and the tenant want
+        that, and holds the space for its input meanwhile.
+
+        Raises:
+            PayloadTooLarge, Overloaded: it can't be added to its conversation.
+        """
         items = b""
         if call.stored and grant.keeps_content:
             items = listed(bytes(_fields.decode(call.body)["input"]))
@@ -263,7 +271,7 @@ class Responses:
     # --- afterwards ------------------------------------------------------------------------------
 
     async def reply(self, exchange: Exchange) -> None:
-        """Answer what is asked of a response: `/v1/responses/<id>`, `.../input_items` or
+        """Answer a request for a stored response: `/v1/responses/<id>`, `.../input_items` or
         `.../cancel`.
 
         Raises:
@@ -286,10 +294,10 @@ class Responses:
         await self._reply(exchange, await self.as_it_stands(grant, id))
 
     async def as_it_stands(self, grant: Grant, id: str) -> bytes:
-        """The response, as it stands.
+        """The response in its current state.
 
         Raises:
-            ResponseNotFound: the caller's tenant has none such.
+            ResponseNotFound: the caller's tenant has no such response.
         """
         record = await self._get(grant, id)
         if record.fields is None:
@@ -343,12 +351,12 @@ class Responses:
 
 
 def _name(id: str) -> str:
-    """The id of the request, in an id that is one."""
+    """The request id in a valid response id."""
     return id.removeprefix(f"{RESPONSES.id_prefix}_")
 
 
 def _standing(record: Record, standing: Standing) -> bytes:
-    """A response without an answer, as it stands."""
+    """A response without an answer, in its current state."""
     changed: dict[str, Any] = {"status": standing.status}
     if standing.code:
         changed |= failure(BY_CODE.get(standing.code, InferenceError)())
@@ -356,7 +364,7 @@ def _standing(record: Record, standing: Standing) -> bytes:
 
 
 def _unkept(size: int) -> InferenceError:
-    """Why what is said can't be added to a conversation."""
+    """Why a response can't be added to its conversation."""
     if size > MAX_BYTES:
         return PayloadTooLarge(
             f"With its conversation the input has {size} bytes, and {MAX_BYTES} are stored: go on "
@@ -370,6 +378,6 @@ def _changed(response: bytes, **fields: msgspec.Raw) -> bytes:
 
 
 def _names(id: str) -> Callable[[str, int], str]:
-    """What items of this response's input are called that came without an id."""
+    """Makes ids for items of this response's input that came without one, from type and index."""
     request_id = _name(id)
     return lambda kind, i: f"{ID_PREFIXES.get(kind, 'fco')}_{request_id}_in_{i}"

@@ -1,1 +1,1 @@
-"""What gateway and agent read of a body before an engine does."""
+"""Checks of a request body in gateway and agent, before an engine reads it."""

@@ -1,7 +1,7 @@
-"""What an answer is held to, a response format, a grammar or tools, as far as the gateway looks.
+"""The gateway's checks of what constrains an answer: response formats, grammars and tools.
 
-Each becomes a grammar on the engine, for all of whose requests it is made on one loop. So they are
-small, have the shape of JSON schemas, and mean something.
+The engine compiles each to a grammar, on the one loop that all its requests share. So constraints
+must be small, have the shape of JSON schemas, and not be circular.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from inference.errors import InvalidRequest
 from inference.operations.bodies.reading import decode_part
 
 MAX_CONSTRAINT_BYTES = 64 << 10
-"""Of a schema or grammar as JSON. One of a megabyte held everybody's streams up for minutes."""
+"""Most bytes of a schema or grammar as JSON. One of a megabyte blocked all streams for minutes."""
 MAX_TOOLS_BYTES = 256 << 10
-"""Of tools that an answer may use: most of theirs is text that describes them."""
+"""Most bytes of tools that an answer may, but need not, use: most of it is their descriptions."""
 
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-"""Of a function that takes none, in which case OpenAI lets them be left out."""
+"""The schema of a function without parameters; OpenAI allows leaving it out."""
 
 Schema = dict[str, msgspec.Raw]
 
 MAX_ITEMS = 10_000
-"""Of the arrays of a schema together, as it counts them. An engine's grammar has a rule for each:
-10^9 of them took its memory and minutes, and ended it."""
+"""Bound of the sum of `minItems` and `maxItems` over a schema. An engine's grammar has a rule for
+each item: 10^9 of them took minutes and all of its memory, which killed it."""
 
 MAX_DIGITS = 9
-"""Of a place in an array. Python converts none of thousands."""
+"""Array indices in a `$ref` have fewer digits: Python refuses to convert thousands of them."""
 
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 _SUSPECT = re.compile(rb"\$ref|(?:min|max)(?:Items|Length|Properties)")
-"""What is not in most schemas, and may be wrong."""
+"""The keywords that may be wrong; most schemas have none of them and need no further checks."""
 _HOLDERS = {"schema", "json_schema", "json", "parameters", "input_schema"}
 """The fields of constraints and tools that hold schemas."""
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _SAYS_TYPE = {"type", "$ref", "enum", "const", *_ALTERNATIVES}
-"""Keywords that say what a value is; a schema without them takes any."""
+"""Keywords that restrict a value's type; a schema without them accepts any value."""
 
 
 class _JsonSchema(msgspec.Struct):
@@ -82,7 +82,7 @@ class _AllowedTools(msgspec.Struct):
 
 
 class _ToolChoice(msgspec.Struct):
-    """An object: one function by its name, or those that may be called."""
+    """A `tool_choice` object: one function by name, or a list of those that may be called."""
 
     type: Literal["function", "allowed_tools"] = "function"
     function: _Named | None = None
@@ -103,7 +103,7 @@ _client_tools = msgspec.json.Decoder(list[_ClientTool] | None)
 
 
 class FunctionTool(msgspec.Struct):
-    """A function as the Responses API has it."""
+    """A function in the notation of the Responses API."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)] = ""
     type: str = ""
@@ -118,10 +118,10 @@ _tools = msgspec.json.Decoder(list[_Tool] | None)
 
 
 def check_response_format(raw: msgspec.Raw) -> None:
-    """See that it is one, and bearable.
+    """Check the shape of a response format, and its schema as `check_schema` does.
 
     Raises:
-        InvalidRequest: it isn't.
+        InvalidRequest: it is wrong or too large.
     """
     _check_size(raw, "response_format", MAX_CONSTRAINT_BYTES)
     found: _ResponseFormat | None = decode_part(_response_format, raw, "response_format")
@@ -132,27 +132,27 @@ def check_response_format(raw: msgspec.Raw) -> None:
 
 
 def check_schema(raw: msgspec.Raw, param: str) -> None:
-    """See that what holds a schema is bearable.
+    """Check a field that holds a schema: its size, counts and references.
 
     Raises:
-        InvalidRequest: it isn't.
+        InvalidRequest: the field is too large, or `_check_schemas` finds something.
     """
     _check_size(raw, param, MAX_CONSTRAINT_BYTES)
     _check_schemas(raw, param)
 
 
 def check_structured_outputs(raw: msgspec.Raw) -> None:
-    """See that it is bearable; the engine reads it.
+    """As `check_schema`; everything else about it is checked by the engine.
 
     Raises:
-        InvalidRequest: it isn't.
+        InvalidRequest: as `check_schema`.
     """
     check_schema(raw, "structured_outputs")
 
 
 class ToolChoice(NamedTuple):
-    """What `tool_choice` asks for: may there be calls, must there be one, and of which functions
-    alone, empty where any will do."""
+    """What `tool_choice` asks for: whether there may be calls, whether there must be one, and which
+    functions may be called, empty for all."""
 
     may_use: bool
     must_use: bool
@@ -160,10 +160,10 @@ class ToolChoice(NamedTuple):
 
 
 def read_tool_choice(raw: msgspec.Raw) -> ToolChoice:
-    """What it asks for, where it is there or not.
+    """Read `tool_choice`, which may be missing.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is wrong.
     """
     choice = decode_part(_tool_choice, raw, "tool_choice")
     if not isinstance(choice, _ToolChoice):
@@ -182,7 +182,7 @@ def read_tool_choice(raw: msgspec.Raw) -> ToolChoice:
 
 
 def check_named(tools: msgspec.Raw, names: Collection[str]) -> None:
-    """See that the functions that a choice names are there.
+    """Check that the functions that a choice names are in `tools`.
 
     Raises:
         InvalidRequest: one isn't.
@@ -197,8 +197,9 @@ def check_named(tools: msgspec.Raw, names: Collection[str]) -> None:
 
 
 def only_allowed(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with those tools alone that a `tool_choice` of `allowed_tools` allows, which is
-    then its mode. They are not changed. vLLM knows no such choice."""
+    """The fields with only the tools that a `tool_choice` of `allowed_tools` allows, and with its
+    mode as `tool_choice`, because vLLM does not support `allowed_tools`. The argument is not
+    changed."""
     choice = fields.get("tool_choice")
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return fields
@@ -209,11 +210,11 @@ def only_allowed(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
-    """See that these are tools, and bearable; whether there are any. `must_use`: the answer has to
-    be a call of one.
+    """Check tools; returns whether there are any. `must_use`: the answer has to be a call of one,
+    so that they may be no larger than any other constraint.
 
     Raises:
-        InvalidRequest: they aren't.
+        InvalidRequest: they are wrong or too large.
     """
     _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
     tools: list[_Tool] | None = decode_part(_tools, raw, "tools")
@@ -232,10 +233,10 @@ def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
 
 
 def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
-    """As `check_tools`, of tools as Anthropic's API has them; their names.
+    """As `check_tools`, for tools in the notation of Anthropic's API; returns their names.
 
     Raises:
-        InvalidRequest: they aren't.
+        InvalidRequest: they are wrong or too large.
     """
     _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
     tools: list[_ClientTool] | None = decode_part(_client_tools, raw, "tools")
@@ -254,10 +255,10 @@ def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
 
 
 def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[FunctionTool]:
-    """As `check_tools`, of tools as the Responses API has them; these.
+    """As `check_tools`, for tools in the notation of the Responses API; returns them.
 
     Raises:
-        InvalidRequest: they aren't.
+        InvalidRequest: they are wrong or too large.
     """
     _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
     tools: list[FunctionTool] = decode_part(_function_tools, raw, "tools") or []
@@ -280,8 +281,8 @@ def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[FunctionTo
 
 
 def with_parameters(tool: Any) -> Any:
-    """The tool with a schema that takes objects alone: without one, or with an empty one, any value
-    is an answer that holds to it. The tool is not changed."""
+    """A copy of the tool whose schema accepts only objects. If the schema is missing or empty, any
+    value would satisfy it."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool
@@ -302,11 +303,11 @@ def _check_size(raw: msgspec.Raw, name: str, most: int) -> None:
 
 
 def _check_schemas(raw: msgspec.Raw, param: str) -> None:
-    """See that the schemas in this JSON can be made grammars of.
+    """Check that the schemas in this JSON can be compiled to grammars.
 
     Raises:
-        InvalidRequest: one has counts that are none, or too large, or is nothing but itself, over
-            one `$ref` or several: no value is told from any other by it.
+        InvalidRequest: a count is not a whole number or too large, or a schema leads back to itself
+            by `$ref`s alone, so that it restricts no value.
     """
     if not _SUSPECT.search(bytes(raw)):
         return
@@ -320,8 +321,8 @@ def _check_schemas(raw: msgspec.Raw, param: str) -> None:
 
 
 def schemas_in(constraint: Any) -> Iterator[dict[str, Any]]:
-    """The schemas that a constraint holds: whole ones, in which references start. What is within
-    one is a part of it, whatever its name, so that each is walked once."""
+    """The root schemas in a constraint, to which the paths of references are relative. Everything
+    inside a schema is part of it, whatever its key, so each is visited once."""
     rest = [constraint]
     while rest:
         value = rest.pop()
@@ -336,7 +337,7 @@ def schemas_in(constraint: Any) -> Iterator[dict[str, Any]]:
 
 
 def _held(name: str, inner: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(inner, str):  # vLLM takes a schema as text, too
+    if isinstance(inner, str):  # vLLM also accepts a schema as text
         try:
             inner = json.loads(inner)
         except (ValueError, RecursionError):
@@ -345,7 +346,7 @@ def _held(name: str, inner: Any) -> Iterator[dict[str, Any]]:
         return
     yield inner
     if name == "json_schema" and isinstance(whole := inner.get("schema"), dict):
-        yield whole  # of a response format, which names its schema; a structural tag does not
+        yield whole  # a response format nests its schema under a name; a structural tag does not
 
 
 def _check_counts(schema: dict[str, Any], param: str) -> None:
@@ -353,7 +354,7 @@ def _check_counts(schema: dict[str, Any], param: str) -> None:
     for part in _within(schema):
         for name in _COUNTS & part.keys():
             count = part[name]
-            if isinstance(count, dict | list):  # a property of this name
+            if isinstance(count, dict | list):  # a property with this name
                 continue
             if type(count) is not int or count < 0:
                 raise InvalidRequest(
@@ -370,7 +371,7 @@ def _check_counts(schema: dict[str, Any], param: str) -> None:
 
 
 def _within(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in it, and itself."""
+    """All JSON objects in it, itself included."""
     rest = [value]
     while rest:
         value = rest.pop()
@@ -382,7 +383,7 @@ def _within(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_circular(root: dict[str, Any]) -> bool:
-    """Whether one of its schemas leads back to itself by references and alternatives alone."""
+    """Whether a schema in it leads back to itself by `$ref` and _ALTERNATIVES alone."""
     done: set[int] = set()
     for start in _within(root):
         on_path: dict[int, Iterator[dict[str, Any]]] = {}
@@ -406,7 +407,7 @@ def _is_circular(root: dict[str, Any]) -> bool:
 
 
 def _same_value(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas that hold of the very value of which this one does."""
+    """The schemas to which this one applies the same value: its `$ref` and its alternatives."""
     if isinstance(reference := schema.get("$ref"), str):
         target = _resolved(reference, root)
         if isinstance(target, dict):
@@ -417,7 +418,7 @@ def _same_value(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[s
 
 
 def _resolved(reference: str, root: Any) -> Any:
-    """What a reference within the same schema means; None where that is nothing."""
+    """The target of a reference within the same schema; None if there is none."""
     if reference.partition("#")[0]:
         return None
     found = root

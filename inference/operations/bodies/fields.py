@@ -1,4 +1,4 @@
-"""The first look at a generating request's fields in the agent, the same for every engine."""
+"""The agent's first checks of a generating request's fields, the same for every engine."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SAMPLING = frozenset(
         "top_p",
     }
 )
-"""What a client may set of any request that generates text. Not here are vLLM's fields by which a
-client could say who it is, where its cache lies or what the server should run (`cache_salt`,
-`priority`, `request_id`, `kv_transfer_params`, `chat_template`, ...)."""
+"""The fields that clients may set in any request that generates text. Left out are vLLM's fields by
+which a client could claim an identity, choose its cache or decide what the server runs
+(`cache_salt`, `priority`, `request_id`, `kv_transfer_params`, `chat_template`, ...)."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "audio": (None, "only text is served"),
@@ -58,8 +58,8 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "verbosity": ("medium", "say in a message how long the answer should be"),
     "web_search_options": (None, "nothing is searched"),
 }
-"""Fields of OpenAI's or vLLM's that would make another answer, so ignoring them would be to give a
-wrong one. The value that changes nothing, and what to do instead."""
+"""Fields of OpenAI or vLLM that would change the answer, so ignoring them would give a wrong one.
+Each with the value that changes nothing, and what to do instead."""
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -70,15 +70,15 @@ WITHOUT_EFFECT = frozenset(
         "user",
     }
 )
-"""Fields of OpenAI's that change no answer, there or here. Who asks is known from the key alone,
-prompts are cached for each tenant by themselves, and nobody looks for misuse."""
+"""Fields of OpenAI that change no answer, there or here. The key alone identifies the client, each
+tenant has its own prefix cache, and nothing searches for misuse."""
 
 
 def check_fields(body: dict[str, Any]) -> None:
-    """See that the body asks for nothing that no engine does.
+    """Check that the body has none of the UNSERVED fields.
 
     Raises:
-        InvalidRequest: it does.
+        InvalidRequest: it has one, with a value that would change the answer.
     """
     for name, (harmless, instead) in UNSERVED.items():
         if (given := body.get(name)) and given != harmless:

@@ -1,4 +1,4 @@
-"""Reads the fields that the gateway needs of a JSON body, and says what is wrong with them."""
+"""Decodes the fields of a JSON body that the gateway needs; errors say what is wrong with them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from inference.operations.bodies.shape import Shape
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
 _ANY_ELEMENT = "[...]"
-"""How msgspec's paths name a value of an object with any keys."""
+"""How msgspec's paths denote a value of an object with arbitrary keys."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
 SEARCHED_BYTES = 1 << 16
-"""Of a body that is no JSON, to say why: enough for those of people, and short work."""
+"""How much of an invalid body is searched for the reason: enough for bodies that people write, and
+quickly done."""
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    """Read the decoder's fields of a body; the others are only skipped.
+    """Read the decoder's fields from a body; other fields are skipped.
 
     Raises:
         InvalidRequest: not UTF-8, not JSON, or a field has a wrong type.
     """
     try:
-        body.decode()  # msgspec skips the text of fields that it doesn't read
+        body.decode()  # because msgspec does not check the text of fields that it skips
         return decoder.decode(body)
     except UnicodeDecodeError as error:
         raise InvalidRequest(
@@ -41,7 +42,7 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
 
 
 def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, at: str) -> Any:
-    """Read a part of a body, which is named by its path there. It is valid JSON: `decode` saw it.
+    """Read a part of a body, whose path is `at`. `decode` has checked that it is valid JSON.
 
     Raises:
         InvalidRequest: a field of it is wrong.
@@ -53,7 +54,7 @@ def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, a
 
 
 def convert(value: Any, kind: Any, at: str) -> Any:
-    """As `decode_part`, of a part that is decoded already.
+    """As `decode_part`, for a part that is decoded already.
 
     Raises:
         InvalidRequest: it is not of this kind.
@@ -65,11 +66,11 @@ def convert(value: Any, kind: Any, at: str) -> Any:
 
 
 def check_inner(text: str, shape: Shape, param: str) -> None:
-    """See that a text within the body, which is JSON to whoever reads it, is bearable as such;
-    `shape` counts it. Whether it is JSON at all is left to its reader.
+    """Check a text in the body that will itself be parsed as JSON: `shape` counts it together with
+    others. Whether it is valid JSON is left to its parser.
 
     Raises:
-        InvalidRequest: it isn't.
+        InvalidRequest: the counts are too high, or it has half of a surrogate pair.
     """
     shape.begin()
     try:
@@ -81,13 +82,13 @@ def check_inner(text: str, shape: Shape, param: str) -> None:
 
 
 def _half_pair(body: bytes) -> str:
-    """What is wrong with it, if half of a character is; else empty."""
+    """The error message for half of a surrogate pair, if there is one; else empty."""
     found = _HALF_PAIR.search(body, 0, SEARCHED_BYTES)
     return f"`{found[0].decode()}` is half of a surrogate pair" if found else ""
 
 
 def _invalid_field(message: str, at: str = "") -> InvalidRequest:
-    """msgspec's sentence (``Expected `str`, got `int` - at `$.model` ``) as ours."""
+    """The error for a message of msgspec (``Expected `str`, got `int` - at `$.model` ``)."""
     if missing := _MISSING.fullmatch(message):
         param = _joined(at, missing[2] or "", missing[1])
         said = f"`{param}` is missing" if "." in param else f"You must provide a {param} parameter"
@@ -100,8 +101,8 @@ def _invalid_field(message: str, at: str = "") -> InvalidRequest:
 
 
 def _parted(message: str) -> tuple[str, str]:
-    """What is wrong, and where, empty where it is all of what was read. What is wrong may hold
-    whatever a client sent, as much of it as there was; where does not."""
+    """What is wrong, and its path, which is empty for the whole value. The first may contain
+    anything that the client sent, of any length; the path does not."""
     what, at, path = message.rpartition(" - at `")
     if not at or not path.endswith("`"):
         return message, ""
@@ -109,6 +110,6 @@ def _parted(message: str) -> tuple[str, str]:
 
 
 def _joined(*steps: str) -> str:
-    """A path such as `tools[1].function.name`, as far as it is known."""
+    """A path such as `tools[1].function.name`, up to the first step that is unknown."""
     path = "".join(step if step.startswith((".", "[")) else f".{step}" for step in steps if step)
     return path.removeprefix(".").partition(_ANY_ELEMENT)[0]

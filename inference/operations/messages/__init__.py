@@ -1,1 +1,1 @@
-"""Anthropic's API of messages: its requests as a chat, and a chat's answer as content blocks."""
+"""Anthropic's Messages API: its requests as chats, and a chat's answer as content blocks."""

@@ -1,12 +1,12 @@
-"""Writes a chat's answer as Anthropic's API has it: a message of content blocks, or its events.
+"""Writes a chat's answer in Anthropic's format: a message of content blocks, or its events.
 
-A stream of it goes
+The events of a stream are
 
     message_start, (content_block_start, content_block_delta*, content_block_stop)*,
     message_delta, message_stop
 
-One block is open at a time, and another kind of content closes it: thoughts, text, and each call of
-a tool. The engine sends plain text, or chunks of a chat (`operations.openai`); both come here.
+One block is open at a time, and another kind of content closes it: thoughts, text, and each tool
+call. The engine sends plain text, or chunks of a chat (`operations.openai`); both are handled here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 TEXT, THINKING, TOOL = "text", "thinking", "tool_use"
 
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-"""By a chat's finish reason; any other is `end_turn`, or `stop_sequence` where one was met."""
+"""By a chat's finish reason; any other is `end_turn`, or `stop_sequence` if one was generated."""
 
 _START: dict[str, dict[str, Any]] = {
     TEXT: {"type": TEXT, "text": "", "citations": None},
@@ -36,7 +36,7 @@ _START: dict[str, dict[str, Any]] = {
 
 
 class MessagesFraming(Framing):
-    """Of one request, which has one choice."""
+    """The framing of one request, which has one choice."""
 
     def __init__(self, id: str, model: str) -> None:
         self._message: dict[str, Any] = {
@@ -53,32 +53,32 @@ class MessagesFraming(Framing):
         self._prompt = Usage()
         self._began = False
         self._kind = ""
-        """Of the open block."""
+        """Kind of the open block; empty if none is open."""
         self._index = -1
-        """Of the last block."""
+        """Index of the last block."""
         self._calls: set[int] = set()
-        """Those that have a block, by their number in the chat."""
+        """Indices, in the chat, of the calls that have a block."""
         self._held = ""
-        """Text that came while a call was open."""
+        """Text that arrived while a call was open; written once that has closed."""
         self._signed = hashlib.sha256()
         self._reason = ""
         self._stop: str | None = None
         self._limited: InferenceError | None = None
 
     def counted(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """As the framing says."""
+        """See `Framing`."""
         self._prompt = Usage(prompt_tokens, cached_tokens)
 
     def opening(self) -> bytes:
-        """A stream begins with whatever comes first."""
+        """Empty: the first text or chunk writes the beginning, which has the prompt's usage."""
         return b""
 
     def text(self, text: str) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         return self._begin() + self._add(TEXT, "text_delta", "text", text)
 
     def chunk(self, chunk: bytes) -> bytes:
-        """As the framing says, of a chat's chunk."""
+        """See `Framing`; takes a chat's chunk."""
         events = self._begin()
         for choice in _decode(chunk)["choices"]:
             delta = choice.get("delta") or {}
@@ -94,15 +94,15 @@ class MessagesFraming(Framing):
         return events
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
-        """As the framing says; the reason goes out with the usage."""
+        """See `Framing`. The finish reason is written by `ending`."""
         self._reason, self._limited = self._reason or finish_reason, limited
         events = self._begin()
-        if self._index < 0:  # clients take it that there is a block
+        if self._index < 0:  # clients rely on there being a block
             events += self._open(TEXT, _START[TEXT])
         return events + self._close()
 
     def ending(self, usage: Usage) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         delta = self._ended(self._reason, self._stop, called=bool(self._calls))
         told = _usage(usage)
         counts = {name: told[name] for name in _DELTA_USAGE}
@@ -115,14 +115,14 @@ class MessagesFraming(Framing):
         usage: Usage,
         limited: InferenceError | None = None,
     ) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         self._limited = limited
         ended = self._ended(finish_reason, None, called=False)
         content = [_START[TEXT] | {"text": text}]
         return _json(self._message | ended | {"content": content, "usage": _usage(usage)})
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
-        """As the framing says, of a chat's answer."""
+        """See `Framing`; takes a chat's answer."""
         self._limited = limited
         answer = _decode(response)
         (choice,) = answer["choices"]
@@ -141,7 +141,7 @@ class MessagesFraming(Framing):
     # --- events ----------------------------------------------------------------------------------
 
     def _begin(self) -> bytes:
-        """What a stream begins with, once."""
+        """The beginning of the stream at the first call, then empty."""
         if self._began:
             return b""
         self._began = True
@@ -155,7 +155,7 @@ class MessagesFraming(Framing):
         return opening + self._delta(delta, field, value)
 
     def _call(self, call: dict[str, Any]) -> bytes:
-        """What a chunk adds to a call; its first one has the id and the name."""
+        """The events for a chunk of a tool call; a call's first chunk has its id and name."""
         events, function = b"", call.get("function") or {}
         if call["index"] not in self._calls:
             self._calls.add(call["index"])
@@ -189,8 +189,8 @@ class MessagesFraming(Framing):
     # --- the end ---------------------------------------------------------------------------------
 
     def _ended(self, reason: str, stop: str | None, *, called: bool) -> dict[str, Any]:
-        """Why it ended; the limit that did so, where one did, as chats have it."""
-        if called and reason == "stop":  # as a chat has it of a function that was asked for by name
+        """The fields that say why it ended, including a limit, if one ended it, as in chats."""
+        if called and reason == "stop":  # a chat's reason where `tool_choice` named the function
             reason = "tool_calls"
         told = STOP_REASONS.get(reason, "end_turn" if stop is None else "stop_sequence")
         ended: dict[str, Any] = {
@@ -213,7 +213,7 @@ _DELTA_USAGE = (
     "output_tokens_details",
     "server_tool_use",
 )
-"""What of a usage comes at the end of a stream."""
+"""The fields of the usage at the end of a stream."""
 
 
 def _event(type: str, **fields: Any) -> bytes:
@@ -221,7 +221,7 @@ def _event(type: str, **fields: Any) -> bytes:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Prompt tokens that the prefix cache held count apart from the others, as in this API."""
+    """The `usage` of this API, in which `input_tokens` excludes cached prompt tokens."""
     return {
         "cache_creation": None,
         "cache_creation_input_tokens": 0,
@@ -236,7 +236,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def _called(call: dict[str, Any]) -> dict[str, Any]:
-    """A call of a chat's answer as a block. Arguments that a limit cut are none."""
+    """A tool call of a chat's answer as a block; without arguments if a limit cut them."""
     try:
         given = msgspec.json.decode(call["function"]["arguments"] or "{}", type=dict[str, Any])
     except msgspec.DecodeError:

@@ -1,7 +1,7 @@
 """`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API.
 
-A request is a chat that is written in another way. The engine's agent reads it with vLLM's own
-models for it and generates as for a chat; what comes back is framed here (`framing`).
+A request is a chat in another notation. The engine's agent reads it with vLLM's own models of it
+and generates as for a chat; the answer is framed here (`framing`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SERVED = {
     "thinking": ("thinking",),
     "redacted_thinking": (),
 }
-"""Types of content that are served, with the fields that each must have."""
+"""Types of content blocks that are supported, with the fields that each must have."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "container": (None, "there are no containers"),
@@ -41,12 +41,12 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "output_format": (None, "use `output_config`"),
     "speed": ("standard", "there is one speed"),
 }
-"""As `fields.UNSERVED`."""
+"""See `fields.UNSERVED`."""
 
 WITHOUT_EFFECT = frozenset(
     {"cache_control", "metadata", "service_tier", "user_profile_id", "workspace_id"}
 )
-"""As `fields.WITHOUT_EFFECT`. Whatever a prompt begins with is cached, marked or not."""
+"""See `fields.WITHOUT_EFFECT`. Every prefix of a prompt is cached, whether marked or not."""
 
 
 class _Block(msgspec.Struct):
@@ -72,7 +72,7 @@ class _Turn(msgspec.Struct):
     content: str | list[_Block]
 
     def texts(self) -> Iterator[str]:
-        """What a template may write of it."""
+        """The texts of it that a template may use."""
         yield self.role
         yield from _texts(self.content)
 
@@ -83,7 +83,7 @@ class _ToolChoice(msgspec.Struct):
 
 
 class CountFields(msgspec.Struct):
-    """What the gateway reads of any request of this API."""
+    """The fields that the gateway reads of any request of this API."""
 
     model: str
     messages: list[_Turn]
@@ -95,7 +95,7 @@ class CountFields(msgspec.Struct):
 
 
 class MessagesFields(CountFields, kw_only=True):
-    """And of one that generates."""
+    """The fields that it also reads if the request generates."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1)]
     stream: bool | None = None
@@ -114,7 +114,7 @@ _tool_choice = msgspec.json.Decoder(_ToolChoice | None)
 
 
 class Messages(Operation):
-    """Turns of a conversation in, the assistant's next one out."""
+    """The assistant's next turn in a conversation."""
 
     name = "messages"
     path = "/v1/messages"
@@ -124,7 +124,7 @@ class Messages(Operation):
     decoder = msgspec.json.Decoder(MessagesFields)
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: MessagesFields = decode(self.decoder, body)
         uses_tools = _check(fields)
         return Call(
@@ -138,26 +138,26 @@ class Messages(Operation):
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
-        """As the operation says."""
+        """See `Operation`."""
         return MessagesFraming(self.answer_id(id), call.model)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says: turns of text and of tools."""
+        """See `Operation`. Content may be text and tools."""
         kept = _allowed(super().allowed(body), body)
-        if kept.get("top_p") == 0:  # of the likeliest token alone, which vLLM wants said so
+        if kept.get("top_p") == 0:  # the likeliest token alone, which vLLM calls `top_k` 1
             del kept["top_p"]
             kept["top_k"] = 1
         return kept
 
     def conform(self, choice: dict[str, Any]) -> None:
-        """As a chat's, but for the sequence that ended it, which this API tells."""
+        """As for a chat, but keeps the stop sequence that ended it, which this API reports."""
         stop = choice.get("stop_reason")
         CHAT.conform(choice)
         if isinstance(stop, str):
             choice["stop_reason"] = stop
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
-        """The turns one after another; the answer repeats the last one."""
+        """The turns joined; the answer repeats the last one."""
         texts = ["".join(_plain_texts(turn["content"])) for turn in fields["messages"]]
         roles = ["system", *(turn["role"] for turn in fields["messages"])]
         said = zip(roles, ["".join(_plain_texts(fields.get("system"))), *texts], strict=True)
@@ -165,7 +165,7 @@ class Messages(Operation):
 
 
 class CountTokens(InstantOperation):
-    """How many tokens a request of `Messages` has before its answer."""
+    """Counts the prompt tokens of a request of `Messages`."""
 
     name = "count_tokens"
     path = "/v1/messages/count_tokens"
@@ -174,7 +174,7 @@ class CountTokens(InstantOperation):
     decoder = msgspec.json.Decoder(CountFields)
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: CountFields = decode(self.decoder, body)
         _check(fields)
         turns = sum(len(text) for turn in fields.messages for text in turn.texts())
@@ -182,16 +182,16 @@ class CountTokens(InstantOperation):
         return Call(self, fields.model, max_tokens=0, body=body)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         return _allowed(super().allowed(body), body)
 
     def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         return {"input_tokens": len(tokenizer.encode(MESSAGES.plain_prompt(fields).whole))}
 
 
 def _check(fields: CountFields) -> bool:
-    """See what engines find out too late; whether tools may be called.
+    """Check what engines would find too late; returns whether tools may be called.
 
     Raises:
         InvalidRequest: something is wrong.
@@ -213,7 +213,7 @@ def _check(fields: CountFields) -> bool:
 
 
 def _beginnings(fields: CountFields) -> Beginnings:
-    """Each turn ends one; tools and the system's text are in all of them."""
+    """A beginning ends with each turn; all include the tools and the system text."""
     beginnings = Beginnings(b"" if bytes(fields.tools) == b"null" else bytes(fields.tools))
     for text in _texts(fields.system):
         beginnings.add(text)
@@ -239,7 +239,7 @@ def _allowed(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     """The fields without those that are null.
 
     Raises:
-        InvalidRequest: the body asks for what no engine does, or there is other content than text.
+        InvalidRequest: the body asks for what no engine does, or has content that is not supported.
     """
     for name, (harmless, instead) in UNSERVED.items():
         if (given := body.get(name)) and given != harmless:
@@ -258,7 +258,7 @@ def _allowed(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_content(content: Any, param: str, served: Any = tuple(SERVED)) -> None:
-    """Text, or blocks of text and tools. The address of an image must not make an engine fetch it.
+    """Check that it is text, or blocks of text and tools: the engine must not fetch an image's URL.
 
     Raises:
         InvalidRequest: it is something else.

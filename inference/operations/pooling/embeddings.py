@@ -35,7 +35,7 @@ class _EmbeddingFields(msgspec.Struct):
 
 
 class Embeddings(PoolingOperation):
-    """Texts in, as such or as tokens; a vector of each out."""
+    """A vector for each text; texts may come as tokens."""
 
     name = "embeddings"
     path = "/v1/embeddings"
@@ -46,7 +46,7 @@ class Embeddings(PoolingOperation):
     takes_tokens = True
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: _EmbeddingFields = decode(self.decoder, body)
         if not fields.model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
@@ -60,18 +60,18 @@ class Embeddings(PoolingOperation):
         return Call(self, fields.model, max_tokens=0, prompts=inputs, tokens=tokens, body=body)
 
     def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
-        """A list of numbers is one input."""
+        """A list of numbers is one input, as tokens."""
         given = fields["input"]
         if isinstance(given, list) and not (given and isinstance(given[0], int)):
             return [(f"input[{i}]", text) for i, text in enumerate(given)]
         return [("input", given)]
 
     def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
-        """As the operation says."""
+        """See `Operation`."""
         return self.whole((self.entry(i, one, fields) for i, one in enumerate(vectors)), told)
 
     def entry(self, index: int, vector: Vector, fields: dict[str, Any]) -> bytes:
-        """What the answer says of one input."""
+        """The answer's entry for one input, as JSON."""
         embedding: str | list[float]
         if fields.get("encoding_format") == "base64":
             packed = struct.pack(f"<{len(vector)}f", *vector)
@@ -92,10 +92,10 @@ class Embeddings(PoolingOperation):
         return b'{"object":"list","data":[' + data + b"]," + told_of[1:]
 
     def check_bytes(self, entries: int) -> None:
-        """See that an answer with entries of so many bytes can be sent.
+        """Check that an answer can be sent whose entries have this many bytes.
 
         Raises:
-            InvalidRequest: it can't.
+            InvalidRequest: it is too long.
         """
         instead = 'ask for fewer inputs or `dimensions`, or for `encoding_format` "base64"'
         check_length(entries, instead)

@@ -1,10 +1,10 @@
-"""Operations that compute prompts and generate nothing: what a model says of texts as numbers.
+"""Operations that compute prompts and generate nothing: embeddings and scores.
 
-An engine does these or generates, never both; so they are asked of a base model of their own. A
-request may have many prompts. Its engine computes as many at a time as one step takes, so a long
-list holds nobody up, and its place in the queue is that of one request. It is billed for the
-prompts that were computed. Nothing of it leaves the engine before its end: one whose engine is lost
-is computed again by another, and that attempt is its bill.
+An engine either pools or generates, so these requests name a base model of their own. A request may
+have many prompts. Its engine computes as many at a time as fit into one step, so a long list does
+not delay other requests, and it takes one place in the queue. It is billed for the prompts that
+were computed. Nothing leaves the engine before the request ends: if the engine is lost, another one
+computes everything again, and only that attempt is billed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from inference.operations.openai import ARRAY
 from inference.operations.operation import Framing, Operation, PlainPrompt
 
 MAX_INPUTS = 2048
-"""Of one request, as OpenAI takes them."""
+"""Most inputs of one request; OpenAI's limit."""
 MAX_ANSWER_BYTES = MAX_FRAME_BYTES // 2
-"""What one frame of the engine link takes (`Done.sendable`)."""
+"""The longest answer that `Done.sendable` lets into one frame of the engine link."""
 
 Text = str | list[int]
 """A prompt, or its tokens."""
 Vector: TypeAlias = "array[float]"
-"""Of 4 bytes each, and finite."""
+"""Finite floats of 4 bytes each."""
 
 
 class Told(NamedTuple):
-    """What an answer says of itself; `created` is a unix time in seconds."""
+    """The metadata of an answer; `created` is a unix time in seconds."""
 
     id: str
     created: int
@@ -50,7 +50,7 @@ class Told(NamedTuple):
 
 
 class PoolingOperation(Operation):
-    """Its answer is one JSON object, which the engine makes whole."""
+    """Its answer is one JSON object, which the engine writes in full."""
 
     pools = True
     max_numbers = MAX_TOKENS
@@ -58,22 +58,22 @@ class PoolingOperation(Operation):
     """Whether a text may be given as a list of its tokens."""
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Without fields that are null; its texts are looked at."""
+        """See `Operation`. Checks the texts; fields that are null are dropped."""
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}
         for path, text in self.texts(kept):
             _check_text(text, path, tokens=self.takes_tokens)
         return kept
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
-        """As the operation says."""
+        """See `Operation`."""
         return Whole()
 
     def choices(self, body: dict[str, Any]) -> int:
-        """It is one request, whatever it has of prompts."""
+        """1, regardless of the number of prompts."""
         return 1
 
     def max_tokens(self, body: dict[str, Any]) -> int:
-        """None are generated."""
+        """0: none are generated."""
         return 0
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
@@ -82,11 +82,11 @@ class PoolingOperation(Operation):
 
     @abstractmethod
     def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
-        """What the synthetic engine has to compute of what `allowed` returned, each with its path
-        in the body.
+        """The texts in what `allowed` returned, each with its path in the body, for the synthetic
+        engine to compute.
 
         Raises:
-            InvalidRequest: it has a shape that only real engines take.
+            InvalidRequest: it has a shape that only real engines accept.
         """
 
     @abstractmethod
@@ -99,8 +99,8 @@ class PoolingOperation(Operation):
 
 
 def count_texts(given: msgspec.Raw, name: str) -> tuple[int, int]:
-    """How many texts or lists of tokens a field of this name holds, and of how many tokens, 0 where
-    they are text. Their shape is left to the engine: taken apart they would hold this loop up.
+    """The number of texts or lists of tokens in a field of this name, and of their tokens together,
+    0 if they are text. The engine checks their shape: decoding them would block this loop.
 
     Raises:
         InvalidRequest: there are too many, or none.
@@ -123,7 +123,7 @@ def count_texts(given: msgspec.Raw, name: str) -> tuple[int, int]:
 
 
 def _check_text(text: Any, path: str, *, tokens: bool) -> None:
-    """See that there is one: a string, or with `tokens` maybe a list of those.
+    """Check that it is a string or, with `tokens`, a list of tokens.
 
     Raises:
         InvalidRequest: it is something else, or empty.
@@ -141,10 +141,10 @@ def _check_text(text: Any, path: str, *, tokens: bool) -> None:
 
 
 def check_length(answer_bytes: int, instead: str) -> None:
-    """See that an answer of this length can be sent.
+    """Check that an answer of this length can be sent.
 
     Raises:
-        InvalidRequest: it can't; `instead` says what to do.
+        InvalidRequest: it is too long; the message ends with `instead`, which says what to do.
     """
     if answer_bytes > MAX_ANSWER_BYTES:
         raise InvalidRequest(

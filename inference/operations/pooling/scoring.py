@@ -1,7 +1,7 @@
-"""`POST /v1/score` and `POST /v1/rerank`, in the shapes that vLLM has.
+"""`POST /v1/score` and `POST /v1/rerank`, in vLLM's shapes.
 
-How a model scores is its own: one that embeds by how alike two vectors are, one that was made for
-it from both texts together.
+How texts are scored depends on the model: an embedding model compares their vectors, a
+cross-encoder reads both texts together.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from inference.operations.pooling.pooling import (
 _encode = msgspec.json.Encoder().encode
 
 PAIRS = (("queries", "documents"), ("text_1", "text_2"), ("data_1", "data_2"), ("queries", "items"))
-"""What vLLM calls the texts that are compared."""
+"""vLLM's names of the two fields of texts that are compared."""
 NAMES = frozenset(name for pair in PAIRS for name in pair)
 
 
 class ScoringOperation(PoolingOperation):
-    """Two fields of texts are compared: one with each, or each with its counterpart."""
+    """Compares two fields of texts: one text with each of the other field, or pairwise."""
 
     @abstractmethod
     def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
         """The names of the two fields.
 
         Raises:
-            InvalidRequest: they are not there.
+            InvalidRequest: they are missing.
         """
 
     @abstractmethod
@@ -53,7 +53,7 @@ class ScoringOperation(PoolingOperation):
         """
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Texts to compare."""
+        """See `Operation`. Checks that the two fields have matching numbers of texts."""
         kept = super().allowed(body)
         one, other = self.pair(kept)
         counts = [
@@ -68,7 +68,7 @@ class ScoringOperation(PoolingOperation):
         return kept
 
     def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
-        """Those of the first field before those of the second."""
+        """The texts of the first field, then those of the second."""
         found: list[tuple[str, Text]] = []
         for name in self.pair(fields):
             if isinstance(given := fields[name], list):
@@ -78,7 +78,7 @@ class ScoringOperation(PoolingOperation):
         return found
 
     def plain_answer(self, fields: dict[str, Any], vectors: Sequence[Vector], told: Told) -> bytes:
-        """As the operation says; by the vectors' product, as they have length 1."""
+        """See `PoolingOperation`. A score is the vectors' dot product, as they have length 1."""
         given = fields[self.pair(fields)[0]]
         count = len(given) if isinstance(given, list) else 1
         ones, others = list(vectors[:count]), vectors[count:]
@@ -88,8 +88,8 @@ class ScoringOperation(PoolingOperation):
         return self.answer(fields, scores, told)
 
     def _call(self, model: str, pairs: int, body: bytes) -> Call:
-        """Whether each text is a prompt, or each pair, and then one text of many, is the model's
-        matter."""
+        """The call for so many pairs. Depending on the model a prompt is a text or a pair; in the
+        latter case one text may be part of every prompt."""
         if not model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
         return Call(self, model, max_tokens=0, prompts=2 * pairs, rereads=pairs, body=body)
@@ -108,7 +108,7 @@ class _ScoreFields(msgspec.Struct):
 
 
 class Score(ScoringOperation):
-    """How well texts go with each other."""
+    """Scores how similar texts are."""
 
     name = "score"
     path = "/v1/score"
@@ -117,7 +117,7 @@ class Score(ScoringOperation):
     accepted = NAMES | {"truncate_prompt_tokens"}
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: _ScoreFields = decode(self.decoder, body)
         given = {name: value for name in _ScoreFields.__struct_fields__
                  if isinstance(value := getattr(fields, name), msgspec.Raw)
@@ -126,7 +126,7 @@ class Score(ScoringOperation):
         return self._call(fields.model, pairs, body)
 
     def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
-        """Of these names exactly two that belong together."""
+        """The one pair of PAIRS whose two names are in `fields`, and no other name."""
         given = fields.keys() & NAMES
         for pair in PAIRS:
             if given == {*pair}:
@@ -134,7 +134,7 @@ class Score(ScoringOperation):
         raise InvalidRequest("Give `queries` and `documents`, and nothing else.", param="queries")
 
     def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
-        """As the operation says."""
+        """See `Operation`."""
         data = [{"index": i, "object": "score", "score": one} for i, one in enumerate(scores)]
         head = {"id": told.id, "object": "list", "created": told.created, "model": told.model}
         return _encode(head | {"data": data, "usage": told.usage})
@@ -149,7 +149,7 @@ class _RerankFields(msgspec.Struct):
 
 
 class Rerank(ScoringOperation):
-    """Documents, those that answer a query best first."""
+    """Sorts documents by how well they answer a query, best first."""
 
     name = "rerank"
     path = "/v1/rerank"
@@ -158,7 +158,7 @@ class Rerank(ScoringOperation):
     accepted = frozenset({"documents", "query", "top_n", "truncate_prompt_tokens"})
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: _RerankFields = decode(self.decoder, body)
         if fields.top_n is not None and fields.top_n < 0:
             raise InvalidRequest(
@@ -174,7 +174,7 @@ class Rerank(ScoringOperation):
         return "query", "documents"
 
     def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
-        """As the operation says."""
+        """See `Operation`."""
         given = fields["documents"]
         documents = given if isinstance(given, list) else [given]
         results = [

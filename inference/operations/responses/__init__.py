@@ -1,1 +1,1 @@
-"""OpenAI's API of responses: its items as the messages of a chat, and a chat's answer as items."""
+"""OpenAI's Responses API: its items as the messages of a chat, and a chat's answer as items."""

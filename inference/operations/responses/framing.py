@@ -1,18 +1,18 @@
-"""Writes a chat's answer as the Responses API has it: a response of output items, or its events.
+"""Writes a chat's answer in the Responses API's format: output items of a response, or its events.
 
-A stream of it goes
+The events of a stream are
 
     response.created, response.in_progress,
     (response.output_item.added, ..., response.output_item.done)*,
     response.completed | response.incomplete | response.failed
 
-One item is open at a time: thoughts, a message, or a call of a function. Within it there are its
-deltas, and around those of a text its part. Events are numbered from 0 in the order in which they
-are written, and items named by the request and their place. So it is all the same which engines the
-chunks come of; a client that comes back to a running answer gets events from 0 again, of the same
-items.
+One item is open at a time: thoughts, a message, or a function call. Its deltas are within it; those
+of a text are also within a content part. Events are numbered from 0 in the order in which they are
+written, and item ids are made of the request's id and the item's index. So it does not matter which
+engines the chunks come from, and a client that reconnects to a running answer gets the events from
+0 again, with the same items.
 
-The engine sends plain text, or chunks of a chat (`operations.openai`); both come here.
+The engine sends plain text, or chunks of a chat (`operations.openai`); both are handled here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inference.operations.openai import DONE, NULL, counts_of
 from inference.operations.operation import Framing
 
 _Part = tuple[str, str, bytes, dict[str, Any]]
-"""Of an answer: its kind, text, log-probabilities and further fields."""
+"""A part of a whole answer: the item's kind, text, log-probabilities and further fields."""
 
 _json = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -42,14 +42,14 @@ DELTAS = {
     REASONING: "response.reasoning_text",
     CALL: "response.function_call_arguments",
 }
-"""What the events are called that add to an item's text, and end it."""
+"""Names, without `.delta` and `.done`, of the events that extend and end an item's text."""
 
 IN_PROGRESS, COMPLETED, INCOMPLETE, FAILED = "in_progress", "completed", "incomplete", "failed"
-"""Of a response, or of an item."""
+"""Statuses of responses and items."""
 QUEUED, CANCELLED = "queued", "cancelled"
-"""Of a response that runs in the background."""
+"""Further statuses of responses that run in the background."""
 LIVE = (QUEUED, IN_PROGRESS)
-"""Of one that has not ended."""
+"""Statuses of responses that have not ended."""
 
 
 class _Logprobs(msgspec.Struct):
@@ -57,7 +57,7 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """Of a chat's answer. There may be megabytes of log-probabilities."""
+    """A choice of a chat's answer. Log-probabilities stay raw: there may be megabytes of them."""
 
     message: dict[str, Any]
     finish_reason: str | None = None
@@ -73,7 +73,7 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 class _Item:
-    """One of the output."""
+    """One output item."""
 
     def __init__(self, kind: str, id: str, index: int, **fields: Any) -> None:
         self.kind, self._id, self._fields = kind, id, fields
@@ -82,7 +82,7 @@ class _Item:
             self.place["content_index"] = 0
         self._texts: list[str] = []
         self._logprobs: list[bytes] = []
-        """JSON, several in each."""
+        """JSON without brackets, several log-probabilities in each."""
         name = f"{DELTAS[kind]}.delta"
         head = _json({"type": name} | self.place)[:-1]
         self._before = b"event: " + name.encode() + b"\ndata: " + head + b',"sequence_number":'
@@ -96,26 +96,26 @@ class _Item:
         return msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
 
     def add(self, text: str, logprobs: bytes) -> None:
-        """`logprobs` are JSON without the brackets of their list."""
+        """`logprobs` is JSON without the brackets of the list."""
         self._texts.append(text)
         if logprobs:
             self._logprobs.append(logprobs)
 
     def delta(self, number: int, text: str, logprobs: bytes) -> bytes:
-        """The event that adds this. Once per token: put together from encoded pieces."""
+        """Add this, and return its event. Called per token: assembled from encoded pieces."""
         self.add(text, logprobs)
         after = b',"logprobs":[' + logprobs + b"]" if self.kind == MESSAGE else b""
         return self._before + str(number).encode() + b',"delta":' + _json(text) + after + b"}\n\n"
 
     def part(self) -> dict[str, Any]:
-        """Its content, as far as it has come."""
+        """Its content so far."""
         if self.kind == REASONING:
             return {"type": "reasoning_text", "text": self.text}
         said = {"type": "output_text", "text": self.text}
         return said | {"annotations": [], "logprobs": self.logprobs}
 
     def shown(self, status: str) -> dict[str, Any]:
-        """The item, as far as it has come; without content while it begins."""
+        """The item so far; without content if `status` is IN_PROGRESS."""
         item: dict[str, Any] = {"id": self._id, "type": self.kind, "status": status}
         item |= self._fields
         if self.kind == CALL:
@@ -128,7 +128,7 @@ class _Item:
 
 
 class ResponsesFraming(Framing):
-    """Of one request, which has one answer."""
+    """The framing of one request, which has one choice."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ResponsesFraming(Framing):
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`id` is the answer's; `told` are the fields of the request that it repeats."""
+        """`id` is the answer's; `told` has the request's fields that the answer repeats."""
         self._response: dict[str, Any] = {
             "id": id,
             "object": "response",
@@ -159,25 +159,25 @@ class ResponsesFraming(Framing):
         }
         self._request_id, self._clock = request_id, clock
         self._number = 0
-        """Of the next event."""
+        """Number of the next event."""
         self._output: list[dict[str, Any]] = []
         """Items that have ended."""
         self._open: _Item | None = None
         self._calls: set[int] = set()
-        """Those that have an item, by their number in the chat."""
+        """Indices, in the chat, of the calls that have an item."""
         self._held = ""
-        """Text that came while a call was open."""
+        """Text that arrived while a call was open; written once that has closed."""
         self._textless = b""
-        """Log-probabilities of tokens that are parts of a character: they go with its text."""
+        """Log-probabilities of tokens that are parts of a character: sent with the character."""
         self._reason = ""
         self._limited: InferenceError | None = None
 
     def queued(self) -> bytes:
-        """The response before it is run, which may be much later."""
+        """The body of the response before it runs, which may be much later."""
         return _json(self._response | {"status": QUEUED})
 
     def opening(self) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         if self._number:
             return b""
         return b"".join(
@@ -186,11 +186,11 @@ class ResponsesFraming(Framing):
         )
 
     def text(self, text: str) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         return self._add(MESSAGE, text)
 
     def chunk(self, chunk: bytes) -> bytes:
-        """As the framing says, of a chat's chunk."""
+        """See `Framing`; takes a chat's chunk."""
         events = self.opening()
         for choice in _decode(chunk)["choices"]:
             delta = choice.get("delta") or {}
@@ -209,22 +209,22 @@ class ResponsesFraming(Framing):
         return events
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
-        """As the framing says; how it ended goes out with the usage."""
+        """See `Framing`. The reason for the end is written by `ending`."""
         self._reason, self._limited = self._reason or finish_reason, limited
         events = self.opening()
-        if self._open is None and not self._output:  # clients take it that there is an item
+        if self._open is None and not self._output:  # clients rely on there being an item
             events += self._start(MESSAGE)
         if self._textless:
             events += self._add(MESSAGE, "", self._textless)
         return events + self._close(INCOMPLETE if self._cut else COMPLETED)
 
     def ending(self, usage: Usage) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         ended = self._ended(usage)
         return self._event(f"response.{ended['status']}", response=ended) + DONE
 
     def failed(self, error: InferenceError) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         open = [] if self._open is None else [self._open.shown(INCOMPLETE)]
         failed = failure(error) | {"output": self._output + open}
         events = self.opening()
@@ -237,11 +237,11 @@ class ResponsesFraming(Framing):
         usage: Usage,
         limited: InferenceError | None = None,
     ) -> bytes:
-        """As the framing says."""
+        """See `Framing`."""
         return self._whole([(MESSAGE, text, b"", {})], finish_reason, usage, limited)
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
-        """As the framing says, of a chat's answer."""
+        """See `Framing`; takes a chat's answer."""
         answer: _Answer = _answer.decode(response)
         (choice,) = answer.choices
         parts: list[_Part] = []
@@ -261,7 +261,7 @@ class ResponsesFraming(Framing):
     def _whole(
         self, parts: list[_Part], reason: str, usage: Usage, limited: InferenceError | None
     ) -> bytes:
-        """With a message where there is nothing else, as in a stream."""
+        """The answer of these parts; with an empty message if there are none, as in a stream."""
         self._reason, self._limited = reason, limited
         for kind, text, logprobs, fields in parts or [(MESSAGE, "", b"", {})]:
             item = self._item(kind, **fields)
@@ -291,7 +291,7 @@ class ResponsesFraming(Framing):
         return event
 
     def _call(self, call: dict[str, Any]) -> bytes:
-        """What a chunk adds to a call; its first one has the id and the name."""
+        """The events for a chunk of a function call; a call's first chunk has its id and name."""
         events, function = b"", call.get("function") or {}
         if call["index"] not in self._calls:
             self._calls.add(call["index"])
@@ -311,7 +311,7 @@ class ResponsesFraming(Framing):
         return events
 
     def _item(self, kind: str, **fields: Any) -> _Item:
-        """The next one."""
+        """A new item with the next index."""
         index = len(self._output)
         return _Item(kind, f"{ID_PREFIXES[kind]}_{self._request_id}_{index}", index, **fields)
 
@@ -342,7 +342,7 @@ class ResponsesFraming(Framing):
         return self._reason == "length" or self._limited is not None
 
     def _ended(self, usage: Usage) -> dict[str, Any]:
-        """The whole response; with the limit that ended it, where one did, as chats have it."""
+        """The whole response, including a limit, if one ended it, as in chats."""
         ended: dict[str, Any] = {"status": COMPLETED, "completed_at": int(self._clock())}
         if self._cut:
             why = {"reason": "max_output_tokens"}
@@ -354,7 +354,7 @@ class ResponsesFraming(Framing):
 
 
 def _logprobs(choice: dict[str, Any]) -> bytes:
-    """Those of a chunk's choice, as JSON without brackets."""
+    """The log-probabilities of a chunk's choice, as JSON without the brackets of the list."""
     found = (choice.get("logprobs") or {}).get("content")
     return _json(found)[1:-1] if found else b""
 
@@ -370,13 +370,13 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def failure(error: InferenceError) -> dict[str, Any]:
-    """The fields of a response that ended with this."""
+    """The fields of a response that ended with this error."""
     said = {"code": _code_of(error), "message": error.message, "type": error.code}
     return {"status": FAILED, "error": said}
 
 
 def _code_of(error: InferenceError) -> str:
-    """One of the few codes that this API has; ours goes into `type`."""
+    """One of the few codes of this API; the error's own code goes into `type`."""
     if error.http_status == 429:
         return "rate_limit_exceeded"
     return "server_error" if error.http_status >= 500 else "invalid_prompt"

@@ -1,8 +1,8 @@
 """The input of `/v1/responses`, a text or items, as the messages of a chat.
 
-What the assistant said, thought and called stands in an item each; a chat has one message for all
-of it. vLLM has such a reader, but it takes the first part of a content for all of it, reads each
-item as one of some thirty models, and finds fault with wrong ones for seconds.
+The assistant's thoughts, texts and calls are separate items; a chat has one message for all of
+them. vLLM has such a converter, but it reads only the first part of a content, validates each item
+against some thirty models, and takes seconds to reject wrong ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inference.operations.bodies.reading import check_inner, convert
 from inference.operations.bodies.shape import Shape
 
 REFERENCE = "item_reference"
-"""Names an item of a stored response by its id; gateways put that in its place."""
+"""Type of an item that names one of a stored response by its id; gateways replace it by that."""
 
 SERVED: Mapping[str, tuple[str, ...]] = {
     "message": ("role", "content"),
@@ -26,16 +26,16 @@ SERVED: Mapping[str, tuple[str, ...]] = {
     "reasoning": (),
     REFERENCE: ("id",),
 }
-"""Types of items that are served, with the fields that each must have."""
+"""Types of items that are supported, with the fields that each must have."""
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-"""As chat templates know them."""
+"""Roles of this API, with their names in chat templates."""
 
 TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
-"""Types of parts that are served."""
+"""Types of content parts that are supported."""
 
 MAX_PAGE, PAGE = 100, 20
-"""Items of a stored input that are listed at a time, as with OpenAI."""
+"""Items of a stored input in one page: at most, and by default; OpenAI's figures."""
 
 
 class Part(msgspec.Struct):
@@ -52,7 +52,7 @@ Content = str | list[Part] | None
 
 
 class Item(msgspec.Struct):
-    """Of any type that is served."""
+    """An item of any supported type."""
 
     type: str | None = None
     id: str | None = None
@@ -67,11 +67,11 @@ class Item(msgspec.Struct):
 
     @property
     def kind(self) -> str:
-        """Its type, which messages may leave out."""
+        """Its type, which messages may omit."""
         return self.type or "message"
 
     def texts(self) -> Iterator[str]:
-        """What a template may write of it."""
+        """The texts of it that a template may use."""
         about = (self.kind, self.role, self.call_id, self.name)
         yield "\0".join([part or "" for part in about])
         if self.arguments:
@@ -87,7 +87,7 @@ def read_input(given: Any) -> Input:
     """The input in a body that is decoded already.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not a valid input.
     """
     found: Input = convert(given, Input, "input")
     check_input(found)
@@ -95,7 +95,8 @@ def read_input(given: Any) -> Input:
 
 
 def check_input(given: Input, *, references: bool = False) -> None:
-    """See that it is something that is served; `references` are only where they are resolved.
+    """Check that it is supported; references to items only with `references`, before they are
+    resolved.
 
     Raises:
         InvalidRequest: it isn't.
@@ -115,7 +116,7 @@ def check_input(given: Input, *, references: bool = False) -> None:
 
 
 def unknown_reference(at: str) -> InvalidRequest:
-    """Of an item that is not stored."""
+    """The error for a reference to an item that is not stored."""
     return InvalidRequest(
         f"`{at}` names an item that is not stored: send the item itself (SDKs do where `store` is "
         "`false`).",
@@ -144,7 +145,7 @@ def _check_item(item: Item, at: str) -> None:
 
 
 def _check_parts(content: Content, at: str) -> None:
-    """The address of a picture must not make an engine fetch it."""
+    """Check that there is only text: an engine must not fetch the URL of an image."""
     if content is None or isinstance(content, str):
         return
     for i, part in enumerate(content):
@@ -164,10 +165,10 @@ def _check_parts(content: Content, at: str) -> None:
 
 
 def as_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
-    """The chat that it is, the instructions first.
+    """The input as the messages of a chat, the instructions first.
 
     Raises:
-        InvalidRequest: there is nothing in it.
+        InvalidRequest: there are no messages.
     """
     items = [Item(role="user", content=given)] if isinstance(given, str) else given
     messages: list[dict[str, Any]] = []
@@ -191,7 +192,8 @@ def as_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
 
 
 def _instruct(messages: list[dict[str, Any]], text: str) -> None:
-    """Templates take one text of the system, at the beginning; a later one is theirs to judge."""
+    """Add system text. Templates accept one system message, at the beginning, so it is appended to
+    that; later ones are passed on, and the template may reject them."""
     if len(messages) == 1 and messages[0]["role"] == "system":
         messages[0]["content"] += f"\n\n{text}"
     else:
@@ -199,8 +201,8 @@ def _instruct(messages: list[dict[str, Any]], text: str) -> None:
 
 
 def _add_of_assistant(messages: list[dict[str, Any]], item: Item) -> None:
-    """To the assistant's last message, unless that has something of this kind: thoughts begin one,
-    then come the text and the calls."""
+    """Add the item to the assistant's last message, or to a new one if the last is not the
+    assistant's. Thoughts always begin a new message, as does text if the last one has text."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     if item.kind == "reasoning":
         if thoughts := "\n".join(_said(item.content)) or "\n".join(_said(item.summary)):
@@ -224,7 +226,7 @@ def _said(content: str | Sequence[Part] | None) -> list[str]:
 
 
 def _content(content: Content) -> str | list[dict[str, str]]:
-    """One text, or several that vLLM joins as the template wants it."""
+    """One text, or several parts, which vLLM joins as the template requires."""
     texts = _said(content)
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
 
@@ -233,8 +235,8 @@ def _content(content: Content) -> str | list[dict[str, str]]:
 
 
 def listed(given: bytes) -> bytes:
-    """An input, or an output, as items without the brackets of their list. What is none is left
-    out: who reads the whole refuses it."""
+    """An input or output as items, without the brackets of the list. Empty if it is neither text
+    nor a list: it is rejected when the whole is read."""
     text = given.strip()
     if text.startswith(b'"'):
         return b'{"role":"user","content":' + text + b"}"
@@ -242,12 +244,12 @@ def listed(given: bytes) -> bytes:
 
 
 def joined(*items: bytes) -> bytes:
-    """Those of several lists, without brackets."""
+    """The items of several lists as one list, all without brackets."""
     return b",".join(filter(None, items))
 
 
 def split(items: bytes) -> list[msgspec.Raw]:
-    """The items of a list without brackets, each as bytes of its own."""
+    """The items of a list without brackets, each copied."""
     return [msgspec.Raw(bytes(one)) for one in _raws.decode(b"[" + items + b"]")]
 
 
@@ -259,8 +261,8 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def listing(items: list[dict[str, Any]], query: Mapping[str, str], what: str) -> dict[str, Any]:
-    """A page of items, the oldest of which comes first: of `limit`, in an `order`, `after` one of
-    them. `what` they are items of.
+    """A page of `items`, which are oldest first, as the query asks: `limit`, `order`, `after` an
+    item's id. `what` names, in errors, what the items belong to.
 
     Raises:
         InvalidRequest: the query is wrong.
@@ -279,7 +281,7 @@ def listing(items: list[dict[str, Any]], query: Mapping[str, str], what: str) ->
 
 
 def listed_page(page: list[dict[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
-    """Items, as OpenAI lists them."""
+    """A page of items in OpenAI's format of lists."""
     return {
         "object": "list",
         "data": page,
@@ -297,8 +299,8 @@ def _limit(query: Mapping[str, str]) -> int:
 
 
 def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]]:
-    """The items of an input, without the brackets of their list, as OpenAI lists them. What has no
-    id gets that which `id_of` says for its kind and place."""
+    """The items of an input, given without the brackets of the list, in OpenAI's format. An item
+    without an id gets `id_of` its kind and index."""
     return [
         {"id": item.id or id_of(item.kind, i), "type": item.kind, "status": "completed"}
         | _content_shown(item)

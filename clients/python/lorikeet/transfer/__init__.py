@@ -1,1 +1,1 @@
-"""What is sent and fetched: files in parts that go on where they broke off, adapters of a hub."""
+"""Transfers: uploads in parts that resume where they broke off, and downloads from a hub."""

@@ -1,6 +1,6 @@
-"""An adapter's two files as one tar, which is made while it is read.
+"""An adapter's two files as one tar archive, which is generated while it is read.
 
-It is the same bytes each time, so that an upload can go on where it broke off.
+Its bytes are the same each time, so that an upload can resume where it broke off.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Piece:
 
 
 class Archive:
-    """What is sent of a folder, or of a file that is an archive already."""
+    """The archive to send, of a folder, or of a file that is an archive already."""
 
     def __init__(self, source: Path) -> None:
-        """Raises Failure where there is no adapter."""
+        """Raises Failure if there is no adapter."""
         self.source = source
         if source.is_dir():
             self.name, self._paths = "adapter.tar", [source / name for name in FILES]
@@ -58,11 +58,11 @@ class Archive:
 
     @property
     def fingerprint(self) -> str:
-        """The same for as long as the files are."""
+        """Changes if the files change."""
         return fingerprint(self._paths)
 
     def read(self, start: int, count: int, chunk: int = 256 << 10) -> Iterator[bytes]:
-        """`count` bytes from `start` on, or those that there are."""
+        """`count` bytes from `start` on, or fewer at the end."""
         end, at = min(start + count, self.size), 0
         for piece in self._pieces:
             first, last = max(start - at, 0), min(end - at, piece.size)

@@ -1,7 +1,7 @@
-"""Sends a file in parts (`/v1/uploads`): what was sent is never sent again.
+"""Sends a file in parts (`/v1/uploads`); parts that have arrived are never sent again.
 
-A connection that breaks is tried again. Where the program is ended, the next upload of the same
-file goes on: which of its parts have arrived is remembered.
+A broken connection is retried. If the program ends, the next upload of the same file resumes,
+because the parts that have arrived are remembered.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lorikeet.failures import Failure, Unreachable, raise_for
 from lorikeet.transfer.memory import Memory, fingerprint
 
 PART_BYTES = 8 << 20
-"""The server takes 64 MiB, and a thousand parts."""
+"""Size of a part. The server accepts parts of up to 64 MiB, and a thousand of them."""
 ATTEMPTS = 6
-"""In a row that fail; the pauses between them double from 1 s on."""
+"""Failed attempts in a row before giving up; the pauses between them double from PAUSE_S."""
 PAUSE_S = 1.0
 
 Progress = Callable[[int], None]
-"""Is told how many bytes have arrived."""
+"""Called with the number of bytes that have arrived."""
 
 
 class _Begun(TypedDict):
-    """An upload, and its parts that have arrived, from the first one on."""
+    """An upload, and its parts that have arrived, in order from the first."""
 
     upload: str
     parts: list[str]
@@ -39,10 +39,10 @@ class _Gone(Exception):
 
 
 class FileUpload:
-    """A file on its way to be one of the tenant's, for `purpose`."""
+    """The upload of a file, for `purpose`."""
 
     def __init__(self, api: Api, path: Path, purpose: str) -> None:
-        """Raises Failure where there is nothing to send."""
+        """Raises Failure if there is nothing to send."""
         if not path.is_file() or not path.stat().st_size:
             raise Failure(f"{path} is no file, or an empty one.")
         self._api, self._path, self._purpose = api, path, purpose
@@ -51,11 +51,11 @@ class FileUpload:
         self._memory = Memory[_Begun](of)
 
     def send(self, progress: Progress) -> str:
-        """The id of the file that it became. Until `forget`, another upload of the same file is
-        this one.
+        """Send the file; returns its id at the server. Until `forget`, another upload of the same
+        file continues this one.
 
         Raises:
-            Unreachable: the server was away for too long; a later upload goes on from here.
+            Unreachable: the server did not answer for too long; a later upload resumes from here.
         """
         try:
             return self._sent(progress)
@@ -64,7 +64,7 @@ class FileUpload:
             return self._sent(progress)
 
     def forget(self) -> None:
-        """Whoever sends this file again wants another one."""
+        """Forget this upload: sending the file again then starts a new one."""
         self._memory.forget()
 
     def _sent(self, progress: Progress) -> str:
@@ -106,7 +106,7 @@ class FileUpload:
         return id
 
     def _post(self, path: str, **options: Any) -> Any:
-        """Raises _Gone where the upload is."""
+        """Raises _Gone if the upload no longer exists."""
         url = f"{self._api.where.api_url}/v1/uploads/{path}"
 
         def posted() -> Any:
@@ -120,10 +120,10 @@ class FileUpload:
 
 
 def insisting(ask: Callable[[], Any]) -> Any:
-    """What is answered, though the connection breaks or the server is away for a while.
+    """Call `ask` and return its result; retries while the server cannot be reached.
 
     Raises:
-        Unreachable: it was so ATTEMPTS times in a row.
+        Unreachable: ATTEMPTS attempts failed in a row.
     """
     for failed in range(1, ATTEMPTS):
         try:

@@ -1,7 +1,6 @@
-"""Downloads an adapter from a hub at a commit that never changes.
+"""Downloads an adapter from a hub, at a pinned commit.
 
-Here, on the client, and not on the server: that one fetches nothing from addresses that a tenant
-names.
+This runs on the client, because the server fetches nothing from addresses that a tenant names.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Pin:
 
     @classmethod
     def parse(cls, text: str) -> Pin:
-        """Raises Failure where it is not pinned: a branch means other files tomorrow."""
+        """Raises Failure if it is not pinned: the files of a branch may change."""
         match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@([0-9a-f]{40})", text)
         if match is None:
             raise Failure(
@@ -45,7 +44,7 @@ class Pin:
 
     @property
     def name(self) -> str:
-        """The repository's, as adapters are named."""
+        """The repository's name as that of an adapter."""
         return self.repo.partition("/")[2].lower()
 
 
@@ -53,10 +52,10 @@ def download(pin: Pin, hub: str, folder: Path) -> None:
     """Put the adapter's two files into the folder.
 
     Raises:
-        Failure: one is not there, or is not what the hub says it is.
+        Failure: a file is missing, or does not match the hub's SHA-256 or the commit.
     """
     token = os.environ.get("HF_TOKEN", "")
-    # A key of Lorikeet may be in the same variable, for its own hub; it is nobody else's business.
+    # The variable may hold a key of Lorikeet, for its own hub, which must not be sent elsewhere.
     headers = {"Authorization": f"Bearer {token}"} if token.startswith("hf_") else {}
     with httpx.Client(headers=headers, timeout=TIMEOUT) as http:
         for name in FILES:
@@ -75,8 +74,8 @@ def _fetch(http: httpx.Client, pin: Pin, url: str, target: Path) -> None:
 
 @contextmanager
 def _opened(http: httpx.Client, pin: Pin, url: str) -> Iterator[tuple[httpx.Response, str]]:
-    """The answer that has the file, and the SHA-256 that the hub names for it, if it does: in its
-    own answer, before it leads elsewhere."""
+    """The response with the file, after redirects, and the file's SHA-256 according to the hub, if
+    it states that: in its own response, before any redirect."""
     commit = expected = ""
     request = http.build_request("GET", url)
     for _ in range(MAX_REDIRECTS):
@@ -88,7 +87,7 @@ def _opened(http: httpx.Client, pin: Pin, url: str) -> Iterator[tuple[httpx.Resp
                 _require(response, pin, commit, url)
                 yield response, expected
                 return
-            request = response.next_request  # without the token where it is another host
+            request = response.next_request  # without the token if it goes to another host
         finally:
             response.close()
     raise Failure(f"{url} leads from one address to the next without end.")

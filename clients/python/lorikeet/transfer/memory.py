@@ -1,4 +1,4 @@
-"""What is known of uploads that did not end, so that the next one goes on where they broke off."""
+"""Remembers unfinished uploads, so that the next one of the same files can resume."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lorikeet import connection
 
 Known = TypeVar("Known")
 MOST = 100
-"""That are remembered; the oldest are forgotten."""
+"""Most uploads remembered; the oldest are forgotten."""
 
 
 class Memory(Generic[Known]):
-    """What is known under one key, in a file that all uploads share."""
+    """The value of one key, in a file that all uploads share."""
 
     def __init__(self, key: str) -> None:
         self._file = connection.folder() / "uploads.json"
         self._key = key
 
     def recall(self) -> Known | None:
-        """What was remembered last."""
+        """The value remembered last, if any."""
         return cast("Known | None", self._all().get(self._key))
 
     def remember(self, known: Known) -> None:
@@ -46,7 +46,7 @@ class Memory(Generic[Known]):
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """The same for as long as these files are."""
+    """Changes if the path, size or modification time of one of these files changes."""
     found = hashlib.sha256()
     for path in paths:
         facts = path.stat()

@@ -1,7 +1,7 @@
-"""Sends an adapter in parts, by the protocol tus: what was sent is never sent again.
+"""Sends an adapter in parts, by the tus protocol; what has arrived is never sent again.
 
-A connection that breaks is tried again from where the server has it. Where the program is ended,
-the next push of the same files goes on: the address of an unfinished upload is remembered.
+A broken connection is retried from the server's offset. If the program ends, the next push of the
+same files resumes, because the address of an unfinished upload is remembered.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from lorikeet.transfer.memory import Memory
 
 TUS = {"Tus-Resumable": "1.0.0"}
 PART_BYTES = 64 << 20
-"""In one request: what a proxy may have to keep, and to ask for again."""
+"""Most bytes of one request, because a proxy may have to buffer and repeat it."""
 ATTEMPTS = 6
-"""In a row without a byte that arrived; the pauses between them double from 1 s on."""
+"""Attempts in a row in which no byte arrived before giving up; the pauses between them double from
+PAUSE_S."""
 PAUSE_S = 1.0
 LOOK_S = 0.5
-"""Between two looks at what the server makes of it."""
+"""Interval of asking for the upload's state."""
 
 Progress = Callable[[int], None]
-"""Is told how many bytes have arrived."""
+"""Called with the number of bytes that have arrived."""
 
 
 class Upload:
-    """One archive on its way to be a version of the adapter `name`."""
+    """The upload of one archive as a version of the adapter `name`."""
 
     def __init__(self, api: Api, archive: Archive, name: str, fields: dict[str, str]) -> None:
         self._api, self._archive = api, archive
@@ -41,11 +42,11 @@ class Upload:
         self._memory = Memory[str](f"{archive.fingerprint} {purpose}")
 
     def send(self, progress: Progress) -> dict[str, Any]:
-        """The version that it became, once the server has looked into it.
+        """Send the archive; returns the new version, once the server has inspected the archive.
 
         Raises:
-            Rejected: it is refused.
-            Unreachable: the server was away for too long; a later push goes on from here.
+            Rejected: the server refuses it.
+            Unreachable: the server did not answer for too long; a later push resumes from here.
         """
         try:
             version = self._sent(progress)
@@ -59,7 +60,7 @@ class Upload:
         url = self._memory.recall() or self._create()
         try:
             self._send_all(url, progress)
-        except NotFound:  # it expired, or was given up elsewhere
+        except NotFound:  # it expired, or was cancelled elsewhere
             url = self._create()
             self._send_all(url, progress)
         return self._ended(url)
@@ -75,7 +76,7 @@ class Upload:
         }
         response = self._api.http.post(f"{self._api.where.url}/api/v1/uploads", headers=headers)
         _raise_for(response)
-        # Its own address as this client knows the server, whatever a proxy made of the host.
+        # Combined with the address that this client uses, in case a proxy changed the host.
         path = httpx.URL(response.headers["location"]).raw_path.decode()
         url = f"{self._api.where.url}{path}"
         self._memory.remember(url)
@@ -108,7 +109,7 @@ class Upload:
         response = self._api.http.patch(
             url, headers=headers, content=self._part(at, count, progress)
         )
-        if response.status_code == 409:  # another push of the same files, or one that was cut off
+        if response.status_code == 409:  # another push of the same files, or an interrupted one
             return self._offset(url)
         _raise_for(response)
         return int(response.headers["upload-offset"])
@@ -125,7 +126,7 @@ class Upload:
             return int(response.headers["upload-offset"])
         if response.status_code == 404:
             raise NotFound("The upload is no longer there.")
-        _raise_for(self._api.http.get(url))  # HEAD has no words
+        _raise_for(self._api.http.get(url))  # responses to HEAD have no message
         raise_for(response)
         raise AssertionError("it is no success")
 
@@ -136,7 +137,7 @@ class Upload:
             return at
 
     def _ended(self, url: str) -> dict[str, Any]:
-        """Raises Rejected where it is refused."""
+        """Wait until the upload has ended. Raises Rejected if it is refused."""
         while True:
             response = self._api.http.get(url)
             raise_for(response)
@@ -150,7 +151,7 @@ class Upload:
 
 
 def _raise_for(response: httpx.Response) -> None:
-    """As `raise_for`; what is said against the adapter itself is a Rejected."""
+    """As `raise_for`; an error of the adapter itself is raised as Rejected."""
     if response.status_code in (400, 413, 415):
         raise Rejected(response.json()["detail"])
     raise_for(response)
