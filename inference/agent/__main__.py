@@ -43,14 +43,14 @@ DEFAULT_RUNNING = 256
 def main(arguments: list[str] | None = None, start: Start | None = None) -> None:
     """Run until the engine dies or a signal comes; a bad setting ends the process with one line.
 
-    `start` makes another engine than the options' own.
+    `start` makes the engine; by default it is the one that the options ask for.
     """
     try:
         options = parser().parse_args(arguments)
         options.credential = environ.secret("ENGINE_CREDENTIAL")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
-        tracing.asked()  # a bad setting ends it now, not when the model is loaded
+        tracing.asked()  # a bad setting fails now, not after the model is loaded
         if options.journals is None:
             journal = Journal.open(options.journal_dir)
         else:
@@ -72,7 +72,7 @@ def _default(name: str, fallback: str | None = None) -> str | None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every option; its default comes from the environment where that names one."""
+    """Every option; its default comes from the environment if that sets one."""
     whole = argparse.ArgumentParser(
         prog="manage.py engine",
         description="Run one engine agent: it embeds vLLM with one base model and dials every "
@@ -216,7 +216,7 @@ def _add_queue(add: Callable[..., Any]) -> None:
 
 
 def queue_options(options: argparse.Namespace, running: int, max_loras: int) -> dict[str, Any]:
-    """The queue's settings for an engine that runs so many requests at once.
+    """The queue's settings for an engine that runs `running` requests at once.
 
     Raises:
         BadProfile: a value is not allowed.
@@ -385,7 +385,7 @@ async def _until(stop: asyncio.Event, agent: Agent, gateways: list[str], drain_s
 
 
 async def _announce(agent: Agent) -> None:
-    """It is ready when a gateway has taken it; then requests may come."""
+    """Announce readiness once a gateway has welcomed the agent: from then on requests may come."""
     await agent.joined.wait()
     announce.ready()
     await announce.keep_alive()

@@ -1,19 +1,19 @@
 """The agent: requests of all gateways, one queue, one engine, one journal.
 
-A request's life here: its adapter's files are fetched (ahead of admission, so that a slow fetch
+A request's life here: its adapter's files are fetched (before admission, so that a slow fetch
 holds no slot), it waits its turn in the queue, its adapter is loaded on the engine if it isn't
 there, it is entered in the journal, and then the engine generates. Each step's deltas go to the
 gateway's link, after the journal has them. Whatever ends it, one `done` with the final figures
 follows, unless the gateway itself is gone, and one entry for the ledger, to any gateway.
 
-A request may come with what another engine generated of it (`wire.Resume`): then it goes on from
-there. The other way round, this agent gives requests up when it must go before they end: their
-`done` says `moved`, and their gateway has another engine go on with them. What cannot be gone on
-with is a whole answer with log-probabilities, because those of its tokens are nowhere but on the
-engine that computed them; a gateway begins it anew.
+A request may come with what another engine has generated of it (`wire.Resume`), and is continued
+from there. Conversely, when this agent must stop before its requests end, it gives them up: their
+`done` says `moved`, and their gateway has another engine continue them. A whole (non-streaming)
+answer with log-probabilities cannot be continued, because those of its tokens are only on the
+engine that computed them; its gateway starts it again.
 
 A request whose gateway is gone ends with it, unless it came with a grace: then it goes on for that
-time, and whichever gateway adopts it gets all of its answer (`keeping`).
+time, and the gateway that adopts it gets all of its answer (`keeping`).
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ from inference.tracing import Attributes, Tracer
 log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
-"""How often shares are charged, usage is reported, and answers that don't stream show progress; and
-how exactly reports of the engine's state are timed."""
+"""How often tenants are charged, usage is reported, and answers that don't stream report progress;
+also the precision of the times at which the engine's state is reported."""
 
 MAX_AWAITED = 64
-"""Adapters that are told to have requests waiting for them."""
+"""Adapters reported as having requests that wait for them, at most."""
 
 FAREWELL_S = 2.0
-"""How long the gateways are waited for while they are told that the engine failed, or goes."""
+"""How long to wait while the gateways are told that the engine failed, or stops."""
 
 GATEWAY_LOST = "gateway_lost"
-"""The finish reason of what nobody came for."""
+"""The finish reason of a request whose gateway is gone and that no other gateway adopted."""
 
 Task = asyncio.Task[Done | Loaded]
-"""What runs a job; its result is the job's last word."""
+"""Runs a job; its result is the job's final frame."""
 
 
 class Agent:
@@ -108,10 +108,10 @@ class Agent:
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
-        """`credential` is what it shows to gateways; `max_running` requests on the engine at once,
-        `max_resident` adapters loaded; an engine that answers nothing for `hung_after_s` while it
-        is busy hangs (0: never); so many bytes of answers are kept for gateways that come for
-        them; `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
+        """`credential` authenticates it to gateways. `max_running` bounds the requests on the
+        engine, `max_resident` the loaded adapters, `kept_bytes` the answers kept for gateways that
+        may adopt them. An engine that is busy and answers nothing for `hung_after_s` counts as hung
+        (0: never). `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
         self._engine, self._store, self._credential = engine, store, credential
@@ -129,9 +129,9 @@ class Agent:
         self._keeping = Keeping(kept_bytes)
         self._nobodys = asyncio.Event()
         self._nobodys.set()
-        """No answer is without a gateway."""
+        """Set while no answer is without a gateway."""
         self._adopted: dict[str, str] = {}
-        """Keys of the jobs that gateways adopted, by those of their attempts."""
+        """Keys of adopted jobs, by the keys of their current attempts."""
         self._warm = WarmPrefixes()
         self._tells_warmth = engine.cache_news() is not None
         self._residency = Residency(engine, store, self._slots, self._publish)
@@ -144,7 +144,7 @@ class Agent:
         self._draining = False
         self._failed = False
         self._stopped = False
-        """`run` is over: how the engine ends then says nothing of the requests."""
+        """`run` is over: an engine that ends after that has not failed on its requests."""
         self._how_failed = ""
         self._idle = asyncio.Event()
         self._idle.set()
@@ -189,8 +189,8 @@ class Agent:
         log.error("engine_failed", how=how, requests=[job.id for job in ran])
 
     async def _say_why(self) -> None:
-        """The last word to every gateway, after those of the requests that failed with the
-        engine."""
+        """Tell every gateway why the agent ends, after the final frames of the requests that failed
+        with the engine."""
         error = EngineFailed(f"The engine {self._how_failed}; it is started again.")
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
@@ -206,19 +206,19 @@ class Agent:
             link.post(wire.Suspects(suspects))
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new work, finish what runs, and tell every gateway so. What is left after this
-        time moves to other engines, if its gateway can have it moved."""
+        """Take no new work, tell every gateway so, and finish what runs. What is left after
+        `timeout_s` moves to other engines, if its gateway can have it moved."""
         self._refuse_new()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-                await self._nobodys.wait()  # somebody may still come for what is kept
+                await self._nobodys.wait()  # gateways may still adopt what is kept
                 await self._settled()
         except TimeoutError:
             await self._move()
 
     async def _move(self) -> None:
-        """Give up what other engines can go on with, and say so."""
+        """Give up what other engines can continue, and say so; end what has no gateway."""
         moving = [key for key, job in self._jobs.items() if job.movable]
         log.warning("drain_cut_short", requests=len(self._jobs), moving=len(moving))
         ending = [self._tasks[key] for key in moving]
@@ -233,14 +233,14 @@ class Agent:
                 await self._settled()
 
     async def _settled(self) -> None:
-        """Wait until what has ended is in a ledger, and the gateways have heard all."""
+        """Wait until what has ended is in a ledger, and all frames have been sent."""
         self._note_billed()
         await self._billed.wait()
         for link, _ in self._links.values():
             await link.flushed()
 
     def _cancel(self, key: str, reason: str) -> None:
-        if task := self._tasks.get(key):  # else it crossed the end that it asks for
+        if task := self._tasks.get(key):  # else the job ended while the cancel was on its way
             self._jobs[key].cancel_reason = reason
             task.cancel()
 
@@ -252,7 +252,7 @@ class Agent:
     # --- what links ask (link.Owner) -------------------------------------------------------------
 
     def hello(self) -> wire.Hello:
-        """What to greet a gateway with."""
+        """The first frame to a gateway."""
         return wire.Hello(
             wire.OLDEST_VERSION,
             wire.PROTOCOL_VERSION,
@@ -264,7 +264,7 @@ class Agent:
         )
 
     def warmed_since(self, mark: int) -> Change:
-        """What the engine's prefix cache took in and gave up after this mark."""
+        """What the engine's prefix cache stored and removed after this mark."""
         return self._warm.since(mark)
 
     def heard(self, link: Link, frame: Frame) -> None:
@@ -274,7 +274,7 @@ class Agent:
                 self._begin(Job.of(frame, link), frame)
             case wire.Adopt() | wire.Cancel():
                 self._heard_of_job(frame, link)
-            case wire.UsageAck(ids=ids, attempts=attempts):  # ids by gateways of version 1
+            case wire.UsageAck(ids=ids, attempts=attempts):  # version 1 sends ids
                 self._billing.acknowledged([*attempts, *((id, 1) for id in ids)], link.url)
                 self._note_billed()
             case wire.Served() | wire.Others() | wire.Suspects():
@@ -289,13 +289,13 @@ class Agent:
                 self._welcomed(link, frame)
             case wire.Gateways(gateways=gateways):
                 self._follow(gateways)
-            case wire.Drain():  # an operator's wish, which the other gateways hear from us
+            case wire.Drain():  # asked for by an operator; the agent tells the other gateways
                 self._refuse_new()
             case _:
                 pass
 
     def _heard_of_job(self, frame: wire.Adopt | wire.Cancel, link: Link) -> None:
-        """What a gateway wants of a request that is here."""
+        """Act on a gateway's frame about a request that is here."""
         if isinstance(frame, wire.Adopt):
             self._adopt(frame, link)
         else:
@@ -304,13 +304,13 @@ class Agent:
     def _heard_of_others(
         self, frame: wire.Served | wire.Others | wire.Suspects, link: Link
     ) -> None:
-        """What gateways pass on of other engines' agents."""
+        """Act on what gateways pass on from other engines' agents."""
         if isinstance(frame, wire.Suspects):
             self._failures.heard(frame.suspects)
         elif isinstance(frame, wire.Others):
             link.engines_seen = frame.engines
             self._queue.heard_sum(frame.served)
-        elif link.version >= SUMS_SINCE or self._source() is None:  # else it is in the sums as well
+        elif link.version >= SUMS_SINCE or self._source() is None:  # else the sums include it
             self._queue.heard(frame.engine_id, frame.run, frame.served)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
@@ -323,8 +323,8 @@ class Agent:
         self._follow(frame.gateways)
 
     def dropped(self, link: Link) -> None:
-        """The gateway is gone, or could not be dialled: what it asked for ends, unless somebody may
-        come for it."""
+        """The gateway is gone, or could not be dialled: its requests end, unless another gateway
+        may adopt them."""
         now = time.monotonic()
         self._billing.link_down(link.url)
         self._note_billed()
@@ -336,10 +336,10 @@ class Agent:
         self._keeping.left_behind(link.url, now)
 
     def sending(self) -> None:
-        """Something is about to leave: the journal has first what it follows from.
+        """Write the journal before anything that follows from it is sent.
 
         Raises:
-            EngineFailed: it cannot be written; nothing may leave, and the agent stops.
+            EngineFailed: it cannot be written; nothing may be sent, and the agent stops.
         """
         try:
             self._billing.write()
@@ -350,7 +350,7 @@ class Agent:
             raise EngineFailed("The engine's journal cannot be written.")
 
     def stats(self) -> EngineStats:
-        """The engine's statistics with what only the agent knows."""
+        """The engine's statistics, with what only the agent knows."""
         stats = self._engine.stats()
         journaled, unbilled = self._billing.totals
         return msgspec.structs.replace(
@@ -369,7 +369,7 @@ class Agent:
         )
 
     def _demand(self) -> dict[str, Any]:
-        """What of `EngineStats` is of the requests that are here."""
+        """The fields of `EngineStats` that describe the requests that are here."""
         queued_tokens, active, awaited = 0, dict[str, None](), dict[str, None]()
         for job in self._jobs.values():
             if job.first_token_at is None:
@@ -400,7 +400,7 @@ class Agent:
         task.add_done_callback(lambda ended: self._end(job, ended))
 
     def _end(self, job: Job, task: Task) -> None:
-        """However a job ended, and be it before it began: free its place, say the last word."""
+        """However a job ended, even before it began: free its place and send its final frame."""
         if not self._engine.alive:
             self._note_failure(DIED)
         self._failures.end_trial(job)
@@ -449,7 +449,7 @@ class Agent:
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        if self._draining and job.movable:  # it crossed the word that this engine goes
+        if self._draining and job.movable:  # sent before its gateway heard of the drain
             return Done(job.id, job.usage(), MOVED)
         last, operation = Output(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
@@ -457,13 +457,13 @@ class Agent:
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             body = operation.read(frame.body, frame.max_tokens)
             resume = frame.resume if job.inherited.completion_tokens else None
-            frame = msgspec.structs.replace(frame, body=b"", resume=None)  # it lives long
+            frame = msgspec.structs.replace(frame, body=b"", resume=None)  # free both early
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job)
             if job.prefix is not None:
                 self._warm.expect(job.key, job.prefix)
-            self.sending()  # to the engine, where it costs something
+            self.sending()  # journaled before it costs anything on the engine
             work = Work(
                 id=job.id,
                 operation=operation,
@@ -485,8 +485,8 @@ class Agent:
         return Done(job.id, job.usage(), last.finish_reason, last.response)
 
     def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> Request:
-        """What the queue has to know. Gateways of versions before 3 leave it to be looked for in
-        the body, which is otherwise not read before its turn has come."""
+        """What the queue has to know. For gateways of versions before 3 it is looked up in the
+        body, which is otherwise not read before the job's turn has come."""
         choices, wanted, inherited = frame.choices, frame.wanted_tokens, job.inherited
         if not choices:
             body = operation.read(frame.body, frame.max_tokens)
@@ -511,7 +511,7 @@ class Agent:
             job.first_token_at = time.monotonic()
             self._failures.end_trial(job)
             self._charge(job)
-            self._admit()  # the next prompt
+            self._admit()  # the next prompt may be computed
         self._tell(job, output)
 
     def _tell(self, job: Job, output: Output | None = None) -> None:
@@ -529,7 +529,7 @@ class Agent:
     # --- answers without a gateway (keeping.Keeping) ---------------------------------------------
 
     def _adopt(self, frame: wire.Adopt, link: Link) -> None:
-        """A gateway comes for an answer whose own one is gone."""
+        """A gateway adopts an answer whose own gateway is gone."""
         kept = self._keeping.adopt((frame.id, frame.of))
         if kept is None:
             link.post(Done(frame.id, Usage(), GONE, attempt=frame.attempt))
@@ -568,7 +568,7 @@ class Agent:
             self._cancel(key, GATEWAY_LOST)
 
     def _tell_orphans(self) -> None:
-        """Gateways hear of answers that they may come for; what was kept for long enough ends."""
+        """Tell gateways of answers that they may adopt; end what was kept for long enough."""
         news = self._keeping.look(time.monotonic())
         for job in news.over:
             self._cancel(job.key, GATEWAY_LOST)
@@ -635,7 +635,7 @@ class Agent:
         self._tell_orphans()
         self._admit()  # patience runs out without any other event
         with suppress(EngineFailed):  # `run` sees that it failed
-            self.sending()  # maybe nobody is there to be told, and the journal is all that hears
+            self.sending()  # with no link open, only this writes the journal
         self._report_usage()
 
     def _charge(self, job: Job) -> None:
@@ -652,7 +652,7 @@ class Agent:
                 link.post(report)
 
     def _note_billed(self) -> None:
-        """Whether a drain may end: all is in a ledger, or no gateway is there to take it."""
+        """Let a drain end if all is in a ledger, or no gateway is there to take it."""
         if self._billing.waiting and any(link.open for link, _ in self._links.values()):
             self._billed.clear()
         else:
@@ -697,8 +697,8 @@ class Agent:
                 link.post(wire.Stats(stats, self._run_id, served))
 
     def _source(self) -> Link | None:
-        """Who tells it what other engines served, and no other gateway, or it would count twice:
-        one that sees most of them; each engine begins with another one."""
+        """The one gateway that is asked what other engines served; from two it would count twice.
+        It is one that sees most engines; each engine prefers a different one of these."""
         links = [link for link, _ in self._links.values() if link.open]
         able = [link for link in links if link.version >= SUMS_SINCE]
         return max(able, key=lambda link: (link.engines_seen, self._rank(link)), default=None)
@@ -707,13 +707,13 @@ class Agent:
         return crc32(f"{self.id}\0{link.url}".encode())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the background and keep hold of it until it ends."""
+        """Run something in the background and keep a reference to it until it ends."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
 
 def default_id() -> str:
-    """An engine id that is new at each start, also where containers share a host name and pids,
-    and says where the engine runs."""
+    """An engine id that is new at each start, even where containers share a host name and pids, and
+    tells where the engine runs."""
     return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -1,6 +1,6 @@
-"""What an engine's failures left behind: how many there were, and which requests ran then.
+"""Records an engine's failures: how many there were, and which requests ran then.
 
-In a file of the journal's folder, because the agent ends with its engine and is started again.
+Kept in a file in the journal's folder, because the agent ends with its engine and is started again.
 `inference.link.suspects` has the rules.
 """
 
@@ -28,7 +28,8 @@ LONG_BODY_BYTES = 1 << 20
 
 
 class _Kept(msgspec.Struct, array_like=True, frozen=True):
-    """The file. As in `inference.link.wire`: append fields with a default, never change one."""
+    """The file's contents. As in `inference.link.wire`: append fields with a default, never change
+    one."""
 
     failures: int = 0
     last: str = ""
@@ -36,20 +37,20 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Failures:
-    """Of one engine, over restarts of its agent, and what other engines' agents say of theirs."""
+    """One engine's failures, over restarts of its agent, and what other engines' agents report."""
 
     def __init__(self, path: Path | None = None, kept: _Kept | None = None) -> None:
-        """`path` is where it is kept; nowhere if None."""
+        """`path` is the file to keep it in; None: it is not kept."""
         kept = kept or _Kept()
         self.count, self.last = kept.failures, kept.last
         self.refusals = 0
-        """Of requests, in this run."""
+        """Requests refused in this run."""
         self._path, self._suspects = path, Suspects(kept.suspects)
         self._trial = asyncio.Lock()
 
     @classmethod
     def open(cls, folder: Path) -> Failures:
-        """What the file in this folder says; nothing if it is damaged, for nothing hangs on it."""
+        """Read the file in this folder; a damaged one counts as empty, as nothing depends on it."""
         path = folder / FILE
         try:
             kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
@@ -63,17 +64,18 @@ class Failures:
     # --- requests --------------------------------------------------------------------------------
 
     async def recognise(self, job: Job, frame: Submit) -> None:
-        """Set the job's digest; elsewhere, where that takes longer than a loop may be held."""
+        """Set the job's digest; on a thread if the body is so long that it would hold up the
+        event loop."""
         if len(frame.body) < LONG_BODY_BYTES:
             job.digest = digest_of(frame)
         else:
             job.digest = await asyncio.to_thread(digest_of, frame)
 
     def is_suspect(self, job: Job) -> bool:
-        """Whether an engine's failure counts against it.
+        """Whether an engine's failure counts against the job's request.
 
         Raises:
-            RequestQuarantined: too many do.
+            RequestQuarantined: too many failures do.
         """
         failures = self._suspects.failures(job.digest, time.time())
         if failures < REFUSED_AT:
@@ -83,23 +85,23 @@ class Failures:
         raise RequestQuarantined
 
     async def try_alone(self, job: Job) -> None:
-        """Wait until no other suspect is on trial; from then this one is.
+        """Wait until no other suspect is on trial, then put this one on trial.
 
         Raises:
-            RequestQuarantined: engines failed with it meanwhile.
+            RequestQuarantined: too many engines have failed with it meanwhile.
         """
         await self._trial.acquire()
         job.on_trial = True
         self.is_suspect(job)
 
     def end_trial(self, job: Job) -> None:
-        """It has generated something, or has ended."""
+        """The job has generated something, or has ended: it is no longer on trial."""
         if job.on_trial:
             job.on_trial = False
             self._trial.release()
 
     def ended_well(self, job: Job) -> list[Suspect]:
-        """It ran to its end; what others should hear of that."""
+        """The job ran to its end; returns what other agents should be told of that."""
         suspect = self._suspects.ended_well(job.digest, time.time())
         if suspect is None:
             return []
@@ -109,7 +111,7 @@ class Failures:
     # --- engines ---------------------------------------------------------------------------------
 
     def note(self, how: str, run: str, ran: Sequence[Job]) -> list[Suspect]:
-        """The engine failed while these ran; what others should hear of that."""
+        """The engine failed while these ran; returns what other agents should be told of that."""
         now = time.time()
         self.count, self.last = self.count + 1, how
         charged = [
@@ -130,22 +132,22 @@ class Failures:
         return charged
 
     def _charged(self, ran: Sequence[Job], now: float) -> list[Job]:
-        """Against which of them the failure counts: rule 4."""
+        """The jobs against which the failure counts: rule 4."""
         if not any(job.on_trial for job in ran):
             return list(ran)
         return [job for job in ran if job.on_trial or not self._suspects.failures(job.digest, now)]
 
     def heard(self, suspects: Sequence[Suspect]) -> None:
-        """What other engines' agents say."""
+        """Take in what other engines' agents report."""
         if self._suspects.heard(suspects):
             self._keep()
 
     def known(self) -> list[Suspect]:
-        """All that a gateway should hear."""
+        """All suspects that a gateway should be told of."""
         return self._suspects.all(time.time())
 
     def _keep(self) -> None:
-        """Write the file. That it can't be is no reason to end."""
+        """Write the file; that it can't be written is logged and otherwise ignored."""
         if self._path is None:
             return
         kept = _Kept(self.count, self.last, self._suspects.all(time.time()))

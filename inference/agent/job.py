@@ -1,4 +1,4 @@
-"""One attempt of a request, or a probe, of one gateway, from its frame to its last word."""
+"""One attempt of a request, or a probe, from the gateway's frame to the final frame back to it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from inference.link.wire import (
 )
 
 CANCELLED = "cancelled"
-"""The finish reason of requests that somebody ended."""
+"""The finish reason of requests that were cancelled."""
 
 NOTHING = Usage()
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Times are of the monotonic clock, in seconds."""
+    """Times are monotonic, in seconds."""
 
     id: str
     adapter: AdapterRef | None
     link: Link | None
-    """None while there is no gateway to tell."""
+    """None while it has no gateway."""
     is_probe: bool = False
     attempt: int = 1
     wants_ids: bool = False
@@ -53,7 +53,7 @@ class Job:
     trace: str = ""
     """The span of this attempt at the gateway (`Submit.trace`); empty where it is not traced."""
     digest: str = ""
-    """Names what is asked for (`inference.link.suspects`); empty before it was looked at."""
+    """Names what is asked for (`inference.link.suspects`); empty until it is computed."""
     on_trial: bool = False
     received_at: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
@@ -61,35 +61,35 @@ class Job:
     admitted_at: float | None = None
     submitted_at: float | None = None
     first_token_at: float | None = None
-    """When the engine first said something: of an answer that doesn't stream that is its end."""
+    """When the engine's first output came; for an answer that doesn't stream, that is its end."""
     counted_at: float | None = None
-    """When tokens of it were first noticed: of such an answer to a tenth of a second."""
+    """When its first tokens were counted; for such an answer, accurate to a tenth of a second."""
     turn: asyncio.Future[None] | None = None
     cancel_reason: str = CANCELLED
     journaled: bool = False
-    """Whether the journal knows it: from the moment in which it may cost something."""
+    """Whether the journal has it, as it does from the moment at which it may cost something."""
     told: Meter = field(default_factory=Meter)
-    """What the gateway was told of the meter."""
+    """How much of the meter the gateway was told."""
     inherited: Usage = NOTHING
-    """What lower attempts used, of which this one goes on; the meter begins with it."""
+    """What the lower attempts used that this one continues; the meter begins with it."""
     opened: Usage = NOTHING
-    """What its entry in the journal begins with: what is inherited, and once another gateway has
-    adopted it all that there was."""
+    """What its entry in the journal begins with: `inherited`, or, once another gateway has adopted
+    it, all that it had used by then."""
     account: Account = NOBODY
     model: str = ""
     """As shown in the answer."""
     grace_s: float = 0.0
-    """For how long it outlives its gateway."""
+    """How long it outlives its gateway."""
     label: str = ""
     key: str = field(init=False)
-    """Names it in the agent, from its first attempt here on."""
+    """Its name inside the agent: that of its first attempt here, even once it is adopted."""
 
     def __post_init__(self) -> None:
         self.key = key_of(self.id, self.attempt)
 
     @classmethod
     def of(cls, frame: Submit | Load, link: Link) -> Job:
-        """What the gateway at the other end of `link` asks for."""
+        """The job that the gateway at the other end of `link` asks for."""
         if isinstance(frame, Load):
             return cls(frame.id, frame.adapter, link, is_probe=True)
         inherited = inherited_of(frame.resume)
@@ -115,12 +115,12 @@ class Job:
 
     @property
     def movable(self) -> bool:
-        """Whether its gateway can have another engine go on with it."""
+        """Whether its gateway can have another engine continue it."""
         return self.wants_ids and self.link is not None and self.link.version >= MOVES_SINCE
 
     @property
     def phase(self) -> str:
-        """What it does now: as `wire.Wait` says, then `generating`."""
+        """Its current phase: those of `wire.Wait`, then `generating`."""
         if self.first_token_at is not None:
             return "generating"
         if self.submitted_at is not None:
@@ -130,7 +130,7 @@ class Job:
         return "fetching" if self.turn is None else "queued"
 
     def parts(self, now: float) -> Iterator[tuple[str, float, float]]:
-        """What it went through until now: the name of each part, when it began and ended."""
+        """The parts of its life until now: the name of each, when it began and when it ended."""
         adapter = self.adapter is not None
         marks = [
             ("fetch adapter" if adapter else "queue", self.received_at),
@@ -144,7 +144,7 @@ class Job:
             yield name, since, until
 
     def usage(self) -> Usage:
-        """The figures so far, with those of lower attempts."""
+        """The figures so far, including those of lower attempts."""
         now, before = time.monotonic(), self.inherited
         admitted = self.admitted_at or now
         submitted = self.submitted_at or admitted
@@ -163,7 +163,8 @@ class Job:
         )
 
     def delta(self, output: Output | None = None) -> Delta | None:
-        """What the gateway gets: this output, and what the meter counted since; None if nothing."""
+        """The next delta for the gateway: this output, and what the meter counted since the last
+        one; None if there is neither."""
         meter, told = self.meter, self.told
         tokens = meter.completion_tokens - told.completion_tokens
         text, chunks, ids = (output.text, output.chunks, output.ids) if output else ("", (), {})
@@ -180,15 +181,15 @@ class Job:
     def last_word(
         self, *, finish_reason: str | None = None, fault: Fault | None = None
     ) -> Done | Loaded:
-        """What the gateway hears of a job that did not end by itself."""
+        """The final frame for the gateway, of a job that did not end by itself."""
         if self.is_probe:
             return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
         return Done(self.id, self.usage(), finish_reason, None, fault, self.attempt)
 
 
 def inherited_of(resume: Resume | None) -> Usage:
-    """What lower attempts used of the answer that `resume` goes on with: of the tokens, those that
-    its reader was given."""
+    """What the lower attempts used of the answer that `resume` continues; of the output tokens,
+    only those that its reader was given."""
     if resume is None or not (tokens := sum(map(len, resume.ids.values()))):
         return NOTHING
     return msgspec.structs.replace(resume.usage, completion_tokens=tokens)
@@ -201,7 +202,7 @@ def _meter_of(usage: Usage) -> Meter:
 
 
 def fault_of(error: BaseException) -> Fault:
-    """An exception on the wire; one that isn't of our tree shows no detail."""
+    """The exception as sent over the link; one outside our error tree shows no detail."""
     if isinstance(error, TimeoutError):
         error = GenerationTimeout()
     if not isinstance(error, InferenceError):
@@ -210,7 +211,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def reason_of(done: Done, cancel_reason: str) -> str:
-    """How the journal says that a request ended."""
+    """The finish reason that the journal has for a request."""
     if done.fault is not None:
         return done.fault.code
     return cancel_reason if done.finish_reason == CANCELLED else done.finish_reason or "stop"

@@ -1,18 +1,18 @@
-"""Answers that are kept for whoever comes for them when their gateway is gone. No IO, no tasks.
+"""Keeps answers for other gateways to adopt when their own gateway is gone. No IO, no tasks.
 
 Rules
-    1. A request that came with a grace (`Submit.grace_s`) has all kept that its gateway is told,
-       and for the grace after its end.
+    1. For a request that came with a grace (`Submit.grace_s`), everything that its gateway is sent
+       is kept, until the grace has passed after its end.
     2. When its gateway is gone, or leaves it, it is an *orphan*: it goes on for the grace. Other
-       gateways are told of it once its own one did not come back at once (`ANNOUNCED_AFTER_S`, or
-       a dial in vain): one whose link was cut alone has moved it to another engine by then, and
-       says so by a cancel.
-    3. The first gateway that adopts it has it, as if it had asked; to others it is gone.
-    4. What is kept is bounded: in bytes for each answer, for each tenant and in all, and orphans in
-       number. Where there is no room, answers that have ended go first, the oldest first; then the
-       one that wants more is no longer kept, and ends with its gateway.
+       gateways are told of it only if its own does not come back at once (`ANNOUNCED_AFTER_S`, or
+       a failed dial): one that merely lost the link has moved the request to another engine by
+       then, and says so by a cancel.
+    3. The first gateway that adopts it gets it, as if it had asked for it; to others it is gone.
+    4. What is kept is bounded: in bytes per answer, per tenant and in total, and in the number of
+       orphans. When there is no room, ended answers are dropped first, the oldest first; then the
+       one that needs more is no longer kept, and ends with its gateway.
 
-Times are of a monotonic clock, in seconds.
+Times are monotonic, in seconds.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from inference.link.wire import MAX_KEPT_BYTES, MOVED, Delta, Done, Orphan, Resu
 
 KEPT_BYTES = 64 << 20
 TENANT_SHARE = 4
-"""Of the bytes and the orphans, a tenant may have a quarter."""
+"""A tenant may have a quarter of the bytes and of the orphans."""
 MAX_ORPHANS = 1024
 MAX_GRACE_S = 600.0
 ANNOUNCED_AFTER_S = 1.0
-"""Agents dial again within a third of a second."""
+"""Long enough for the agent to dial again, which it does within a third of a second."""
 UTF8_BYTES, ID_BYTES, PIECE_BYTES = 4, 4, 64
-"""Of a character at the most, of a token's id, and of an object about a piece."""
+"""Size of a character at most, of a token id, and of the Python object around a chunk."""
 
 
 class Text:
-    """All that the reader of one answer was told, as one delta."""
+    """Everything that the reader of one answer was sent, as one delta."""
 
     __slots__ = ("_cached_tokens", "_chunks", "_ids", "_prompt_tokens", "_text", "_tokens")
 
     def __init__(self, resume: Resume | None) -> None:
-        """Of an attempt that goes on from there."""
+        """`resume` is what lower attempts sent, if the attempt continues some."""
         self._text, self._chunks = StringIO(), list[bytes]()
         self._ids: dict[int, array[int]] = {}
         self._tokens = self._prompt_tokens = self._cached_tokens = 0
@@ -54,11 +54,11 @@ class Text:
             self.add(Delta("", resume.text, tokens, resume.chunks, prompt, cached, 1, resume.ids))
 
     def __bool__(self) -> bool:
-        """Whether it was told anything."""
+        """Whether anything was sent."""
         return bool(self._tokens or self._chunks or self._ids or self._text.tell())
 
     def add(self, delta: Delta) -> None:
-        """It was told this."""
+        """The reader is sent this too."""
         self._text.write(delta.text)
         self._chunks += delta.chunks
         self._tokens += delta.tokens
@@ -68,7 +68,7 @@ class Text:
             self._ids.setdefault(choice, array("I")).fromlist(ids)
 
     def delta(self, id: str, attempt: int) -> Delta:
-        """All of it."""
+        """All of it, as a delta of this attempt."""
         return Delta(
             id,
             self._text.getvalue(),
@@ -83,7 +83,7 @@ class Text:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """One answer."""
+    """One kept answer."""
 
     job: Job
     text: Text
@@ -91,12 +91,12 @@ class Kept:
     done: Done | None = None
     """How it ended; None while it runs."""
     until: float | None = None
-    """When it is kept no longer; None while it runs and has a gateway."""
+    """When it is dropped; None while it runs and has a gateway."""
     told_at: float | None = None
     """When other gateways are to be told of it; None while it has a gateway."""
     told: bool = False
     url: str = ""
-    """Of the gateway that it had."""
+    """Base URL of the gateway that it had."""
 
     @property
     def attempt(self) -> Attempt:
@@ -109,8 +109,8 @@ class Kept:
 
 @dataclass(slots=True)
 class News:
-    """What changed with time: orphans that gateways hear of now, attempts that are gone, and jobs
-    that end for that."""
+    """What is due: orphans to announce, announced attempts that are gone, and jobs to cancel
+    because they are no longer kept."""
 
     orphans: list[Orphan] = field(default_factory=list)
     gone: list[Attempt] = field(default_factory=list)
@@ -118,44 +118,44 @@ class News:
 
 
 class Keeping:
-    """All that is kept on one agent."""
+    """All answers that one agent keeps."""
 
     def __init__(self, most_bytes: int = KEPT_BYTES, max_orphans: int = MAX_ORPHANS) -> None:
         self._most_bytes, self._max_orphans = most_bytes, max_orphans
         self._kept: dict[str, Kept] = {}
-        """By the key of the job; those that ended come in the order of their ends."""
+        """By job key; the ended ones are in the order in which they ended."""
         self._bytes: Counter[str] = Counter()
         """By tenant."""
         self._total = 0
         self._gone: list[Attempt] = []
-        """Of which gateways were told that they are orphans."""
+        """Announced orphans that were adopted or dropped since the last `look`."""
         self._over: list[Job] = []
 
     def __len__(self) -> int:
-        """Orphans."""
+        """Number of orphans."""
         return sum(kept.is_orphan for kept in self._kept.values())
 
     @property
     def bytes(self) -> int:
-        """Of all that is kept."""
+        """Total size of what is kept."""
         return self._total
 
     def begin(self, job: Job, resume: Resume | None) -> None:
-        """A request came with a grace."""
+        """Start keeping the answer of a request that came with a grace."""
         kept = self._kept[job.key] = Kept(job, Text(resume))
         if resume is not None:
             ids = sum(map(len, resume.ids.values()))
             self._grow(kept, _size(resume.text, resume.chunks, ids))
 
     def note(self, job: Job, delta: Delta) -> None:
-        """Its gateway is told this, or would be."""
+        """The job's gateway is sent this, or would be if it were there."""
         if (kept := self._kept.get(job.key)) is not None:
             kept.text.add(delta)
             ids = sum(map(len, delta.ids.values()))
             self._grow(kept, _size(delta.text, delta.chunks, ids))
 
     def ended(self, job: Job, done: Done, now: float) -> None:
-        """It ended, and its gateway was told so if it has one."""
+        """The job ended with this frame, which its gateway is sent if it has one."""
         kept = self._kept.get(job.key)
         if kept is None:
             return
@@ -169,7 +169,8 @@ class Keeping:
         self._grow(kept, len(done.response or b""))
 
     def lost(self, job: Job, now: float, *, at_once: bool = False) -> bool:
-        """Its gateway is gone, or has left it (`at_once`): whether somebody may come for it."""
+        """The job's gateway is gone, or has left it (`at_once`). Returns whether it is an orphan
+        now, which another gateway may adopt; `job.link` is then None."""
         kept = self._kept.get(job.key)
         if kept is None or not self._make_place(job.tenant):
             return False
@@ -180,20 +181,20 @@ class Keeping:
         return True
 
     def left_behind(self, url: str, now: float) -> None:
-        """What had ended is an orphan too, if the gateway at this URL had it and is gone."""
+        """The gateway at this URL is gone: its answers that had ended are orphans too."""
         for kept in list(self._kept.values()):
             job = kept.job
             if kept.done is not None and job.link is not None and job.link.url == url:
                 self.lost(job, now)
 
     def in_vain(self, url: str, now: float) -> None:
-        """The gateway at this URL was dialled again in vain: others may hear of its orphans."""
+        """A dial of the gateway at this URL failed: its orphans may be announced now."""
         for kept in self._orphans():
             if kept.url == url:
                 kept.told_at = now
 
     def adopt(self, attempt: Attempt) -> Kept | None:
-        """The orphan, which is none from now on; None if there is no such one."""
+        """Take the orphan, which is none from now on; None if there is no such orphan."""
         for kept in self._orphans():
             if kept.attempt == attempt:
                 if kept.told:
@@ -205,17 +206,17 @@ class Keeping:
         return None
 
     def cancel(self, attempt: Attempt) -> None:
-        """Nobody wants this answer, which has ended."""
+        """Drop this orphan if it has ended: its client no longer wants it."""
         for kept in self._orphans():
             if kept.attempt == attempt and kept.done is not None:
                 return self._drop(kept)
 
     def orphans(self) -> list[Orphan]:
-        """All of them, for a gateway that has just joined."""
+        """All orphans, for a gateway that has just joined."""
         return [_named(kept.job) for kept in self._orphans()]
 
     def look(self, now: float) -> News:
-        """What is due. Jobs that are over are to be cancelled; they are kept no longer."""
+        """What is due by now. The caller cancels the jobs in `over`, which are kept no longer."""
         news = News()
         for kept in list(self._kept.values()):
             if kept.until is not None and kept.until <= now:
@@ -231,7 +232,7 @@ class Keeping:
         return (kept for kept in self._kept.values() if kept.is_orphan)
 
     def _make_place(self, tenant: str) -> bool:
-        """Whether one more may be an orphan; ended ones give way to it."""
+        """Whether the tenant may have one more orphan; ended ones are dropped to make room."""
         while True:
             orphans = list(self._orphans())
             own = [kept for kept in orphans if kept.job.tenant == tenant]
@@ -259,7 +260,7 @@ class Keeping:
         return self._most_bytes // TENANT_SHARE
 
     def _drop_ended(self, some: Iterable[Kept]) -> bool:
-        """Whether one of them had ended; the oldest goes."""
+        """Drop the one of these that ended first; False if none has ended."""
         ended = next((kept for kept in some if kept.done is not None), None)
         if ended is not None:
             self._drop(ended)

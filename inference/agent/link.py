@@ -31,14 +31,14 @@ SHOWN_TAG = 40
 
 
 class Owner(Protocol):
-    """Who acts on what a link hears; the agent."""
+    """Acts on what a link receives; implemented by the agent."""
 
     def hello(self) -> wire.Hello:
-        """What to greet a gateway with."""
+        """The first frame to a gateway."""
         ...
 
     def warmed_since(self, mark: int) -> Change:
-        """What the engine's prefix cache took in and gave up after this mark."""
+        """What the engine's prefix cache stored and removed after this mark."""
         ...
 
     def heard(self, link: Link, frame: Frame) -> None:
@@ -46,14 +46,14 @@ class Owner(Protocol):
         ...
 
     def dropped(self, link: Link) -> None:
-        """The link broke: whatever it asked for is of no use to anybody now."""
+        """The link broke, or could not be opened: nothing more reaches its gateway over it."""
         ...
 
     def sending(self) -> None:
-        """The link is about to send what it has.
+        """Called before the link sends what it has.
 
         Raises:
-            InferenceError: it must not; the link then breaks.
+            InferenceError: nothing may be sent; the link is then closed.
         """
         ...
 
@@ -86,13 +86,13 @@ class DialledSocket:
 
 
 class Link:
-    """One gateway, by its base URL."""
+    """The link to one gateway, by the gateway's base URL."""
 
     def __init__(self, owner: Owner, url: str, credential: str) -> None:
         self.url = url
         self.draining = False
         self.served_mark = 0
-        """Up to where the gateway was told who was served (`Queue.served_since`)."""
+        """Mark up to which the gateway was told each tenant's service (`Queue.served_since`)."""
         self.engines_seen = 0
         """How many engines of this base model the gateway says are connected to it."""
         self._owner, self._credential = owner, credential
@@ -101,19 +101,19 @@ class Link:
         self._flushed = asyncio.Event()
         self._flushed.set()
         self._shell: Shell | None = None
-        """Of the connection, while there is one."""
+        """The current connection's, if there is one."""
         self._told_resident: list[str] = []
         self._warm_mark = 0
-        """Up to where the gateway was told what the prefix cache holds."""
+        """Mark up to which the gateway was told what the prefix cache holds."""
 
     @property
     def open(self) -> bool:
-        """Whether the gateway hears us now."""
+        """Whether frames can be sent to the gateway now."""
         return self._shell is not None and self._shell.session.state is State.OPEN
 
     @property
     def version(self) -> int:
-        """Of the protocol that the gateway speaks; 0 while that is not known."""
+        """Protocol version of the connection; 0 while it is not known."""
         return (self._shell.session.version or 0) if self._shell is not None else 0
 
     async def run(self) -> None:
@@ -128,7 +128,7 @@ class Link:
                 if self.open:
                     pause = BACKOFF_S[0]
                 log.warning("link_down", gateway=self.url, reason=str(errors.exceptions[0]))
-            except* Exception:  # a defect; this gateway is not given up for it
+            except* Exception:  # a bug; keep dialling this gateway all the same
                 log.exception("link_failed", gateway=self.url)
             finally:
                 self._drop()
@@ -136,13 +136,13 @@ class Link:
             pause = min(pause * 2, BACKOFF_S[1])
 
     def add(self, delta: Delta) -> None:
-        """A stream of this gateway gained something; leaves with the next step frame."""
+        """Send what one of this gateway's streams gained, in the next step frame."""
         if self.open:
             self._outbox.add(delta)
             self._wake()
 
     def note(self, wait: Wait) -> None:
-        """A request of this gateway waits for something else now."""
+        """Tell the gateway that one of its requests now waits for something else."""
         if self.open:
             self._outbox.note(wait)
             self._wake()
@@ -154,7 +154,7 @@ class Link:
             self._wake()
 
     def drain(self) -> None:
-        """Ask for no new work."""
+        """Ask the gateway for no new work, also after a reconnect."""
         self.draining = True
         self.post(wire.Drain())
 
@@ -184,7 +184,7 @@ class Link:
         shell = self._shell = Shell(Side.AGENT, DialledSocket(socket), self.url)
         hello = self._owner.hello()
         self._told_resident = hello.stats.resident
-        self._warm_mark = self._owner.warmed_since(self._warm_mark).mark  # all up to now is in it
+        self._warm_mark = self._owner.warmed_since(self._warm_mark).mark  # `hello` has all before
         try:
             await shell.send(hello)
             await shell.converse(self)
@@ -206,11 +206,11 @@ class Link:
         self._owner.heard(self, frame)
 
     async def outgoing(self) -> Sequence[Frame]:
-        """Everything that is to be said, as soon as there is something."""
+        """All frames to send, as soon as there are any."""
         if not self._outbox:
             self._flushed.set()
         await self._waiting.wait()
-        await asyncio.sleep(0)  # the `done` that follows a last delta goes along with it
+        await asyncio.sleep(0)  # so that the `done` after a last delta goes along with it
         self._waiting.clear()
         self._owner.sending()
         assert self._shell is not None
@@ -223,8 +223,8 @@ class Link:
         return frames
 
     def _as_change(self, frame: Frame) -> Frame:
-        """Statistics with what changed on the engine since this gateway was told, not all that is
-        there."""
+        """In statistics, put what changed on the engine since this gateway was last told, instead
+        of all that is there; other frames are returned unchanged."""
         if not isinstance(frame, wire.Stats):
             return frame
         resident = frame.stats.resident

@@ -1,13 +1,13 @@
-"""What an agent has to tell one gateway, merged while the gateway is slow to read.
+"""The frames that an agent has for one gateway, merged while the gateway is slow to read.
 
-Bounded whatever the gateway does: deltas of one stream are merged, only the last statistics
-and the last that a request waits for count, and everything else is at most one frame per request.
+Bounded whatever the gateway does: deltas of one stream are merged, and so are statistics; only the
+last thing that a request waits for counts; everything else is at most one frame per request.
 
-No frame is longer than the link takes, whatever was merged: what is long leaves in several frames.
-So only a single piece of an answer could be too long, which `too_long` says in time.
+No frame is longer than the link takes, whatever was merged: long contents are split over several.
+So only a single chunk of an answer can be too long, which `too_long` finds before it is added.
 
-A delta that says which tokens are in it is never cut: a link may end after any frame, and the
-reader must then have been given exactly what follows from the tokens that were told.
+A delta with token ids is never split: a link may break after any frame, and the reader must then
+have been given exactly what follows from the ids that were sent.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from inference.link.session import Attempt
 from inference.link.wire import MAX_FRAME_BYTES, Delta, Error, Frame, Stats, Step, Wait, Waits
 
 STEP_BYTES = 1 << 20
-"""About what one step frame holds, so that neither end's loop is long at one."""
+"""Approximate size of a step frame, so that one does not hold up either end's event loop."""
 PIECE_BYTES = STEP_BYTES // 4
-"""About what a delta holds: more is not merged, and a longer one is cut, but never within a chunk.
-One with token ids is as long as what the engine sent at once."""
+"""Approximate size of a delta: no more is merged, and a longer one is split, but never within a
+chunk. One with token ids is as long as what the engine sent at once."""
 MAX_CHUNK_BYTES = MAX_FRAME_BYTES // 2
 MAX_SERVED = 8192
-"""Tenants in one frame of statistics."""
+"""Tenants in one statistics frame."""
 MAX_WAITS = 8192
 UTF8_BYTES = 4
-"""Of a character, at the most."""
+"""Size of a character, at most."""
 ID_BYTES = 5
-"""Of a token's id, at the most."""
+"""Size of a token id, at most."""
 DELTA_BYTES = 128
-"""Of a delta without its contents, about."""
+"""Approximate size of a delta without its contents."""
 
 
 T = TypeVar("T")
 
 
 class Outbox:
-    """Frames for one link, in an order that keeps each stream's."""
+    """Frames for one link; the order within each stream is kept."""
 
     def __init__(self) -> None:
         self._waits: dict[Attempt, Wait] = {}
@@ -56,7 +56,7 @@ class Outbox:
         return bool(self._waits or self._deltas or self._frames or self._stats or self._error)
 
     def add(self, delta: Delta) -> None:
-        """A stream gained something."""
+        """Add what a stream gained."""
         attempt = delta.id, delta.attempt
         if (gains := self._deltas.get(attempt)) is None:
             self._deltas[attempt] = _Gains(delta)
@@ -64,11 +64,11 @@ class Outbox:
             gains.add(delta)
 
     def note(self, wait: Wait) -> None:
-        """A request waits for something else now."""
+        """Replace what a request waits for."""
         self._waits[wait.id, wait.attempt] = wait
 
     def put(self, frame: Frame) -> None:
-        """Any other frame. It leaves after all deltas added before it."""
+        """Add any other frame; it is sent after all deltas added before it."""
         if isinstance(frame, Stats):
             self._stats = frame if self._stats is None else _merged(self._stats, frame)
         elif isinstance(frame, Error):
@@ -77,7 +77,7 @@ class Outbox:
             self._frames.append(frame)
 
     def take(self) -> list[Frame]:
-        """Everything so far: what is waited for, all deltas, then the rest, an error last."""
+        """Remove and return everything: waits, all deltas, then the rest, an error last."""
         taken: list[Frame] = [Waits(some) for some in _batches(self._waits.values(), MAX_WAITS)]
         taken += steps_of(delta for gains in self._deltas.values() for delta in gains.deltas)
         taken += self._frames
@@ -91,7 +91,7 @@ class Outbox:
 
 
 class _Gains:
-    """What one stream gained: merged, except where token ids would make it too long."""
+    """What one stream gained, merged into one delta unless token ids would make it too long."""
 
     __slots__ = ("_bytes", "deltas")
 
@@ -110,13 +110,13 @@ class _Gains:
 
 
 def steps_of(deltas: Iterable[Delta]) -> Iterator[Step]:
-    """Frames that hold these deltas, in their order."""
+    """Step frames with these deltas, in their order."""
     pieces = (piece for delta in deltas for piece in _pieces(delta))
     return map(Step, _packed(pieces, _size, STEP_BYTES))
 
 
 def too_long(delta: Delta) -> InvalidRequest | None:
-    """Why a delta can't be sent: one of its chunks does not fit a frame."""
+    """The error of a delta that can't be sent because one of its chunks does not fit a frame."""
     longest = max(map(len, delta.chunks), default=0)
     if longest <= MAX_CHUNK_BYTES:
         return None
@@ -128,14 +128,14 @@ def too_long(delta: Delta) -> InvalidRequest | None:
 
 
 def _size(delta: Delta) -> int:
-    """At least its bytes in a frame."""
+    """Upper bound of its bytes in a frame."""
     ids = sum(map(len, delta.ids.values())) + len(delta.ids) if delta.ids else 0
     chunks = sum(map(len, delta.chunks)) + ID_BYTES * len(delta.chunks) if delta.chunks else 0
     return DELTA_BYTES + UTF8_BYTES * len(delta.text) + chunks + 2 * ID_BYTES * ids
 
 
 def _pieces(delta: Delta) -> Iterator[Delta]:
-    """Deltas that say together what this one does; the first has all that is counted."""
+    """Split a delta into several that add up to it; the first has all the counts."""
     if delta.ids or _size(delta) <= PIECE_BYTES:
         yield delta
         return
@@ -152,7 +152,7 @@ def _cut(text: str, chars: int) -> Iterator[str]:
 
 
 def _merged(old: Stats, new: Stats) -> Stats:
-    """What both say."""
+    """Both as one frame."""
     gained = dict(old.gained)
     for name, more in new.gained.items():
         gained[name] = gained.get(name, 0.0) + more
@@ -166,7 +166,7 @@ def _merged(old: Stats, new: Stats) -> Stats:
 
 
 def _parts(stats: Stats) -> Iterator[Stats]:
-    """Frames that say together what this one does."""
+    """Split a statistics frame into several that add up to it."""
     items = _batches(stats.served.items(), MAX_SERVED), _batches(stats.gained.items(), MAX_SERVED)
     nobody: list[tuple[str, float]] = []
     for served, gained in list(zip_longest(*items, fillvalue=nobody)) or [(nobody, nobody)]:
@@ -174,7 +174,7 @@ def _parts(stats: Stats) -> Iterator[Stats]:
 
 
 def _packed(values: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """The values in their order, `most` together; one that is larger is alone."""
+    """Group the values in their order, up to a total size of `most`; a larger one is alone."""
     held, total = list[T](), 0
     for value in values:
         more = size(value)
@@ -193,15 +193,15 @@ def _batches(values: Iterable[T], count: int) -> list[list[T]]:
 
 
 def residency_change(told: list[str], now: list[str]) -> tuple[list[str], list[str]]:
-    """What a peer that knows `told` must hear so that it knows `now`: loaded or used, evicted.
+    """What to tell a peer that knows `told` so that it knows `now`: loaded or used, evicted.
 
-    Both are LoRA names, least recently used first. Who removes what was evicted, and puts what was
-    loaded or used at the end, has `now` in its order.
+    Both are LoRA names, least recently used first. A peer that removes the evicted ones, and moves
+    those loaded or used to the end, has `now` in its order.
     """
     if told == now:
         return [], []
     here, rest, kept = set(now), iter(told), 0
-    for name in now:  # the longest beginning of `now` whose order was told already
+    for name in now:  # the longest prefix of `now` whose order was told already
         if not any(name == other for other in rest):
             break
         kept += 1

@@ -1,7 +1,7 @@
 """Progress reports for watched requests, until their first token.
 
-A change of phase is reported at once, a change of queue position once a second (`look`). Requests
-that nobody watches are not here.
+A change of phase is reported at once, a change of queue position once a second (`look`). Unwatched
+requests are not tracked here.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class Progress:
         self._told: dict[str, Wait] = {}
 
     def add(self, job: Job) -> None:
-        """Somebody looks at it; call `moved` whenever it comes further."""
+        """Report this request; call `moved` whenever its phase may have changed."""
         self._jobs[job.key] = job
 
     def discard(self, job: Job) -> None:
-        """It has ended."""
+        """Stop reporting this request."""
         self._jobs.pop(job.key, None)
         self._told.pop(job.key, None)
 
     def moved(self, job: Job) -> None:
-        """It may be in another phase now; others' places are left to `look`."""
+        """Report the request's phase if it changed; positions of others are left to `look`."""
         if job.key in self._jobs:
             self._tell([job])
 
     def look(self) -> None:
-        """Tell every phase and place that changed."""
+        """Report every phase and queue position that changed."""
         if self._jobs:
             self._tell(list(self._jobs.values()))
 
@@ -45,7 +45,7 @@ class Progress:
             if job.phase == "generating":
                 self.discard(job)
             elif job.phase == "queued" and not wait.place:
-                pass  # it was let in just now, and moves on at its next turn
+                pass  # just admitted; its task has not run yet
             elif wait != self._told.get(job.key) and job.link is not None:
                 self._told[job.key] = wait
                 job.link.note(wait)

@@ -1,4 +1,4 @@
-"""When gateways are told how an engine is: once a second, and sooner where its load changed."""
+"""When an engine's state is reported to gateways: once a second, and sooner if its load changed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from inference.link.wire import EngineStats
 
 REPORT_S = 1.0
 SOONER_S = 0.2
-"""Several gateways send to an engine at a time, and each sees what the others sent only when the
-engine says so: with 16 of them, a second is long enough for all to fill the same engines."""
+"""Several gateways send to an engine at a time, and each learns what the others sent only from the
+engine's reports: with 16 gateways, a second is long enough for all to fill the same engines."""
 NEWS_TOKENS = 2048
-"""A request's, about: by less than that no engine becomes better than another."""
+"""Change of load that is reported sooner: about one request's. A smaller change does not make one
+engine a better choice than another."""
 
 
 class Report(Enum):
-    """What to say now."""
+    """Which report is due."""
 
     WHOLE = "whole"
     LOAD = "load"
-    """How loaded it is, between two whole ones."""
+    """The load alone, between two whole reports."""
 
 
 class ReportTimes:
-    """`due` says whether a report is; it is taken to be made then."""
+    """Decides when a report is due; one that `due` returns counts as made."""
 
     def __init__(self, kv_tokens: int, now: float) -> None:
         self._kv_tokens = kv_tokens
@@ -31,7 +32,7 @@ class ReportTimes:
         self._load = 0
 
     def due(self, stats: EngineStats, now: float) -> Report | None:
-        """What is to be said at this moment, in seconds, by an engine that is so."""
+        """The report due at `now` (seconds) of an engine in this state; None if none is."""
         load = int(stats.kv_usage * self._kv_tokens) + stats.queued_tokens
         if now - self._whole_at >= REPORT_S:
             report, self._whole_at = Report.WHOLE, now

@@ -1,19 +1,19 @@
-"""Which beginnings of prompts the engine's prefix cache holds, in the words of gateways.
+"""Which prompt prefixes the engine's prefix cache holds, by the hashes that gateways use.
 
-A gateway names a prompt's beginnings by hashes of its text (`wire.Prefix`); an engine says which
-blocks of tokens it stored for which request, and which it removed. Here the two meet: a request's
-own blocks, in their order, say in which block each of its beginnings ends. As a block stands for
-all before it as well, a beginning is warm as long as this one is stored.
+A gateway names the prefixes of a prompt by hashes of its text (`wire.Prefix`); an engine reports
+which blocks of tokens it stored for which request, and which it removed. This module joins the two:
+a request's own blocks, in their order, tell in which block each of its prefixes ends. Because a
+block stands for all before it as well, a prefix is warm as long as that block is stored.
 
-    `expect` a request, `counted` once its prompt's tokens are known, `hear` what the engine tells;
-    `since` says what changed. A beginning counts as soon as all is known, in whatever order.
+    `expect` a request, `counted` once its prompt's tokens are known, `hear` the engine's news;
+    `since` returns what changed. A prefix counts as soon as all of this is known, in any order.
 
-What gateways are told is these hashes alone. The engine's words of its blocks (tokens, names,
-salts) go no further than `engines`.
+Gateways are told these hashes alone. What the engine says of its blocks (tokens, names, salts) goes
+no further than `engines`.
 
-Where exactly a beginning ends is known in characters, and the tokens up to there are as many as
-their share of them: a guess within a block or two, and a beginning counts only with its whole
-blocks. All is bounded; what was used least recently is forgotten first, and cold for gateways.
+Where a prefix ends is known exactly in characters; its tokens are estimated as the same share of
+the prompt's tokens, to within a block or two, and only its whole blocks count. Everything is
+bounded; the least recently used prefix is forgotten first, and is then cold for gateways.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from inference.agent.engines.cache_news import Block, News, Removed, Stored
 from inference.link.wire import Prefix, hashes_of
 
 MAX_HASHES = 4096
-"""Beginnings told: about half a million tokens in strides of 512 characters, 4 MB here."""
+"""Prefixes known: about half a million tokens in strides of 512 characters, 4 MB here."""
 MAX_CHANGES = 2 * MAX_HASHES
-"""A gateway that missed more is told everything anew."""
+"""Changes remembered; a gateway that missed more is told everything again."""
 MAX_EXPECTED = 1024
-"""Requests whose blocks are still to come; more than run at once. Each has some 256 beginnings."""
+"""Requests whose blocks are still to come; more than run at once. Each has some 256 prefixes."""
 
 
 class Change(NamedTuple):
-    """What became warm and cold, as `wire.Stats` has it, and the mark from which to go on."""
+    """What became warm and cold, as in `wire.Stats`, and the mark to pass to the next `since`."""
 
     mark: int
     warm: bytes
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class _Expected:
-    """One request."""
+    """A request whose blocks are still to come."""
 
     prefix: Prefix
     prompt_tokens: int = 0
@@ -54,39 +54,39 @@ class _Expected:
 
 
 class WarmPrefixes:
-    """The beginnings that one engine holds."""
+    """The prefixes that one engine's cache holds."""
 
     def __init__(self, max_hashes: int = MAX_HASHES, max_changes: int = MAX_CHANGES) -> None:
         self._max_hashes, self._max_changes = max_hashes, max_changes
         self._expected: OrderedDict[str, _Expected] = OrderedDict()
         self._warm: OrderedDict[int, Block] = OrderedDict()
-        """The block that each ends in, the least recently used first."""
+        """The block in which each prefix ends, the least recently used first."""
         self._ending_in: dict[Block, set[int]] = {}
         self._mark = 0
         self._changes: OrderedDict[int, int] = OrderedDict()
-        """The mark of each one's last change, the last changed last."""
+        """The mark of each prefix's last change, the last changed last."""
         self._whole_before = 0
-        """Who has a mark below it missed a change that is no longer known."""
+        """A caller whose mark is lower missed a change that is no longer remembered."""
 
     @property
     def mark(self) -> int:
-        """Of the last change."""
+        """That of the last change."""
         return self._mark
 
     def expect(self, key: str, prefix: Prefix) -> None:
-        """A request with this prompt goes to the engine, which calls it `key`."""
+        """A request with this prompt is given to the engine under the name `key`."""
         self._expected[key] = _Expected(prefix)
         if len(self._expected) > MAX_EXPECTED:
             self._expected.popitem(last=False)
 
     def counted(self, key: str, prompt_tokens: int) -> None:
-        """The engine counted its prompt."""
+        """The engine counted the request's prompt."""
         if (expected := self._expected.get(key)) is not None:
             expected.prompt_tokens = prompt_tokens
             self._match(key, expected)
 
     def hear(self, news: Iterable[News]) -> None:
-        """The engine told what became of its cache."""
+        """Take in the engine's news of its cache."""
         for one in news:
             match one:
                 case Stored():
@@ -98,7 +98,7 @@ class WarmPrefixes:
                     self._expected.clear()
 
     def held_tokens(self, prefix: Prefix, prompt_tokens: int) -> int:
-        """Of a prompt of so many tokens with these beginnings, about."""
+        """About how many of the tokens of a prompt with these prefixes the cache holds."""
         for hash, tokens in zip(
             reversed(prefix.numbers()), reversed(prefix.tokens(prompt_tokens)), strict=True
         ):
@@ -107,11 +107,11 @@ class WarmPrefixes:
         return 0
 
     def all(self) -> bytes:
-        """Everything warm, as `wire.Hello` has it."""
+        """All warm prefixes, as in `wire.Hello`."""
         return hashes_of(self._warm)
 
     def since(self, mark: int) -> Change:
-        """What changed after the mark. Takes time by the number of changes."""
+        """What changed after the mark. O(number of changes)."""
         if mark < self._whole_before:
             return Change(self._mark, self.all(), b"", True)
         warm, cold = list[int](), list[int]()
@@ -138,8 +138,8 @@ class WarmPrefixes:
                 self._note(hash)
 
     def _match(self, key: str, expected: _Expected) -> None:
-        """Find the blocks of as many of its beginnings as can be known, the longest first, so that
-        the shortest were used last."""
+        """Mark those of its prefixes as warm whose blocks are known, the longest first, so that the
+        shortest count as the most recently used."""
         if not (expected.prompt_tokens and expected.blocks):
             return
         prefix = expected.prefix

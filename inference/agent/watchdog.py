@@ -1,4 +1,4 @@
-"""Finds an engine whose core hangs while its agent lives: it answers nothing between its steps."""
+"""Detects an engine whose core hangs while the agent lives: it answers no ping between steps."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from inference.agent.engines.engine import Engine
 
 PAUSE_S = 5.0
-"""Between two questions."""
+"""Seconds between two pings."""
 LOOKS = 10
-"""During the patience. Time in which this process itself did not run counts as one look, because
-the engine's answer of that time may lie there unread."""
+"""Polls of one ping within `patience_s`. Time in which this process itself did not run counts as
+one poll, because the engine's answer may have arrived meanwhile and be unread."""
 
 
 async def until_hung(engine: Engine, patience_s: float, is_busy: Callable[[], bool]) -> None:
-    """Return once the engine has been busy and has answered nothing for so long; never if 0.
+    """Return once the engine is busy and has not answered for `patience_s`; never if that is 0.
 
-    A step may take that long: the first one compiles, a long prompt is computed.
+    A step may take up to that long: the first one compiles, a long prompt is computed.
     """
     while patience_s > 0:
         if is_busy() and not await _answers(engine, patience_s):
@@ -27,7 +27,7 @@ async def until_hung(engine: Engine, patience_s: float, is_busy: Callable[[], bo
 
 
 async def _answers(engine: Engine, patience_s: float) -> bool:
-    """Whether the engine answers in time. One that fails instead does not hang."""
+    """Whether the engine answers in time. A ping that fails counts: that engine does not hang."""
     asked = asyncio.ensure_future(engine.ping())
     try:
         for _ in range(LOOKS):

@@ -1,6 +1,6 @@
-"""What the adapter cache holds and what must go: bookkeeping of bytes, without a disk or a loop.
+"""What the adapter cache holds and what to evict: bookkeeping of bytes. No disk, no loop.
 
-- An adapter takes its bytes from `reserve` on, before they are downloaded, until `drop`.
+- An adapter's bytes count from `reserve`, before they are downloaded, until `drop`.
 - Room is made by dropping whole adapters, the least recently used first.
 - A pinned adapter is never dropped to make room. Pins are counted, by digest, and one may be set
   before the adapter is there.
@@ -13,7 +13,7 @@ from collections.abc import Container
 
 
 class NoRoom(Exception):
-    """The budget is too small for the adapter beside those that are pinned."""
+    """The budget has no room for the adapter beside those that must stay."""
 
 
 class DiskIndex:
@@ -58,7 +58,7 @@ class DiskIndex:
     def reserve(self, digest: str, size: int, *, kept: Container[str] = ()) -> list[str]:
         """Give the adapter `size` bytes, in place of what it had; returns which others to delete.
 
-        They are dropped here already; none of them is pinned or `kept`.
+        Those are already dropped from this index; none of them is pinned or `kept`.
 
         Raises:
             NoRoom: it does not fit; nothing is changed.

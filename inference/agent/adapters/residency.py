@@ -27,7 +27,7 @@ class Store(Protocol):
         """Fetch the files before `pinned` needs them, if there is room.
 
         Raises:
-            AdapterLoadFailed: they cannot be had.
+            AdapterLoadFailed: they cannot be fetched.
         """
         ...
 
@@ -37,16 +37,16 @@ class Store(Protocol):
         Fetched from the gateway `source` (a base URL) if need be.
 
         Raises:
-            AdapterLoadFailed: they cannot be had.
+            AdapterLoadFailed: they cannot be fetched.
         """
         ...
 
 
 @dataclass(slots=True)
 class Resident:
-    """An adapter on the engine; `pin` keeps its files on disk for as long.
+    """An adapter on the engine; `pin` keeps its files on disk while it is loaded.
 
-    `names` are all that it was asked for by: tenants with the same content share it.
+    `names` are all names under which it was requested: tenants with the same content share it.
     """
 
     adapter: LocalAdapter
@@ -56,8 +56,8 @@ class Resident:
 
 
 class Residency:
-    """What is loaded. One load or unload at a time: the engine's loop runs them one by one anyway,
-    and so what is evicted is decided on the true state."""
+    """The loaded adapters. One load or unload at a time: the engine's loop runs them one by one
+    anyway, and evictions are then decided on the actual state."""
 
     def __init__(
         self, engine: Engine, store: Store, slots: Slots, changed: Callable[[], None]
@@ -79,10 +79,10 @@ class Residency:
         ]
 
     async def adapter(self, ref: AdapterRef, source: str) -> Resident:
-        """The adapter, on the engine.
+        """The adapter, loaded on the engine if it is not there yet.
 
         Raises:
-            AdapterLoadFailed: it cannot be had or loaded.
+            AdapterLoadFailed: it cannot be fetched or loaded.
         """
         if (resident := self._loaded.get(ref.digest)) is None:
             async with self._turn:
@@ -105,12 +105,12 @@ class Residency:
     async def unload_retired(self) -> None:
         """Unload what was retired and is unused by now."""
         async with self._turn:
-            while retired := self._slots.to_retire():  # anew: one may be in use again by now
+            while retired := self._slots.to_retire():  # asked again: one may be in use by now
                 await self._unload(retired[0])
         self._changed()
 
     async def _keep(self, ref: AdapterRef, source: str) -> None:
-        """Fetch first, so that nobody's load waits for these files."""
+        """Fetch before taking the lock, so that no other load waits for these files."""
         async with self._store.pinned(ref, source), self._turn:
             if ref.digest in self._slots.missing_pins():
                 await self._load(ref, source)
@@ -134,6 +134,6 @@ class Residency:
         if resident := self._loaded.pop(digest, None):
             try:
                 await self._engine.unload(resident.adapter)
-            finally:  # also where the request that wanted its place was cancelled meanwhile
+            finally:  # also when the request that needed its place was cancelled meanwhile
                 await resident.pin.aclose()
             log.info("adapter_unloaded", adapter=resident.adapter.ref.name)

@@ -1,12 +1,12 @@
 """The agent's adapter files on disk: fetched from a gateway by digest, checked, kept, evicted.
 
 `<folder>/<digest>/` holds an adapter's two files and is never changed: it is renamed into place
-complete and with the right SHA-256s, or not at all, so a path handed out means right content for
-as long as it is pinned. What a crash left half done lies under `.incoming` or lacks a file, and
-goes at the next start; what was there before the start is hashed once more at its first use.
+complete and with the right SHA-256s, or not at all, so a path handed out has the right content for
+as long as it is pinned. What a crash left incomplete is under `.incoming` or lacks a file, and is
+deleted at the next start; what was there before the start is hashed once more at its first use.
 
-What requests will need that wait for their turn is fetched `ahead`, and takes no room from what
-runs. So a flood of requests for many adapters fills neither the disk nor the network for others.
+Files for requests that still wait for their turn are fetched `ahead`, and take no room from those
+in use. So a flood of requests for many adapters fills neither the disk nor the network for others.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log = structlog.get_logger(__name__)
 CHUNK_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 STALL_TIMEOUT_S = 30.0
-"""A download of any length goes on for as long as bytes come."""
+"""Without a byte; a download of any length goes on for as long as bytes come."""
 DOWNLOADS_PER_TENANT = 4
-"""At a time, so that no tenant's adapters hold up the files of another."""
+"""At a time, so that no tenant's adapters hold up those of another."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming"
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file on its way: `size` in bytes as announced, and its content in chunks."""
+    """A file being downloaded: `size` in bytes as announced, and its content in chunks."""
 
     size: int
     chunks: AsyncIterator[bytes]
@@ -95,16 +95,16 @@ class HttpFetch:
             raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
 
     async def _answer(self, url: str, ticket: str) -> httpx.Response:
-        """Its body is not read yet.
+        """The response, its body not read yet.
 
         Raises:
-            httpx.HTTPError: there is none.
-            FetchFailed: there is no connection any more.
+            httpx.HTTPError: there is no response.
+            FetchFailed: the connection was reset at once.
         """
         try:
             request = self._client.build_request("GET", url, headers={TICKET_HEADER: ticket})
             return await self._client.send(request, stream=True)
-        except AttributeError as error:  # httpcore asks for the socket, of which uvloop has let go
+        except AttributeError as error:  # httpcore asks for a socket that uvloop has dropped
             raise FetchFailed(f"{url}: the connection was reset at once") from error
 
 
@@ -112,7 +112,7 @@ class AdapterStore:
     """The cache. Use as an async context manager; belongs to one event loop and one process."""
 
     def __init__(self, folder: Path, budget_bytes: int, fetch: Fetch) -> None:
-        """`budget_bytes` bounds all files together, those on their way included."""
+        """`budget_bytes` bounds all files together, including those being downloaded."""
         self._folder = folder.resolve()
         self._index = DiskIndex(budget_bytes)
         self._fetch = fetch
@@ -124,7 +124,7 @@ class AdapterStore:
         """How many requests wait for their turn with each adapter."""
 
     async def __aenter__(self) -> AdapterStore:
-        """Take over what an earlier process left whole; delete the rest."""
+        """Take over what an earlier process left complete; delete the rest."""
         await asyncio.to_thread(self._take_over)
         return self
 
@@ -136,11 +136,11 @@ class AdapterStore:
 
     @asynccontextmanager
     async def ahead(self, ref: AdapterRef, source: str) -> AsyncIterator[None]:
-        """The adapter's files are here, if there is room for them beside all that is pinned or
-        `ahead`. They stay inside the context, unless what is pinned needs their room.
+        """Fetch the adapter's files, if there is room for them beside all that is pinned or
+        `ahead`. They stay inside the context, unless a pinned adapter needs their room.
 
         Raises:
-            AdapterUnavailable: as `get`, but for want of room.
+            AdapterUnavailable: as `get`, except for lack of room.
         """
         self._awaited[ref.digest] += 1
         try:
@@ -170,10 +170,10 @@ class AdapterStore:
 
     async def get(self, ref: AdapterRef, source: str) -> Path:
         """The folder of the adapter's files, fetched from the gateway at the base URL `source` if
-        need be; all who ask for it at the same time share one download. Pin it to keep it.
+        need be; concurrent callers share one download. Pin it to keep it.
 
         Raises:
-            AdapterUnavailable: it cannot be had: the gateway, its content or this disk is at fault.
+            AdapterUnavailable: the gateway, what it sent, or this disk is at fault.
         """
         if (home := self._at_hand(ref.digest)) is not None:
             return home
@@ -182,12 +182,12 @@ class AdapterStore:
             flight = asyncio.create_task(self._provide(ref, source), name=f"fetch {ref.name}")
             self._flights[ref.digest] = flight
             flight.add_done_callback(lambda done: self._landed(ref.digest, done))
-        return await asyncio.shield(flight)  # one caller's end is not the others'
+        return await asyncio.shield(flight)  # cancelling one caller must not end the others
 
     def _landed(self, digest: str, flight: asyncio.Task[Path]) -> None:
         del self._flights[digest]
         if not flight.cancelled():
-            flight.exception()  # seen, also where every caller has gone
+            flight.exception()  # retrieved, even if every caller has gone
 
     async def _provide(self, ref: AdapterRef, source: str) -> Path:
         home = self._folder / ref.digest
@@ -235,7 +235,7 @@ class AdapterStore:
             log.info("adapter_evicted", digest=victim)
 
     def _reserve(self, digest: str, size: int) -> list[str]:
-        """What is on its way is never evicted, what is `ahead` only for what is pinned."""
+        """Downloads in progress are never evicted; what is `ahead`, only for a pinned adapter."""
         try:
             return self._index.reserve(digest, size, kept={*self._flights, *self._awaited})
         except NoRoom:
@@ -244,8 +244,8 @@ class AdapterStore:
             return self._index.reserve(digest, size, kept=self._flights)
 
     def _out_of_sight(self, digest: str) -> Path:
-        """Move an evicted folder away in one step, before anything is awaited: whoever fetches the
-        adapter again meanwhile finds its place free. Returns where it lies now."""
+        """Move an evicted folder away in one step, before anything is awaited: a task that fetches
+        the adapter again meanwhile finds its place free. Returns the folder's new path."""
         grave = self._folder / _INCOMING / f"evicted-{uuid4().hex}"
         home = self._folder / digest
         with contextlib.suppress(FileNotFoundError):
@@ -270,11 +270,11 @@ class AdapterStore:
                 _remove(self._out_of_sight(victim))
 
     def _at_hand(self, digest: str) -> Path | None:
-        """The folder of an adapter that is here and was verified; a few microseconds."""
+        """The folder of an adapter that is here and was verified, else None. Takes microseconds."""
         if digest not in self._verified:
             return None
         home = self._folder / digest
-        if _size(home) != self._index.size_of(digest):  # somebody deleted or cut the files
+        if _size(home) != self._index.size_of(digest):  # the files were deleted or cut
             log.warning("adapter_files_damaged", digest=digest)
             self._forget(digest)
             return None
@@ -283,7 +283,7 @@ class AdapterStore:
         return home
 
     async def _verify(self, ref: AdapterRef) -> bool:
-        """Whether what an earlier process left has the right content."""
+        """Whether what an earlier process left has the right content; else it is forgotten."""
         home = self._folder / ref.digest
         hashes = await asyncio.to_thread(lambda: [_sha256(home / name) for name in FILES])
         if digest_of(*hashes) == ref.digest:
@@ -299,7 +299,7 @@ class AdapterStore:
 
 
 async def _write(path: Path, download: Download) -> str:
-    """Write the download to the path, durably and read-only; its SHA-256.
+    """Write the download to the path, durably and read-only; returns its SHA-256.
 
     Raises:
         FetchFailed: it is not as long as announced.
@@ -311,7 +311,7 @@ async def _write(path: Path, download: Download) -> str:
         hashed.update(chunk)
         file.write(chunk)
 
-    # Opened here, not in a thread: a cancelled task could not close what the thread opens then.
+    # Opened here, not in a thread: a cancelled task could not close what the thread still opens.
     with path.open("xb") as file:
         async for chunk in download.chunks:
             left -= len(chunk)
@@ -331,7 +331,7 @@ def _seal(descriptor: int, flush: Callable[[], None]) -> None:
 
 
 def _put_in_place(incoming: Path, home: Path) -> None:
-    """Rename the finished folder; a damaged one that is in its place goes first."""
+    """Rename the finished folder into place, durably; a damaged one there is deleted first."""
     _remove(home)
     incoming.rename(home)
     home.chmod(0o500)
@@ -352,7 +352,7 @@ def _remove(folder: Path) -> None:
 
 
 def _size(home: Path) -> int | None:
-    """The bytes of both files; None where one is missing."""
+    """The size of both files in bytes; None if one is missing."""
     try:
         return sum((home / name).stat().st_size for name in FILES)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What an engine says of its prefix cache: which blocks it took in, and which it gave up."""
+"""What an engine reports of its prefix cache: which blocks it stored, and which it removed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Block = Hashable
 """An engine's name for a block of tokens and all that comes before it."""
 
 MAX_NEWS = 100_000
-"""Kept for whoever asks. Beyond it, nobody knows any more what the cache holds."""
+"""Kept until they are taken. Beyond that they are dropped, and the cache counts as empty."""
 
 
 class Stored(NamedTuple):
-    """The cache holds these blocks now, for the request that the engine knows as `key`: those of
-    its prompt that were there already too. They follow the block `parent`, None if they are the
-    first."""
+    """The cache holds these blocks now, for the request that the engine knows as `key`, including
+    those of its prompt that were there already. They follow the block `parent`, None if they are
+    the first."""
 
     key: str
     parent: Block | None
@@ -37,20 +37,20 @@ News = Stored | Removed | Cleared
 
 
 class NewsLog:
-    """News in their order, until somebody takes them. Bounded."""
+    """News in their order, until they are taken. Bounded."""
 
     def __init__(self, max_news: int = MAX_NEWS) -> None:
         self._news: list[News] = []
         self._max_news = max_news
 
     def add(self, news: News) -> None:
-        """Something happened."""
+        """Append news; `Cleared`, or too many of them, replace all before."""
         if isinstance(news, Cleared) or len(self._news) >= self._max_news:
             self._news = [Cleared()]
         if not isinstance(news, Cleared):
             self._news.append(news)
 
     def take(self) -> list[News]:
-        """Everything since the last time."""
+        """Everything since the last call."""
         taken, self._news = self._news, []
         return taken

@@ -19,15 +19,15 @@ from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Resume
 from inference.operations.operation import Operation
 
 IDS_AT_ONCE = 32
-"""Tokens of a whole answer that are told of together: what is lost with an engine at most."""
+"""Tokens in an Output of a whole (non-streaming) answer: at most these are lost with an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAdapter:
     """An adapter version whose checked files lie in the folder `path`, named by its digest.
 
-    `int_id` is the integer by which the engine chooses weights: positive, never given to two
-    digests in one process's life, nor again to a version whose load failed.
+    `int_id` is the integer by which the engine selects weights: positive, never used for two
+    digests by one process, nor again for a version whose load failed.
     """
 
     ref: AdapterRef
@@ -39,7 +39,7 @@ class LocalAdapter:
 class Meter:
     """What one request has cost so far; the engine counts here as tokens leave it.
 
-    Right at every moment, so that an aborted request is billed for what was generated.
+    Up to date at every moment, so that an aborted request is billed for what was generated.
     """
 
     prompt_tokens: int = 0
@@ -55,8 +55,8 @@ class Work:
     `model` is the name shown in the answer; `created` a unix time in seconds; `priority` as vLLM's
     (lower goes first). `id` is shown in the answer; two attempts of it may run at once. With
     `wants_ids` each Output says which tokens it holds, and a whole answer comes in Outputs of about
-    IDS_AT_ONCE tokens, so that another engine can go on with it too. `resume` is what other engines
-    generated of it: the meter already holds that.
+    IDS_AT_ONCE tokens, so that another engine can continue it too. `resume` is what other engines
+    generated of it, which the meter already includes.
     """
 
     id: str
@@ -78,8 +78,8 @@ class Work:
         return key_of(self.id, self.attempt)
 
     def take_fields(self) -> dict[str, Any]:
-        """What of the body an engine may see. The body is not kept here any longer: work lives as
-        long as its answer, and a body may be large.
+        """Take out the fields of the body that an engine may see. The body is no longer kept then:
+        work lives as long as its answer, and a body may be large.
 
         Raises:
             InvalidRequest: see `Operation.allowed`.
@@ -101,17 +101,18 @@ class Output:
     makes the chunks or the whole answer. Full path: `chunks`, finished JSON bodies of stream
     chunks (without a usage chunk, which the gateway adds), or, when the client does not stream,
     one Output with `response`, the whole JSON body. The last Output has the `finish_reason`.
-    `ids` are those of the tokens in it by choice, where the work wants them; choices are numbered
-    as in the answer. Text and chunks of an Output are what follows from its ids and all before: an
-    engine that goes on after any Output continues the answer to the letter. So an Output may have
-    ids alone, of which a parser made nothing yet, or which the `response` will hold.
+    `ids` are those of the tokens in it by choice, if the work wants them; choices are numbered as
+    in the answer. Text and chunks of an Output are exactly what follows from its ids and all
+    earlier ones, so an engine that continues after any Output continues the answer exactly. An
+    Output may therefore have ids alone, if a parser made nothing of them yet, or if the `response`
+    will hold them.
 
-    An operation that pools has an Output with nothing in it once its first prompt is computed, and
-    one with the `response`.
+    A pooling operation yields an empty Output once its first prompt is computed, and one with the
+    `response`.
 
-    An answer that is gone on with (`Work.resume`) brings only what is new: of the text and the
-    chunks, of the ids, of the tokens. A `response` is whole all the same, and the `finish_reason`
-    is that of all choices, also of those that had ended before.
+    A continued answer (`Work.resume`) yields only what is new of the text, chunks, ids and tokens.
+    A `response` is whole all the same, and the `finish_reason` is that of all choices, including
+    those that had ended before.
     """
 
     text: str = ""
@@ -134,9 +135,9 @@ class LoadReport:
 class ProbeReport:
     """What a fixed prompt showed: does the adapter change the base model's log-probabilities?
 
-    `max_logprob_delta` is the largest difference over the compared tokens; not finite where any
-    log-probability was not. Of a model that pools these are the numbers of the prompt's vector
-    (`of_vector`).
+    `max_logprob_delta` is the largest difference over the compared tokens; not finite if any
+    log-probability was not. For a pooling model the numbers of the prompt's vector are compared
+    instead (`of_vector`).
     """
 
     load_s: float
@@ -163,7 +164,7 @@ class Engine(Protocol):
 
     @property
     def alive(self) -> bool:
-        """False once the engine is beyond use; the agent then exits and is started again."""
+        """False once the engine is unusable; the agent then exits and is started again."""
         ...
 
     async def load(self, adapter: LocalAdapter) -> LoadReport:
@@ -188,15 +189,15 @@ class Engine(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Wait for a word of the engine's core, which it says between two steps."""
+        """Wait for a reply of the engine's core, which comes between two steps."""
         ...
 
     def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
-        Mutates `work.meter`; the prompt counts once its first token is generated, and not again
-        where `work.resume` goes on. Of an operation that pools each prompt counts once it is
-        computed, and about `step_tokens` of them are computed at a time. Takes the fields out of
+        Mutates `work.meter`; the prompt counts once its first token is generated, and not again if
+        `work.resume` continues it. Of a pooling operation each prompt counts once it is computed,
+        and prompts of about `step_tokens` tokens are computed at a time. Takes the fields out of
         the work and keeps them no longer than it needs them.
 
         Raises:
@@ -207,12 +208,13 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats:
-        """The state now; cheap enough to call once a second. `queued` and `resident` stay empty."""
+        """The state now; cheap enough to call ten times a second. `queued` and `resident` stay
+        empty."""
         ...
 
     def cache_news(self) -> list[News] | None:
-        """What its prefix cache took in and gave up since the last call; None if it never says.
-        Cheap enough to call ten times a second."""
+        """What its prefix cache stored and removed since the last call; None if the engine never
+        reports that. Cheap enough to call ten times a second."""
         ...
 
     async def close(self) -> None:

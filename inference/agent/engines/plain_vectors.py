@@ -1,7 +1,7 @@
-"""Vectors of texts without a model, for the synthetic engine: texts with the same words are near.
+"""Vectors of texts without a model, for the synthetic engine: texts that share words are close.
 
-Each word of a text points somewhere, always the same way for the same voice; a text's vector is the
-sum of its words', of length 1.
+Each word has a vector that depends only on the word and the voice (a base model or adapter); a
+text's vector is the sum of its words', scaled to length 1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _WORD = re.compile(r"\w+")
 
 
 def vector_of(text: Text, voice: str, dimensions: int | None) -> Vector:
-    """Of a text or its tokens, as this base model or adapter has it.
+    """The vector of a text or its tokens, for this base model or adapter (`voice`).
 
     Raises:
-        InvalidRequest: it can't have so many dimensions.
+        InvalidRequest: more dimensions are asked for than vectors have.
     """
     if dimensions is not None and dimensions > DIMENSIONS:
         raise InvalidRequest(

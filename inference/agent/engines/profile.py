@@ -1,4 +1,4 @@
-"""What an engine is asked to be: the settings passed through to vLLM, checked before it starts.
+"""The settings of an engine that are passed through to vLLM, checked before it starts.
 
 No vLLM import here: a bad value must be refused in milliseconds, not after ten seconds of imports.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Self
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The values of `max_lora_rank` that vLLM takes; a test compares them with vLLM's own."""
+"""The values of `max_lora_rank` that vLLM accepts; a test compares them with vLLM's own."""
 
 POOLING = "pooling"
 RUNNERS = ("generate", POOLING)
-"""Whether vLLM generates with a model, or tells what it makes of a text: one or the other."""
+"""Whether vLLM generates text with a model, or embeds and scores texts: one or the other."""
 
 SEQS_PER_CORE, LEAST_SEQS, MOST_SEQS = 8, 16, 64
-"""How many sequences run at once without a GPU."""
+"""How many sequences run at once without a GPU: for each core, and in all at least and at most."""
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
@@ -40,7 +40,7 @@ class EngineProfile:
     model: str
     served_name: str = ""
     runner: str | None = None
-    """vLLM's; None: what the model's files say that it was made for."""
+    """vLLM's runner; None: the one that the model was made for, by its files."""
     dtype: str | None = None
     max_model_len: int | None = None
     max_loras: int = 4
@@ -48,7 +48,7 @@ class EngineProfile:
     max_lora_rank: int = 16
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    """Tokens that one engine step computes at most: what everybody waits for who is not in it."""
+    """Tokens that one engine step computes at most: requests that are not in it wait for them."""
     kv_cache_memory_bytes: int | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -76,13 +76,13 @@ class EngineProfile:
     def on_cpu(cls, model: str, **given: Any) -> Self:
         """The settings that measured best without a GPU; `given` ones that are not None win.
 
-        float32 beats bfloat16 threefold on AVX2. What runs together shares the cores: each more
-        makes everybody's next token later, so few of them do on few cores. An explicit small KV
-        cache saves the ten seconds that page-faulting gigabytes takes. Blocks of 32 tokens, the
-        smallest the backend takes, cost nothing and let short prompts hit the prefix cache. LoRA
-        switches compilation off. Short steps, of which a prompt takes a quarter at most, keep
-        prompts from holding up everybody's next token. Where nothing is generated there is none,
-        and vLLM has steps that take any prompt as a whole, as some of these models must.
+        float32 is three times as fast as bfloat16 on AVX2. Sequences that run together share the
+        cores: each one delays every other's next token, so few run on few cores. An explicit small
+        KV cache saves the ten seconds that page-faulting gigabytes takes. Blocks of 32 tokens, the
+        smallest that the backend accepts, cost nothing and let short prompts hit the prefix cache.
+        LoRA switches compilation off. Short steps, of which a prompt takes at most a quarter, keep
+        prompts from holding up other requests' next tokens. A pooling model generates no tokens,
+        so it has vLLM's own steps, which take any prompt as a whole, as some of these models need.
         """
         sequences = SEQS_PER_CORE * len(os.sched_getaffinity(0))
         ours: dict[str, Any] = {
@@ -119,14 +119,14 @@ class EngineProfile:
 
     @property
     def parsers(self) -> dict[str, str]:
-        """vLLM's parsers by what they read, those that are set (`ModelInfo.parsers`)."""
+        """The vLLM parsers that are set, by what they read (`ModelInfo.parsers`)."""
         named = {"tool": self.tool_parser, "reasoning": self.reasoning_parser}
         return {reads: name for reads, name in named.items() if name is not None}
 
     @property
     def changing(self) -> dict[str, Any]:
-        """Options that may change answers or how soon they come, of those that are set: engines
-        with others are of another revision (`ModelInfo.revision`)."""
+        """The options set that may change answers or how soon they come: engines that differ in
+        them are of different revisions (`ModelInfo.revision`)."""
         extra = {name: value for name, value in self.extra.items() if name not in _OURS}
         options = {
             "dtype": None if self.dtype in _USUAL_DTYPES else self.dtype,
@@ -198,7 +198,7 @@ _NOT_EXTRA = {f.name for f in fields(EngineProfile)} | {
     "kv_events_config",
     "data_parallel_size",  # one agent per replica instead
 }
-"""Fields with a setting of their own, and those on which isolation and accounting rest."""
+"""Fields with a setting of their own, and those on which isolation and accounting depend."""
 
 
 def is_cpu_build() -> bool:

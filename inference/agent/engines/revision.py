@@ -1,12 +1,12 @@
-"""The digest of what decides a base model's answers: its weights, tokenizer and chat template, and
-such options of its engine as change them.
+"""The digest of what determines a base model's answers: its weights, tokenizer and chat template,
+and the options of its engine that change answers.
 
-The same files give the same digest on every host, wherever they lie. Configuration, tokenizer and
-template are read whole. So are weights of up to `WHOLE_BYTES`; of larger files the size, the first
-`HEAD_BYTES` (in which a safetensors file has its header, with the name, type and shape of every
-tensor) and `BLOCKS` blocks at even distances are read: two trainings of one model differ in all of
-them, and an engine of hundreds of gigabytes starts without reading them twice. Somebody who changes
-single weights on purpose is not found out.
+The same files give the same digest on every host, wherever they are. Configuration, tokenizer and
+template are read whole, and so are weights of up to `WHOLE_BYTES`. Of larger files the size, the
+first `HEAD_BYTES` (in which a safetensors file has its header, with the name, type and shape of
+every tensor) and `BLOCKS` evenly spaced blocks are read: two trainings of one model differ in all
+of them, and an engine with hundreds of gigabytes starts without reading them twice. Deliberate
+changes of single weights are not detected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DESCRIPTIONS = (
 )
 """Configuration, tokenizer and chat template, as Hugging Face's libraries write them."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-"""Formats of weights. Engines load those of the first format that is there, so no other counts."""
+"""Formats of weights. Engines load only files of the first format present, so no other counts."""
 
 
 def revision_of(
@@ -50,8 +50,8 @@ def revision_of(
     chat_template: Path | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """SHA-256 (hex) over these folders, the template that is used instead of their own, and options
-    of the engine, if there are any (`EngineProfile.changing`).
+    """SHA-256 (hex) over these folders, the template that is used instead of their own, and engine
+    options, if there are any (`EngineProfile.changing`).
 
     Blocks while it reads: up to 64 MiB of each file.
 

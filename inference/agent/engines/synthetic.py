@@ -4,10 +4,10 @@ Deterministic, and with the contract of the real one. An answer names the adapte
 prompt, so that a test sees at once whose answer it got. A token is four characters. One timer steps
 all running streams, as an engine core does; at unlimited rate a token costs a few microseconds.
 
-It goes on with what another one generated only if it would have generated that itself: a token that
-was lost or doubled on the way ends the request.
+It continues what another engine generated only if it would have generated the same: a token that
+was lost or duplicated on the way fails the request.
 
-Failures are asked for in `Behaviour`, which may be replaced while the engine runs.
+Failures are configured in `Behaviour`, which may be replaced while the engine runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ BLOCK_TOKENS = 32
 """Tokens per block of the prefix cache; only full blocks are shared, as in vLLM."""
 
 SHORTEST_TICK_S = 0.001
-"""Above this rate a tick hands out several tokens: timers are no finer."""
+"""Timers are no finer; at higher rates a tick yields several tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class Behaviour:
     """How the engine acts. Adapters are given by LoRA name (`tenant/adapter@digest`)."""
 
     tokens_per_second: float | None = None
-    """Per stream, at the most: what a busy process was late for is not caught up, as on a real
-    engine. None is as fast as the event loop turns."""
+    """Per stream, at most: a busy process does not catch up on ticks that it missed, as a real
+    engine doesn't. None is as fast as the event loop runs."""
     latency_s: float = 0.0
     """From submission to the first token."""
     load_s: float = 0.0
@@ -83,17 +83,17 @@ class Behaviour:
     corrupt: frozenset[str] = frozenset()
     """Adapters that a probe finds to give NaN."""
     fail_after_tokens: int | None = None
-    """Every request fails in the engine after so many tokens."""
+    """Every request fails in the engine after this many tokens."""
     stall_after_tokens: int | None = None
-    """No request gets further than so many tokens."""
+    """No request gets beyond this many tokens."""
     hangs: bool = False
-    """Nothing gets any further, and nobody is answered."""
+    """No request gets any further, and pings are not answered."""
     deadly: str = ""
-    """A request whose prompt holds this ends the engine when it is computed."""
+    """A prompt that contains this kills the engine when it is computed."""
 
 
 class _Options(msgspec.Struct):
-    """The sampling parameters that mean something here; the others are checked for their type."""
+    """The sampling parameters that have an effect here, and others whose types are checked."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -112,7 +112,7 @@ class _Options(msgspec.Struct):
 class _Stream:
     """One request: its whole answer is known from the start, `at` says how much is generated.
 
-    `prompt` is kept until it is counted. Of the answer, `resumed` tokens are of another engine.
+    `prompt` is kept until it is counted. The first `resumed` tokens are another engine's.
     """
 
     __slots__ = (
@@ -137,10 +137,10 @@ class _Stream:
             self.waiter.set_result(None)
 
     def resume(self, resume: Resume) -> None:
-        """Go on after these tokens.
+        """Continue after these tokens.
 
         Raises:
-            EngineFailed: they are not those of this answer.
+            EngineFailed: this answer does not begin with them.
         """
         longest = max(resume.ids.values(), key=len, default=[])
         own = _ids_of(self.answer)
@@ -154,7 +154,7 @@ class _Stream:
 
 
 UNBOUNDED = 1 << 60
-"""Tokens of a step: it computes no prompts."""
+"""Tokens of a step, which computes no prompts."""
 
 
 class SyntheticEngine:
@@ -296,7 +296,7 @@ class SyntheticEngine:
         self.die()
 
     def die(self) -> None:
-        """End as a crashed engine core does: whatever runs or comes fails."""
+        """End as a crashed engine core does: all running and later requests fail."""
         self.alive = False
         for stream in [*self._running, *(stream for _, _, stream in self._waiting)]:
             stream.error = stream.error or EngineFailed("The engine stopped.")
@@ -306,7 +306,7 @@ class SyntheticEngine:
     async def _pooled(
         self, work: Work, operation: PoolingOperation, fields: dict[str, Any]
     ) -> AsyncGenerator[Output, None]:
-        """A step computes one of its texts."""
+        """Each step computes one of its texts."""
         self._see_that_it_can(work)
         texts = operation.texts(fields)
         for path, text in texts:
@@ -374,11 +374,11 @@ class SyntheticEngine:
     async def _texts(
         self, stream: _Stream, work: Work, options: _Options
     ) -> AsyncGenerator[Output, None]:
-        """What was generated since the last time; if not streamed, all after the first at the end,
-        or as often as its ids are wanted. Counted as it is generated in any case."""
+        """What was generated since the last Output. If not streamed, all after the first comes at
+        the end, or in pieces if ids are wanted. Counted as it is generated in any case."""
         given = counted = stream.resumed
         choices, at_once = options.n or 1, _at_once(work, options)
-        if given == stream.length:  # only the word that it has ended was lost
+        if given == stream.length:  # only the finish reason was lost
             yield Output(finish_reason=stream.finish_reason)
         while given < stream.length:
             while stream.at == counted and stream.error is None:
@@ -460,8 +460,8 @@ class SyntheticEngine:
 
 
 class _PrefixCache:
-    """Which blocks of which prompts were seen, least recently used first out; of one prompt, the
-    last goes first."""
+    """The blocks of prompts that were seen. The least recently used is evicted first; of one
+    prompt, the last one first."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
@@ -469,9 +469,8 @@ class _PrefixCache:
         self.news = NewsLog()
 
     def reuse(self, key: str, owner: str, prompt: str) -> int:
-        """Tokens of the prompt of the request `key` that `owner` has sent before; remembers it.
-
-        The last block is always computed again, as vLLM does.
+        """How many tokens of the prompt of request `key` were sent by `owner` before; remembers the
+        prompt. The last block is always computed again, as in vLLM.
         """
         size, block, hits, unbroken = BLOCK_TOKENS * TOKEN_CHARS, hash(owner), 0, True
         blocks = list[int]()
@@ -494,12 +493,12 @@ class _PrefixCache:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """See `inference.operations.instant.PlainTokenizer`. Unlike `_ids_of`, it can be undone."""
+    """See `inference.operations.instant.PlainTokenizer`. Unlike `_ids_of`, it is reversible."""
 
     max_model_len: int
 
     def encode(self, text: str) -> list[int]:
-        """A 1 before the bytes of each token, so that none are lost at its beginning."""
+        """Each token's bytes as an integer, with a 1 in front so that no leading one is lost."""
         pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
         return [int.from_bytes(b"\1" + piece.encode()) for piece in pieces]
 
@@ -530,7 +529,7 @@ def _length_of(text: Text) -> int:
 
 
 def _revision(profile: EngineProfile) -> str:
-    """As of the model that it pretends to serve; of its name, where that is no local folder."""
+    """That of the model it pretends to serve; of its name alone, if that is no local folder."""
     folder = Path(profile.model)
     if folder.is_dir():
         return revision_of(folder, folder, profile.chat_template, profile.changing)
@@ -538,7 +537,7 @@ def _revision(profile: EngineProfile) -> str:
 
 
 def _at_once(work: Work, options: _Options) -> float:
-    """How many tokens an Output waits for."""
+    """How many tokens are gathered before an Output."""
     if options.stream:
         return 1
     return IDS_AT_ONCE if work.wants_ids else math.inf
@@ -606,7 +605,7 @@ def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:
 async def _choices(
     texts: AsyncGenerator[Output, None], work: Work, options: _Options, stream: _Stream
 ) -> AsyncGenerator[Output, None]:
-    """The full path for n > 1: every choice says the same."""
+    """The full path for n > 1: all choices have the same text."""
     operation = work.operation
     if not isinstance(operation, OpenAIOperation):
         raise InvalidRequest(f"`n` is not supported by {operation.path}.", param="n")

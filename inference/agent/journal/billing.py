@@ -1,7 +1,7 @@
 """What requests cost, from the engine's meters through the journal to a gateway's ledger.
 
 The order is what makes the bill exact: a token is journaled before it leaves for a gateway, and an
-entry is forgotten only when a gateway has it in the ledger for good.
+entry is forgotten only once a gateway has durably written it to the ledger.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ RETRY_AFTER_S = 5.0
 
 
 class Billing:
-    """The journal of one engine, and what of it is on its way."""
+    """The journal of one engine, and the delivery of its entries to gateways."""
 
     def __init__(self, journal: Journal, *, max_unbilled: int) -> None:
-        """Above `max_unbilled` ended requests that no ledger has, new ones are refused."""
+        """New requests are refused while `max_unbilled` ended ones are in no ledger yet."""
         self._journal, self._max_unbilled = journal, max_unbilled
         self._delivery = Delivery(journal.unacknowledged())
         self._advanced: set[Job] = set()
         self._completion_tokens = 0
-        """Of requests that ended in this run."""
+        """Generated here for requests that ended in this run."""
         self._open: set[Job] = set()
 
     @property
@@ -41,22 +41,23 @@ class Billing:
 
     @property
     def totals(self) -> tuple[Totals, Totals]:
-        """Of all requests that ever ended, and of those that are in no ledger yet."""
+        """Totals of all requests that ever ended, and of those that are in no ledger yet."""
         return self._journal.journaled, self._journal.unbilled
 
     @property
     def completion_tokens(self) -> int:
-        """Output tokens that this engine generated, journaled in this run, as of the last `write`;
-        what requests went on from is in their figures and was generated elsewhere."""
+        """Output tokens that this engine generated in this run and that are journaled, as of the
+        last `write`. Tokens that requests continued from were generated elsewhere, and are left
+        out though they are part of those requests' figures."""
         return self._completion_tokens + sum(
             _generated(job, job.meter.completion_tokens) for job in self._open
         )
 
     def open(self, job: Job) -> None:
-        """The request is about to cost something.
+        """Journal the request's start; call before it costs anything.
 
         Raises:
-            Overloaded: too much waits for a ledger; nothing is journaled.
+            Overloaded: too many ended requests are in no ledger yet; nothing is journaled.
         """
         if self.waiting >= self._max_unbilled:
             raise Overloaded(
@@ -67,8 +68,8 @@ class Billing:
         self._open_entry(job)
 
     def adopted(self, job: Job, attempt: int, account: Account, now: float) -> None:
-        """Another gateway has the request, which runs, under a higher attempt: its entry ends here,
-        and one of that attempt begins with all that there is."""
+        """Another gateway adopted the running request under a higher attempt: its current entry is
+        closed, and one for the new attempt is opened that starts with all usage so far."""
         before, journaled = job.usage(), job.journaled
         if journaled:
             self.close(job, before, MOVED, now)
@@ -80,7 +81,7 @@ class Billing:
     def adopted_ended(
         self, job: Job, attempt: int, account: Account, done: tuple[Usage, str], now: float
     ) -> None:
-        """As `adopted`, of one that has ended: with these figures, for this reason."""
+        """As `adopted`, for a request that has ended; `done` has its usage and finish reason."""
         usage, reason = done
         job.attempt, job.account, job.opened = attempt, account, usage
         if job.journaled:
@@ -98,7 +99,7 @@ class Billing:
             self._advanced.add(job)
 
     def write(self) -> None:
-        """Journal all that happened, and every meter that moved. Before anything is sent.
+        """Journal all that happened, and every meter that moved; call before anything is sent.
 
         Raises:
             JournalFailed: the journal cannot be written.
@@ -120,20 +121,20 @@ class Billing:
             self._delivery.add(entry, job.link.url if job.link else None, now)
 
     def link_up(self, url: str, version: int) -> None:
-        """A gateway can be told, in this version of the protocol."""
+        """A gateway is connected, and speaks this version of the protocol."""
         self._delivery.link_up(url, knows_attempts=version >= 2)
 
     def link_down(self, url: str) -> None:
-        """A gateway is gone; what it did not acknowledge goes to another."""
+        """A gateway is gone; entries that it did not acknowledge go to another."""
         self._delivery.link_down(url)
 
     def report(self, url: str, now: float) -> UsageReport | None:
-        """What this gateway is to write next; None if nothing."""
+        """The next entries that this gateway should write; None if there are none."""
         entries = self._delivery.take(url, now)
         return UsageReport(self._journal.id, entries) if entries else None
 
     def acknowledged(self, attempts: Iterable[Attempt], url: str) -> None:
-        """This gateway has these in the ledger for good."""
+        """This gateway has durably written these to the ledger."""
         known = list(attempts)
         self._journal.acknowledged(known)
         self._delivery.acknowledged(known, url)

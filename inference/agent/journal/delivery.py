@@ -1,21 +1,22 @@
-"""Ended attempts on their way from the journal to the ledger: who gets which, when. No IO.
+"""Delivers ended attempts from the journal to the ledger: which gateway gets which, when. No IO.
 
 Each entry is sent to one gateway, which writes it to the ledger and acknowledges it. Writing one
 twice changes nothing there, so in doubt an entry is sent again:
 
-- An entry goes to the link it was meant for while that has room, else to whichever asks first.
+- An entry goes to the link it was meant for while that has room, else to the first that asks.
 - A link has room while fewer than `window` entries that were sent over it are unacknowledged by
   it, so a gateway that can't write never has more than that to remember.
-- What a lost link did not acknowledge goes first over any other.
-- What a link has kept for `resend_after_s` goes over one other link as well, and so on.
-- A gateway that had no room for an entry has forgotten it. So what nobody acknowledged for
-  `repeat_after_s` goes again over a link that had it, and what another acknowledged meanwhile
-  takes no room there any more.
-- A gateway that knows no attempts (protocol version 1) gets first ones alone: it would take
-  another for the same entry once more, and acknowledge what it did not write.
+- Entries that a lost link did not acknowledge go first, over any other link.
+- An entry that a link has not acknowledged for `resend_after_s` is also sent over one other link,
+  and so on.
+- A gateway that had no room for an entry has dropped it. So an entry that no gateway acknowledged
+  for `repeat_after_s` is sent again over a link that had it, and one that another gateway
+  acknowledged meanwhile no longer takes room there.
+- A gateway that knows no attempts (protocol version 1) gets first attempts only: it would take a
+  later one for the same entry, and acknowledge what it did not write.
 
-The oldest go first. An entry is forgotten when it is acknowledged, over whichever link.
-Links are named by the gateway's base URL; `now` is of a monotonic clock, in seconds.
+The oldest go first. An entry is forgotten when it is acknowledged over any link.
+Links are named by the gateway's base URL; `now` is monotonic time, in seconds.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from inference.link.wire import LedgerEntry
 
 @dataclass(slots=True)
 class _Link:
-    """Entries by their attempts; `waiting` ones were given to this link and not taken yet."""
+    """Entries of one link by attempt; `waiting` ones are assigned to it and not taken yet."""
 
     knows_attempts: bool = True
     waiting: dict[Attempt, None] = field(default_factory=dict)
     sent: dict[Attempt, float] = field(default_factory=dict)
-    """With the time; the longest ago comes first."""
+    """When each was last sent, the oldest first."""
 
     def __contains__(self, attempt: Attempt) -> bool:
         return attempt in self.waiting or attempt in self.sent
@@ -50,10 +51,10 @@ class _Link:
 
 
 class Delivery:
-    """The journal's backlog, each entry unassigned or at one link or more.
+    """The journal's backlog; each entry is unassigned, or at one or more links.
 
-    Call `take` for each connected link after whatever else was called, and once in a while: time
-    alone makes entries due again.
+    Call `take` for each connected link after any other call, and periodically: entries become due
+    again by time alone.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Delivery:
         self._entries = {(entry.id, entry.attempt): entry for entry in entries}
         self._unassigned = OrderedDict.fromkeys(self._entries)
         self._given_at: OrderedDict[Attempt, float] = OrderedDict()
-        """When an assigned entry was last given to a link; the longest ago comes first."""
+        """When each assigned entry was last given to a link, the oldest first."""
         self._links: dict[str, _Link] = {}
 
     def __len__(self) -> int:
@@ -94,7 +95,7 @@ class Delivery:
         self._links.setdefault(link, _Link(knows_attempts))
 
     def link_down(self, link: str) -> None:
-        """The link is lost, and maybe with it what was sent; no error if it wasn't open."""
+        """The link is lost, and maybe what was sent over it; no error if it wasn't open."""
         lost = self._links.pop(link, _Link())
         for attempt in reversed([*lost.sent, *lost.waiting]):
             if attempt in self._entries and not any(attempt in at for at in self._links.values()):
@@ -103,7 +104,7 @@ class Delivery:
                 self._unassigned.move_to_end(attempt, last=False)
 
     def take(self, link: str, now: float) -> list[LedgerEntry]:
-        """What to send over this link now; empty if that is nothing, it has no room or is lost."""
+        """The entries to send over this link now; empty if it has no room or is not open."""
         if (at := self._links.get(link)) is None:
             return []
         self._make_room(at, now)
@@ -117,9 +118,10 @@ class Delivery:
         return [self._entries[attempt] for attempt in taken]
 
     def acknowledged(self, attempts: Iterable[Attempt], link: str) -> None:
-        """These are in the ledger for good, as the gateway at `link` says; unknown ones count not.
+        """The gateway at `link` has durably written these to the ledger; unknown ones are ignored.
 
-        It keeps its place in the window of another link for a while: its gateway still tries.
+        An entry keeps its place in the window of any other link for a while, because the gateway
+        there still tries to write it.
         """
         said_by = self._links.get(link, _Link())
         for attempt in attempts:
@@ -128,7 +130,7 @@ class Delivery:
                 self._forget(attempt)
 
     def _make_room(self, at: _Link, now: float) -> None:
-        """Of what others acknowledged."""
+        """Drop what was sent `repeat_after_s` ago and acknowledged by other gateways."""
         then = now - self._repeat_after_s
         old = (attempt for attempt, _ in takewhile(lambda sent: sent[1] <= then, at.sent.items()))
         for attempt in [attempt for attempt in old if attempt not in self._entries]:

@@ -36,21 +36,21 @@ class JournalFailed(Exception):
 
 
 class JournalInUse(JournalFailed):
-    """Another process has it."""
+    """Another process holds the journal's lock."""
 
 
 class File:
     """A file that grows by whole records; `size` in bytes. Its methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
-        """A new one; an old one of that name is emptied."""
+        """Create the file; an existing one is truncated."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         self._fd = os.open(path, flags, 0o600)
         self.size = 0
         self._torn = False
 
     def append(self, data: bytes) -> None:
-        """All of it, or nothing."""
+        """Write all of `data`, or nothing."""
         self._mend()
         try:
             if os.write(self._fd, data) < len(data):
@@ -72,16 +72,16 @@ class File:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        # A later write must fail, not go to whoever got the number.
+        # A later write must fail, not go to another file that got the same descriptor.
         fd, self._fd = self._fd, -1
         os.close(fd)
 
 
 def begin(folder: Path, state: State) -> File:
-    """Put a new file with a snapshot in the place of the old one, if there is one.
+    """Replace the old file, if there is one, by a new one that begins with a snapshot.
 
     Raises:
-        OSError: the old one stays, as it was.
+        OSError: the old file stays unchanged.
     """
     file = next_file(folder, state.snapshot())
     take_over(folder, file)
@@ -90,10 +90,10 @@ def begin(folder: Path, state: State) -> File:
 
 
 def next_file(folder: Path, records: Iterable[AnyRecord]) -> File:
-    """A file that begins with these records, on the disk, still under another name.
+    """Create a file that begins with these records, synced to disk, under its temporary name.
 
     Raises:
-        OSError: there is none.
+        OSError: it could not be created.
     """
     file = File(folder / NEXT_FILE)
     try:
@@ -106,10 +106,10 @@ def next_file(folder: Path, records: Iterable[AnyRecord]) -> File:
 
 
 def take_over(folder: Path, file: File, gained: bytes = b"") -> None:
-    """Put the next file in the place of the one in use, with what that one gained meanwhile.
+    """Append what the file in use gained meanwhile to the next one, and replace the former by it.
 
     Raises:
-        OSError: that one stays, and the next one is gone.
+        OSError: the file in use stays, and the next one is deleted.
     """
     try:
         file.append(gained)
@@ -120,19 +120,19 @@ def take_over(folder: Path, file: File, gained: bytes = b"") -> None:
 
 
 def discard(folder: Path, file: File) -> None:
-    """Throw the next file away."""
+    """Delete the next file."""
     file.close()
     (folder / NEXT_FILE).unlink(missing_ok=True)
 
 
 def retire(folder: Path, file: File) -> None:
-    """Free the file whose place another one has taken, which takes the disk a while."""
+    """Close a file that was replaced, and make the rename durable; both wait for the disk."""
     file.close()
     _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename last. If that fails, only a loss of power could still undo it."""
+    """Make the rename durable. If that fails, only a power loss could still undo it."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -144,11 +144,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path) -> State:
-    """What the file says, as far as it is whole; a state with a new id if there is none.
+    """The state that the file's intact records add up to; one with a new id if there is no file.
 
     Raises:
         JournalFailed: its first record is damaged, which no crash does, or another version of
-            Lorikeet wrote it: it is not for us to throw away.
+            Lorikeet wrote it. It is kept in both cases.
     """
     state, data, kept = State(), _bytes_of(path), 0
     for payload in whole(data):
@@ -179,10 +179,10 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def lock_folder(folder: Path) -> int:
-    """The descriptor that holds the folder for this process.
+    """Lock the folder for this process; returns the descriptor that holds the lock.
 
     Raises:
-        JournalInUse: another process has it.
+        JournalInUse: another process holds the lock.
     """
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -197,7 +197,7 @@ def lock_folder(folder: Path) -> int:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Errors of the disk as JournalFailed."""
+    """Turn OSError into JournalFailed."""
     try:
         yield
     except OSError as error:

@@ -1,32 +1,32 @@
-"""The agent's journal: what every request used, kept until the ledger has it, whatever is killed.
+"""The agent's journal: what every request used, kept until it is in the ledger, across crashes.
 
 A folder holds one append-only file of records: an attempt of a request was opened, attempts made
-progress, one was closed, the ledger acknowledged some. State is changed by records alone, when they
-are gathered and when they are read back, so that a journal opened again is where it was.
+progress, one was closed, the ledger acknowledged some. Only records change the state, both when
+they are gathered and when they are read back, so a reopened journal is exactly where it was.
 
-- **Records are gathered, and written before their effect is seen**, by one `write` to an unbuffered
-  descriptor: what a killed process had not written, nobody has heard of. Once `write` returns, the
-  bytes are the kernel's: `kill -9` of the process takes nothing back. A loss of power may take what
-  was written since the file began, or since the last `close`: the disk is waited for (`fsync`) only
-  there, because waiting in every engine step would cost more than the step.
-- **A record is whole or it is not there.** Each has its length and a CRC-32 in front. A write that
-  failed half-way is cut off at once; one that died half-way is found at the next open, where its
-  first records, as far as they are whole, are kept. What a disk damaged is passed over, and what
-  follows counts: the ledger takes no entry twice.
+- **Records are gathered, and written before their effect is visible**, by one `write` to an
+  unbuffered descriptor: what a killed process had not written was never visible outside it. Once
+  `write` returns, the bytes are in the kernel and survive `kill -9`. A power loss may take what was
+  written since the file began, or since the last `close`: only these wait for the disk (`fsync`),
+  because waiting in every engine step would cost more than the step.
+- **A record is complete or absent.** Each is preceded by its length and a CRC-32. A write that
+  failed half-way is truncated at once; one whose process died half-way is found at the next open,
+  which keeps its leading intact records. Regions damaged by the disk are skipped, and records after
+  them still count: the ledger takes no entry twice.
 - **Attempts that were open when the process died** are closed at the next open, with their last
   progress and the reason `engine_lost`.
-- **A file begins with a snapshot**, of the journal's id, its totals and whatever is still live. It
-  is written under another name and takes the place of the old file by a rename, so at any moment
-  one of the two is there, whole. This happens at each open, and when a file has grown over a limit
-  and mostly says what no longer matters.
+- **A file begins with a snapshot** of the journal's id, its totals and everything still live. It
+  is written under another name and renamed over the old file, so at any moment one of the two is
+  there, complete. This happens at each open, and when a file has grown over a limit and most of it
+  is obsolete.
 - **Nothing waits for the disk while the journal is in use.** The next file is written and synced by
-  a thread, one at a time, from a snapshot that no later record changes. The file in use grows on
-  meanwhile; what it gains is added to the next one just before the rename. If the next file can't
-  be made, the one in use stays, whole, and another is tried later. A `write` that fails is another
-  matter: it raises, and whoever called must send nothing.
-- **A folder belongs to one process.** The lock is POSIX's, which a forked engine core does not
-  share: one that outlives its agent by seconds keeps no new agent out.
-- **A file says which version of records it has.** Version 1 knew no attempts: all were first ones.
+  a thread, one at a time, from a snapshot that later records don't change. The file in use grows
+  meanwhile; what it gains is appended to the next one just before the rename. If the next file
+  can't be made, the one in use stays intact, and another is tried later. A `write` that fails, by
+  contrast, raises, and its caller must send nothing.
+- **A folder belongs to one process.** The lock is a POSIX lock, which a forked engine core does not
+  inherit: one that outlives its agent by seconds keeps no new agent out.
+- **A file names the version of its records.** Version 1 had no attempts: all were first ones.
 """
 
 from __future__ import annotations
@@ -74,29 +74,29 @@ log = structlog.get_logger(__name__)
 NOTHING = Usage()
 
 _LIVE_BYTES = 160
-"""About what an open or unacknowledged attempt takes in a snapshot."""
+"""Approximate size of an open or unacknowledged attempt in a snapshot."""
 
 
 class _Next:
-    """The next file while a thread makes it, and what the one in use gains meanwhile."""
+    """The next file while a thread writes it, and what the one in use gains meanwhile."""
 
     def __init__(self, made: Future[File], most_bytes: int) -> None:
-        """Where more than `most_bytes` are gained, the disk is too slow: there is no next file."""
+        """If more than `most_bytes` are gained, the disk is too slow and the file is given up."""
         self.made, self._most_bytes = made, most_bytes
         self._gained: bytearray | None = bytearray()
 
     def gain(self, data: bytes) -> None:
-        """The file in use has this now."""
+        """`data` was appended to the file in use."""
         if self._gained is not None:
             self._gained += data
             if len(self._gained) > self._most_bytes:
                 self._gained = None
 
     def take_over(self, folder: Path) -> File:
-        """Put the file, which is made, in the place of the one in use.
+        """Replace the file in use by the next one, which is complete.
 
         Raises:
-            OSError: that one stays, and the next one is gone.
+            OSError: the file in use stays, and the next one is deleted.
         """
         file = self.made.result()
         if self._gained is None:
@@ -107,13 +107,13 @@ class _Next:
 
 
 class Journal:
-    """What the requests of one engine used. Not for use by several threads.
+    """What the requests of one engine used. Not thread-safe.
 
     An attempt of a request is `opened`, then `progressed` any number of times, then `closed`; its
     entry counts as backlog until it is `acknowledged`. An entry of the backlog takes about 700
-    bytes of memory; to bound it, open no more.
+    bytes of memory; callers bound it by opening no more.
 
-    What these four say is gathered; it is journaled once `write` returns.
+    These four methods only gather records; they are journaled once `write` returns.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class Journal:
     def open(
         cls, folder: Path, *, rotate_bytes: int = 32 << 20, executor: Executor | None = None
     ) -> Self:
-        """The journal in the folder, or a new one; the folder is made if need be.
+        """Open the folder's journal, or create one; the folder is created if need be.
 
-        `rotate_bytes` is how large a file may grow before a new one is begun; `executor` is what
-        waits for the disk then, a thread of the journal's own if not given.
+        `rotate_bytes` is how large a file may grow before a new one is begun; `executor` waits for
+        the disk then (by default a thread of the journal's own).
 
         Raises:
             JournalFailed: another process uses it, it is damaged, or the disk fails or is full.
@@ -158,17 +158,17 @@ class Journal:
 
     @property
     def id(self) -> str:
-        """Names the journal for ever; random."""
+        """Permanent and random."""
         return self._state.id
 
     @property
     def journaled(self) -> Totals:
-        """All attempts that were ever closed."""
+        """Totals of all attempts that were ever closed."""
         return self._state.journaled
 
     @property
     def unbilled(self) -> Totals:
-        """Those that were not acknowledged yet."""
+        """Totals of the attempts that were closed and not acknowledged."""
         return self._state.journaled.minus(self._state.billed)
 
     @property
@@ -182,17 +182,17 @@ class Journal:
         return len(self._state.open)
 
     def unacknowledged(self) -> list[LedgerEntry]:
-        """The backlog, oldest first; after `open`, what was open when the process died comes last.
+        """The backlog, oldest first; attempts that were open when the last process died come last.
 
-        Of these, token counts are those of the last progress, and times are not known.
+        The latter have the token counts of their last progress, and no times.
         """
         return list(self._state.closed.values())
 
     def opened(
         self, attempt: Attempt, account: Account, model: str, inherited: Counts = NOTHING
     ) -> None:
-        """An attempt was accepted; `model` as the client wrote it. It goes on from what lower
-        attempts used (`inherited`), which is part of its figures from now on.
+        """An attempt was accepted; `model` as the client wrote it. `inherited` is what the lower
+        attempts used that it continues, and is part of its figures from now on.
 
         Raises:
             ValueError: this attempt is open or unacknowledged.
@@ -204,7 +204,7 @@ class Journal:
         self._gather(Opened(handle, id, account, model, number, figures))
 
     def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
-        """What attempts used up to now; those that aren't open are ignored."""
+        """What attempts used so far; those that aren't open are ignored."""
         known = self._state.open
         rows = [
             (opened.handle, *_figures_of(counts))
@@ -215,9 +215,8 @@ class Journal:
             self._gather(Progressed(rows))
 
     def closed(self, attempt: Attempt, usage: Usage, finish_reason: str) -> LedgerEntry | None:
-        """The attempt ended with these final figures; what the ledger gets of it.
-
-        None if it isn't open.
+        """The attempt ended with these final figures. Returns its ledger entry; None if it isn't
+        open.
         """
         if (opened := self._state.open.get(attempt)) is None:
             return None
@@ -226,17 +225,17 @@ class Journal:
         return entry
 
     def acknowledged(self, attempts: Iterable[Attempt]) -> None:
-        """These are in the ledger for good; those that aren't in the backlog are ignored."""
+        """These are durably in the ledger; those that aren't in the backlog are ignored."""
         known = [one for one in dict.fromkeys(attempts) if one in self._state.closed]
         if known:
             self._gather(Acknowledged.of(known))
 
     def write(self) -> None:
-        """Journal what was gathered, in one write. Before anybody sees what follows from it.
+        """Journal what was gathered, in one write; call before its effects become visible.
 
         Raises:
-            JournalFailed: the file can't be written (no room on the disk); nothing of it was, and
-                all of it is by the next call that does not fail.
+            JournalFailed: the file can't be written (disk full). Nothing was written; the next
+                call that succeeds writes all of it.
         """
         self._append()
         if self._next is None and self._file.size >= self._rotate_at and self._is_mostly_dead():
@@ -247,10 +246,10 @@ class Journal:
             self._next = None
 
     def close(self) -> None:
-        """Bring everything to the disk and free the folder; nothing may follow.
+        """Sync everything to disk and release the folder; nothing may be called afterwards.
 
         Raises:
-            JournalFailed: the disk failed; the folder is free all the same.
+            JournalFailed: the disk failed; the folder is released all the same.
         """
         try:
             self._append()
@@ -284,7 +283,7 @@ class Journal:
         return 2 * _LIVE_BYTES * (self.open_requests + self.backlog) <= self._file.size
 
     def _rotate(self, next: _Next) -> None:
-        """Go on in the next file; where there is none, in this one, and try again in a while."""
+        """Switch to the next file; if it could not be made, keep this one and try again later."""
         try:
             file = next.take_over(self._folder)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""The records of a journal, and what they add up to. No IO.
+"""The records of a journal, and the state they add up to. No IO.
 
-In a file each has its length and a CRC-32 in front.
+In a file each record is preceded by its length and a CRC-32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from inference.link.session import Attempt
 from inference.link.wire import Account, LedgerEntry, Totals, Usage
 
 VERSION = 2
-"""Of the records. Newer ones are not read, older ones are."""
+"""Of the record format. Newer versions are not read, older ones are."""
 
 Figures = tuple[int, int, int, int]
 """Prompt, cached, completion and reasoning tokens so far."""
@@ -40,8 +40,8 @@ class Begun(_Record, tag="begun", frozen=True):
 
 
 class Opened(_Record, tag="opened", frozen=True):
-    """`handle` stands for the id in progress records: a fourth of the bytes. `inherited` is what
-    the attempt goes on from, of lower ones: its first figures."""
+    """`handle` replaces the id in progress records, at a quarter of the bytes. `inherited` holds
+    the figures of the lower attempts that this one continues: its own figures start there."""
 
     handle: int
     id: str
@@ -60,7 +60,7 @@ class Closed(_Record, tag="closed", frozen=True):
 
 
 class Acknowledged(_Record, tag="acknowledged", frozen=True):
-    """`ids` are of first attempts, `attempts` of all others."""
+    """`ids` holds first attempts, `attempts` all others."""
 
     ids: list[str]
     attempts: list[Attempt] = []
@@ -74,7 +74,7 @@ class Acknowledged(_Record, tag="acknowledged", frozen=True):
 
     @property
     def all(self) -> Iterator[Attempt]:
-        """Those of both."""
+        """The attempts of both fields."""
         yield from ((id, 1) for id in self.ids)
         yield from self.attempts
 
@@ -90,22 +90,22 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 
 
 def framed(record: AnyRecord) -> bytes:
-    """The record as it stands in a file."""
+    """The record as it is written to a file."""
     payload = _encode(record)
     return PREFIX.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def whole(data: bytes) -> Iterator[memoryview]:
-    """The records, encoded, without what is torn or damaged."""
+    """The encoded payload of each intact record; torn and damaged ones are skipped."""
     view, start = memoryview(data), 0
     while (begin := start + PREFIX.size) <= len(data):
         length, crc = PREFIX.unpack_from(data, start)
         payload = view[begin : begin + length]
-        # Lost blocks read as zeros, and the CRC of nothing is zero.
+        # Lost blocks read as zeros, and the CRC-32 of an empty payload is zero.
         if length and len(payload) == length and zlib.crc32(payload) == crc:
             yield payload
             start = begin + length
-        else:  # somewhere behind it the next one begins, of whose length only a byte may show
+        else:  # look for the next record, whose length may begin with up to three zero bytes
             shown = _NOT_ZERO.search(data, start)
             start = max(start + 1, shown.start() - 3) if shown else len(data)
 
@@ -122,7 +122,7 @@ class State:
         self.closed: dict[Attempt, LedgerEntry] = {}
 
     def apply(self, record: AnyRecord) -> None:
-        """What the record says happened."""
+        """Update the state by one record."""
         match record:
             case Opened():
                 self.open[record.id, record.attempt] = record
@@ -139,28 +139,29 @@ class State:
 
     def _close(self, entry: LedgerEntry) -> None:
         attempt = entry.id, entry.attempt
-        if opened := self.open.pop(attempt, None):  # not where a snapshot says it
+        if opened := self.open.pop(attempt, None):  # absent when a snapshot is read
             self.figures.pop(opened.handle, None)
         self.closed[attempt] = entry
         self.journaled = self.journaled.plus(entry.usage)
 
     def snapshot(self) -> Iterable[AnyRecord]:
-        """Records that lead to this state; to be read by any thread, whatever follows here."""
+        """Records that reproduce this state. Any thread may read them: later records of this
+        state don't change them."""
         begun = Begun(self.id, self.billed, VERSION)
         closed, opened = list(self.closed.values()), list(self.open.values())
         progressed = Progressed(list(self.figures.values()))
         return itertools.chain([begun], map(Closed, closed), opened, [progressed])
 
     def lose(self) -> None:
-        """Close what is open: nobody works on it any more."""
+        """Close all open attempts as lost with their engine."""
         for opened in list(self.open.values()):
             _, *tokens = self.figures.get(opened.handle, (opened.handle, *opened.inherited))
             self._close(entry_of(opened, Usage(*tokens), EngineLost.code))
-        self.figures.clear()  # of requests whose beginning was damaged
+        self.figures.clear()  # those left belong to attempts whose `Opened` was damaged
 
 
 def entry_of(opened: Opened, usage: Usage, finish_reason: str) -> LedgerEntry:
-    """What the ledger gets of an attempt that ended."""
+    """The ledger entry of an attempt that ended."""
     *_, inherited, _ = opened.inherited
     return LedgerEntry(
         opened.id, opened.account, opened.model, usage, finish_reason, opened.attempt, inherited

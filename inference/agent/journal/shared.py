@@ -1,11 +1,13 @@
-"""Journals of engines that come and go: one folder for all, in which each has its own.
+"""Journals of engines that come and go: one root folder, in which each engine has its own folder.
 
-An engine that starts takes over one that nobody uses: what its last owner had still to bill when it
-was lost, this one bills. An engine that has billed all deletes its own at the end. So what lies
-there unused is what was lost, and no more folders are made than engines run at once.
+An engine that starts takes over a journal that no process uses, and bills what its previous owner
+had left to bill when it was lost. An engine that stops with everything billed deletes its folder.
+So an unused folder is one whose engine was lost, and no more folders are made than engines run at
+once.
 
-All engines of the folder need the same credential, as what one was given another one bills. Locks
-are POSIX ones, which network file systems keep as well, and give back when a node is lost.
+All engines of the root need the same credential, because one may bill what was dispatched to
+another. Locks are POSIX locks: network file systems support them too, and release them when a node
+is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 def take(root: Path) -> tuple[Path, Journal]:
-    """A folder of this root and its journal, for this process alone.
+    """Lock a journal folder in `root`, or make one; returns it and its open journal.
 
     Raises:
         JournalFailed: the disk fails or is full.
@@ -38,7 +40,7 @@ def take(root: Path) -> tuple[Path, Journal]:
             journal = Journal.open(folder)
         except JournalInUse:
             continue
-        except JournalFailed as error:  # it is somebody's to look at, and keeps no engine away
+        except JournalFailed as error:  # left for an operator; it must not stop this engine
             log.error("journal_left", folder=str(folder), error=str(error))
             continue
         log.info("journal_taken_over", folder=str(folder), unbilled=journal.backlog)
@@ -48,11 +50,11 @@ def take(root: Path) -> tuple[Path, Journal]:
 
 
 def leave(folder: Path, journal: Journal) -> None:
-    """Delete the folder if nothing in it waits for the ledger; the journal is still open, so nobody
-    else takes it meanwhile."""
+    """Delete the folder if nothing in it waits for the ledger. The journal is still open, so no
+    other engine can take the folder meanwhile."""
     if journal.backlog or journal.open_requests:
         log.warning("journal_left", folder=str(folder), unbilled=journal.backlog)
         return
     gone = folder.with_name(f".{folder.name}")
-    folder.rename(gone)  # at once, for whoever looks for one
+    folder.rename(gone)  # atomic; `take` ignores names that begin with a dot
     shutil.rmtree(gone, ignore_errors=True)

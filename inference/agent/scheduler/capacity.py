@@ -2,19 +2,19 @@
 
 Each choice of a request is a sequence (vLLM's `max_num_seqs`). Capacity is KV: a request holds its
 prompt, what it has generated, and GROWTH_TOKENS for what each choice generates next (less, if it
-may not generate as much). Reserving its `max_tokens` would leave most of the KV idle, for answers
-mostly end earlier; where too many grow at once, vLLM preempts by `Queue.priority`. A prompt's
-cached part counts in full: it is shared, but it has to be there.
+may not generate as much). Reserving its `max_tokens` would leave most of the KV idle, because most
+answers end earlier; if too many grow at once, vLLM preempts by `Queue.priority`. A prompt's cached
+part counts in full: it is shared, but it has to be there.
 
 A request larger than all of the KV runs alone.
 
-Log-probabilities take the time of the agent's loop, on which everybody's streams are: STEP_LOGPROBS
-may come of one engine step. A request that asks for some takes as large a share of the sequences as
+Log-probabilities take time on the agent's event loop, which serves all streams: one engine step may
+yield at most STEP_LOGPROBS. A request that asks for some takes as large a share of the sequences as
 of these.
 
-The last `reserved` sequences, and as large a share of the KV, are for those that have few
-sequences, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
-is. So at most `reserved / max_running` of the engine is left idle while others wait.
+The last `reserved` sequences, and as large a share of the KV, are for tenants that have few
+sequences, so that a newcomer finds room while a flood's long answers run. `Queue` decides which
+those are. So at most `reserved / max_running` of the engine is left idle while others wait.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from __future__ import annotations
 from collections import Counter
 
 GROWTH_TOKENS = 64
-"""vLLM gives KV out in blocks of 16 or 32 tokens: up to one is partly empty, and one is next."""
+"""vLLM allocates KV in blocks of 16 or 32 tokens: one may be partly empty, and one is next."""
 
 STEP_LOGPROBS = 256
-"""Of all that run. To make and to frame one takes about 45 us, most of it in vLLM."""
+"""Over all running requests. Making and framing one takes about 45 us, most of it in vLLM."""
 
 
 def growth(generated: int, max_tokens: int | None, choices: int) -> int:
-    """How many tokens more a request is given room for; `max_tokens` bounds each choice, and
-    `generated` counts all of them."""
+    """How many more tokens a request is given room for; `max_tokens` bounds each choice, and
+    `generated` counts the tokens of all of them."""
     room = choices * GROWTH_TOKENS
     return room if max_tokens is None else min(room, max(0, choices * max_tokens - generated))
 
@@ -56,28 +56,28 @@ class Capacity:
 
     @property
     def open_logprobs(self) -> int:
-        """The share of STEP_LOGPROBS that goes with those."""
+        """The share of STEP_LOGPROBS that corresponds to `open`."""
         return STEP_LOGPROBS * self.open // max(1, self._max_running)
 
     def places(self, choices: int, logprobs: int) -> int:
-        """Sequences that a request takes: one for each choice, or its share by its
-        log-probabilities, of which it wants so many with each token of each choice."""
+        """Sequences that a request takes: one for each choice, or more by its share of
+        STEP_LOGPROBS. `logprobs` is what it wants with each token of each choice."""
         return max(choices, -(-choices * logprobs * self._max_running // STEP_LOGPROBS))
 
     def running(self, tenant: str) -> int:
-        """Capacity that this tenant has."""
+        """Sequences that this tenant's requests take."""
         return self._running[tenant]
 
     def share(self, tenants: int) -> int:
-        """Each tenant's equal share of the sequences with one more tenant; at least one."""
+        """Each tenant's share of the sequences among `tenants` and one more; at least one."""
         return max(1, self._max_running // (tenants + 1))
 
     def free(self, *, reserve: bool) -> bool:
-        """Whether another sequence may run, the reserve counted in or not."""
+        """Whether another sequence may run; `reserve`: it may use the reserve."""
         return self._total < self._limit(reserve=reserve)
 
     def fits(self, tokens: int, places: int, *, reserve: bool) -> bool:
-        """Whether a request that takes so much may run."""
+        """Whether a request that takes `tokens` of KV and `places` sequences may run."""
         if not self._total:
             return True
         kv_tokens = self._kv_tokens if reserve else self._kv_open

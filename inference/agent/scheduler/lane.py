@@ -2,17 +2,18 @@
 
 Rules
     1. Among tenants, the one with the least counter goes first.
-    2. Within a tenant, the oldest goes first, but one that goes on from another engine before all
-       that are new. One that waits for an adapter slot is passed by others that need none.
+    2. Within a tenant, the oldest goes first, but requests that continue from another engine go
+       before all new ones. One that waits for an adapter slot is overtaken by others that need
+       none.
 
-Requests of one tenant and adapter make a line. A line is *ready* where its adapter needs no slot
-of its own (`SlotScheduler.open_to`), else *wanting*; the two are ranked apart, so that thousands of
-tenants that all want a slot cost nothing while none is to be had. A line whose adapter was closed
-or left the engine is found out when it comes to the top; one whose adapter was opened is moved at
+Requests of one tenant and adapter form a line. A line is *ready* if its adapter needs no further
+slot (`SlotScheduler.open_to`), else *wanting*; the two are ranked separately, so that thousands of
+tenants that all want a slot cost nothing while none is available. A line whose adapter was closed
+or left the engine is noticed when it comes to the top; one whose adapter was opened is moved at
 once (`opened`).
 
-`first` gives the next, `pass_over` and its kin set somebody aside until `restore`. Each takes
-O(log n) on average, n being tenants or one tenant's lines.
+`first` returns the next request; the `pass_over` methods set requests aside until `restore`. Each
+takes O(log n) on average, n being tenants or one tenant's lines.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Request:
     """What the queue has to know of a request.
 
     `adapter` is a digest, None for the base model; `prompt_tokens` an estimate; `max_tokens` what
-    each of its `choices` may generate, None if nobody said.
+    each of its `choices` may generate, None if not given.
     """
 
     id: str
@@ -47,22 +48,22 @@ class Request:
     choices: int = 1
     """Texts that it asks for: the engine generates all of them at once."""
     logprobs: int = 0
-    """Log-probabilities that it asks for with each token of each of them."""
+    """Log-probabilities that it asks for with each token of each choice."""
     generated: int = 0
-    """Tokens that another engine generated of them: it had its turn, and goes on."""
+    """Tokens that another engine generated for it: it had its turn there, and continues here."""
     paid: int = 0
-    """Tokens of prompt and answer that its tenant was charged for when it had its turn."""
+    """Tokens of prompt and answer that its tenant was charged for there."""
     at_once: int | None = None
-    """Of its prompts, the tokens that the engine works on at a time, where it forgets them then;
-    None: all, for a text is generated from them."""
+    """How many tokens of its prompts the engine works on at a time, if it forgets them afterwards;
+    None: all of them, because text is generated from them."""
 
     @property
     def prefill_tokens(self) -> int:
-        """What the engine computes before it generates."""
+        """Tokens that the engine computes before it generates."""
         return self.held_of(self.prompt_tokens) + self.generated
 
     def held_of(self, prompt_tokens: int) -> int:
-        """How many of so many tokens of prompts the engine holds at a time."""
+        """How many of `prompt_tokens` tokens of prompts the engine holds at a time."""
         return prompt_tokens if self.at_once is None else min(prompt_tokens, self.at_once)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One request that has not started; `number` orders a tenant's, `since` is in seconds."""
+    """One request that has not started; `number` orders a tenant's own, `since` is in seconds."""
 
     request: Request
     number: int
@@ -93,7 +94,7 @@ class Line:
         return next(iter(self.requests.values()))
 
     def add(self, waiting: Waiting) -> None:
-        """O(1) for one with the highest number, else O(those with a lower one)."""
+        """O(1) for a new request, else O(requests with a lower number)."""
         self.requests[waiting.request.id] = waiting
         if waiting.request.generated:
             before = takewhile(lambda one: one.number <= waiting.number, self.requests.values())
@@ -128,7 +129,7 @@ class Lane:
         self._ready: LazyHeap[str] = LazyHeap(counters.rank)
         self._wanting: LazyHeap[str] = LazyHeap(counters.rank)
         self._tenants: dict[str | None, dict[str, None]] = {}
-        """Who waits for an adapter, by adapter."""
+        """The tenants that wait for each adapter."""
         self._tenants_aside: list[str] = []
         self._lines_aside: list[Line] = []
         self._no_wanting = False
@@ -139,8 +140,8 @@ class Lane:
         return self._count
 
     def add(self, waiting: Waiting) -> None:
-        """A request joins the end of its line, or, if it goes on from another engine, the end of
-        those that do."""
+        """A request joins the end of its line or, if it continues from another engine, goes behind
+        the last one there that does."""
         request = waiting.request
         self.counters.wait(request.tenant)
         backlog = self._backlogs.setdefault(request.tenant, Backlog())
@@ -153,7 +154,8 @@ class Lane:
             self._rank(backlog, line)
 
     def remove(self, waiting: Waiting) -> None:
-        """A request leaves its line; then tell the counters whether it starts or is withdrawn."""
+        """A request leaves its line; the caller then tells the counters whether it starts or is
+        withdrawn."""
         request = waiting.request
         backlog, line = self._line(request)
         del line.requests[request.id]
@@ -166,11 +168,11 @@ class Lane:
         return adapter in self._tenants
 
     def ahead_of(self, some: Collection[Waiting]) -> dict[str, int]:
-        """How many of this lane go before each, by id: by today's counters, and as if every
-        request charged its tenant alike.
+        """How many of this lane go before each, by id: estimated from the present counters, as if
+        every request charged its tenant the same.
 
-        So before a tenant's k-th request go k of each tenant that is first now, k - 1 of each
-        other; none of them has more than it has waiting in all.
+        So before a tenant's k-th request go k of each tenant that is ahead now and k - 1 of each
+        other, but at most all that other tenants have waiting.
         """
         ranks = sorted(map(self.counters.rank, self._backlogs)) if some else []
         return {waiting.request.id: self._ahead_of(waiting, ranks) for waiting in some}
@@ -211,22 +213,22 @@ class Lane:
         self.pass_over_wanting(tenant)
 
     def pass_over_wanting(self, tenant: str) -> None:
-        """Set those of this tenant's requests aside that want a slot."""
+        """Set aside those of this tenant's requests that want a slot."""
         self._wanting.discard(tenant)
         self._tenants_aside.append(tenant)
 
     def pass_over_line(self, waiting: Waiting) -> None:
-        """Set a request aside that wants a slot, and all others of its line."""
+        """Set aside a request that wants a slot, and all others of its line."""
         backlog, line = self._line(waiting.request)
         self._lines_aside.append(line)
         self._drop(backlog.wanting, line, self._wanting)
 
     def pass_over_all_wanting(self) -> None:
-        """Set aside whatever wants a slot."""
+        """Set aside all requests that want a slot."""
         self._no_wanting = True
 
     def restore(self) -> None:
-        """Nobody is set aside any more."""
+        """Bring back all that were set aside."""
         self._no_wanting = False
         for line in self._lines_aside:
             if line.requests:

@@ -1,49 +1,49 @@
-"""The queue in front of the engine: who starts next. No engine, no loop; time is handed in.
+"""The queue in front of the engine: what starts next. No engine, no loop; time is passed in.
 
 Rules
     1. Order: the lane `interactive` before `batch`; in a lane, the tenant with the least virtual
        token counter (`vtc`); within a tenant, the oldest (`lane`). A batch request that has
        waited `batch_patience_s` joins its tenant's interactive requests as the youngest of them,
-       one at a time: else its tenant's chat would have to wait for all that it left for later.
+       one at a time: otherwise its tenant's chat would have to wait for all of its batch work.
     2. At most `max_running` choices run, and what they hold fits the KV (`capacity`), so that the
        engine's own waiting queue stays empty. A request takes a sequence for each of its choices,
        or more if it asks for many log-probabilities (`capacity`).
     3. The last `reserved` sequences, and their share of the KV, are for *light* tenants: those that
-       have fewer sequences than an equal share of `max_running`, one more tenant counted in, and
-       are no more than LEEWAY ahead of the least counter. The second half keeps weights exact:
-       who is ahead of its share waits like everybody, however little it runs. Batch requests
+       have fewer sequences than an equal share of `max_running` (with one more tenant counted), and
+       are at most LEEWAY ahead of the least counter. The second condition keeps weights exact: a
+       tenant ahead of its share waits like all others, however little it runs. Batch requests
        never use the reserve.
     4. A request that needs an adapter slot gets it in fair order, within bounds (`slot_scheduler`).
     5. A request for which there is too little KV, or too few sequences for all of its choices, is
-       overtaken by those that fit until it has waited `patience_s`; from then nothing starts
+       overtaken by those that fit until it has waited `patience_s`; after that nothing starts
        before it, except that a light tenant's request may use the reserve while others wait for
        the rest.
-    6. An `admit` passes over LOOK_AHEAD tenants at most that have no sequence or do not fit: a rush
-       of a thousand tenants is not looked through at every step. A light newcomer is among the
-       first anyway, for it comes level with the least counter.
-    7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all; beyond
-       that only who has less than an equal share of it waiting may add to that, up to twice as
-       many: a few floods don't shut everybody else out. Requests that are expected (their
-       adapter's files are on their way) count as waiting here.
+    6. An `admit` passes over at most LOOK_AHEAD tenants for which no sequence is free or whose
+       request does not fit, so that a rush of a thousand tenants is not scanned at every step. A
+       light newcomer is among the first anyway, because it starts level with the least counter.
+    7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all. Beyond
+       `max_queued` only tenants with less than an equal share of it may add requests, up to twice
+       as many in all, so that a few floods don't shut all others out. Requests that are expected
+       (their adapter's files are being fetched) count as waiting here.
     8. A request that takes more sequences than there are outside of the reserve is refused.
-    9. A request that goes on from another engine had its turn there: it goes before all others of
-       its tenant, is not charged again for what it was charged for there, and no bound on waiting
-       requests refuses it.
-   10. Long prompts are computed one at a time, and others wait in front of the engine as well while
-       it has enough prompts to compute (`prefill`): they are overtaken meanwhile. A request whose
+    9. A request that continues from another engine had its turn there: it goes before all others of
+       its tenant, is not charged again for what it was charged for there, and is refused by no
+       bound on waiting requests.
+   10. Long prompts are computed one at a time, and short ones too wait in front of the engine while
+       it has enough prompts to compute (`prefill`); they are overtaken meanwhile. A request whose
        prompts the engine computes a few at a time (`Request.at_once`) counts with those alone, and
-       until the first of them is computed: from then the engine gives each such request its turn.
+       only until the first of them is computed: after that such requests take turns on the engine.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
 
-Life of a request: `push`, maybe after `expect`, then in some `admit` it starts, `progress` tells
-what it has used so far, `finish` ends it. Its prompt is charged by the estimate when it starts, and
-put right when the engine has counted it; output is charged as it is generated. Each request is
-charged LEAST_CHARGE at least.
+Life of a request: `push`, maybe after `expect`; some `admit` starts it; `progress` tells what it
+has used so far; `finish` ends it. Its prompt is charged by the estimate when it starts, which is
+corrected when the engine has counted it; output is charged as it is generated. Each request is
+charged at least LEAST_CHARGE.
 
 Cost: `push`, `progress`, `finish` and each start take O(log n) on average, n being the tenants that
-wait; an `admit` besides looks at LOOK_AHEAD tenants and one waiting adapter for each slot at most.
+wait; `admit` also looks at no more than LOOK_AHEAD tenants and one waiting adapter for each slot.
 """
 
 from __future__ import annotations
@@ -68,32 +68,32 @@ from inference.scheduler.vtc import VirtualTokenCounters
 __all__ = ["Queue", "Request"]
 
 BATCH_SERVICE = "batch:"
-"""Before a tenant's name where engines tell each other of its batch service; in no tenant's name.
-Lanes have counters of their own: what batch took of an idle engine delays nobody's chat."""
+"""Prefix of a tenant's name for its batch service, as engines tell each other; in no tenant's name.
+Lanes have counters of their own: batch service by an idle engine delays no tenant's chat."""
 
 LANE_PRIORITY = 1 << 20
-"""Between the lanes' priorities; more than any engine's sequences."""
+"""Distance between the lanes' priorities; more than any engine has sequences."""
 
 LEEWAY = 4096.0
-"""Tokens over weight by which counters of equals differ at times, for estimates are put right only
-when a prompt has been counted: a few prompts. What it lets a tenant gain is bounded by it."""
+"""Tokens over weight, a few prompts: the counters of equal tenants differ by this at times, because
+estimates are corrected only when a prompt has been counted. It also bounds what a tenant gains."""
 
 LOOK_AHEAD = 32
 """Tenants; more than have a long answer running on most engines."""
 
 FIRST_RETURN = -(1 << 62)
-"""Numbers below those of arrivals, for requests that go on from another engine."""
+"""Numbers below those of arrivals, for requests that continue from another engine."""
 
 LEAST_CHARGE = 32
-"""Tokens that every request counts as, at least: to begin one and to end it costs the engine steps
-too, though its client leaves at once and its prompt is cached."""
+"""Tokens that every request counts as, at least: starting and ending one costs the engine steps
+too, even if its client leaves at once and its prompt is cached."""
 RETURN_CHARGE = 1
-"""At the start of one that goes on from another engine."""
+"""At the start of a request that continues from another engine."""
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """One request on the engine. Tokens; `charged` also of its tenant's counter."""
+    """One request on the engine. Amounts in tokens; `charged` is what its tenant was charged."""
 
     request: Request
     lane: Lane
@@ -101,25 +101,25 @@ class Running:
     held: int
     charged: int = 0
     told: int = 0
-    """To other engines: true figures only, so that what they hear never falls."""
+    """What other engines were told of it: no estimates, so that what they hear never decreases."""
     computes: bool = True
-    """Its prompt: it has no token yet."""
+    """Whether its prompt is still being computed: it has no token yet."""
 
 
 @dataclass(slots=True)
 class Pass:
-    """How far one `admit` has come."""
+    """The state of one `admit`."""
 
     now: float
     passed_over: int = 0
-    """Tenants that have no sequence or whose request does not fit."""
+    """Tenants for which no sequence is free or whose request does not fit."""
     reserve_only: bool = False
     """An impatient request does not fit: only light tenants may go before it."""
     over: bool = False
-    """Nobody else starts: rule 6, or an impatient request of a light tenant does not fit."""
+    """Nothing else starts: rule 6, or an impatient request of a light tenant does not fit."""
     heed_quota: bool = True
     deferred: bool = False
-    """Somebody at its quota of slots was left for the second round."""
+    """A tenant at its quota of slots was left for the second round."""
 
 
 class Queue:
@@ -144,15 +144,15 @@ class Queue:
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         self._prefill = Prefill(step_tokens)
-        # What others served sets a tenant back by no more than the slack that the counters of two
-        # waiting tenants have anyway (`vtc`): one filling of the KV.
+        # What other engines served sets a tenant back by no more than the slack that the counters
+        # of two waiting tenants have anyway (`vtc`): one full KV cache.
         self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._batch = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._lanes = (self._interactive, self._batch)
         self._expected: dict[str, str] = {}
         """Requests that will be pushed, with their tenants."""
         self._expecting: Counter[str] = Counter()
-        """How many, by tenant."""
+        """How many of these, by tenant."""
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, Running] = {}
         self._requests: Counter[str] = Counter()
@@ -173,7 +173,7 @@ class Queue:
     # --- a request's life ------------------------------------------------------------------------
 
     def expect(self, request: Request) -> None:
-        """A request will be pushed: it counts among those that wait from now on.
+        """A request will be pushed: it counts as waiting from now on.
 
         Raises:
             InvalidRequest, Overloaded: as `push`.
@@ -185,7 +185,7 @@ class Queue:
     def push(self, request: Request, now: float) -> None:
         """A request arrives; `admit` starts it.
 
-        Nothing changes where it is refused; one that was expected is not.
+        A refused request changes nothing; one that was expected is not refused.
 
         Raises:
             InvalidRequest: it asks for too many choices or log-probabilities.
@@ -216,8 +216,8 @@ class Queue:
         return started
 
     def priority(self, id: str) -> int:
-        """vLLM's priority of a running request, lower first: of the lane, then of how many its
-        tenant ran when it started. Where KV runs out, vLLM so preempts whoever has the most.
+        """vLLM's priority of a running request, lower first: by lane, then by how many sequences
+        its tenant ran when it started. When KV runs out, vLLM so preempts the tenant with most.
 
         Raises:
             KeyError: it does not run.
@@ -239,8 +239,8 @@ class Queue:
     ) -> None:
         """What a running request has used so far, in all; ids that do not run are ignored.
 
-        A prompt of 0 tokens is one that the engine has not counted yet. Counters rise here, and
-        who is light with them: call `admit` after a step's progress.
+        A prompt of 0 tokens is one that the engine has not counted yet. This raises counters, and
+        so changes which tenants are light: call `admit` after a step's progress.
         """
         if (running := self._running.get(id)) is None:
             return
@@ -270,10 +270,10 @@ class Queue:
     # --- several engines -------------------------------------------------------------------------
 
     def served_since(self, mark: int) -> tuple[int, dict[str, float]]:
-        """The mark of now, and the cumulative service of the tenants whose figure changed after
-        `mark` (0: all), in tokens over weight. Batch service stands apart, as `batch:<tenant>`.
+        """The current mark, and the cumulative service of the tenants whose figure changed after
+        `mark` (0: all), in tokens over weight. Batch service is listed as `batch:<tenant>`.
 
-        Whoever wants every change, such as each gateway's link, keeps a mark of its own.
+        Each caller that wants every change, such as a gateway's link, keeps its own mark.
         """
         return self._totals.since(mark)
 
@@ -282,7 +282,7 @@ class Queue:
         return self._totals.gained()
 
     def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> None:
-        """Another engine of the same base model told this of its `served_since`.
+        """Another engine of the same base model reported this from its `served_since`.
 
         Hearing it again, late or from several gateways changes nothing.
         """
@@ -299,9 +299,9 @@ class Queue:
     def expected_wait_s(self, tenant: str, lane: str) -> float:
         """How long a request that came now would wait, in seconds, by the rate of completions.
 
-        Before it go its tenant's own, expected ones included, and as many of each other tenant in
-        its lane; before a batch request all interactive ones too, or, once its patience is over,
-        its tenant's own of both lanes and as many interactive ones of each other tenant.
+        Ahead of it are its tenant's own requests, expected ones included, and as many of each other
+        tenant in its lane; ahead of a batch request also all interactive ones or, once its patience
+        is over, its tenant's own of both lanes and as many interactive ones of each other tenant.
         """
         if not self._waiting and not self._expecting[tenant] and self._capacity.free(reserve=False):
             return 0.0
@@ -315,7 +315,8 @@ class Queue:
         return min(in_turn_s, self._aging.patience_s + self._estimate.wait_s(1 + ahead))
 
     def _ahead(self, lane: Lane, tenant: str, elsewhere: int = 0) -> int:
-        """Of this lane, with so many more of the tenant's own that wait elsewhere."""
+        """Requests of this lane, and the tenant's own, ahead of one that the tenant adds now;
+        `elsewhere` more of its own wait in another lane."""
         waiting = lane.counters.waiting(tenant)
         own = waiting + self._expecting[tenant] + elsewhere
         others = lane.counters.tenants_waiting - bool(waiting)
@@ -349,7 +350,7 @@ class Queue:
             light = self._is_light(lane, tenant)
             if not light and (step.reserve_only or not self._capacity.free(reserve=False)):
                 if lane is self._batch or not self._is_level(lane, tenant):
-                    break  # nor is anybody behind it light
+                    break  # no tenant behind it is light either
                 self._pass_over(lane, tenant, step)
             elif not self._prefill.takes(first.request.prefill_tokens):
                 self._pass_over(lane, tenant, step)
@@ -367,7 +368,7 @@ class Queue:
         return started
 
     def _is_light(self, lane: Lane, tenant: str) -> bool:
-        """Rule 3: whether this tenant may use the reserve; without one there is no difference."""
+        """Rule 3: whether this tenant may use the reserve; without a reserve, all are light."""
         if not self._capacity.reserved:
             return True
         if lane is self._batch or not self._is_level(lane, tenant):
@@ -384,7 +385,7 @@ class Queue:
         return self._slots.free_for(adapter) and not self._slots.at_quota(tenant)
 
     def _want_slot(self, lane: Lane, waiting: Waiting, step: Pass) -> None:
-        """The request waits for a slot; who comes after it, if anybody, goes first now."""
+        """The request waits for a slot: get it one, or set it aside for the next request."""
         tenant, adapter = waiting.request.tenant, waiting.request.adapter
         assert adapter is not None, "the base model needs no slot"
         if step.heed_quota and self._slots.at_quota(tenant):
@@ -399,7 +400,7 @@ class Queue:
             lane.pass_over_all_wanting()
 
     def _hold_room(self, waiting: Waiting, step: Pass, *, light: bool) -> None:
-        """Rule 5: the request does not fit; say who may still go before it."""
+        """Rule 5: the request does not fit; note which tenants may still go before it."""
         if self._impatient(waiting, step):
             step.reserve_only = True
             step.over |= light
@@ -466,7 +467,7 @@ class Queue:
         return own < self._max_queued // tenants and total < 2 * self._max_queued
 
     def _came(self, id: str) -> bool:
-        """Expect it no longer; whether it was."""
+        """Expect the request no longer; returns whether it was expected."""
         if (tenant := self._expected.pop(id, None)) is None:
             return False
         self._expecting[tenant] -= 1
@@ -489,8 +490,8 @@ class Queue:
         self._forget(request.tenant)
 
     def _end(self, running: Running) -> None:
-        """A running request has ended. One whose prompt was never counted keeps its estimate, or
-        whoever cancels soon enough would have the prefill for nothing."""
+        """A running request has ended. If its prompt was never counted, the estimate stays charged:
+        otherwise a client that cancels soon enough would get the prefill for nothing."""
         request = running.request
         self._tell(running)
         self._end_prefill(running)
@@ -515,7 +516,7 @@ class Queue:
                 lane.opened(adapter)
 
     def _charge(self, running: Running, tokens: int) -> None:
-        """The request has used that many in all."""
+        """The request has used `tokens` in all."""
         if tokens != running.charged:
             request = running.request
             running.lane.charge(request.tenant, (tokens - running.charged) / request.weight)
@@ -537,8 +538,8 @@ def _estimate(request: Request) -> int:
 
 
 def _service(request: Request, tokens: int) -> int:
-    """What a request that used so many is charged. One that goes on from another engine was charged
-    there for its beginning."""
+    """What a request that used `tokens` is charged. One that continues from another engine was
+    charged there for its beginning."""
     return max(0, tokens - request.paid) if request.paid else max(LEAST_CHARGE, tokens)
 
 

@@ -1,12 +1,12 @@
-"""Service counted over several engines: what this one gave, and what others say that they gave.
+"""Service summed over several engines: what this one gave, and what others report.
 
 Each agent tells every gateway by how much the service of each tenant grew, and one gateway tells it
 what all others gave together (`inference.gateway.fleet.service`).
 
 Gateways of protocol versions before SUMS_SINCE are told cumulative figures of the tenants that
-changed. They pass them on to the other agents of the same base model, and there each increase
-counts once, however many gateways brought it: figures only grow within a run, so the highest one
-heard is the truth so far.
+changed. They pass them on to the other agents of the same base model, where each increase counts
+once, however many gateways reported it: figures only grow within a run, so the highest one heard is
+the current one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ MAX_NAMES = 65_536
 """Names remembered, for this engine and for each other one: about 10 MB."""
 
 MAX_ENGINES = 64
-"""Other engines remembered; the one heard least recently goes."""
+"""Other engines remembered; the one heard of least recently is forgotten."""
 
 PAST_RUNS = 8
-"""Ended runs of an engine, of which a slow gateway may still bring news."""
+"""Ended runs remembered of an engine, because a slow gateway may still report them."""
 
 
 class ServiceTotals:
     """Cumulative service by name since the start, in tokens over weight.
 
-    Whoever wants the changes keeps a mark of its own, so that each of several gets all of them.
-    Beyond `max_names` the one that changed least recently is forgotten, and starts again from 0
-    if it returns; those who still remember its old figure count it again from there on.
+    Each caller that wants the changes keeps its own mark, so that each gets all of them. Beyond
+    `max_names` the name that changed least recently is forgotten, and starts again from 0 if it
+    returns; engines that remember its old figure count only what exceeds that.
     """
 
     def __init__(self, max_names: int = MAX_NAMES) -> None:
@@ -41,7 +41,7 @@ class ServiceTotals:
         self._gained: dict[str, float] = {}
 
     def add(self, name: str, service: float) -> None:
-        """So much more was given."""
+        """The name was given `service` more."""
         self._version += 1
         figure, _ = self._figures.get(name, (0.0, 0))
         self._figures[name] = figure + service, self._version
@@ -56,9 +56,9 @@ class ServiceTotals:
         return gained
 
     def since(self, mark: int) -> tuple[int, dict[str, float]]:
-        """The mark of now, and the figures that changed after `mark`; 0 is the start.
+        """The current mark, and the figures that changed after `mark`; 0 is the start.
 
-        Takes time by the number of changed names.
+        O(number of changed names).
         """
         changed: dict[str, float] = {}
         for name in reversed(self._figures):
@@ -71,21 +71,21 @@ class ServiceTotals:
 
 @dataclass(slots=True)
 class Other:
-    """Another engine, as far as it was heard."""
+    """What was heard of another engine."""
 
     run: str
     whole: bool
-    """Whether its run began within our hearing: a name not heard before then began at 0."""
+    """Whether its run was heard of from its beginning: a name that is new then began at 0."""
     ended: deque[str] = field(default_factory=lambda: deque(maxlen=PAST_RUNS))
     figures: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
 
 class RemoteService:
-    """What other engines say.
+    """What other engines report.
 
-    What they did before we first heard of them is nobody's debt here: the first figure of each
-    name is where counting begins. When an engine that we know starts anew (another `run`), its
-    figures begin at 0 and count in full.
+    What an engine served before it was first heard of does not count: the first figure of each name
+    is where counting begins. When a known engine restarts (another `run`), its figures begin at 0
+    and count in full.
     """
 
     def __init__(self, max_names: int = MAX_NAMES) -> None:
@@ -93,7 +93,7 @@ class RemoteService:
         self._others: OrderedDict[str, Other] = OrderedDict()
 
     def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> dict[str, float]:
-        """By how much the figures grew, for those that did. A repetition gives nothing."""
+        """By how much the figures grew, for those that did; none for a repetition."""
         other = self._other(engine_id, run)
         if other is None:
             return {}
@@ -107,7 +107,7 @@ class RemoteService:
         return grown
 
     def _other(self, engine_id: str, run: str) -> Other | None:
-        """The engine in this run; None where that run has ended."""
+        """The engine in this run; None if that run has ended."""
         other = self._others.pop(engine_id, None)
         if other is None:
             other = Other(run, whole=False)
@@ -120,7 +120,7 @@ class RemoteService:
         return other if run == other.run else None
 
     def _forget(self, other: Other) -> None:
-        """Keep to the bound; from then on an unknown name may be one that was forgotten."""
+        """Enforce `max_names`; from then on an unknown name may be one that was forgotten."""
         while len(other.figures) > self._max_names:
             other.figures.popitem(last=False)
             other.whole = False

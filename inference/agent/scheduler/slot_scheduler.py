@@ -1,19 +1,19 @@
-"""Whose turn it is at the engine's adapter slots. No engine, no loop; time is handed in.
+"""Which adapter gets the engine's next slot. No engine, no loop; time is passed in.
 
 Rules
     1. A request whose adapter has a slot needs none and may overtake one that waits for a slot.
     2. The overtaking is bounded. For an adapter that waits impatiently, one adapter in use is
-       closed to newcomers, whoever they are. When the last request that it runs has ended, its
-       slot is promised to the adapter that waits, and nobody else takes it.
+       closed to new requests of any tenant. When its last running request has ended, its slot is
+       promised to the adapter that waits, and no other adapter takes it.
     3. An adapter that takes a slot keeps it open for at least `turn_s`. With more adapters than
-       slots, each would else be closed as soon as its first request had started, and the engine
-       would run one request per slot: the thrash cliff.
-    4. The adapter closed is one of the tenant that has most slots; of those, the one with the
-       fewest running requests, for it is empty first. The choice sticks.
+       slots, each would otherwise be closed as soon as its first request had started, and the
+       engine would run one request per slot: it would thrash.
+    4. The adapter to close is one of the tenant that has the most slots; of those, the one with the
+       fewest running requests, because it is empty first. The choice is not reconsidered.
     5. A slot counts as its tenant's while it is open, or is being emptied for it or promised to
        it. While another tenant waits for a slot, none may have more than `quota`: one of those
-       above is closed at once, without patience or turn, or goes to the other when it is empty.
-       Above its quota a tenant may only close its own. While nobody else waits, it may take all.
+       above is closed at once, without patience or turn, or its claim passes to the other tenant.
+       At its quota a tenant may only close its own. While no other tenant waits, it may take all.
 
 So an adapter that waits has a slot at the latest after patience, a turn, and the longest answer
 of the adapter that was closed for it, unless more adapters wait before it than there are slots.
@@ -38,14 +38,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An adapter's claim to a slot: of the adapter that is `leaving` it, None once it is empty."""
+    """A waiting adapter's claim to the slot of `leaving`; that is None once the slot is empty."""
 
     tenant: str
     leaving: str | None
 
 
 class SlotScheduler:
-    """Who has the slots, and who gets the next."""
+    """Which adapters have the slots, and which one gets the next."""
 
     def __init__(self, slots: Slots, *, quota: int | None, turn_s: float) -> None:
         """`quota` slots for each tenant (None: all); times are in seconds."""
@@ -55,7 +55,7 @@ class SlotScheduler:
         self._quota = math.inf if quota is None else quota
         self._turns: dict[str, Turn] = {}
         self._claims: dict[str, Claim] = {}
-        """By the adapter that waits; a slot is claimed once."""
+        """By the adapter that waits; a slot has at most one claim."""
         self._closed: set[str] = set()
         """Adapters in use whose slot is claimed."""
         self._promised: set[str] = set()
@@ -64,7 +64,8 @@ class SlotScheduler:
         """Each tenant's slots, by rule 5."""
 
     def open_to(self, adapter: str | None) -> bool:
-        """Whether a request of this adapter needs no slot but what it has."""
+        """Whether a request of this adapter needs no further slot: the adapter has an open one, or
+        was promised one, or it is the base model (None)."""
         if adapter is None or adapter in self._promised:
             return True
         return adapter in self._turns and adapter not in self._closed
@@ -76,11 +77,11 @@ class SlotScheduler:
         return adapter not in self._turns and self._slots.unused > len(self._promised)
 
     def at_quota(self, tenant: str) -> bool:
-        """Whether this tenant leaves the next slot to others that wait for one."""
+        """Whether this tenant must leave the next slot to others that wait for one."""
         return self._has[tenant] >= self._quota
 
     def start(self, adapter: str | None, tenant: str, now: float) -> list[str]:
-        """A request starts; call `free_for` first. Returns the adapters that are open from now."""
+        """A request starts; call `free_for` first. Returns the adapters that are now open."""
         self._slots.start(adapter)
         if adapter is None or adapter in self._turns:
             return []
@@ -90,7 +91,7 @@ class SlotScheduler:
         return [adapter, *reopened]
 
     def finish(self, adapter: str | None) -> list[str]:
-        """A request that started has ended. Returns the adapters that are open from now."""
+        """A request that started has ended. Returns the adapters that are now open."""
         self._slots.finish(adapter)
         if adapter is None or self._slots.uses(adapter):
             return []
@@ -105,10 +106,10 @@ class SlotScheduler:
         return [heir]
 
     def ask(self, adapter: str, tenant: str, now: float, *, impatient: bool) -> bool:
-        """An adapter waits for a slot: give it a claim if its time has come.
+        """An adapter waits for a slot: give it a claim if there is one for it by now.
 
-        Returns whether those behind it may ask too; if not, there is nothing to be had. Look at
-        `open_to` afterwards: the slot may be empty already.
+        Returns whether those behind it may ask too; if not, no slot is available. Check `open_to`
+        afterwards: the slot may be empty already.
         """
         if adapter in self._turns or adapter in self._claims:
             return True
@@ -127,7 +128,7 @@ class SlotScheduler:
         return True
 
     def forget(self, adapter: str) -> list[str]:
-        """Nobody waits for this adapter's slot any more. Returns the adapters open from now."""
+        """No request waits for this adapter's slot any more. Returns the adapters now open."""
         if (claim := self._claims.get(adapter)) is None:
             return []
         self._drop_claim(adapter)
@@ -150,7 +151,7 @@ class SlotScheduler:
             del self._has[tenant]
 
     def _to_lose_claim(self, tenant: str) -> str | None:
-        """A claim of a tenant above its quota, which one below it may take over."""
+        """The adapter whose claim `tenant`, if below its quota, takes over from one above its."""
         if self.at_quota(tenant):
             return None
         above = [one for one, claim in self._claims.items() if self._is_above_quota(claim.tenant)]

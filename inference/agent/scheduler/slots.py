@@ -1,16 +1,17 @@
 """Which adapters are on the engine, and which of them are in use. No engine, no loop: bookkeeping.
 
 An engine computes at most `active` distinct adapters in one batch and keeps at most `resident`
-loaded. Asking it for more of either stalls or ends everybody's streams, so this class decides both
-before the engine is asked:
+loaded. Asking it for more of either stalls or ends all streams, so this class decides both before
+the engine is asked:
 
 - A request of an adapter that is in use joins it; one of an adapter that is not in use needs a
-  free active slot. `slot_scheduler` decides who gets the next.
-- An adapter stays resident after its last request; to make room for another, the resident one
-  that was unused for longest goes. One in use never goes.
-- Pinned adapters are loaded ahead of requests and never go, as long as the others keep room for
-  `active`: of the operator's pins, the first `resident - active` hold, the rest are as any adapter.
-- A retired adapter (archived by its tenant) goes as soon as it is unused, pinned or not.
+  free active slot. `slot_scheduler` decides which adapter gets the next.
+- An adapter stays resident after its last request; to make room for another, the least recently
+  used resident one is evicted, but never one in use.
+- Pinned adapters are loaded before they are requested and never evicted, as far as `active` others
+  have room: the first `resident - active` of the operator's pins hold, the rest count as any
+  adapter.
+- A retired adapter (archived by its tenant) is unloaded as soon as it is unused, pinned or not.
 
 Adapters are named by their digest.
 """
@@ -51,7 +52,7 @@ class Slots:
 
     @property
     def spare(self) -> int:
-        """How many more adapters could be loaded without one that has to go."""
+        """How many more adapters could be loaded without evicting one."""
         return self._max_resident - len(self._resident)
 
     def uses(self, adapter: str) -> int:
@@ -78,10 +79,10 @@ class Slots:
             del self._in_use[adapter]
 
     def to_evict(self, adapter: str) -> list[str]:
-        """What must be unloaded before this adapter is loaded, in order; mostly nothing or one.
+        """What must be unloaded before this adapter is loaded, in order; usually none or one.
 
-        There is always something: with the adapter itself in use or pinned, fewer than `resident`
-        others are, for at most `active` are in use and `resident - active` pins hold.
+        There is always enough: with the adapter itself in use or pinned, fewer than `resident`
+        others are, because at most `active` are in use and `resident - active` pins hold.
         """
         if adapter in self._resident:
             return []
@@ -101,8 +102,8 @@ class Slots:
         self._retired.discard(adapter)
 
     def retire(self, adapter: str) -> None:
-        """The adapter is to go as soon as it is unused. Its pin stays until `pin` takes it: another
-        tenant's may have the same content."""
+        """The adapter is to be unloaded as soon as it is unused. Its pin stays until `pin` removes
+        it, because another tenant's adapter may have the same content."""
         if adapter in self._resident or adapter in self._in_use:
             self._retired.add(adapter)
 
@@ -111,7 +112,7 @@ class Slots:
         return [one for one in self._retired if one not in self._in_use]
 
     def pin(self, adapters: Iterable[str]) -> list[str]:
-        """Keep these loaded, the most important first; replaces the last call's.
+        """Keep these loaded, the most important first; replaces the previous pins.
 
         Returns those for which there is no room.
         """
@@ -121,5 +122,5 @@ class Slots:
         return wanted[room:]
 
     def missing_pins(self) -> list[str]:
-        """Pinned adapters to load now: `to_evict` says what goes for them."""
+        """Pinned adapters to load now; `to_evict` says what to unload for them."""
         return [one for one in self._pinned if one not in self._resident]

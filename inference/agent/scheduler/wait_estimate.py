@@ -8,19 +8,19 @@ MEMORY_S = 30.0
 """Time after which a measurement counts for 1/e: longer than most answers, shorter than a rush."""
 
 ENOUGH = 3
-"""Completions before there is a rate to speak of."""
+"""Completions before a rate is estimated."""
 
 DEFAULT_WAIT_S = 2.0
-"""Said before anything was measured: the time in which a full queue of short requests moves on."""
+"""Used before anything was measured: the time in which a full queue of short requests moves on."""
 
 LONGEST_WAIT_S = 600.0
-"""Nobody waits longer than a request's time limit."""
+"""No request waits longer than its time limit."""
 
 
 class WaitEstimate:
-    """Completions per second, measured only while somebody waits: idle time says nothing.
+    """Completions per second, measured only while requests wait: idle time says nothing.
 
-    Both completions and time fade away exponentially, so their quotient is right from the start.
+    Both completions and time decay exponentially, so their quotient is right from the start.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class WaitEstimate:
         self._completed = 0.0
         self._busy_s = 0.0
         self._since: float | None = None
-        """When somebody was last seen waiting, and does so still."""
+        """Time of the last `look`, if requests waited then."""
 
     def look(self, now: float, *, waiting: bool) -> None:
-        """The time is `now`, and from here on somebody waits or nobody does."""
+        """The time is `now`; `waiting`: whether requests wait from now on."""
         if self._since is not None:
             elapsed_s = max(0.0, now - self._since)
             fading = math.exp(-elapsed_s / MEMORY_S)
@@ -40,7 +40,7 @@ class WaitEstimate:
         self._since = now if waiting else None
 
     def completed(self) -> None:
-        """A request ended; counts if somebody waits. Call `look` first."""
+        """A request ended; counts only while requests wait. Call `look` first."""
         if self._since is not None:
             self._measured += 1
             self._completed += 1
@@ -49,6 +49,6 @@ class WaitEstimate:
         """How long until this many requests have ended, in seconds."""
         if self._measured < ENOUGH or not self._busy_s:
             return DEFAULT_WAIT_S
-        if not self._completed:  # faded to nothing: the engine has stood still for hours
+        if not self._completed:  # decayed to 0: the engine has stood still for hours
             return LONGEST_WAIT_S
         return min(requests * self._busy_s / self._completed, LONGEST_WAIT_S)

@@ -1,8 +1,8 @@
-"""A whole answer put together from the chunks of a stream, as they come.
+"""Assembles a whole answer from the chunks of a stream, as they come.
 
 vLLM makes the objects of a whole answer at its end, all at once, and with log-probabilities these
-are so many that everybody's streams would stand still meanwhile. So such an answer is asked for as
-a stream, of which each step costs little.
+are so many that all streams would stall meanwhile. So such an answer is requested as a stream, in
+which each step costs little.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Choice:
-    """One text and its log-probabilities: those are kept as JSON, in pieces."""
+    """One text and its log-probabilities, which are kept as pieces of JSON."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -40,7 +40,7 @@ class _Choice:
 
 
 class Assembly:
-    """`add` each chunk, then `body` is the answer, but for who asked and what it cost."""
+    """`add` each chunk, then `body` is the answer without the request's identity and usage."""
 
     def __init__(self, operation: OpenAIOperation[Any]) -> None:
         self._operation = operation

@@ -1,10 +1,10 @@
-"""vLLM's own events of its prefix cache, as it publishes them on a socket of this machine.
+"""vLLM's events about its prefix cache, which it publishes on a socket of this machine.
 
-They carry tokens, salts and names of adapters in clear. So the socket lies in a folder that nobody
-else may enter, and of each event only the blocks' hashes, the request and the block size are read.
+They carry tokens, salts and adapter names in clear text. So the socket is in a folder that no other
+user may enter, and of each event only the blocks' hashes, the request and the block size are read.
 
-vLLM counts its messages. One that is missing, or that can't be read, means that nothing is known of
-the cache until it is used again.
+vLLM numbers its messages. After one that is missing or unreadable, nothing is known of the cache
+until it is used again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import zmq
 from inference.agent.engines.cache_news import Cleared, News, NewsLog, Removed, Stored
 
 MAX_MESSAGES = 10_000
-"""That wait to be taken; one is of one step of the engine."""
+"""That may wait to be taken; one is of one step of the engine."""
 AT_ONCE = 500
-"""Messages that are read in one go: a few milliseconds of the agent's loop."""
+"""Messages read by one `take`: a few milliseconds of the agent's loop."""
 
 Hash = bytes | int
 
@@ -53,8 +53,8 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
 class CacheEvents:
-    """The end of the socket that listens. `settings` goes to vLLM, `listen` once that has started,
-    and `take` says what it told."""
+    """The listening end of the socket. Give `settings` to vLLM, call `listen` once it has started,
+    and then `take` for what it published."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="lorikeet-kv-"))
@@ -64,21 +64,21 @@ class CacheEvents:
             "publisher": "zmq",
             "endpoint": endpoint,
         }
-        """Of vLLM's `KVEventsConfig`."""
+        """Arguments of vLLM's `KVEventsConfig`."""
         self._endpoint = endpoint
         self._socket: zmq.Socket[bytes] | None = None
         self._next = 0
         self._log = NewsLog()
 
     def listen(self) -> None:
-        """From now on. Not before vLLM's core runs: on a CPU it is a fork of this process."""
+        """Start listening. Call once vLLM's core runs: on a CPU it is a fork of this process."""
         self._socket = zmq.Context.instance().socket(zmq.SUB)
         self._socket.set_hwm(MAX_MESSAGES)
         self._socket.subscribe(b"")
         self._socket.connect(self._endpoint)
 
     def take(self) -> list[News]:
-        """What vLLM said since the last time, of up to AT_ONCE steps."""
+        """What vLLM published since the last call, of up to AT_ONCE steps."""
         if self._socket is None:
             return []
         for _ in range(AT_ONCE):
@@ -90,7 +90,7 @@ class CacheEvents:
         return self._log.take()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
@@ -110,15 +110,15 @@ class CacheEvents:
 
 
 def reporting(params: Any) -> Any:
-    """vLLM's sampling parameters with the wish that the blocks which a prompt finds in the cache
-    are told too, not only those that it adds; they are changed."""
+    """Have vLLM publish also the blocks that a prompt finds in the cache, not only those that it
+    adds. Mutates and returns the sampling parameters."""
     params.extra_args = (params.extra_args or {}) | {"kv_cache_report_mode": "full"}
     return params
 
 
 def _news(event: _Stored | _Removed | _Cleared) -> News | None:
-    """None for what is of no request of ours, or of a further group of layers: the first one, which
-    holds all of a prompt, stands for them."""
+    """The event as news. None if it is of no request of ours, or of a group of layers other than
+    the first: that one holds all of a prompt and stands for the others."""
     if isinstance(event, _Cleared):
         return Cleared()
     if event.group_idx:

@@ -79,7 +79,7 @@ PROBE_TOKENS = 16
 """Tokens that a probe generates to show in its report: a few steps on any machine."""
 
 STEPS_AHEAD = 2
-"""Of prompts, where no KV cache says how many an engine can hold."""
+"""Steps' worth of prompts that an engine without a KV cache can hold."""
 
 SHUTDOWN_S = 5.0
 """How long the engine core may take to end before it is killed."""
@@ -99,7 +99,7 @@ class VLLMEngine:
         *,
         resumes: bool,
     ) -> None:
-        """`resumes`: all processes of vLLM are patched to go on with other engines' answers."""
+        """`resumes`: all processes of vLLM are patched to continue other engines' answers."""
         self.info, self._events, self._resumes = info, events, resumes
         self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
         self._grammars = Grammars(llm)
@@ -151,7 +151,7 @@ class VLLMEngine:
 
     @property
     def step_tokens(self) -> int:
-        """As vLLM batches them."""
+        """vLLM's `max_num_batched_tokens`."""
         tokens: int = self._llm.vllm_config.scheduler_config.max_num_batched_tokens
         return tokens
 
@@ -176,7 +176,7 @@ class VLLMEngine:
                 await self._remove(adapter.int_id)
 
     async def probe(self, adapter: LocalAdapter) -> ProbeReport:
-        """As the contract says; greedy, over the same prompt, the base model's tokens compared."""
+        """As the contract says; greedy, comparing the tokens of the same prompt."""
         loaded = await self.load(adapter)
         base_text, base = await self._probe_run(None)
         lora = self._loaded[adapter.int_id][0]
@@ -197,7 +197,7 @@ class VLLMEngine:
         return bool(self._llm.model_config.runner_type == POOLING)
 
     async def ping(self) -> None:
-        """As the contract says, by a question that costs the core nothing."""
+        """As the contract says, by a call that costs the core nothing."""
         await self._llm.is_sleeping()
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
@@ -246,9 +246,10 @@ class VLLMEngine:
             gc_tuning.release()
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
-        """Load into vLLM and see that it has an effect, else remove what may be left of it."""
+        """Load into vLLM and check that it has an effect, else remove what may be left of it.
+        Returns vLLM's request for it, and the size of its weights in bytes."""
         if len(self._loaded) >= self._profile.loaded_adapters:
-            # vLLM would drop the least recently used one behind our back, and read its files
+            # vLLM would evict the least recently used one unasked, and read its files
             # again inside a step, where a failure kills the engine core.
             raise AdapterLoadFailed(f"All {len(self._loaded)} adapter places are taken.")
         lora = LoRARequest(adapter.ref.name, adapter.int_id, str(adapter.path))
@@ -268,8 +269,8 @@ class VLLMEngine:
     async def _probe_run(self, lora: LoRARequest | None) -> tuple[str, list[float]]:
         """The answer to the fixed prompt and the log-probabilities of the prompt's own tokens.
 
-        The prompt's tokens are the same whoever computes them, so they compare one by one. Of a
-        model that pools, the numbers that it has for the prompt.
+        The prompt's tokens are the same with and without an adapter, so they can be compared one by
+        one. Of a pooling model, the numbers of the prompt's vector.
         """
         ids = self._probe_ids()[: self.info.max_model_len // 2]
         if self._pools:
@@ -291,7 +292,7 @@ class VLLMEngine:
         return answer.text, values[: len(ids) - 1] if _finite(values) else [math.nan]
 
     def _probe_ids(self) -> list[int]:
-        """The fixed prompt as customers' prompts come: as a chat, where the model knows chats."""
+        """The fixed prompt in the form of tenants' prompts: as a chat, if the model has chats."""
         tokenizer = self._llm.get_tokenizer()
         if not getattr(tokenizer, "chat_template", None):
             return list(tokenizer.encode(PROBE_PROMPT))
@@ -319,7 +320,7 @@ class VLLMEngine:
         return loaded[0]
 
     async def _told(self, inquiry: Inquiry, work: Work) -> Output:
-        """What needs no token generated."""
+        """The answer of an operation for which no token is generated."""
         endpoint = self._serving.endpoint(inquiry)
         try:
             answer = await inquiry.answer(endpoint, work.take_fields())
@@ -341,8 +342,8 @@ class VLLMEngine:
         return self._serving.outputs(runner, request, client)
 
     async def _request(self, work: Work, runner: Runner) -> Any:
-        """vLLM's request object, which may take long to read only where the answer is held to
-        something."""
+        """vLLM's request object. It is read on a thread if the answer is constrained, because only
+        then may that take long."""
         fields, endpoint = work.take_fields(), self._serving.endpoint(runner)
         if not is_held(fields):
             return request_of(work, fields, runner, endpoint, self._bounds)
@@ -353,8 +354,8 @@ class VLLMEngine:
     async def _lean(
         self, runner: Runner, request: Any, work: Work, lora: LoRARequest | None
     ) -> AsyncGenerator[Output, None]:
-        """One text. Unless it streams, all but the first token come in one last Output, or as
-        often as their ids are wanted."""
+        """One text. Unless it streams, all but the first token come in one last Output, or in
+        pieces of IDS_AT_ONCE tokens if their ids are wanted."""
         prompt, params = await self._rendered(runner, request)
         await self._grammars.check(params)
         if work.resume is not None:
@@ -376,7 +377,7 @@ class VLLMEngine:
                 (completion,) = delta.outputs
                 tokens, reason = counter.count(delta, held=is_held), completion.finish_reason
                 if is_replayed(delta):
-                    if reason is not None:  # only the word that it has ended was lost
+                    if reason is not None:  # only the finish reason was lost
                         yield Output(finish_reason=reason)
                     continue
                 held, held_tokens = held + completion.text, held_tokens + tokens
@@ -408,8 +409,8 @@ class VLLMEngine:
 
 
 def _kv_tokens(config: VllmConfig) -> int:
-    """The capacity of the KV cache. A model that pools may have none: it computes a step at a time,
-    and the next one is ready."""
+    """The capacity of the KV cache in tokens. A pooling model may have none: then it can hold one
+    step's prompts while they are computed, and those of the next."""
     held = int((config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size)
     if config.model_config.runner_type != POOLING:
         return held
@@ -417,7 +418,7 @@ def _kv_tokens(config: VllmConfig) -> int:
 
 
 def _chosen(entry: dict[int, Any]) -> float:
-    """The log-probability of the token that was there, which vLLM puts first."""
+    """The log-probability of the actual token, which vLLM puts first."""
     return float(next(iter(entry.values())).logprob)
 
 

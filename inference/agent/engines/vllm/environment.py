@@ -13,7 +13,7 @@ from inference.agent.engines.profile import is_cpu_build
 ON_CPU = {
     # AsyncLLM refuses the `uni` executor without it; the multiprocess one busy-waits on a core.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # One thread: with two the engine core and its front end fight over two cores.
+    # One thread: with two the engine core and its front end compete for two cores.
     "OMP_NUM_THREADS": "1",
     # Else the first request with log-probabilities compiles for twenty seconds.
     "TORCHDYNAMO_DISABLE": "1",
@@ -21,10 +21,10 @@ ON_CPU = {
 }
 
 EVERYWHERE = {
-    # Who serves which model is nobody else's business.
+    # Which models are served here stays private.
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # vLLM's lines then reach our own handler, as structured as the rest.
+    # vLLM's log lines then reach our own handler, and are structured like the rest.
     "VLLM_CONFIGURE_LOGGING": "0",
 }
 

@@ -1,9 +1,9 @@
-"""Checks of schemas and grammars on a thread, not on the agent's loop.
+"""Checks schemas and grammars on a thread, not on the agent's event loop.
 
-vLLM checks what an answer is held to by converting it to a grammar, which takes up to hundreds of
-milliseconds in code that lets other threads run. It does so on the loop in three places: where it
-reads a structural tag, where it adds a request to the engine, and where an answer may be a call of
-a tool or hold to a schema.
+vLLM checks an answer's constraint by converting it to a grammar, which takes up to hundreds of
+milliseconds in code that releases the GIL. It does so on the loop in three places: where it reads a
+structural tag, where it adds a request to the engine, and where an answer may be a tool call or
+follow a schema.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 MAX_WHITESPACE = 2
-"""Characters between two parts of JSON that has a schema. A model in doubt, which may say nothing
-else, goes on with blanks until the context is full."""
+"""Characters between two parts of JSON with a schema. An uncertain model that is allowed nothing
+else would otherwise generate blanks until the context is full."""
 TAG = '{"type": "structural_tag", "format": {"type": "json_schema", "json_schema": %s}}'
-"""What holds an answer to a schema, and can bound blanks, which vLLM's other way can't."""
+"""Constrains an answer to a schema and can bound blanks, which vLLM's other way to do so can't."""
 MAX_KNOWN = 64
 """Answers of `_xgrammar_supports` to remember: at least those of requests just being read."""
 
@@ -35,7 +35,7 @@ class Grammars:
     """The checks of one engine, one after another: they take one core at most."""
 
     def __init__(self, llm: AsyncLLM) -> None:
-        """Mutates `llm`: it leaves the check of sampling parameters to `check`."""
+        """Mutates `llm`, which then leaves the check of constraints to `check`."""
         self._llm = llm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         processor = llm.input_processor
@@ -46,12 +46,12 @@ class Grammars:
         abstract_parser._xgrammar_supports = _supports
 
     async def run(self, function: Callable[[], Result]) -> Result:
-        """What `function` returns, which is called on the thread."""
+        """Call `function` on the thread; returns what it returns."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def check(self, params: SamplingParams) -> None:
-        """As vLLM does where it adds a request to the engine; before that. Then bound the
-        blanks in JSON.
+        """Check the constraint as vLLM would when it adds a request to the engine; call it before
+        that. Then bound the blanks in JSON.
 
         Mutates `params`, which then say how the engine makes the grammar.
 
@@ -77,7 +77,7 @@ class Grammars:
 
 
 def with_few_blanks(structural_tag: str) -> str:
-    """The tag, whose JSON has at most MAX_WHITESPACE blanks at a place."""
+    """The tag, with at most MAX_WHITESPACE blanks between two parts of its JSON."""
     tag = json.loads(structural_tag)
     _bound(tag)
     return json.dumps(tag)
@@ -96,7 +96,7 @@ def _bound(part: Any) -> None:
 
 
 def foresee(request: Any) -> None:
-    """On a thread: find out what vLLM will ask on the loop, of a request that it has read."""
+    """Call on a thread: compute what vLLM will ask on the loop of a request that it has read."""
     if request.tool_choice == "auto" and (outputs := request.extract_structured_outputs()):
         _supports(outputs)
 
@@ -116,5 +116,5 @@ def _known(constraint: _Constraint) -> bool:
 
 
 def _supports(outputs: Any) -> bool:
-    """vLLM's function, which then remembers."""
+    """vLLM's function, with its answers cached."""
     return _known(_Constraint(repr(outputs), outputs))

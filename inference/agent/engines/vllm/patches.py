@@ -1,15 +1,15 @@
-"""Remedies for faults of the pinned vLLM on its CPU backend. Nothing here touches a GPU, but that
-`install` also makes every backend go on with answers that another engine began (`resume.py`).
+"""Fixes for bugs of the pinned vLLM on its CPU backend. Nothing here touches a GPU, except that
+`install` also lets every backend continue answers that another engine began (`resume.py`).
 
 1. Isolation and speed: `lora_ops` marks base-model tokens with slot -1 and then indexes
    `weights[-1]`, the last slot, so a base request computes with another tenant's adapter. It also
    copies an adapter's weights once per token. `GroupedPunica` leaves tokens of the base model
    alone and does one matrix product per adapter in the batch.
 2. Freed KV blocks are not zeroed for plain attention, yet the CPU kernel reads all of a block: NaN
-   that one adapter left there comes back as token 0 in somebody else's answer.
-3. vLLM samples after every chunk of a prompt, throws away all but the last sample, and takes the
-   draw of a request with a seed back by the offset of its generator. A CPU generator has none, so
-   one such request ends the engine core for everybody. `sample_tokens` makes no such draw.
+   that one adapter left there comes back as token 0 in another request's answer.
+3. vLLM samples after every chunk of a prompt, throws away all but the last sample, and undoes the
+   draw of a request with a seed by the offset of its generator. A CPU generator has none, so one
+   such request crashes the engine core for everybody. `sample_tokens` makes no such draw.
 
 `install` must run before the engine core is forked; the patched classes travel with the fork.
 """
@@ -35,7 +35,7 @@ Group = tuple[int, torch.Tensor | None]
 
 
 def install() -> None:
-    """Patch vLLM, and the CPU backend where that is in use; once or more often.
+    """Patch vLLM, and the CPU backend if that is in use; may be called again.
 
     Raises:
         RuntimeError: vLLM is not the pinned version, or lacks a name that is patched.
@@ -50,10 +50,10 @@ def install() -> None:
 
 
 def check_version(version: str) -> None:
-    """See that `version` is the pinned one and has every name that is patched.
+    """Check that `version` is the pinned one and has every name that is patched.
 
     Raises:
-        RuntimeError: it isn't, or hasn't.
+        RuntimeError: it isn't, or lacks one.
     """
     if version.partition("+")[0] != PINNED:
         raise RuntimeError(f"vLLM is {version}, but its patches are for {PINNED}")
@@ -82,9 +82,9 @@ def sample_tokens(runner: Any, grammar_output: Any) -> Any:
     """vLLM's `GPUModelRunner.sample_tokens`, in which requests in mid-prompt have no generator.
 
     Their sample then draws from the generator that all requests without a seed share, and there is
-    nothing to take back. A request's own generator advances by exactly what is drawn for tokens it
-    is given, whatever draws the sampler makes for one and however often a prompt is computed: cut
-    into chunks, found in the cache, or again after a preemption.
+    nothing to undo. A request's own generator advances exactly by the draws for tokens that it is
+    given, however many draws the sampler makes for one, and however its prompt is computed: in
+    chunks, found in the cache, or again after a preemption.
 
     Mutates `runner.input_batch.generators`, the dictionary that the sampler reads, for this call.
     """

@@ -1,8 +1,8 @@
-"""How hard a grammar is to follow, seen from the patterns that a request holds its answer to.
+"""Bounds the cost of following a grammar, by the patterns that constrain a request's answer.
 
-vLLM asks the grammar in each step which tokens may come next, in the loop of the engine's core, and
-everybody waits. Where repetitions follow each other (`(a*)*(a*)*...`) that takes time by the third
-power of their number: 40 ms for a hundred, seconds for a few hundred.
+In each step vLLM asks the grammar which tokens may come next, in the loop of the engine's core,
+while all requests wait. If repetitions follow each other (`(a*)*(a*)*...`), that takes time cubic
+in their number: 40 ms for a hundred, seconds for a few hundred.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 from inference.errors import InvalidRequest
 
 MAX_REPEATS = 100
-"""In all patterns of a request together, those in literals counted in."""
+"""In all patterns of a request together, counting those in literals too."""
 MAX_COUNTS = 500
-"""The sum of the highest counts (1000 of `{1,1000}`) in all patterns of a request. The time to make
-a grammar of a schema's pattern grows by their squares: 0.25 s of a core for 500, 1 s for 1,000."""
+"""The sum of the highest counts (1000 of `{1,1000}`) in all patterns of a request. The time to
+compile a schema's pattern grows with their square: 0.25 s of a core for 500, 1 s for 1,000."""
 _REPEAT = re.compile(r"[*+?{]")
 _COUNTS = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?+\}")
 _PATTERNS = ("grammar", "pattern", "regex")
@@ -29,7 +29,7 @@ types of an object."""
 
 
 def check_patterns(fields: dict[str, Any]) -> None:
-    """See that the patterns in what an answer is held to are bearable.
+    """Check that the patterns that constrain an answer are within the bounds.
 
     Raises:
         InvalidRequest: they aren't.
@@ -61,7 +61,7 @@ def _is_free(choice: Any) -> bool:
 
 
 def _highest_counts(pattern: str) -> int:
-    """The sum of them; what has too many digits to matter is cut."""
+    """The sum of a pattern's highest counts; numbers with more than nine digits are cut."""
     found = (max(counts, key=_count) for counts in _COUNTS.findall(pattern))
     return sum(map(_count, found))
 
@@ -85,7 +85,7 @@ def _patterns(given: Any) -> Iterator[str]:
 
 
 def _schema_in(text: Any) -> Any:
-    """vLLM takes a schema as text too; what is none it refuses."""
+    """A schema given as text, which vLLM accepts too; None for other values."""
     try:
         return msgspec.json.decode(text) if isinstance(text, str) else None
     except (msgspec.DecodeError, RecursionError):

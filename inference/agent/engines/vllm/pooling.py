@@ -1,9 +1,9 @@
-"""Requests that vLLM pools: prompts are computed, a few at a time, and nothing is generated.
+"""Pooling requests on vLLM: prompts are computed, a few at a time, and nothing is generated.
 
-vLLM's endpoint reads the request, makes tokens of its prompts and compares vectors. In between it
-would give the engine all prompts at once; here each request has about a step's worth of them on the
-engine, so that whoever comes meanwhile is computed in the next step. Prompts become tokens one
-after another as well: vLLM does that on one thread for everybody.
+vLLM's endpoint reads the request, tokenizes its prompts and compares vectors. In between it would
+give the engine all prompts at once; here each request has about a step's worth of them on the
+engine, so that requests that come meanwhile are computed in the next step. Prompts are tokenized
+one after another as well, because vLLM does that on one thread for all requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROBE_SHOWN = 8
 
 
 class Pooling:
-    """The requests of one engine that pool."""
+    """Runs the pooling requests of one engine."""
 
     def __init__(self, llm: AsyncLLM, serving: Serving, totals: Meter) -> None:
         self._llm, self._serving, self._totals = llm, serving, totals
@@ -81,10 +81,11 @@ class Pooling:
         yield Output(response=answer, finish_reason="stop")
 
     def _check_tokens(self, texts: list[tuple[str, Text]]) -> None:
-        """vLLM looks at them only where it gives them to the engine, and names none.
+        """Check prompts that are given as tokens. vLLM checks them only when it gives them to the
+        engine, and does not name the prompt.
 
         Raises:
-            InvalidRequest: one is not of this model.
+            InvalidRequest: a token is not in this model's vocabulary.
         """
         highest = self._llm.model_config.get_vocab_size() - 1
         for path, text in texts:
@@ -94,7 +95,8 @@ class Pooling:
                 )
 
     async def probe(self, ids: list[int], lora: LoRARequest | None) -> tuple[str, list[float]]:
-        """What the model makes of these tokens, from nobody's cache: to show, and in numbers."""
+        """What the model computes of these tokens, without the prefix cache: as text to show, and
+        in numbers."""
         prompt = tokens_input(ids, cache_salt=uuid4().hex)
         config = self._llm.model_config
         task = config.get_pooling_task(await self._llm.get_supported_tasks())
@@ -108,7 +110,7 @@ class Pooling:
     async def _begun(
         self, pooler: Pooler, endpoint: Any, work: Work, fields: dict[str, Any]
     ) -> tuple[Any, Any]:
-        """vLLM's context for this request, and what makes prompts of it."""
+        """vLLM's context for this request, and the processor that makes prompts of it."""
         own = {
             "model": endpoint.models.model_name(),
             "request_id": work.key,
@@ -128,7 +130,7 @@ class Pooling:
         return ctx, processor
 
     async def _tokenized(self, processor: Any, ctx: Any, paths: Sequence[str]) -> list[Prompt]:
-        """Its prompts; nothing is computed before all of them are right."""
+        """The request's prompts; nothing is computed before all of them are valid."""
         found: list[Prompt] = []
         wanted = processor.get_request_factory_online(ctx)
         for at, one in enumerate(wanted):
@@ -142,7 +144,7 @@ class Pooling:
     async def _computed(
         self, prompts: list[Prompt], work: Work, lora: LoRARequest | None
     ) -> AsyncGenerator[tuple[int, PoolingRequestOutput], None]:
-        """Each prompt's number and output, as they come."""
+        """Each prompt's number and output, as they are computed."""
         waiting = deque(enumerate(prompts))
         running: dict[asyncio.Task[PoolingRequestOutput], tuple[int, int]] = {}
         room = self._at_once
@@ -190,12 +192,12 @@ def _length(prompt: Prompt) -> int:
 
 
 def _path(paths: Sequence[str], prompts: int, at: int) -> str:
-    """Where a prompt stands in the body. Of two texts that are read together, the second's."""
+    """The path of a prompt in the body; of two texts that are read together, the second's."""
     return paths[at if len(paths) == prompts else at - prompts]
 
 
 def _named(error: VLLMValidationError, path: str) -> InvalidRequest | ContextLengthExceeded:
-    """With the input that it is about."""
+    """The error, with the input that it is about."""
     found = as_error(error)
     kind = ContextLengthExceeded if isinstance(found, ContextLengthExceeded) else InvalidRequest
     return kind(f"`{path}`: {found.message}", param=path)

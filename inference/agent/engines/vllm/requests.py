@@ -1,4 +1,4 @@
-"""A client's body as vLLM's own request object, and vLLM's errors as ours."""
+"""Turns a client's body into vLLM's own request object, and vLLM's errors into ours."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ FIELDS = frozenset[str]().union(*(operation.accepted for operation in OPERATIONS
 
 
 HELD_BY = ("output_config", "response_format", "structured_outputs", "tools")
-"""Fields that an answer may be held to."""
+"""Fields that may constrain an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a model can do: how many choices at once, and whether it has parsers of tool calls and
-    of thoughts."""
+    """What a model can do: how many choices at once, and whether it has parsers for tool calls and
+    for reasoning."""
 
     choices: int
     tools: bool
@@ -51,14 +51,14 @@ class Bounds:
 
 
 def is_held(fields: dict[str, Any]) -> bool:
-    """Whether the answer is held to something that vLLM makes a grammar of."""
+    """Whether the answer is constrained by something that vLLM compiles to a grammar."""
     return any(fields.get(name) for name in HELD_BY)
 
 
 def request_of(
     work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any, bounds: Bounds
 ) -> Any:
-    """Read the work's fields with vLLM's model for them; what identifies the client comes from
+    """Read the work's fields with vLLM's request model; what identifies the client comes from
     `work` alone.
 
     Raises:
@@ -80,7 +80,7 @@ def _read(work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any) -> 
     check_patterns(fields)
     fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):
-        # The full path's last chunk then tells the reasoning tokens; it goes no further.
+        # The full path's last chunk then has the reasoning tokens; it is not passed on.
         fields["stream_options"] = {"include_usage": True}
     try:
         return runner.read(endpoint, fields)
@@ -89,7 +89,7 @@ def _read(work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any) -> 
     except VLLMValidationError as error:
         raise as_error(error) from None
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        # vLLM's validators look into raw JSON and trip over shapes they don't expect.
+        # vLLM's validators look into raw JSON and fail on shapes that they don't expect.
         raise InvalidRequest(f"The request is malformed: {error!r}.") from None
 
 
@@ -124,7 +124,7 @@ def of_info(info: ErrorInfo) -> InferenceError:
 
 
 def _named_field(message: str) -> str | None:
-    """The field that one of vLLM's sentences begins with, such as "n must be at least 1"."""
+    """The field that vLLM's message begins with, such as "n must be at least 1"; else None."""
     first = message.partition(" ")[0]
     return first if first in FIELDS else None
 
@@ -132,7 +132,7 @@ def _named_field(message: str) -> str | None:
 def invalid_field(error: ValidationError) -> InvalidRequest:
     """One complaint as one sentence: `` `temperature`: input should be a valid number. ``
 
-    Of a field that may be of several types that is what is wrong with the type it has.
+    For a field that may have several types, it is about the type that the field has.
     """
     found = error.errors(include_url=False, include_context=False)
     first = min(found, key=lambda complaint: complaint["type"].endswith("_type"))

@@ -1,23 +1,22 @@
-"""How vLLM goes on with an answer that another engine began: patches of the pinned version.
+"""Lets vLLM continue an answer that another engine began: patches of the pinned version.
 
-What was generated is replayed into the engine's state. Put behind the prompt instead, it would
-count as prompt: for penalties, `min_tokens` and `max_tokens`, for the grammar, the seed, stop
-strings and log-probabilities, each of which then goes on in another way than it would have.
+The tokens generated so far are replayed into the engine's state. Appended to the prompt instead,
+they would count as prompt for penalties, `min_tokens` and `max_tokens`, the grammar, the seed, stop
+strings and log-probabilities, and each of these would then continue in another way.
 
-The tokens travel as an extra argument of the sampling parameters, which vLLM hands on untouched
-from its front end through the engine core to its workers. Each of these takes them up:
+The tokens travel as an extra argument of the sampling parameters, which vLLM passes on unchanged
+from its front end through the engine core to its workers. Each of these uses them:
 
-1. The core's scheduler: the request begins with its outputs, as if it had been preempted.
-2. The V1 model runner: so does its state, and the generator of a seed has drawn for them. The V2
-   runner (GPUs) needs nothing: it gets all tokens of a request, and draws by their positions.
+1. The core's scheduler: the request begins with these outputs, as if it had been preempted.
+2. The V1 model runner: so does its state, and a seeded generator has drawn for them. The V2 runner
+   (GPUs) needs nothing: it gets all tokens of a request, and draws by their positions.
 3. The grammar: it has accepted them.
 4. The front end: it detokenizes them one by one, so that stop strings, the serving layer and its
-   parsers find themselves where they were. What they give comes marked as replayed
-   (`is_replayed`). A choice that had ended, by what the tokens or `ended` say, never gets to the
-   core.
+   parsers are in the state that they had reached. The outputs of this are marked as replayed
+   (`is_replayed`). A choice that had ended, by its tokens or by `ended`, never reaches the core.
 
-With speculative decoding a generator draws more than once for a token, so that a seeded answer goes
-on with other tokens, of the same distribution.
+With speculative decoding a generator draws more than once for a token, so that a seeded answer
+continues with other tokens, of the same distribution.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 TOKENS, ENDED = "lorikeet_tokens", "lorikeet_ended"
-"""Extra arguments: the tokens to go on from; the finish reason, if that was told."""
+"""Extra arguments: the tokens to continue from; the finish reason, if that was sent."""
 
 AT_ONCE = 32
-"""Tokens that are replayed before others have a turn on the loop: a few milliseconds."""
+"""Tokens replayed before other tasks have a turn on the loop: a few milliseconds."""
 
 OFFSET_PER_DRAW = 4
-"""By which a GPU's generator moves on when vLLM draws for a token (`gpu_model_runner.py`)."""
+"""How far a GPU's generator advances when vLLM draws for a token (`gpu_model_runner.py`)."""
 
 PATCHED: list[tuple[Any, str]] = [
     (Request, "from_engine_core_request"),
@@ -64,7 +63,7 @@ _add_request = AsyncLLM._add_request
 
 
 def install() -> None:
-    """Patch this process, once or more often. Processes that are forked from it are patched too."""
+    """Patch this process; may be called again. Processes forked from it are patched too."""
     Request.from_engine_core_request = staticmethod(request_of)
     CachedRequestState.__post_init__ = init_state
     StructuredOutputManager._create_grammar = create_grammar
@@ -78,8 +77,8 @@ def is_installed() -> bool:
 
 
 def resumed(params: SamplingParams, tokens: Sequence[int], ended: str | None) -> SamplingParams:
-    """The same parameters, to go on after these tokens; `ended` is the finish reason that was told,
-    if the answer is over."""
+    """A copy of the parameters that continues after these tokens; `ended` is the finish reason that
+    was sent, if the answer is over."""
     again = params.clone()
     added = {TOKENS: list(tokens), ENDED: ended}
     again.extra_args = (params.extra_args or {}) | added
@@ -87,7 +86,7 @@ def resumed(params: SamplingParams, tokens: Sequence[int], ended: str | None) ->
 
 
 def is_replayed(output: RequestOutput) -> bool:
-    """Whether it is of the replay: nobody waits for it any more."""
+    """Whether the output comes from the replay: its reader was given it before."""
     return getattr(output, "replayed", False)
 
 
@@ -105,7 +104,7 @@ def request_of(request: EngineCoreRequest, block_hasher: Any) -> Request:
     made = _request_of(request, block_hasher)
     if tokens := _tokens_of(made.sampling_params):
         made.append_output_token_ids(tokens)
-        # Else the core's end: vLLM asserts that a cached prefix of a new request is of its prompt.
+        # Else the core crashes: vLLM asserts that a new request's cached prefix is of its prompt.
         made.num_preemptions = 1
     return made
 
@@ -120,7 +119,7 @@ def init_state(state: CachedRequestState) -> None:
 
 
 def advance(generator: torch.Generator, draws: int) -> None:
-    """Leave the generator as it is after sampling so many tokens."""
+    """Bring the generator to its state after sampling so many tokens."""
     if generator.device.type == "cpu":
         torch.randint(0, 2**31, (draws,), generator=generator, dtype=torch.long)
     else:
@@ -130,7 +129,7 @@ def advance(generator: torch.Generator, draws: int) -> None:
 def create_grammar(manager: StructuredOutputManager, request: Request) -> Any:
     """vLLM's `StructuredOutputManager._create_grammar`, for a request with tokens.
 
-    As in `accept_tokens`, which needs a grammar that is in its place already.
+    As in `accept_tokens`, which needs a grammar that is already set.
     """
     grammar = _create_grammar(manager, request)
     if tokens := _tokens_of(request.sampling_params):
@@ -146,7 +145,7 @@ def create_grammar(manager: StructuredOutputManager, request: Request) -> Any:
 
 
 class Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM is untyped here
-    """What a request has put out, of which the replay comes first and is not merged."""
+    """The outputs of a request; those of the replay come first and are not merged."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -171,7 +170,7 @@ class _Replay:
 async def add_request(
     llm: AsyncLLM, request: EngineCoreRequest, prompt: Any, parent: Any, index: int, queue: Any
 ) -> None:
-    """vLLM's `AsyncLLM._add_request`; one with tokens gets to the core when they are replayed."""
+    """vLLM's `AsyncLLM._add_request`; a request with tokens reaches the core after their replay."""
     if not (tokens := _tokens_of(request.sampling_params)):
         await _add_request(llm, request, prompt, parent, index, queue)
         return
@@ -187,7 +186,7 @@ async def add_request(
 async def _replay(
     llm: AsyncLLM, request: EngineCoreRequest, tokens: list[int], queue: Collector
 ) -> bool:
-    """Let the front end see the tokens; whether they are a whole answer."""
+    """Replay the tokens to the front end; returns whether they are a complete answer."""
     processor, id = llm.output_processor, request.request_id
     state = processor.request_states[id]
     state.queue = _Replay(queue)
@@ -200,7 +199,7 @@ async def _replay(
     if id in processor.request_states and (reason := request.sampling_params.extra_args[ENDED]):
         finish = FinishReason.LENGTH if reason == "length" else FinishReason.STOP
         processor.process_outputs([EngineCoreOutput(id, [], finish_reason=finish)])
-    # What is new counts as the first that was generated: it says what of the prompt was cached.
+    # The first new output counts as the first of all: it says what of the prompt was cached.
     state.queue, state.is_prefilling = queue, True
     return id not in processor.request_states
 
@@ -208,10 +207,10 @@ async def _replay(
 def outputs_of(
     request: EngineCoreRequest, tokens: list[int], max_model_len: int
 ) -> list[EngineCoreOutput]:
-    """What the core put out when it generated these, but for the values of log-probabilities.
+    """What the core put out when it generated these, except for the values of log-probabilities.
 
-    Stop strings are the front end's to find. Mutates the request: of its prompt's
-    log-probabilities nobody asks the core again.
+    Finding stop strings is left to the front end. Mutates the request: the core is not asked for
+    its prompt's log-probabilities again.
     """
     params, id = request.sampling_params, request.request_id
     logprobs = params.num_logprobs is not None

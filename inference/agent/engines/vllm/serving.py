@@ -1,10 +1,10 @@
-"""vLLM's own serving layer without its HTTP server: what answers on the full path.
+"""vLLM's own serving layer without its HTTP server, which answers requests on the full path.
 
-Tools, reasoning, log-probabilities and n > 1 are vLLM's endpoints (`OpenAIServingChat`, ...) from
-end to end. vLLM builds them all once, as for its own server; each request gets a shallow copy whose
-engine client is a `RequestClient`, which adds the adapter, counts tokens and says of which of them
-each chunk is made (`steps.py`). An answer that another engine began is framed from its beginning,
-and what that engine sent is dropped.
+Tools, reasoning, log-probabilities and n > 1 are handled by vLLM's endpoints (`OpenAIServingChat`,
+...) from end to end. vLLM builds them all once, as for its own server; each request gets a shallow
+copy whose engine client is a `RequestClient`, which adds the adapter, counts tokens and tells from
+which of them each chunk was made (`steps.py`). An answer that another engine began is framed from
+its beginning, and what that engine sent is dropped.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ VLLM_ONLY = (
 """Keys of vLLM's answers and chunks that OpenAI's don't have, or that gateways fill."""
 
 MAX_LOGPROBS = 200_000
-"""Log-probabilities of one answer: 20 for each of 9,500 tokens. vLLM keeps them all to its end. How
-many may come of one step is the queue's to say (`scheduler.capacity`)."""
+"""Log-probabilities of one answer: 20 for each of 9,500 tokens. vLLM keeps all until its end. The
+queue decides how many one step may yield (`scheduler.capacity`)."""
 
 MAX_LOGPROBS_AT_ONCE = 5_000
-"""Of which vLLM makes objects in one go, and everybody's streams stand still meanwhile: those of
-prompts, and of a whole answer that can't be put together of chunks (`Assembly`)."""
+"""Log-probabilities of which vLLM makes objects in one go, while all streams stall: those of
+prompts, and of a whole answer that can't be assembled from chunks (`Assembly`)."""
 
 ABORTED, FAILED = "abort", "error"
 """Finish reasons that no client asked for: the engine is closing, or failed on the request."""
@@ -85,10 +85,10 @@ class Counter:
         self._prompts, self._prompt_tokens = set[int](), 0
 
     def count(self, output: RequestOutput, *, prompt: int = 0, held: bool = False) -> int:
-        """Count what `output` (a delta) adds; its new output tokens are returned.
+        """Count what `output` (a delta) adds; returns the number of its new output tokens.
 
-        Each prompt, by its number, counts once, when its first token appears, whatever n is. `held`
-        requests are held to a schema or a grammar.
+        Each prompt, by its number, counts once, when its first token appears, whatever n is.
+        `held`: the answer is constrained to a schema or a grammar.
 
         Raises:
             EngineFailed: the engine gave the request up.
@@ -110,7 +110,7 @@ class Counter:
         return tokens
 
     def _count_prompt(self, tokens: int, cached: int) -> None:
-        """But for what the meter has already, as other engines counted it."""
+        """Count a prompt, except for what other engines have counted into the meter already."""
         self._prompt_tokens += tokens
         new = max(0, self._prompt_tokens - self._meter.prompt_tokens)
         for meter in (self._meter, self._totals):
@@ -151,8 +151,8 @@ class RequestClient:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As AsyncLLM's, for this request's adapter and priority. Each prompt comes after those of
-        others that find their tenant with as many choices running (`Queue.priority`)."""
+        """As AsyncLLM's, with this request's adapter and priority. Each further prompt has the
+        priority of a request whose tenant runs the choices before it too (`Queue.priority`)."""
         try:
             self._check_prompt_logprobs(prompt, sampling_params)
         except InvalidRequest as error:
@@ -177,7 +177,7 @@ class RequestClient:
             async for delta in deltas:
                 self._counter.count(delta, prompt=number, held=held)
                 self._count_logprobs(delta, sampling_params, at_once=not streams)
-                # vLLM gives them to the first choice alone, and its stream misses them in others.
+                # vLLM gives them to the first choice alone, but its stream needs them in others.
                 of_prompt = delta.prompt_logprobs = delta.prompt_logprobs or of_prompt
                 if streams:
                     self.steps.follow(delta, choices_before)
@@ -204,7 +204,7 @@ class RequestClient:
         choices_before: int,
         kwargs: dict[str, Any],
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Of one prompt; each choice as a request of its own, if this is gone on with."""
+        """The deltas of one prompt; each choice is a request of its own if it is continued."""
         if self.work.resume is None:
             self._requests.append(request_id)
             deltas: AsyncGenerator[RequestOutput, None]
@@ -222,7 +222,7 @@ class RequestClient:
         )
 
     def _check_prompt_logprobs(self, prompt: Any, params: SamplingParams) -> None:
-        """Before they are made.
+        """Count the prompt's log-probabilities before they are made.
 
         Raises:
             InvalidRequest: there would be too many.
@@ -241,7 +241,7 @@ class RequestClient:
     def _count_logprobs(
         self, delta: RequestOutput, params: SamplingParams, *, at_once: bool
     ) -> None:
-        """`at_once`: they are kept for vLLM to frame them at the end.
+        """Count the delta's log-probabilities. `at_once`: vLLM frames them all at the end.
 
         Raises:
             InvalidRequest: there are too many.
@@ -260,12 +260,12 @@ class RequestClient:
             )
 
     def take_tokens(self) -> int:
-        """How many were generated since the last time."""
+        """How many tokens were generated since the last call."""
         before, self._taken = self._taken, self.work.meter.completion_tokens
         return self._taken - before
 
     def identity(self) -> dict[str, Any]:
-        """What every chunk and answer says of the request."""
+        """The fields that identify the request in every chunk and answer."""
         id = self.work.operation.answer_id(self.work.id)
         return {"id": id, "created": self.work.created, "model": self.work.model}
 
@@ -275,8 +275,8 @@ class RequestClient:
 
 
 def own_params(params: SamplingParams, choice: int, resume: Resume, number: int) -> SamplingParams:
-    """Those of one choice of a prompt, which has this number in the whole answer: the same by which
-    vLLM would generate it beside the others."""
+    """The parameters of one choice of a prompt, which has this number in the whole answer: those
+    with which vLLM would generate it beside the others."""
     own = params.clone()
     own.n = 1
     if own.seed is not None:
@@ -288,7 +288,7 @@ def own_params(params: SamplingParams, choice: int, resume: Resume, number: int)
 async def _merged(
     several: Iterable[AsyncGenerator[RequestOutput, None]],
 ) -> AsyncGenerator[RequestOutput, None]:
-    """Of all choices, as they come."""
+    """The outputs of all choices, as they come."""
     async with aclosing(merge_async_iterators(*several)) as outputs:
         replayed = 0
         async for choice, output in outputs:
@@ -297,36 +297,36 @@ async def _merged(
             if is_replayed(output):
                 replayed += 1
                 if replayed % AT_ONCE == 0:
-                    await asyncio.sleep(0)  # else nobody has a turn before all of it was framed
+                    await asyncio.sleep(0)  # else no other task has a turn until all is framed
 
 
 class Serving:
     """The endpoints of one engine."""
 
     def __init__(self, state: State, *, reasons: bool) -> None:
-        """`state` is vLLM's application state; `reasons`: thoughts are told apart from answers."""
+        """`state` is vLLM's application state; `reasons`: reasoning is separated from answers."""
         self._state, self._reasons = state, reasons
 
     @classmethod
     async def start(cls, llm: AsyncLLM, profile: EngineProfile) -> Self:
-        """Let vLLM build its endpoints: half a second once, against knowing how each is built."""
+        """Let vLLM build its endpoints: half a second once, and no need to know how it's done."""
         state = State()
         tasks = await llm.get_supported_tasks()
         await init_app_state(llm, state, server_arguments(llm, profile), tasks)
         return cls(state, reasons=profile.reasoning_parser is not None)
 
     def endpoint(self, runner: Runner | Inquiry | Pooler) -> Any:
-        """The endpoint that this one uses."""
+        """The endpoint that the runner uses."""
         return getattr(self._state, runner.endpoint)
 
     def has(self, runner: Runner | Inquiry | Pooler) -> bool:
-        """Whether vLLM built the endpoint: by its kind a model has some of them."""
+        """Whether vLLM built the endpoint: which ones there are depends on the kind of model."""
         return getattr(self._state, runner.endpoint, None) is not None
 
     async def outputs(
         self, runner: Runner, request: Any, client: RequestClient
     ) -> AsyncGenerator[Output, None]:
-        """Answer one request on the full path; its chunks, or its whole response.
+        """Answer one request on the full path; yields its chunks, or its whole response.
 
         Raises:
             InferenceError: the request or the engine is at fault.
@@ -354,7 +354,8 @@ class Serving:
             await client.abort()
 
     def _assembly(self, runner: Runner, request: Any) -> Assembly | None:
-        """What puts this answer together, if anything must: it is then asked for as a stream."""
+        """What assembles this answer, if it must be assembled. The request is then changed to one
+        for a stream."""
         if request.stream or not runner.wants_logprobs(request) or runner.uses_tools(request):
             return None
         if self._reasons:
@@ -364,13 +365,13 @@ class Serving:
 
 
 def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:
-    """The arguments of `vllm serve`: its defaults, and what the profile says of them."""
+    """The arguments of `vllm serve`: its defaults, overridden by the profile."""
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     arguments.model, arguments.served_model_name = profile.model, [profile.name]
     arguments.chat_template = str(profile.chat_template) if profile.chat_template else None
     arguments.tool_call_parser = profile.tool_parser
     arguments.enable_auto_tool_choice = profile.tool_parser is not None
-    # A required or named tool's arguments are held to their schema.
+    # A required or named tool's arguments are constrained to their schema.
     arguments.tool_strict_level = "parameter"
     # Vectors of tokens are compared here: a worker would have to be told how a request ended.
     arguments.enable_flash_late_interaction = False
@@ -382,7 +383,7 @@ async def _create(runner: Runner, endpoint: Any, request: Any, client: RequestCl
     try:
         result = await runner.create(endpoint, request)
     except AssertionError:
-        if client.error is None:  # else vLLM has only found that no output came
+        if client.error is None:  # else vLLM only asserts that there was an output
             raise
         raise client.error from None
     task = asyncio.current_task()
@@ -395,7 +396,7 @@ async def _create(runner: Runner, endpoint: Any, request: Any, client: RequestCl
 async def _chunks(
     events: AsyncGenerator[str, None], client: RequestClient
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """What a stream says of its choices."""
+    """The decoded chunks of a stream that have choices."""
     async for event in events:
         data = event.removeprefix("data: ").strip()
         if data == "[DONE]":
@@ -414,7 +415,7 @@ async def _chunks(
 async def _frame(
     runner: Runner, endpoint: Any, request: Any, client: RequestClient
 ) -> dict[str, Any] | None:
-    """Have vLLM frame the answer into the client's steps; the body of a whole one."""
+    """Have vLLM frame the answer into the client's steps; returns the body of a whole one."""
     try:
         result = await _create(runner, endpoint, request, client)
         if client.error is not None:
@@ -457,12 +458,12 @@ def _is_whole_with_logprobs(runner: Runner, request: Any) -> bool:
 
 
 def _reason(reasons: set[str]) -> str:
-    """Of a request as a whole: whether any of its choices was cut is what matters most."""
+    """The finish reason of the request as a whole: `length` if any of its choices was cut."""
     return "length" if "length" in reasons else min(reasons, default="stop")
 
 
 def _openai(body: dict[str, Any], client: RequestClient) -> dict[str, Any]:
-    """`body` as its operation answers, without what only vLLM has; it is changed."""
+    """Bring `body` into its operation's form, without vLLM's own keys. Mutates and returns it."""
     for choice in body["choices"]:
         client.work.operation.conform(choice)
     for key in VLLM_ONLY:

@@ -1,7 +1,7 @@
-"""Starting vLLM: from an engine profile to an `AsyncLLM` whose core runs.
+"""Starts vLLM: from an engine profile to an `AsyncLLM` whose core runs.
 
-On a CPU the core is forked: it takes over the imports of this process (ten seconds of them) and
-the patches of `vllm_patches`. With CUDA vLLM chooses how it starts its processes.
+On a CPU the core is forked: it inherits the imports of this process (ten seconds of them) and the
+patches of `patches.py`. With CUDA vLLM chooses how it starts its processes.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncL
     """Start vLLM; blocks until its core is ready. Call it outside the event loop's thread.
 
     Inside that thread AsyncLLM would start its output handler at once, with statistics on, which
-    cost half as much again per token; here they are reduced first to the core's own counts.
-    `kv_events` says where it publishes what its prefix cache holds.
+    cost half as much again per token; here they are first reduced to the core's own counts.
+    `kv_events` says where vLLM publishes what its prefix cache holds.
 
     Raises:
         BadProfile: vLLM doesn't take a setting.
@@ -91,7 +91,7 @@ def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncL
 
 
 def model_revision(config: ModelConfig, profile: EngineProfile) -> str:
-    """The digest of the files that vLLM loaded; empty where they are in no folder of this host."""
+    """The digest of the files that vLLM loaded; empty if they are in no folder of this host."""
     try:
         model = _folder(config.model, config.revision)
         tokenizer = _folder(config.tokenizer, config.tokenizer_revision)
@@ -102,14 +102,14 @@ def model_revision(config: ModelConfig, profile: EngineProfile) -> str:
 
 
 def _folder(name: str, revision: str | None) -> Path:
-    """Of the files of a local model, or of one that was fetched from Hugging Face."""
+    """The folder of a local model, or of one that was fetched from Hugging Face."""
     if Path(name).is_dir():
         return Path(name)
     return Path(snapshot_download(name, revision=revision, local_files_only=True))
 
 
 def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
-    """The profile in vLLM's words.
+    """The profile as vLLM's engine arguments.
 
     Raises:
         BadProfile: `extra` names a field that vLLM doesn't have, or vLLM refuses a value.
@@ -148,8 +148,8 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
 def linear_shapes(config: VllmConfig) -> dict[str, tuple[int, int]]:
     """Each linear layer of the Hugging Face model by dotted path: (out_features, in_features).
 
-    Built on the meta device: no weights, a few milliseconds per layer. Of a model that no text is
-    generated with the paths are vLLM's, which begin with `model`.
+    Built on the meta device: no weights, a few milliseconds per layer. For a model that generates
+    no text the paths are vLLM's, which begin with `model`.
     """
     hf_config, prefix = config.model_config.hf_config, ""
     with torch.device("meta"):

@@ -1,10 +1,9 @@
-"""What vLLM's serving layer makes of each output of the engine, with the tokens it is made of.
+"""Tells from which output of the engine, and so which tokens, vLLM's serving layer made chunks.
 
-vLLM yields the chunks of a stream one by one, and never says of which output: an opening in front
-of the first, none at all while a parser waits for more, and several prompts are read ahead of what
-is framed. But it goes through the choices of one output before it begins with the next, and there
-it is followed: once it asks for one more choice than there are, all chunks of that output have
-come.
+vLLM yields the chunks of a stream one by one without saying from which output: an opening before
+the first, none at all while a parser waits for more; and with several prompts it reads ahead of
+what it frames. But it iterates over the choices of one output before it begins with the next, and
+this is observed: once that iteration is exhausted, all chunks of that output have come.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from inference.agent.engines.engine import IDS_AT_ONCE, Work
 from inference.agent.engines.vllm.resume import is_replayed
 
 Ids = dict[int, list[int]]
-"""Of tokens, by choice as the answer has it."""
+"""Token ids by choice, numbered as in the answer."""
 
 
 @dataclass(slots=True)
 class Step:
-    """Chunks, decoded, and the ids of the tokens that they follow from, if those are wanted."""
+    """Decoded chunks, and the ids of the tokens that they follow from, if those are wanted."""
 
     chunks: list[dict[str, Any]] = field(default_factory=list)
     ids: Ids = field(default_factory=dict)
@@ -40,11 +39,11 @@ class Step:
 
 
 class Steps:
-    """Of one request. Who frames the answer says what it works on (`follow`, or `hold` for a whole
-    answer), brings each chunk to `add`, and calls `end`; another task iterates. Steps that nobody
-    takes become one.
+    """The steps of one request. The task that frames the answer says what it works on (`follow`, or
+    `hold` for a whole answer), passes each chunk to `add`, and calls `end`; another task iterates.
+    Steps that have not been taken yet are merged into one.
 
-    Of an answer that is gone on with, what is made of the replay is dropped, and so is its opening.
+    Of a continued answer, the chunks made of the replay are dropped, and so is its opening.
     """
 
     def __init__(self, work: Work) -> None:
@@ -55,14 +54,17 @@ class Steps:
         self._ready = asyncio.Event()
         self._over = False
         self.reasons = set[str]()
-        """Why choices ended, replayed ones too."""
+        """Finish reasons of the choices, replayed ones included."""
 
     def follow(self, output: RequestOutput, choices_before: int) -> None:
-        """The next output to be framed, of a prompt with so many choices before its own."""
+        """The next output to be framed; earlier prompts have `choices_before` choices in all.
+
+        Mutates it: its choices report when they are iterated over.
+        """
         output.outputs = _Followed(self, output, self._ids_of(output, choices_before))
 
     def hold(self, output: RequestOutput, choices_before: int) -> None:
-        """It becomes part of a whole answer, but its ids are told before."""
+        """The output becomes part of a whole answer, but its ids are reported before."""
         ids = self._ids_of(output, choices_before)
         self._pending.gain([], ids)
         self._held += sum(map(len, ids.values()))
@@ -71,7 +73,7 @@ class Steps:
             self._ready.set()
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """A chunk of what is followed."""
+        """A chunk of the output that is followed."""
         self.reasons |= reasons_of(chunk)
         self._made.append(chunk)
 
@@ -89,12 +91,12 @@ class Steps:
                 yield step
 
     def begin_output(self) -> None:
-        """What was made in front of it is the answer's opening."""
+        """Chunks made before this are the answer's opening."""
         if self._resumed:
             self._made.clear()
 
     def end_output(self, output: RequestOutput, ids: Ids) -> None:
-        """All chunks of it have come."""
+        """All chunks of this output have come."""
         chunks, self._made = self._made, []
         if not is_replayed(output) and (chunks or ids):
             self._pending.gain(chunks, ids)
@@ -111,7 +113,7 @@ class Steps:
 
 
 class _Followed(list[CompletionOutput]):
-    """The choices of an output, which say how far they were read."""
+    """The choices of an output, which report when iterating over them begins and ends."""
 
     def __init__(self, steps: Steps, output: RequestOutput, ids: Ids) -> None:
         super().__init__(output.outputs)
@@ -124,5 +126,5 @@ class _Followed(list[CompletionOutput]):
 
 
 def reasons_of(body: dict[str, Any]) -> set[str]:
-    """Why choices of an answer or chunk ended."""
+    """Finish reasons of the choices of an answer or chunk."""
     return {reason for choice in body["choices"] if (reason := choice.get("finish_reason"))}

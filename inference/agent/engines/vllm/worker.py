@@ -1,4 +1,4 @@
-"""What Lorikeet asks inside vLLM's worker processes; vLLM mixes this class into its own worker."""
+"""What Lorikeet runs inside vLLM's worker processes; vLLM mixes this class into its own worker."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ class AdapterInspector:
     def lorikeet_follow_parent(self) -> None:
         """End this process when its parent dies, kill -9 included.
 
-        vLLM doesn't when its model runs inside the engine core: an orphan would keep the memory.
+        vLLM doesn't do that when its model runs inside the engine core: an orphan would keep the
+        memory.
         """
         if (parent := parent_process()) is not None:
             threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
 
     def lorikeet_resumes(self) -> bool:
-        """Whether this process can go on with answers of other engines: one that vLLM spawned, and
+        """Whether this process can continue answers of other engines: one that vLLM spawned, and
         did not fork, has none of our patches."""
         return resume.is_installed()
 
     def lorikeet_adapter_modules(self) -> list[str]:
-        """The dotted paths of the modules that can carry an adapter, packed ones taken apart."""
+        """The dotted paths of the modules that can carry an adapter, packed ones split up."""
         adapters = self._lorikeet_adapters()
         names: list[str] = []
         for module in adapters.modules:

@@ -23,7 +23,7 @@ class ChatRunner(Runner):
         return not (request.n or 1) > 1 and not request.logprobs and not request.tools
 
     async def prompts(self, endpoint: Any, request: Any) -> Any:
-        """By the chat template."""
+        """Rendered by the chat template."""
         rendered = await endpoint.render_chat_request(request)
         return rendered if isinstance(rendered, ErrorResponse) else rendered[1]
 
@@ -32,14 +32,14 @@ class ChatRunner(Runner):
         return await endpoint.create_chat_completion(request)
 
     def max_tokens(self, request: Any) -> int | None:
-        """The newer field goes first."""
+        """The newer field takes precedence."""
         wanted: int | None = request.max_completion_tokens
         return super().max_tokens(request) if wanted is None else wanted
 
     def wants_logprobs(self, request: Any) -> bool:
-        """If it says so."""
+        """If the request sets `logprobs`."""
         return bool(request.logprobs)
 
     def uses_tools(self, request: Any) -> bool:
-        """If it names any that may be called."""
+        """If the request names any that may be called."""
         return bool(request.tools) and request.tool_choice != "none"

@@ -25,7 +25,7 @@ class CompletionRunner(Runner):
         return single and plain and not (request.n or 1) > 1
 
     async def prompts(self, endpoint: Any, request: Any) -> Any:
-        """Tokenized as they are."""
+        """Tokenized without a template."""
         return await endpoint.render_completion_request(request)
 
     async def create(self, endpoint: Any, request: Any) -> Any:
@@ -33,5 +33,5 @@ class CompletionRunner(Runner):
         return await endpoint.create_completion(request)
 
     def wants_logprobs(self, request: Any) -> bool:
-        """If it says how many, be it none beside the token's own."""
+        """If the request sets `logprobs`, even to 0: then only the token's own."""
         return request.logprobs is not None

@@ -1,4 +1,4 @@
-"""How vLLM runs what is asked in Anthropic's way: as the chat that it means."""
+"""How vLLM runs requests of Anthropic's API: converted to chats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inference.agent.engines.vllm.runners.runner import Inquiry
 
 
 def _as_chat(endpoint: Any, kind: Any, fields: dict[str, Any]) -> Any:
-    """The chat request that vLLM makes of it, for whichever model the endpoint has."""
+    """The chat request that vLLM makes of the fields, for whichever model the endpoint has."""
     asked = kind.model_validate(fields | {"model": "any"})
     chat = AnthropicServingMessages.to_chat_completion_request(
         asked, merge_inline_system=endpoint._merge_inline_system
@@ -28,8 +28,8 @@ def _as_chat(endpoint: Any, kind: Any, fields: dict[str, Any]) -> Any:
 
 
 class MessagesRunner(ChatRunner):
-    """On `AnthropicServingMessages`, which is an `OpenAIServingChat`. What it makes of the answer
-    is not used: the gateway frames a chat's (`operations.messages.framing`)."""
+    """On `AnthropicServingMessages`, which is an `OpenAIServingChat`. Its own framing of the answer
+    is not used: the gateway frames the chat's (`operations.messages.framing`)."""
 
     request_model = AnthropicMessagesRequest
     endpoint = "anthropic_serving_messages"
@@ -43,12 +43,12 @@ class MessagesRunner(ChatRunner):
         return chat
 
     def is_lean(self, request: Any) -> bool:
-        """The full path alone tells which sequence ended an answer."""
+        """Only the full path tells which stop sequence ended an answer."""
         return super().is_lean(request) and not request.stop
 
 
 class CountTokensInquiry(Inquiry):
-    """By the chat template."""
+    """Counts the tokens of the prompt that the chat template renders."""
 
     endpoint = "anthropic_serving_messages"
 

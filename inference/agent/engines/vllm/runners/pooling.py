@@ -22,7 +22,7 @@ Fields = dict[str, Any]
 
 
 class Pooler(ABC):
-    """One per operation that pools, without state. Requests, endpoints and contexts
+    """One per pooling operation, without state. Requests, endpoints and contexts
     (`PoolingServeContext`) are vLLM's own objects, which have no types."""
 
     endpoint: ClassVar[str]
@@ -30,22 +30,23 @@ class Pooler(ABC):
 
     @abstractmethod
     def read(self, fields: Fields) -> Any:
-        """The request, as the endpoint takes it.
+        """The fields as the endpoint's request object.
 
         Raises:
-            ValidationError: it is none.
+            ValidationError: they are not valid.
         """
 
     @abstractmethod
     def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> Any:
-        """What the answer needs of a prompt that was computed, the one at `path` in the body.
+        """What the answer needs of the computed prompt at `path` in the body.
 
         Raises:
             InvalidRequest: it can't be answered.
         """
 
     def check(self, kept: Any, count: int) -> None:
-        """See, by what was kept of the first of so many, that the answer won't be too long.
+        """Check, by what was kept of the first of `count` prompts, that the answer won't be too
+        long.
 
         Raises:
             InvalidRequest: it will.
@@ -56,7 +57,7 @@ class Pooler(ABC):
     async def answer(
         self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
     ) -> bytes:
-        """The whole answer, of what was kept of each prompt.
+        """The whole answer, from what was kept of each prompt.
 
         Raises:
             InvalidRequest: it would be too long.
@@ -64,7 +65,7 @@ class Pooler(ABC):
 
 
 class EmbeddingsPooler(Pooler):
-    """On `ServingEmbedding`. Each vector is written at once: all together would take long."""
+    """On `ServingEmbedding`. Each vector is encoded as it comes: all together would take long."""
 
     endpoint = "serving_embedding"
 
@@ -73,11 +74,11 @@ class EmbeddingsPooler(Pooler):
         return EmbeddingCompletionRequest.model_validate(fields)
 
     def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> bytes:
-        """As the pooler says: what the answer says of it."""
+        """As the pooler says: its entry in the answer."""
         return EMBEDDINGS.entry(at, vector_of(output, path), fields)
 
     def check(self, kept: Any, count: int) -> None:
-        """As the pooler says; all are of about one length."""
+        """As the pooler says; all have about the same length."""
         EMBEDDINGS.check_bytes(count * len(kept))
 
     async def answer(
@@ -96,7 +97,7 @@ class ScoringPooler(Pooler):
         self._operation = operation
 
     def read(self, fields: Fields) -> Any:
-        """As the pooler says; all pairs of names mean the same."""
+        """As the pooler says; all pairs of field names mean the same."""
         if self._operation is not SCORE:
             return RerankRequest.model_validate(fields)
         one, other = SCORE.pair(fields)
@@ -105,7 +106,7 @@ class ScoringPooler(Pooler):
         return ScoreDataRequest.model_validate(rest | given)
 
     def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> Any:
-        """As the pooler says: all of it."""
+        """As the pooler says: the output itself."""
         return output
 
     async def answer(
@@ -120,7 +121,7 @@ class ScoringPooler(Pooler):
 
 
 def vector_of(output: PoolingRequestOutput, path: str) -> Vector:
-    """That of the text at `path`.
+    """The vector of the text at `path`.
 
     Raises:
         InvalidRequest: the model has none for this text.

@@ -1,4 +1,4 @@
-"""How vLLM runs what the Responses API asks: as the chat that the operation has made of it."""
+"""How vLLM runs requests of the Responses API: as the chats that the operation made of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from inference.errors import ContextLengthExceeded
 
 
 class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM is untyped here
-    """`truncation`: whether it may begin later, to fit into the context."""
+    """`truncation`: whether its first messages may be left out, to fit into the context."""
 
     truncation: str = "disabled"
 
     def build_tok_params(self, model_config: Any) -> Any:
-        """With the name of the field that clients know."""
+        """As vLLM does, but an error names the field that clients know."""
         try:
             return super().build_tok_params(model_config)
         except VLLMValidationError as error:
@@ -44,13 +44,13 @@ class ResponsesRunner(ChatRunner):
 
 
 async def _shorten(endpoint: Any, request: Any) -> None:
-    """Leave out as few of the first messages as will do, but the system's, where that is allowed.
-    One that doesn't fit even so is left as it is, for vLLM to refuse."""
+    """If the request allows it, leave out as few of its first messages as needed to fit, but never
+    the system's. One that doesn't fit even so is left as it is, for vLLM to refuse."""
     if request.truncation != "auto" or await _fits(endpoint, request):
         return
     messages = request.messages
     begin = 1 if messages[0]["role"] == "system" else 0
-    # Not after a call, whose result would then come first; and something has to stay.
+    # A tool's result must not come first, without its call; and something has to stay.
     starts = [i for i in range(begin + 1, len(messages)) if messages[i]["role"] != "tool"]
     while starts:
         middle = len(starts) // 2
@@ -63,8 +63,8 @@ async def _shorten(endpoint: Any, request: Any) -> None:
 
 
 async def _fits(endpoint: Any, request: Any) -> bool:
-    """Whether the context has room for its prompt, and for the answer that it asks for or else half
-    of the context."""
+    """Whether the context has room for the prompt and for the answer that the request asks for, or
+    half of the context if it asks for more."""
     try:
         rendered = await endpoint.render_chat_request(request)
     except Exception as error:

@@ -12,7 +12,7 @@ from inference.operations.openai import OpenAIOperation
 
 
 class Runner(ABC):
-    """One per operation, without state; `runners.py` names them.
+    """One per operation, without state; `registry.py` names them.
 
     Requests, endpoints and prompts are vLLM's own objects, which have no types.
     """
@@ -22,13 +22,13 @@ class Runner(ABC):
     endpoint: ClassVar[str]
     """The attribute of vLLM's application state that serves it (`init_app_state`)."""
     answers: ClassVar[OpenAIOperation[Any]]
-    """Whose answers the endpoint gives."""
+    """The operation whose answers the endpoint gives."""
 
     def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
-        """The request, as the endpoint takes it. May be called on a thread.
+        """The fields as the endpoint's request object. May be called on a thread.
 
         Raises:
-            ValidationError: it is none.
+            ValidationError: they are not valid.
         """
         return self.request_model.model_validate(fields)
 
@@ -45,7 +45,7 @@ class Runner(ABC):
         """The endpoint's answer: events, a response or an `ErrorResponse`."""
 
     def max_tokens(self, request: Any) -> int | None:
-        """What the request says of it."""
+        """The request's own bound on output tokens."""
         wanted: int | None = vars(request)["max_tokens"]  # the attribute warns of its deprecation
         return wanted
 

@@ -1,4 +1,4 @@
-"""How vLLM makes tokens of text, and text of tokens."""
+"""How vLLM tokenizes and detokenizes text."""
 
 from __future__ import annotations
 
