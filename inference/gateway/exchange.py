@@ -50,15 +50,15 @@ Headers = Iterable[tuple[bytes, bytes]]
 BODY_TIMEOUT_S = 60.0
 """A client that takes longer to send its body is cut off."""
 DISCARD_FACTOR = 8
-"""A body this many times over the limit is no longer read to its end before the 413: clients that
-write before they read would miss the answer otherwise."""
+"""A body over the limit is still read to its end before the 413, up to this many times the limit:
+clients that write everything before they read would miss the answer otherwise."""
 
 MAX_RETRY_AFTER_S = 60
-"""OpenAI's SDKs take no notice of a `retry-after` above it and come back at once."""
+"""OpenAI's SDKs ignore a `retry-after` above this and retry at once."""
 KEY_HEADERS = (b"api-key", b"x-api-key")
-"""Where clients of other APIs have their key, beside `Authorization`."""
+"""Headers in which clients of other APIs send their key, besides `Authorization`."""
 PLAIN = (b"", b"identity")
-"""Content encodings of a body that is what it is."""
+"""Content encodings of an uncompressed body."""
 
 JSON: Headers = [(b"content-type", b"application/json")]
 EVENT_STREAM: Headers = [
@@ -80,18 +80,18 @@ class Exchange:
         self.started_at = time.time()
         self.grant: Grant | None = None
         self.checked: Tick | None = None
-        """The turn of the event loop in which the grant was looked up."""
+        """The iteration of the event loop in which the grant was looked up."""
         self.call: Call | None = None
         self.stream: Stream | None = None
         self.span: Span | None = None
         self.errors: ErrorShape = OPENAI
-        """How its client is told of errors."""
+        """The format of errors for this client."""
         self.failed: Callable[[InferenceError], bytes] = lambda _: b""
-        """What its framing says of one in a stream; empty where `errors` say it."""
+        """The framing's event for an error within a stream; empty where `errors` makes it."""
         self.keeping: Keeping | None = None
-        """Stores its answer, if that is to be stored."""
+        """Stores the answer, if it is to be stored."""
         self.reservation: Reservation | None = None
-        """For the `x-ratelimit` headers."""
+        """Source of the `x-ratelimit` headers."""
         self.began = time.monotonic()
         self._receive, self._send = receive, send
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -100,7 +100,7 @@ class Exchange:
 
     @property
     def shown_id(self) -> str:
-        """Its id, as clients see it in headers."""
+        """The id as clients see it in headers."""
         return f"req_{self.id}"
 
     @property
@@ -109,17 +109,18 @@ class Exchange:
 
     @property
     def traceparent(self) -> str:
-        """By which its client wants it to be a part of a trace; empty if it doesn't."""
+        """The client's `traceparent` header, which makes the request part of its trace; may be
+        empty."""
         header: bytes = self._headers.get(b"traceparent", b"")
         return header.decode("latin-1")
 
     @property
     def query(self) -> dict[str, str]:
-        """What the address asks for, by name; of what is there twice the last."""
+        """The query parameters by name; the last of duplicates counts."""
         return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
 
     def require_method(self, *methods: str) -> None:
-        """Raise MethodNotAllowed unless it is one of these."""
+        """Raise MethodNotAllowed unless the method is one of these."""
         if self.method not in methods:
             raise MethodNotAllowed(
                 f"{self.path} takes {' or '.join(methods)} only.", allowed=methods
@@ -127,14 +128,14 @@ class Exchange:
 
     @property
     def shows_key(self) -> bool:
-        """Whether any header has an API key, or several have."""
+        """Whether at least one header has an API key."""
         return any(_key_in(name, value) for name, value in self._all_headers)
 
     def api_key(self) -> str:
-        """The API key, of whichever header has it.
+        """The API key, from any of the headers that may have it.
 
         Raises:
-            InvalidApiKey: there is none, or headers have different ones.
+            InvalidApiKey: no header has one, or headers have different ones.
         """
         found = {key for name, value in self._all_headers if (key := _key_in(name, value))}
         if not found:
@@ -149,10 +150,10 @@ class Exchange:
         return found.pop().decode("latin-1")
 
     def require_token(self, token: str, name: str) -> None:
-        """See that the caller shows this token, which is called `name`; in constant time.
+        """Check in constant time that the caller's bearer is this token, called `name` in errors.
 
         Raises:
-            InvalidApiKey: it doesn't.
+            InvalidApiKey: it is not.
         """
         if not hmac.compare_digest(self.api_key().encode(), token.encode()):
             raise InvalidApiKey(f"This address takes the {name} as its bearer.")
@@ -161,26 +162,32 @@ class Exchange:
         """The `Idempotency-Key`, if there is one.
 
         Raises:
-            InvalidRequest: it can't be one.
+            InvalidRequest: it is malformed.
         """
         header = self._headers.get(idempotency.HEADER)
         return None if header is None else idempotency.name_of(header)
 
     def record(self, recording: Recording) -> None:
-        """From now on what is sent goes through the recording."""
+        """Send everything through the recording from now on."""
         self._send = recording.tee(self._send)
 
     async def body(
-        self, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S, shape: Shape | None = None
+        self,
+        limit_bytes: int,
+        timeout_s: float = BODY_TIMEOUT_S,
+        shape: Shape | None = None,
+        hold: Callable[[int], None] = lambda size: None,
     ) -> bytes:
-        """The whole request body; its `shape` is counted as it arrives.
+        """The whole request body; `shape`, if given, counts its contents as it arrives. `hold` is
+        called with the size of each part before that is kept, and may refuse it.
 
         Raises:
-            UnsupportedMediaType: it is compressed.
+            UnsupportedMediaType: the body is compressed.
             PayloadTooLarge: it is over the limit.
-            InvalidRequest: it holds too much.
+            InvalidRequest: `shape` refuses it.
+            InferenceError: `hold` refuses it.
             RequestTimeout: it did not arrive in time.
-            ClientDisconnected: the client went away in the middle of it.
+            ClientDisconnected: the client disconnected before its end.
         """
         if (encoding := self._headers.get(b"content-encoding", b"").lower()) not in PLAIN:
             raise UnsupportedMediaType(
@@ -189,13 +196,15 @@ class Exchange:
             )
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._body(limit_bytes, shape)
+                return await self._body(limit_bytes, shape, hold)
         except TimeoutError:
             raise RequestTimeout(
                 f"The request body did not arrive within {timeout_s:g} s."
             ) from None
 
-    async def _body(self, limit_bytes: int, shape: Shape | None) -> bytes:
+    async def _body(
+        self, limit_bytes: int, shape: Shape | None, hold: Callable[[int], None]
+    ) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
         refusal: InferenceError | None = None
@@ -209,15 +218,18 @@ class Exchange:
                 refusal = PayloadTooLarge(
                     f"The request body is over this server's limit of {limit_bytes} bytes."
                 )
+            elif refusal is None:
+                refusal = _refusal(shape, hold, part)
             if refusal is None:
-                refusal = _refusal(shape, part)
                 parts.append(part)
+            else:
+                parts.clear()
         if refusal is not None:
             raise refusal
         return b"".join(parts)
 
     async def disconnected(self) -> None:
-        """Wait until the client goes away. Only once the body was read."""
+        """Wait until the client disconnects. Call it only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -245,7 +257,7 @@ class Exchange:
         await self.begin(status, [*JSON, length, *headers])
         try:
             await self.write(b"" if self.method == "HEAD" else data, more=False)
-        except Unavailable:  # of the recording, which has not sent anything
+        except Unavailable:  # raised by the recording, which has not sent anything yet
             self.status = 0
             raise
 
@@ -258,7 +270,8 @@ class Exchange:
         await self.write(kept.body, more=False)
 
     async def fail(self, error: InferenceError) -> None:
-        """Answer with an error, as far as an answer can still be given."""
+        """Answer with an error, as far as that is still possible: a stream that has begun gets it
+        as its last event, a client that is gone gets nothing."""
         if isinstance(error, ClientDisconnected):
             self.status = self.status or error.http_status
         elif self.status:
@@ -277,12 +290,15 @@ def _key_in(name: bytes, value: bytes) -> bytes:
     return value.strip() if name in KEY_HEADERS else b""
 
 
-def _refusal(shape: Shape | None, part: bytes) -> InferenceError | None:
-    """Why no more of a body is kept after this part, which is read to its end all the same."""
+def _refusal(
+    shape: Shape | None, hold: Callable[[int], None], part: bytes
+) -> InferenceError | None:
+    """Why this part makes the body invalid, if it does; the rest is then still read and dropped."""
     try:
+        hold(len(part))
         if shape is not None:
             shape.feed(part)
-    except InvalidRequest as error:
+    except InferenceError as error:
         return error
     return None
 
@@ -296,7 +312,7 @@ def _error_headers(error: InferenceError) -> Headers:
 
 
 def _retry_headers(error: InferenceError) -> Headers:
-    """When to try again, or that it can't help: OpenAI's SDKs would after any 409 and 429."""
+    """When to retry, or that retrying is useless: OpenAI's SDKs would retry any 409 and 429."""
     if error.retry_after_s is not None:
         seconds = min(MAX_RETRY_AFTER_S, max(1, math.ceil(error.retry_after_s)))
         yield b"retry-after", str(seconds).encode()
@@ -321,10 +337,10 @@ def _room_headers(what: str, room: Room) -> Headers:
 
 
 def parse_json(kind: type[Any], body: bytes) -> Any:
-    """Decode a small trusted-shape body.
+    """Decode a small body.
 
     Raises:
-        InvalidRequest: it is not of that shape.
+        InvalidRequest: it is not valid JSON of this type.
     """
     try:
         return msgspec.json.decode(body, type=kind)

@@ -1,15 +1,17 @@
-"""The HTTP edge of inference: the ASGI application under `/v1/`, and the way of a request in it.
+"""The HTTP edge of inference: the ASGI application under `/v1/`. The path of a request through it:
 
 1. The exchange is routed by its path, to an operation or to the models.
-2. The caller is identified from the headers, before the body is read (`callers.py`); one who sends
-   mostly invalid requests is slowed (`pacing.py`).
-3. The body is counted as it arrives (`operations.bodies.shape`); the operation parses it: a `Call`.
-4. With an `Idempotency-Key` the answer may be there already, or run on an engine whose gateway is
+2. The caller is identified from the headers, before the body is read (`callers.py`); a tenant that
+   sends mostly invalid requests is slowed (`pacing.py`).
+3. The body is counted as it arrives (`operations.bodies.shape`); the operation parses it into a
+   `Call`.
+4. With an `Idempotency-Key` the answer may exist already, or run on an engine whose gateway is
    gone (`idempotency.py`).
-5. The dispatcher resolves the model, reserves and submits: a `Stream` (`dispatcher.py`, `hub.py`).
+5. The dispatcher resolves the model, reserves and submits, which gives a `Stream`
+   (`dispatcher.py`, `hub.py`).
 6. What the engine sends is written as the operation frames it (`answer.py`).
 
-Channels' router mounts it beside Django; everything it needs is handed to it.
+Channels' router mounts it beside Django; all dependencies are passed in.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.gateway import answer, idempotency, models
+from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
@@ -62,7 +65,7 @@ INSTEAD = {
     "/v1/responses/compact": "Nothing makes a conversation shorter but `truncation`: `auto` leaves "
     "out its first messages.",
 }
-"""What to do where clients look for an address that OpenAI has and this server has not."""
+"""By path of OpenAI's API that this server lacks: what the client can do instead."""
 
 
 class OpenAIServer:
@@ -83,8 +86,8 @@ class OpenAIServer:
         operations: Registry = OPERATIONS,
         currency: str = "usd",
     ) -> None:
-        """What is to run in the background is sealed with the `secret`. `body_timeout_s` bounds the
-        arrival of a request's body; prices are in `currency`."""
+        """Background responses are sealed with `secret`. `body_timeout_s` bounds the arrival of a
+        request's body; prices are in `currency`."""
         self._dispatcher, self._operations = dispatcher, operations
         self._callers, self._records = Callers(directory, limiter), dispatcher.records
         self._models = models.Models(
@@ -97,12 +100,8 @@ class OpenAIServer:
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
         )
-        self._conversations = Conversations(
-            self._callers,
-            conversations,
-            max_body_bytes=max_body_bytes,
-            body_timeout_s=body_timeout_s,
-        )
+        self.bodies = Bodies(max_body_bytes, body_timeout_s)
+        self._conversations = Conversations(self._callers, conversations, self.bodies)
         self.responses = Responses(
             self._callers,
             stored,
@@ -111,8 +110,6 @@ class OpenAIServer:
             max_body_bytes=max_body_bytes,
         )
         self.background = Background(stored, directory, dispatcher.space, secret=secret)
-        self._max_body_bytes = max_body_bytes
-        self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -127,7 +124,7 @@ class OpenAIServer:
             await self._route(exchange, operation)
         except InferenceError as caught:
             error = caught
-        except asyncio.CancelledError:  # the server ends, and could not wait any longer
+        except asyncio.CancelledError:  # the server shuts down and could not wait any longer
             ended = "This gateway was shut down: repeat the request."
             await exchange.fail(Unavailable(ended, retry_after_s=1))
             raise
@@ -184,11 +181,9 @@ class OpenAIServer:
 
     async def _answer(self, exchange: Exchange, operation: Operation) -> None:
         shape = Shape(operation.max_numbers)
-        # No name holds the body here: it is the call's alone, until the engine has it.
+        # No local name holds the body: only the call does, so it is freed once the engine has it.
         with timed(exchange.span, "read body"):
-            call = operation.parse(
-                await exchange.body(self._max_body_bytes, self._body_timeout_s, shape)
-            )
+            call = operation.parse(await self.bodies.read(exchange, shape))
         exchange.call = call
         if (name := exchange.idempotency_key()) is None:
             await self._generate(exchange, call)
@@ -196,8 +191,8 @@ class OpenAIServer:
             await self._generate_once(exchange, call, name)
 
     async def _generate_once(self, exchange: Exchange, call: Call, name: str) -> None:
-        """Generate the answer, go on with that of a gateway that is gone, or give the one that the
-        idempotency key stands for."""
+        """Generate the answer, continue one whose gateway is gone, or replay the one kept for this
+        idempotency key."""
         grant = await self._callers.identify(exchange)
         digest = await idempotency.digest_of(exchange.path, call.body)
         claim = Claim(grant.key_id, name, digest, exchange.id)
@@ -215,7 +210,7 @@ class OpenAIServer:
                     done = await self._generate_claimed(exchange, call, turn)
 
     async def _generate_claimed(self, exchange: Exchange, call: Call, turn: Recording) -> bool:
-        """False: the answer to go on with is not there any more."""
+        """Generate the answer, or continue an adopted one; False if that no longer exists."""
         own, claim = exchange.id, turn.claim
         if claim.request_id == own:
             await self._generate(exchange, call, turn)
@@ -238,7 +233,7 @@ class OpenAIServer:
     async def _generate(
         self, exchange: Exchange, call: Call, recording: Recording | None = None
     ) -> None:
-        """Generate the answer; one that is recorded also when its client went away."""
+        """Generate the answer. With a recording it is generated even after its client went away."""
         asked = call
         grant, call = await self._followed(exchange, call)
         if call.background:
@@ -260,8 +255,8 @@ class OpenAIServer:
                         watcher.cancel()
 
     async def _queue(self, exchange: Exchange, call: Call, recording: Recording | None) -> None:
-        """Have it run in the background, and answer how it stands. What is stored for it counts as
-        a request, as it may be cancelled before it runs."""
+        """Queue the response to run in the background, and answer with its current state. Queueing
+        counts as a request by itself, because the response may be cancelled before it runs."""
         grant = await self._callers.identify(exchange)
         await self._callers.count(exchange, grant)
         once = "" if recording is None else idempotency.once(recording.claim)
@@ -270,7 +265,7 @@ class OpenAIServer:
         await exchange.reply(200, body)
 
     async def _followed(self, exchange: Exchange, call: Call) -> tuple[Grant, Call]:
-        """The caller's grant as of now, and the call with all that it goes on from."""
+        """The caller's current grant, and the call with the earlier items that it continues."""
         grant = await self._callers.identify(exchange)
         exchange.call = call = await self.responses.followed(grant, call)
         return await self._callers.identify(exchange), call
@@ -278,11 +273,11 @@ class OpenAIServer:
     async def _write(
         self, exchange: Exchange, call: Call, stream: Stream, recording: Recording | None
     ) -> None:
-        """Write what the stream brings, until another gateway has it."""
+        """Write the stream's answer, until it ends or another gateway takes it over."""
         adopted = stream.id != exchange.id
         exchange.id, exchange.stream = stream.id, stream
         exchange.reservation = stream.reservation
-        if adopted:  # another gateway reserved it, so what is left is not known here
+        if adopted:  # another gateway made the reservation, so what is left is not known here
             await self._callers.note_rooms(exchange)
 
         def framed() -> Framing:

@@ -1,14 +1,14 @@
-"""`/v1/responses` as a websocket: one response after another, each may go on from the last one.
+"""`/v1/responses` as a websocket: one response after another, each may continue the last one.
 
-A message `{"type": "response.create", ...}` has what a body has; the events of a stream come back,
-each a message. Every turn is a `POST` to the HTTP edge, made here from the message, with the
-headers by which the socket's client said who it is: so limits, bill, moves and errors are those of
-any request, and the key holds for each turn anew.
+A message `{"type": "response.create", ...}` has the fields of a body; the events of the stream come
+back, one per message. Every turn is a `POST` to the HTTP edge, made here from the message and the
+headers with which the socket's client authenticated. So limits, bill, moves and errors are those of
+any request, and the key is checked again in each turn.
 
-What `previous_response_id` may name is the response before, on the same socket: its items are kept
-in memory as long as the socket is open (`conversations.py`). A turn that fails forgets it, as its
-client can't know how far it came. It may also name a response that is stored
-(`stored/responses.py`). Nobody else's is ever there.
+`previous_response_id` may name the previous response on the same socket: its items are kept in
+memory while the socket is open (`conversations.py`). A turn that fails discards it, because its
+client can't know how far it came. It may also name a stored response (`stored/responses.py`).
+Responses of other tenants are never found.
 
 One turn runs at a time, and one message may wait.
 """
@@ -28,19 +28,25 @@ from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Se
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
+from inference.grants import Grant
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.openai import NULL
 from inference.operations.responses.items import joined, listed
 from inference.operations.responses.responses import RESPONSES
+from inference.shares import TENANT_SHARE, Shares
 
 NOT_ALLOWED, GOING_AWAY = 4403, 1012
-"""Websocket close codes: this key may not infer; go to another gateway."""
+"""Websocket close codes: this key may not infer; connect to another gateway."""
+MAX_SOCKETS = 512
+"""Open at the same time in one process, a quarter of them of one tenant: each may hold a message of
+the largest size that is half here."""
+MARGIN_BYTES = 64 << 10
 LIFE_S = 3600.0
-"""Of a socket, as with OpenAI; between two turns a client runs its tools."""
+"""Longest life of a socket, as with OpenAI; between two turns a client runs its tools."""
 KEPT_HEADERS = {b"authorization", b"traceparent", *KEY_HEADERS}
-"""Of the socket's, in each turn."""
+"""Headers of the socket that each turn's request has."""
 UNSERVED = {
     "background": "the events come on the socket",
     "conversation": "go on by `previous_response_id`",
@@ -55,7 +61,7 @@ HARMLESS = {
     "stream_id": (b"null",),
 }
 ENDINGS = (b"response.completed", b"response.incomplete")
-"""Events after which a client can go on."""
+"""Events after which the next turn can continue the response."""
 
 
 class _Response(msgspec.Struct):
@@ -82,15 +88,14 @@ class ResponsesSocket:
         callers: Callers,
         closed: asyncio.Event,
         *,
-        max_body_bytes: int,
         kept_bytes: int,
         life_s: float = LIFE_S,
     ) -> None:
-        """Once it is `closed`, a client is sent away after its turn. `kept_bytes` are for all that
-        is kept between two turns."""
+        """Once `closed` is set, each socket is closed after its current turn. `kept_bytes` bounds
+        the items kept between turns, of all sockets together."""
         self._server, self._callers, self._closed = server, callers, closed
-        self._max_body_bytes, self._life_s = max_body_bytes, life_s
-        self._conversations = Conversations(kept_bytes)
+        self._life_s = life_s
+        self._conversations, self._open = Conversations(kept_bytes), Shares(MAX_SOCKETS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -102,25 +107,31 @@ class ResponsesSocket:
             reason = error.message[:MAX_REASON]
             await send({"type": "websocket.close", "code": code, "reason": reason})
             return
-        # More than a body may have, so that one above it hears so.
-        trust(scope, 2 * self._max_body_bytes, paced=True)
+        if not self._open.has_room(grant.tenant, 1):
+            reason = f"{MAX_SOCKETS // TENANT_SHARE} sockets of this tenant are open already"
+            await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": reason})
+            return
+        # Above the limit of a body, so that a body over that gets an error, not a closed socket.
+        trust(scope, self._server.bodies.max_bytes + MARGIN_BYTES, paced=True)
         await send({"type": "websocket.accept"})
-        kept = _Kept(self._conversations, self._server.responses, grant.tenant_id)
+        kept = _Kept(self._conversations, self._server.responses, grant)
+        self._open.take(grant.tenant, 1)
         try:
             await _Socket(self._server, http, receive, send, kept).run(self._closed, self._life_s)
         finally:
+            self._open.give_back(grant.tenant, 1)
             kept.forget()
 
 
 class _Kept:
-    """What is kept for one socket."""
+    """The conversation kept for one socket."""
 
-    def __init__(self, conversations: Conversations, responses: Responses, tenant_id: int) -> None:
+    def __init__(self, conversations: Conversations, responses: Responses, grant: Grant) -> None:
         self._conversations, self._responses = conversations, responses
-        self._tenant_id = tenant_id
+        self.tenant, self._tenant_id = grant.tenant, grant.tenant_id
 
     async def said(self, id: str) -> Said | None:
-        """What was said up to the end of this response; None: there is none such."""
+        """All items up to the end of this response; None if there is no such response."""
         said = self._conversations.find(self._tenant_id, self)
         if said is not None and said.id == id:
             return said
@@ -134,7 +145,7 @@ class _Kept:
 
 
 class _Socket:
-    """One that is open."""
+    """One open socket."""
 
     def __init__(
         self, server: OpenAIServer, http: Scope, receive: Receive, send: Send, kept: _Kept
@@ -145,31 +156,50 @@ class _Socket:
         self._gone = asyncio.Event()
 
     async def run(self, closed: asyncio.Event, life_s: float) -> None:
-        """Serve it until its client goes, or is sent away."""
+        """Serve the socket until its client leaves, `closed` is set or its life is over."""
         tasks = [
             asyncio.create_task(self._read()),
             asyncio.create_task(self._leave(closed, life_s)),
         ]
         try:
-            while (message := await self._messages.get()) is not None:
-                await self._take(message)
+            while (turn := await self._next()) is not None:
+                await self._take(turn)
             if not self._gone.is_set():
                 reason = "come again"
                 await self._send({"type": "websocket.close", "code": GOING_AWAY, "reason": reason})
         finally:
             for task in tasks:
                 task.cancel()
+            while not self._messages.empty():
+                self._release(self._messages.get_nowait() or b"")
 
     async def _read(self) -> None:
         while (event := await self._receive())["type"] == "websocket.receive":
             message = event.get("bytes") or (event.get("text") or "").encode()
-            if self._messages.qsize():
-                said = "One response is generated at a time, and one message waits already."
-                await self._fail(InvalidRequest(said))
-            else:
-                self._messages.put_nowait(message)
+            try:
+                self._wait(message)
+            except InferenceError as error:
+                await self._fail(error)
+            del message, event
         self._gone.set()
         self._messages.put_nowait(None)
+
+    def _wait(self, message: bytes) -> None:
+        """Let the message wait for its turn.
+
+        Raises:
+            InvalidRequest: another one waits already.
+            Overloaded: too many bytes wait.
+        """
+        if self._messages.qsize():
+            raise InvalidRequest(
+                "One response is generated at a time, and one message waits already."
+            )
+        self._server.bodies.hold(self._kept.tenant, len(message))
+        self._messages.put_nowait(message)
+
+    def _release(self, message: bytes) -> None:
+        self._server.bodies.release(self._kept.tenant, len(message))
 
     async def _leave(self, closed: asyncio.Event, life_s: float) -> None:
         with suppress(TimeoutError):
@@ -177,77 +207,89 @@ class _Socket:
                 await closed.wait()
         self._messages.put_nowait(None)
 
-    async def _take(self, message: bytes) -> None:
-        try:
-            fields = self._read_message(message)
-            goes_on = await self._go_on(fields)
-        except InferenceError as error:
-            return await self._fail(error)
-        items = listed(bytes(fields.get("input", NULL)))
-        turn = _Turn(_json(fields), self._send, self._gone)
-        del fields, message
+    async def _next(self) -> _Turn | None:
+        """The next turn, which alone holds its message; None if there is no other."""
+        if (message := await self._messages.get()) is None:
+            return None
+        self._release(message)
+        return _Turn(message, self._kept, self._server.bodies.max_bytes, self._send, self._gone)
+
+    async def _take(self, turn: _Turn) -> None:
         await self._server(self._http, turn.receive, turn.send)
         if turn.ended is not None:
-            self._kept.keep(Said(turn.ended.id, joined(items, listed(bytes(turn.ended.output)))))
-        elif goes_on:
+            output = listed(bytes(turn.ended.output))
+            self._kept.keep(Said(turn.ended.id, joined(turn.items, output)))
+        elif turn.continues:
             self._kept.forget()
 
     async def _fail(self, error: InferenceError) -> None:
         await _say(self._send, _as_event(error.http_status, OPENAI.body(error)))
 
-    def _read_message(self, message: bytes) -> dict[str, msgspec.Raw]:
-        """The fields of a body.
-
-        Raises:
-            InvalidRequest: it is none.
-        """
-        Shape(RESPONSES.max_numbers).feed(message)
-        fields: dict[str, msgspec.Raw] = decode(_message, message)
-        if bytes(fields.pop("type", NULL)) != b'"response.create"':
-            raise InvalidRequest("`type` must be `response.create`.", param="type")
-        for name, why in UNSERVED.items():
-            if bytes(fields.pop(name, NULL)) not in HARMLESS[name]:
-                raise InvalidRequest(f"`{name}` is not supported: {why}.", param=name)
-        fields["stream"] = msgspec.Raw(b"true")
-        return fields
-
-    async def _go_on(self, fields: dict[str, msgspec.Raw]) -> bool:
-        """Put what was said before in front of the input, if it goes on from a response; whether it
-        does.
-
-        Raises:
-            UnknownResponse: it is not the last one of this socket, nor stored.
-        """
-        named = decode_part(_name, fields.pop("previous_response_id", NULL), "previous_response_id")
-        if named is None:
-            return False
-        if (said := await self._kept.said(named)) is None:
-            raise UnknownResponse(param="previous_response_id")
-        items = joined(said.items, listed(bytes(fields.get("input", NULL))))
-        fields["input"] = msgspec.Raw(b"[" + items + b"]")
-        return True
-
 
 class _Turn:
-    """One request to the HTTP edge, whose events go to the socket."""
+    """One request to the HTTP edge, whose events go to the socket. Its body is made of the message
+    when the edge asks for it, so that a wrong message is a wrong body: it is counted, slowed and
+    logged as any other."""
 
-    def __init__(self, body: bytes, send: Send, gone: asyncio.Event) -> None:
-        self._body: bytes | None = body
+    def __init__(
+        self, message: bytes, kept: _Kept, max_bytes: int, send: Send, gone: asyncio.Event
+    ) -> None:
+        self._message: bytes | None = message
+        self._kept, self._max_bytes = kept, max_bytes
         self._to_client, self._gone = send, gone
         self._status, self._rest = 0, b""
+        self.items = b""
+        """All items up to the end of the input."""
+        self.continues = False
+        """Whether it continues an earlier response."""
         self.ended: _Response | None = None
-        """What it came to, unless it failed."""
+        """The response, unless it failed."""
 
     async def receive(self) -> dict[str, Any]:
-        """ASGI's, of a request that has arrived."""
-        if (body := self._body) is not None:
-            self._body = None
+        """ASGI's `receive`, of a request whose body has arrived.
+
+        Raises:
+            InferenceError: the message is not a valid one.
+        """
+        if (message := self._message) is not None:
+            self._message = None
+            body = await self._body(message)
             return {"type": "http.request", "body": body, "more_body": False}
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
+    async def _body(self, message: bytes) -> bytes:
+        """The body for the edge; of a message that is too large, the message, unread.
+
+        Raises:
+            InvalidRequest: it is not a valid message.
+            UnknownResponse: the response that it continues is not known.
+        """
+        if len(message) > self._max_bytes:
+            return message
+        fields = _fields_of(message)
+        await self._go_on(fields)
+        self.items = listed(bytes(fields.get("input", NULL)))
+        return _json(fields)
+
+    async def _go_on(self, fields: dict[str, msgspec.Raw]) -> None:
+        """If the message continues a response, put all earlier items in front of its input.
+        Mutates `fields`.
+
+        Raises:
+            UnknownResponse: the response is neither the last one of this socket nor stored.
+        """
+        named = decode_part(_name, fields.pop("previous_response_id", NULL), "previous_response_id")
+        if named is None:
+            return
+        if (said := await self._kept.said(named)) is None:
+            raise UnknownResponse(param="previous_response_id")
+        items = joined(said.items, listed(bytes(fields.get("input", NULL))))
+        fields["input"] = msgspec.Raw(b"[" + items + b"]")
+        self.continues = True
+
     async def send(self, message: dict[str, Any]) -> None:
-        """ASGI's."""
+        """ASGI's `send`: passes the answer on to the socket."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             return
@@ -261,24 +303,41 @@ class _Turn:
 
     async def _pass_on(self, event: bytes) -> None:
         name, _, data = event.partition(b"\ndata: ")
-        if data:  # else it is the end of a stream of HTTP
+        if data:  # otherwise it marks the end of an HTTP stream
             if name.removeprefix(b"event: ") in ENDINGS:
                 self.ended = _ended.decode(data).response
             await _say(self._to_client, data)
 
 
+def _fields_of(message: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of the message, as those of a body.
+
+    Raises:
+        InvalidRequest: the message is not a valid one.
+    """
+    Shape(RESPONSES.max_numbers).feed(message)
+    fields: dict[str, msgspec.Raw] = decode(_message, message)
+    if bytes(fields.pop("type", NULL)) != b'"response.create"':
+        raise InvalidRequest("`type` must be `response.create`.", param="type")
+    for name, why in UNSERVED.items():
+        if bytes(fields.pop(name, NULL)) not in HARMLESS[name]:
+            raise InvalidRequest(f"`{name}` is not supported: {why}.", param=name)
+    fields["stream"] = msgspec.Raw(b"true")
+    return fields
+
+
 async def _say(send: Send, event: bytes) -> None:
-    with suppress(OSError, RuntimeError):  # it is gone, which the reader hears
+    with suppress(OSError, RuntimeError):  # the client is gone, which the reading task notices
         await send({"type": "websocket.send", "text": event.decode()})
 
 
 def _as_http(scope: Scope) -> Scope:
-    """The request that each turn is."""
+    """The scope of the HTTP request that each turn makes."""
     headers = [(name, value) for name, value in scope["headers"] if name in KEPT_HEADERS]
     here = {"type": "http", "method": "POST", "path": RESPONSES.path, "extensions": {}}
     return scope | here | {"headers": headers}
 
 
 def _as_event(status: int, error: bytes) -> bytes:
-    """The body of an error, as an event."""
+    """An error's body as an event."""
     return b'{"type":"error","status":' + str(status).encode() + b"," + error[1:]

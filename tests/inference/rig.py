@@ -266,7 +266,6 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         server,
         Callers(keys, limits),
         hub.closed,
-        max_body_bytes=100_000,
         kept_bytes=1 << 20,
     )
     http = URLRouter(

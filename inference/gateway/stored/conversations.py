@@ -1,11 +1,12 @@
 """Conversations: `/v1/conversations`, and `conversation` of `POST /v1/responses`.
 
-One is a list of items with metadata, where the tenant keeps content, and as long. A response that
-goes on from it is given all of its items before its own; its own ones and its output are added in
-the end, in one step, so of two responses at a time both are added, whichever ends first. Each
-change is made of the version that was read, and repeated if that was not the last one.
+A conversation is a list of items with metadata. It exists only if the tenant keeps content, and for
+as long as it does. A response that continues it gets all of its items before its own input; at the
+end its input and output are added in one step, so of two concurrent responses both are added,
+whichever ends first. Each change replaces the version that was read, and is retried if that was no
+longer the latest.
 
-They are found by their tenant and their id: another tenant's look as if they were not there.
+They are found by tenant and id: another tenant's conversation looks as if it did not exist.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from inference.errors import (
     Overloaded,
     PayloadTooLarge,
 )
+from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
 from inference.gateway.exchange import Exchange
 from inference.grants import Grant, StoredConversations
@@ -50,9 +52,9 @@ ID = re.compile(r"conv_([0-9a-f]{32})")
 MAX_BYTES = 2 << 20
 MAX_ITEMS = 1000
 AT_ONCE = 20
-"""Items that are added in one request, as with OpenAI."""
+"""Most items added in one request, as with OpenAI."""
 TRIES = 8
-"""Of a change, while others make theirs."""
+"""Attempts at a change while others change the same conversation."""
 ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 _json = msgspec.json.Encoder().encode
@@ -61,7 +63,7 @@ _Items = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=AT_ONCE)]
 
 
 class _Wanted(msgspec.Struct):
-    """A new one."""
+    """The body that creates a conversation."""
 
     items: _Items | None = None
     metadata: Metadata | None = None
@@ -87,13 +89,13 @@ class Conversation(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw]
 
     def with_items(self, added: list[msgspec.Raw]) -> Conversation:
-        """With these after its own, but for those that it has."""
+        """The conversation with these items appended, except those that it already has."""
         known = {_item.decode(one).id for one in self.items}
         new = [one for one in added if _item.decode(one).id not in known]
         return msgspec.structs.replace(self, items=self.items + new)
 
     def shown(self) -> list[dict[str, Any]]:
-        """Its items, as they are listed."""
+        """Its items as listed for clients."""
         return shown(joined(*map(bytes, self.items)), lambda kind, number: "")
 
 
@@ -115,9 +117,10 @@ class Addition(NamedTuple):
     said: bytes
 
     async def add(self, request_id: str, output: bytes) -> bool:
-        """Add what was said in the request of this id, and its output, both items without brackets.
-        It may be done twice, as where another gateway goes on with the answer. False: there is no
-        room for it, the conversation is gone, or the database away."""
+        """Add the input of the request of this id, and its output, both lists of items without
+        brackets. It is idempotent, because another gateway that continues the answer adds it again.
+        False if there is no room for it, the conversation is gone, or the database is unavailable.
+        """
         added = _named(split(self.said), request_id) + split(output)
         try:
             await self.conversations.change(
@@ -130,26 +133,23 @@ class Addition(NamedTuple):
 
 
 class Conversations:
-    """Those of a gateway process's callers."""
+    """The conversations of a gateway process's callers."""
 
     def __init__(
         self,
         callers: Callers,
         store: StoredConversations,
-        *,
-        max_body_bytes: int,
-        body_timeout_s: float,
+        bodies: Bodies,
     ) -> None:
-        self._callers, self._store = callers, store
-        self._max_body_bytes, self._body_timeout_s = max_body_bytes, body_timeout_s
+        self._callers, self._store, self._bodies = callers, store, bodies
 
     # --- of responses ----------------------------------------------------------------------------
 
     async def items(self, tenant_id: int, id: str) -> bytes:
-        """Its items, without the brackets of their list.
+        """The conversation's items, as a JSON list without its brackets.
 
         Raises:
-            ConversationNotFound: the tenant has none such.
+            ConversationNotFound: the tenant has no such conversation.
         """
         found, _ = await self._find(tenant_id, id)
         return joined(*map(bytes, found.items))
@@ -159,12 +159,12 @@ class Conversations:
         return Addition(self, tenant_id, call.conversation, call.said)
 
     async def change(self, tenant_id: int, id: str, change: Change) -> Conversation:
-        """The conversation, once it was changed.
+        """Change the conversation; returns it as changed. `change` may be called several times.
 
         Raises:
-            ConversationNotFound: the tenant has none such.
-            InvalidRequest, PayloadTooLarge: it would be too much.
-            Overloaded: too many others change it.
+            ConversationNotFound: the tenant has no such conversation.
+            InvalidRequest, PayloadTooLarge: it would have too many items or bytes.
+            Overloaded: too many other requests change it at the same time.
         """
         for _ in range(TRIES):
             found, version = await self._find(tenant_id, id)
@@ -185,7 +185,7 @@ class Conversations:
     # --- of clients ------------------------------------------------------------------------------
 
     async def reply(self, exchange: Exchange) -> None:
-        """Answer what is asked under `/v1/conversations`.
+        """Answer a request under `/v1/conversations`.
 
         Raises:
             ConversationNotFound: the caller's tenant has no such conversation.
@@ -264,11 +264,11 @@ class Conversations:
         {"GET": _list, "HEAD": _list, "POST": _add},
         {"GET": _item, "HEAD": _item, "DELETE": _remove},
     )
-    """By how many parts the address has, and the method."""
+    """By the number of path parts after `/v1/conversations`, and by method."""
 
     async def _read(self, exchange: Exchange, decoder: msgspec.json.Decoder[Any]) -> Any:
         shape = Shape(RESPONSES.max_numbers)
-        body = await exchange.body(self._max_body_bytes, self._body_timeout_s, shape)
+        body = await self._bodies.read(exchange, shape)
         found = decode(decoder, body or b"{}")
         await self._callers.identify(exchange)  # the key may have been revoked meanwhile
         return found
@@ -279,10 +279,10 @@ def _name(id: str) -> str:
 
 
 def _record_of(one: Conversation) -> bytes:
-    """As it is stored.
+    """The record that is stored of it.
 
     Raises:
-        InvalidRequest, PayloadTooLarge: it is too much.
+        InvalidRequest, PayloadTooLarge: it has too many items or bytes.
     """
     if len(one.items) > MAX_ITEMS:
         raise InvalidRequest(
@@ -300,10 +300,10 @@ def _record_of(one: Conversation) -> bytes:
 
 
 def _checked(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
-    """Items that came in the request of this id, as they are kept.
+    """The items that came in the request of this id, as they are stored.
 
     Raises:
-        InvalidRequest: something is wrong with them.
+        InvalidRequest: they are invalid.
     """
     if items:
         raws = b"[" + joined(*map(bytes, items)) + b"]"
@@ -316,7 +316,7 @@ def _checked(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
 
 
 def _named(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
-    """With ids of their own, by the request in which they came."""
+    """The items with ids, made from the id of the request in which they came."""
     return [_with_id(item, f"{request_id}_in_{number}") for number, item in enumerate(items)]
 
 

@@ -1,11 +1,11 @@
-"""How much a JSON body holds besides its bytes, counted as they arrive and before any parser.
+"""Counts the values and nesting of a JSON body as its bytes arrive, before any parser.
 
-A parser makes an object of each value: 600,000 keys in 7 MB are a third of a second of a loop that
-everybody's streams share. Counting takes a few nanoseconds a byte, a part of the body at a time,
-and ends at the bounds.
+A parser makes an object of each value: 600,000 keys in 7 MB take a third of a second of a loop that
+all clients' streams share. Counting takes a few nanoseconds per byte, one part of the body at a
+time, and stops at the bounds.
 
-Exact for JSON. In what is none, a parser stops at the first wrong byte, and up to there the counts
-are right.
+The counts are exact for JSON. For anything else, a parser stops at the first wrong byte, and up to
+there the counts are right.
 """
 
 from __future__ import annotations
@@ -15,42 +15,54 @@ from itertools import accumulate
 from inference.errors import InvalidRequest
 
 MAX_VALUES = 50_000
-"""Of a body, apart from a prompt's tokens: each makes an object in gateway and agent, and vLLM's
-reader finds fault with each wrong one, several times."""
+"""Most values in a body, not counting a prompt's tokens: each becomes an object in gateway and
+agent, and vLLM's validation reports each wrong one several times."""
 MAX_DEPTH = 128
-"""Objects and arrays within each other. Readers, templates and grammars recurse."""
+"""Most levels of nested objects and arrays: parsers, templates and grammars recurse."""
 
 _OPEN, _CLOSE = b"[{", b"]}"
 _STEPS = bytes.maketrans(_OPEN + _CLOSE, b"\x01\x01\xff\xff")
 _NOT_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSE))
+_PART_BYTES = 1 << 16
+"""Counted at a time. In larger parts the work for each byte can be fifty times as much: a list of
+their brackets no longer fits the processor's cache, and a bound is found later."""
 
 
 class Shape:
-    """The counts of one body: `feed` it part by part. With `begin` before each, of several texts.
+    """The counts of one body: `feed` it part by part. To count several texts together, call `begin`
+    before each.
 
-    `numbers` may come in arrays beside MAX_VALUES other values.
+    There may be `numbers` in arrays in addition to MAX_VALUES other values.
     """
 
     def __init__(self, numbers: int = 0) -> None:
         self._elements_left = MAX_VALUES + numbers
         self._containers_left = MAX_VALUES
         self._strings_left = 2 * MAX_VALUES
-        """An object's entry has two."""
+        """Twice as many, because an object's entry may have two."""
         self.begin()
 
     def begin(self) -> None:
-        """Another text comes; what was counted stays."""
+        """Begin another text; the counts so far are kept."""
         self._depth = 0
+        self._ended = False
+        """Something is closed that was never opened: a parser reads no further."""
         self._in_string = False
         self._carried = b""
-        """A backslash of which the next part says what it escapes."""
+        """A backslash at the end of a part: the next part has the character that it escapes."""
 
     def feed(self, part: bytes) -> None:
         """Count the next bytes.
 
         Raises:
-            InvalidRequest: with them it is too much.
+            InvalidRequest: a bound is exceeded.
         """
+        for start in range(0, len(part), _PART_BYTES):
+            if self._ended:
+                return
+            self._count(part[start : start + _PART_BYTES])
+
+    def _count(self, part: bytes) -> None:
         outside = self._outside_strings(part)
         containers = outside.count(b"{") + outside.count(b"[")
         self._elements_left -= containers + outside.count(b",")
@@ -61,6 +73,7 @@ class Shape:
             self._descend(outside)
         else:
             self._depth -= outside.count(b"}") + outside.count(b"]")
+        self._ended = self._depth < 0
 
     def _outside_strings(self, part: bytes) -> bytes:
         part = self._carried + part

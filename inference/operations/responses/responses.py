@@ -1,16 +1,15 @@
-"""`POST /v1/responses`: OpenAI's newer API, of items instead of messages.
+"""`POST /v1/responses`: OpenAI's newer API, with items instead of messages.
 
-A request is a chat that is written in another way, and is made one here: so engines, grammars,
-parsers of tools and thoughts, and moves are those of chats, and what comes back is framed here
-(`framing`). vLLM has an endpoint of its own for it (`OpenAIServingResponses`), which is
-not used. It draws the names of its items at random and numbers its events as it goes, so an answer
-that moves to another engine would begin again in the middle; it ends a truncated stream as
-completed; and it keeps answers in the engine, for whoever names them. The chat under it does
-everything else.
+A request is a chat in another notation and is converted to one here. So engines, grammars, parsers
+of tool calls and thoughts, and moves between engines are those of chats, and the answer is framed
+here (`framing`). vLLM's own endpoint (`OpenAIServingResponses`) is not used: it makes random ids
+for items and numbers events as it goes, so an answer that moves to another engine would start over
+in the middle; it ends a truncated stream as completed; and it keeps answers in the engine, for any
+client that names them. Chats do everything else.
 
-Whether a response is stored, what one is followed on from, and which run in the background, is the
-gateway's to see to (`gateway.stored.responses`, `gateway.lines.background`); `store` is answered
-`false` unless it does.
+Storing responses, continuing from earlier ones and running them in the background is done by the
+gateway (`gateway.stored.responses`, `gateway.lines.background`); the answer says `store: false`
+unless the gateway stores it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from inference.operations.responses.items import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` has to name for them."""
+"""The value of `include` that asks for log-probabilities."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "access_programs": (None, "there are none"),
@@ -54,7 +53,7 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "moderation": (None, "nothing is moderated; ask a model for its judgement"),
     "prompt": (None, "there are no stored prompts; send it as `instructions` and `input`"),
 }
-"""As `fields.UNSERVED`."""
+"""See `fields.UNSERVED`."""
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -68,10 +67,10 @@ WITHOUT_EFFECT = frozenset(
         "user",
     }
 )
-"""As `fields.WITHOUT_EFFECT`. Some are repeated in the answer."""
+"""See `fields.WITHOUT_EFFECT`. Some are repeated in the answer."""
 
 SAMPLED = SAMPLING - {"logprobs", "max_tokens", "n", "response_format"}
-"""What a chat has under the same name."""
+"""Fields that have the same name in a chat."""
 
 
 class _Format(msgspec.Struct):
@@ -98,7 +97,7 @@ class _Allowed(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """An object: one function by its name, or those that may be called."""
+    """A `tool_choice` object: one function by name, or a list of those that may be called."""
 
     type: Literal["function", "allowed_tools"]
     name: str | None = None
@@ -107,7 +106,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def names(self) -> list[str]:
-        """The functions that it is about."""
+        """The functions that it names."""
         return [self.name or ""] if self.type == "function" else [one.name for one in self.tools]
 
     @property
@@ -115,14 +114,14 @@ class _Choice(msgspec.Struct):
         return self.type == "function" or self.mode == "required"
 
     def told(self) -> dict[str, Any]:
-        """As this API has it."""
+        """In the notation of this API."""
         if self.type == "function":
             return {"type": self.type, "name": self.name}
         tools = [{"type": "function", "name": name} for name in self.names]
         return {"type": self.type, "mode": self.mode, "tools": tools}
 
     def of_chat(self) -> dict[str, Any]:
-        """As chats have it."""
+        """In the notation of chats."""
         tools = [{"type": "function", "function": {"name": name}} for name in self.names]
         if self.type == "function":
             return tools[0]
@@ -139,7 +138,7 @@ _Include = Literal[
     "web_search_call.action.sources",
     "web_search_call.results",
 ]
-"""All but one are about what no answer has here; thoughts are not encrypted."""
+"""All except LOGPROBS ask for parts that no answer has here; thoughts are not encrypted."""
 _ToolChoice = Literal["none", "auto", "required"] | _Choice | None
 _Truncation = Literal["auto", "disabled"]
 _ConversationId = Annotated[str, msgspec.Meta(max_length=64)]
@@ -151,13 +150,13 @@ _tool_choice = msgspec.json.Decoder(_ToolChoice)
 
 
 class _Conversation(msgspec.Struct):
-    """What a response goes on from, and is added to."""
+    """The conversation that a response continues and is added to."""
 
     id: _ConversationId
 
 
 class ResponsesFields(Sampled, kw_only=True):
-    """What the gateway reads of a request."""
+    """The fields that the gateway reads of a request."""
 
     input: Input
     background: bool | None = None
@@ -181,7 +180,7 @@ class ResponsesFields(Sampled, kw_only=True):
 
 
 class Responses(Operation):
-    """Items of a conversation in, those of the next answer out."""
+    """The items of the next answer in a conversation."""
 
     name = "responses"
     path = "/v1/responses"
@@ -203,7 +202,7 @@ class Responses(Operation):
     decoder = msgspec.json.Decoder(ResponsesFields)
 
     def parse(self, body: bytes) -> Call:
-        """As the operation says."""
+        """See `Operation`."""
         fields: ResponsesFields = decode(self.decoder, body)
         if not fields.model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
@@ -231,19 +230,20 @@ class Responses(Operation):
             if isinstance(conversation, _Conversation)
             else conversation or "",
             follows=fields.previous_response_id or "",
-            refers=any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
+            refers=not isinstance(fields.input, str)
+            and any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
-        """As the operation says."""
+        """See `Operation`."""
         return ResponsesFraming(self.answer_id(id), id, call.model, created, call.told)
 
     def answer_id(self, request_id: str) -> str:
-        """As the operation says. Clients tell responses by how their ids begin."""
+        """See `Operation`. Clients recognise responses by the prefix of their ids."""
         return f"{self.id_prefix}_{request_id}"
 
     def read(self, body: bytes, max_tokens: int | None) -> dict[str, Any]:
-        """As the operation says."""
+        """See `Operation`."""
         fields = super().read(body, None)
         return fields if max_tokens is None else fields | {"max_output_tokens": max_tokens}
 
@@ -252,14 +252,15 @@ class Responses(Operation):
         return 1
 
     def max_tokens(self, body: dict[str, Any]) -> int | None:
-        """As the operation says, of a body or of the chat that `allowed` makes of it."""
+        """See `Operation`; takes a body, or the chat that `allowed` converts it to."""
         if "input" not in body:
             return CHAT.max_tokens(body)
         wanted = body.get("max_output_tokens")
         return max(0, wanted) if isinstance(wanted, int) else None
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says: the chat that it is, and whether it may begin later."""
+        """See `Operation`. Returns the body as a chat, with `truncation` if the beginning of the
+        input may be dropped."""
         for name, (harmless, instead) in UNSERVED.items():
             if (given := body.get(name)) and given != harmless:
                 raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
@@ -271,16 +272,16 @@ class Responses(Operation):
         return CHAT.allowed(chat) | ({"truncation": "auto"} if shortened else {})
 
     def conform(self, choice: dict[str, Any]) -> None:
-        """As a chat's."""
+        """As for a chat."""
         CHAT.conform(choice)
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
-        """As a chat's."""
+        """As for a chat."""
         return plain_messages(fields["messages"])
 
 
 def _check_background(fields: ResponsesFields) -> None:
-    """See that it can be run in the background, if it is to be.
+    """Check that it can run in the background, if it asks for that.
 
     Raises:
         InvalidRequest: it can't.
@@ -294,10 +295,10 @@ def _check_background(fields: ResponsesFields) -> None:
 
 
 def _check_conversation(fields: ResponsesFields) -> None:
-    """See that nothing of it is against the conversation that it goes on from.
+    """Check that no field conflicts with `conversation`.
 
     Raises:
-        InvalidRequest: something is.
+        InvalidRequest: one does.
     """
     if fields.conversation is None:
         return
@@ -313,10 +314,10 @@ def _check_conversation(fields: ResponsesFields) -> None:
 
 
 def _read_text(raw: msgspec.Raw) -> _Text:
-    """See that it is one, and bearable.
+    """Read `text`, whose schema must be within the bounds of `constraints`.
 
     Raises:
-        InvalidRequest: it isn't.
+        InvalidRequest: it is wrong or too large.
     """
     check_schema(raw, "text")
     text: _Text = decode_part(_text, raw, "text") or _Text()
@@ -335,10 +336,10 @@ def _read_text(raw: msgspec.Raw) -> _Text:
 
 
 def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[FunctionTool]]:
-    """The choice among the tools, and these.
+    """`tool_choice` and `tools`.
 
     Raises:
-        InvalidRequest: something of it is wrong.
+        InvalidRequest: one of them is wrong.
     """
     choice: str | _Choice = decode_part(_tool_choice, fields.tool_choice, "tool_choice") or "auto"
     named = choice if isinstance(choice, _Choice) else None
@@ -359,7 +360,7 @@ def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[FunctionTo
 
 
 def _beginnings(fields: ResponsesFields) -> Beginnings:
-    """Each item ends one; tools and instructions are in all of them."""
+    """A beginning ends with each item; all include the tools and instructions."""
     tools = bytes(fields.tools)
     beginnings = Beginnings(b"" if tools == b"null" else tools)
     beginnings.add(fields.instructions or "")
@@ -380,8 +381,8 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
 def _told(
     fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[FunctionTool]
 ) -> dict[str, Any]:
-    """What the answer repeats. What was not given is shown as OpenAI's defaults, also where the
-    model's own are others."""
+    """The fields that the answer repeats. Missing ones are shown with OpenAI's defaults, even if
+    the model's own differ."""
     reasoning = fields.reasoning or _Reasoning()
     shown: dict[str, Any] = {"format": _shown_format(text.format)}
     if text.verbosity is not None:
@@ -436,7 +437,7 @@ def _shown_tool(tool: FunctionTool) -> dict[str, Any]:
 
 
 def _kept(schema: dict[str, msgspec.Raw] | None) -> dict[str, msgspec.Raw] | None:
-    """The schema without what it was read from: a raw part keeps the whole body alive."""
+    """A copy of the schema that does not refer to the body: a raw part keeps all of it alive."""
     return None if schema is None else {name: part.copy() for name, part in schema.items()}
 
 
@@ -444,7 +445,7 @@ def _kept(schema: dict[str, msgspec.Raw] | None) -> dict[str, msgspec.Raw] | Non
 
 
 def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields that chats have under other names, or written in another way.
+    """The chat fields whose names or notation differ from this API's.
 
     Raises:
         InvalidRequest: one of them is wrong.

@@ -330,7 +330,6 @@ def application(parts: Parts) -> Any:
         inference,
         Callers(directory, limiter),
         hub.closed,
-        max_body_bytes=most,
         kept_bytes=settings.CONVERSATION_BYTES,
     )
     answers = Playground(dispatcher, directory, max_body_bytes=most)

@@ -16,6 +16,7 @@ import pytest
 
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import RateLimitExceeded
+from inference.gateway import bodies
 from inference.gateway.pacing import FREE, MAX_WAIT_S, SPACING_S
 from inference.link import versions
 from inference.link.wire import (
@@ -178,6 +179,37 @@ async def test_a_tenant_of_invalid_requests_is_slowed_and_no_other_is(tmp_path: 
     read = operation.parsed - len(others)
     at_once = 20  # begun before the first of them was refused
     assert read <= FREE + 1 + at_once + (took_s + MAX_WAIT_S) / SPACING_S
+
+
+async def test_bodies_that_arrive_slowly_fill_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant has a quarter of what may arrive, which is one of the largest bodies here."""
+    monkeypatch.setattr(bodies, "ARRIVING_BYTES", 0)
+    async with rig(tmp_path) as stack:
+        host, port = stack.gateway.url.removeprefix("http://").split(":")
+
+        async def half_sent() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+                b"Content-Length: 90000\r\n\r\n" + b" " * 60_000
+            )
+            await writer.drain()
+            return reader, writer
+
+        (first, one), (second, other) = [await half_sent() for _ in range(2)]
+        other.write(b" " * 30_000)  # a refusal is told when the body is whole
+        assert b" 503 " in await second.readline()
+        async with stack.gateway.client("globex") as client:
+            assert (await client.post(CHAT, json=chat(max_tokens=1))).status_code == 200
+        one.write(b" " * 30_000)
+        assert b" 400 " in await first.readline()
+        async with stack.gateway.client("acme") as client:
+            answer = await client.post(CHAT, json=chat(content="x" * 60_000, max_tokens=1))
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        for writer in (one, other):
+            writer.close()
 
 
 def test_the_longest_body_fits_into_a_frame() -> None:

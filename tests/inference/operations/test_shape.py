@@ -108,6 +108,25 @@ def test_a_text_may_be_of_anything() -> None:
     fed(json.dumps({"content": text}).encode(), part=4097)
 
 
+def test_a_large_part_is_counted_as_small_ones_are() -> None:
+    text = json.dumps({"content": '{"[,:]}\\"' * 200_000}).encode()
+    shape = Shape()
+    shape.feed(text)
+    assert (shape._depth, shape._in_string) == (0, False)
+    with pytest.raises(InvalidRequest, match="levels"):
+        Shape().feed(b"[" * (MAX_DEPTH + 1) + b"]" * (1 << 20))
+
+
+def test_what_no_parser_reads_is_not_counted() -> None:
+    """It stops at a bracket that closes nothing."""
+    shape = Shape()
+    shape.feed(b"[]" + b"]" * (1 << 17))
+    shape.feed(b"{}," * (2 * MAX_VALUES))
+    shape.begin()
+    with pytest.raises(InvalidRequest, match="values"):
+        shape.feed(b"{}," * (2 * MAX_VALUES))
+
+
 def test_a_refusal_comes_with_the_part_that_is_too_much() -> None:
     """Nobody has to wait for the rest of it, nor keep it."""
     body = many_keys()

@@ -14,10 +14,15 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from structlog.testing import capture_logs
 from websockets import ClientConnection, ConnectionClosed, InvalidStatus, connect
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.gateway import responses_socket
+from inference.gateway.pacing import FREE
 from inference.gateway.responses_socket import GOING_AWAY
+from inference.link.wire import Usage
+from inference.shares import TENANT_SHARE
 from tests.document.sdk_types import faults
 from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order
@@ -172,6 +177,45 @@ async def test_a_body_that_is_too_large_is_refused(stack: Rig) -> None:
         assert code(large)[:2] == (413, "payload_too_large")
         first = await turn(made, input="a" * 60_000, max_output_tokens=1)
         assert code(first)[:2] == (400, "context_length_exceeded")
+
+
+async def test_wrong_messages_count_as_requests_and_are_logged(stack: Rig) -> None:
+    async with socket(stack) as made:
+        with capture_logs() as lines:
+            for _ in range(3):
+                assert code(await turn(made, "{"))[0] == 400
+    assert list(stack.gateway.limits.settled.values()) == [Usage()] * 3
+    told = [line for line in lines if line["event"] == "request"]
+    assert [(line["status"], line["tenant"], line["error"]) for line in told] == [
+        (400, "acme", "invalid_request")
+    ] * 3
+
+
+async def test_a_tenant_of_wrong_messages_is_slowed_and_no_other_is(stack: Rig) -> None:
+    async with socket(stack) as acme, socket(stack, "globex") as globex:
+        for _ in range(int(FREE) + 2):
+            assert code(await turn(acme, "{"))[0] == 400
+        assert said(await turn(globex)) == ANSWER
+        async with stack.gateway.client() as client:
+            answers = [client.post("/v1/responses", content=b"{") for _ in range(2 * int(FREE))]
+            statuses = {answer.status_code for answer in await asyncio.gather(*answers)}
+    assert statuses == {400, 429}, "its sockets and its other requests are slowed together"
+
+
+async def test_a_tenant_has_so_many_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses_socket, "MAX_SOCKETS", TENANT_SHARE)
+    async with rig(tmp_path) as stack:
+        async with socket(stack) as made:
+            with pytest.raises(InvalidStatus):
+                async with socket(stack):
+                    pass
+            async with socket(stack, "globex") as other:
+                assert said(await turn(other)) == ANSWER
+            assert said(await turn(made)) == ANSWER
+        async with socket(stack) as made:
+            assert said(await turn(made)) == ANSWER
 
 
 async def test_who_has_no_key_gets_no_socket(stack: Rig) -> None:

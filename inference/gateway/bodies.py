@@ -1,0 +1,61 @@
+"""Reads request bodies; bounds each, and all that are arriving at the same time.
+
+A body's limits are reserved only once it has arrived, so a client that sends many bodies slowly
+would hold their memory without using any of its limits.
+"""
+
+from __future__ import annotations
+
+from inference.errors import Overloaded
+from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange
+from inference.operations.bodies.shape import Shape
+from inference.shares import TENANT_SHARE, Shares
+
+ARRIVING_BYTES = 256 << 20
+"""Most bytes of bodies that have arrived in part, in one gateway process. A tenant may have a
+quarter of that: eight of the largest bodies, or 16,000 of 4 KiB."""
+
+
+class Bodies:
+    """The bodies of one gateway process."""
+
+    def __init__(self, max_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
+        """A body has at most `max_bytes` and arrives within `timeout_s`."""
+        self.max_bytes, self._timeout_s = max_bytes, timeout_s
+        self._arriving = Shares(max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
+
+    async def read(self, exchange: Exchange, shape: Shape) -> bytes:
+        """The body of an authenticated request; `shape` counts its contents as they arrive.
+
+        Raises:
+            Overloaded: too many bodies of its tenant are arriving.
+            InferenceError: as `Exchange.body`.
+        """
+        assert exchange.grant is not None
+        tenant, held = exchange.grant.tenant, 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            self.hold(tenant, size)
+            held += size
+
+        try:
+            return await exchange.body(self.max_bytes, self._timeout_s, shape, hold)
+        finally:
+            self.release(tenant, held)
+
+    def hold(self, tenant: str, size: int) -> None:
+        """Count `size` more bytes that wait in memory, until `release`.
+
+        Raises:
+            Overloaded: the tenant has too many, and none are counted.
+        """
+        if not self._arriving.has_room(tenant, size):
+            raise Overloaded(
+                "Too many request bodies are arriving at the same time.", retry_after_s=1.0
+            )
+        self._arriving.take(tenant, size)
+
+    def release(self, tenant: str, size: int) -> None:
+        """These bytes no longer wait."""
+        self._arriving.give_back(tenant, size)
