@@ -526,6 +526,36 @@ def test_the_drawer_of_a_refused_request_has_its_exact_error(
     assert admin.get(at(tenant, refused.id, "receipt")).status_code == 404
 
 
+@pytest.mark.parametrize("code", ["engine_lost", "generation_timeout"])
+def test_a_failed_request_without_an_event_is_not_said_to_be_free(
+    tenant: Tenant, key: ApiKey, admin: Client, code: str
+) -> None:
+    error = BY_CODE[code]
+    failed = refuse(key, ago(), outcome="failed", status=error.http_status, code=code)
+    text = admin.get(at(tenant, failed.id)).content.decode()
+    assert "No engine has reported this request yet" in text and "cost nothing" not in text
+    assert "<dt>Failed after</dt>" in text and "Failed requests of this key" in text
+    assert f"?outcome=failed&amp;key={key.pk}" in text
+    text = admin.get(at(tenant, refuse(key, ago()).id)).content.decode()
+    assert "cost nothing" in text and "<dt>Refused after</dt>" in text
+
+
+@pytest.mark.parametrize(
+    ("surface", "source"),
+    [
+        ("api", "API"),
+        ("playground", "Playground"),
+        ("batch", "Batch"),
+        ("background", "API, in the background"),
+    ],
+)
+def test_the_source_of_a_refused_request(
+    tenant: Tenant, key: ApiKey, admin: Client, surface: str, source: str
+) -> None:
+    refused = refuse(key, ago(), surface=surface)
+    assertContains(admin.get(at(tenant, refused.id)), f"<dt>Source</dt><dd>{source}</dd>")
+
+
 def test_operators_see_refused_requests_of_all(
     tenant: Tenant, key: ApiKey, operator: Client
 ) -> None:
@@ -802,7 +832,7 @@ def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: C
     assert [one.tried.engine_id for one in shown] == ["rack-1", "e1"]
     text = page.content.decode()
     assert "TTFT 150 ms" in text and "Started after 400 ms" in text and "ab" * 16 in text
-    assert "96 out" in text and "went on after 5 tokens" in text and "2 tokens were" in text
+    assert "96 out" in text and "continued after 5 tokens" in text and "2 tokens were" in text
     (row,) = admin.get(at(tenant)).context["rows"]
     assert row.attempts == 2
 

@@ -31,8 +31,16 @@ from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
 from tenants.models import ApiKey, AuditEntry, RefusedRequest, UsageEvent
 from tenants.models.audit import actor_of
-from tenants.models.usage.listed import may_be_unrecorded
+from tenants.models.usage.listed import Outcome, may_be_unrecorded
 from tenants.permissions import Caller, Permission
+
+SOURCES = {
+    "api": "API",
+    "playground": "Playground",
+    "batch": "Batch",
+    "background": "API, in the background",
+}
+"""Where a request came from, by `RefusedRequest.surface`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +189,11 @@ def playground_url(caller: Caller, shown: Listed) -> str:
 
 
 def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
-    """Context of a request that no engine had."""
+    """Context of a request without an event: refused, or failed with none recorded yet."""
     return {
         "caller": caller,
+        "failed": error.outcome == Outcome.FAILED,
+        "source": SOURCES.get(error.surface, error.surface),
         "key": key_of(caller, error),
         "version": error.version,
     }
