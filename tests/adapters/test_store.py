@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +121,25 @@ async def test_least_recently_used_is_evicted_unless_pinned(tmp_path: Path) -> N
             assert (path / WEIGHTS).read_bytes() == content("a")[WEIGHTS]
         await store.get(b, SOURCE)
         assert on_disk(tmp_path) == {b.digest, c.digest}
+
+
+async def test_a_victim_asked_for_while_others_are_deleted_is_fetched_again(tmp_path: Path) -> None:
+    gateway = Gateway()
+    a, b, c = (gateway.add(content(seed, size)) for seed, size in (("a", 90), ("b", 10), ("c", 90)))
+    large = gateway.add({CONFIG: b"x" * 180, WEIGHTS: b"x"})
+    loop, release = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    async with AdapterStore(tmp_path, 250, gateway) as store:
+        for ref in (a, b, c):
+            await store.get(ref, SOURCE)
+        blocked = loop.run_in_executor(None, release.wait)
+        gateway.asked = asyncio.Semaphore(0)
+        asking = asyncio.create_task(store.get(large, SOURCE))
+        await gateway.asked.acquire()  # now the first of three victims waits to be deleted
+        again = asyncio.create_task(store.get(b, SOURCE))
+        release.set()
+        await asyncio.gather(blocked, asking, again)
+        assert on_disk(tmp_path) == {large.digest, b.digest}
 
 
 async def test_no_room_beside_what_is_pinned(tmp_path: Path) -> None:

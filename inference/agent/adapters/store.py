@@ -229,9 +229,13 @@ class AdapterStore:
         log.info("adapter_fetched", adapter=ref.name, size_bytes=reserved)
 
     async def _make_room(self, digest: str, size: int) -> None:
-        for victim in self._reserve(digest, size):
-            self._verified.discard(victim)
-            await asyncio.to_thread(_remove, self._out_of_sight(victim))
+        """Evict what `_reserve` chooses. All victims are gone from the index at once, so all are
+        out of sight before anything is awaited: any of them may be asked for meanwhile."""
+        victims = self._reserve(digest, size)
+        self._verified.difference_update(victims)
+        graves = [self._out_of_sight(victim) for victim in victims]
+        for victim, grave in zip(victims, graves, strict=True):
+            await asyncio.to_thread(_remove, grave)
             log.info("adapter_evicted", digest=victim)
 
     def _reserve(self, digest: str, size: int) -> list[str]:
@@ -244,8 +248,8 @@ class AdapterStore:
             return self._index.reserve(digest, size, kept=self._flights)
 
     def _out_of_sight(self, digest: str) -> Path:
-        """Move an evicted folder away in one step, before anything is awaited: a task that fetches
-        the adapter again meanwhile finds its place free. Returns the folder's new path."""
+        """Move an evicted folder away in one step, so that a task that fetches the adapter again
+        finds its place free. Returns the folder's new path."""
         grave = self._folder / _INCOMING / f"evicted-{uuid4().hex}"
         home = self._folder / digest
         with contextlib.suppress(FileNotFoundError):
