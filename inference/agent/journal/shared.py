@@ -23,9 +23,13 @@ from inference.agent.journal.journal import Journal
 
 log = structlog.get_logger(__name__)
 
+GONE = ".gone-"
+"""Prefix of a folder that is being deleted; nothing in it waits for the ledger."""
+
 
 def take(root: Path) -> tuple[Path, Journal]:
-    """Lock a journal folder in `root`, or make one; returns it and its open journal.
+    """Lock a journal folder in `root`, or make one; returns it and its open journal. Also deletes
+    what engines that were killed in `leave` had yet to delete.
 
     Raises:
         JournalFailed: the disk fails or is full.
@@ -33,6 +37,8 @@ def take(root: Path) -> tuple[Path, Journal]:
     try:
         root.mkdir(parents=True, exist_ok=True)
         left = sorted(one for one in root.iterdir() if one.is_dir() and one.name[0] != ".")
+        for gone in root.glob(f"{GONE}*"):
+            shutil.rmtree(gone, ignore_errors=True)
     except OSError as error:
         raise JournalFailed(f"cannot read {root}: {error}") from error
     for folder in left:
@@ -51,10 +57,13 @@ def take(root: Path) -> tuple[Path, Journal]:
 
 def leave(folder: Path, journal: Journal) -> None:
     """Delete the folder if nothing in it waits for the ledger. The journal is still open, so no
-    other engine can take the folder meanwhile."""
+    other engine can take the folder meanwhile. A folder that cannot be deleted is logged."""
     if journal.backlog or journal.open_requests:
         log.warning("journal_left", folder=str(folder), unbilled=journal.backlog)
         return
-    gone = folder.with_name(f".{folder.name}")
-    folder.rename(gone)  # atomic; `take` ignores names that begin with a dot
-    shutil.rmtree(gone, ignore_errors=True)
+    gone = folder.with_name(f"{GONE}{folder.name}")
+    try:
+        folder.rename(gone)  # atomic; `take` ignores names that begin with a dot
+        shutil.rmtree(gone)
+    except OSError as error:
+        log.warning("journal_left", folder=str(folder), error=str(error))
