@@ -59,6 +59,8 @@ def _outcome(task: Task) -> dict[str, Any]:
                 name: opened.enter_context(open(number, mode))
                 for name, (number, mode) in task["files"].items()
             }
+            for file in files.values():  # an attempt before this one shares the file's position
+                file.seek(0)
             return TASKS[task["task"]](task, files)
     except UploadRefused as refusal:
         return {"refused": {"code": refusal.code, "message": refusal.message}}
@@ -82,8 +84,7 @@ def _commit(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 def _emptied(files: Mapping[str, IO[bytes]]) -> dict[str, IO[bytes]]:
     targets = {name: files[name] for name in FILES}
     for target in targets.values():  # an earlier attempt may have written to it
-        target.seek(0)
-        target.truncate()
+        target.truncate(0)
     return targets
 
 

@@ -24,6 +24,7 @@ from tests.adapters.checks.builder import config_bytes, encode, lora, modules
 from tests.adapters.checks.test_archives import make_tar, make_zip
 from tests.adapters.uploads.uploading import files, upload
 from tests.adapters.working import run_worker
+from tests.batches.test_reading import line
 from tests.stack.asking import until
 
 ROOMY = Limits(cpu_s=60, time_s=300, memory_bytes=1 << 30, file_bytes=64 << 20)
@@ -108,6 +109,15 @@ def test_what_the_disk_refuses_is_no_fault_of_the_files(
 def test_a_crash_is_told_with_its_reason(two: sandbox.Files) -> None:
     with pytest.raises(Crashed, match=r"(?s)status 1: .*KeyError: 'nonsense'"):
         sandbox.run({"task": "nonsense"}, two, ROOMY)
+
+
+def test_files_are_read_from_their_start_whatever_read_them_before(tmp_path: Path) -> None:
+    task = {"task": "batch", "operation": "chat", "max_body_bytes": 1 << 20}
+    with ExitStack() as stack:
+        files = opened(tmp_path, stack, {"batch": line("a") + line("b")})
+        os.lseek(files["batch"][0].fileno(), 0, os.SEEK_END)
+        found = sandbox.run(task, files, ROOMY)
+    assert (found["requests"], found["errors"]) == (2, [])
 
 
 def test_nothing_of_a_child_is_left_when_its_time_is_over() -> None:
