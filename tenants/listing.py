@@ -151,7 +151,7 @@ class Entry:
         """The error's message, or its default one if none was stored; empty without an error."""
         if self.error is not None:
             return self.error.message
-        if self.outcome != Outcome.FAILED:
+        if self.outcome not in (Outcome.FAILED, Outcome.REFUSED):
             return ""
         return (BY_CODE.get(self.code, InferenceError).__doc__ or "").strip()
 

@@ -23,8 +23,9 @@ from frontend.views.operate.requests import InstallationFilter
 from frontend.views.requests.request import rate
 from frontend.views.requests.requests import PAGE, RequestFilter, search
 from frontend.views.requests.timeline import SCALE, Timeline
-from inference.errors import BY_CODE
+from inference.errors import BY_CODE, ApiKeyRevoked
 from inference.gateway.fleet.hub import new_id
+from inference.gateway.measuring.measures import outcome_of
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
 from tenants.errors import TooManySaved
@@ -526,6 +527,27 @@ def test_the_drawer_of_a_refused_request_has_its_exact_error(
     assert admin.get(at(tenant, refused.id, "receipt")).status_code == 404
 
 
+def test_a_request_whose_key_was_revoked_was_refused_not_cancelled(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    error = ApiKeyRevoked()
+    outcome = outcome_of(error, error.code, begun=True)
+    fields = {"outcome": outcome, "status": error.http_status, "code": error.code}
+    pending = refuse(key, ago(1), **fields)
+    assertContains(admin.get(at(tenant, pending.id)), "No engine has reported this request yet")
+    event = spend(key, ago(2), finish_reason=error.code)
+    refuse(key, event.started_at, id=event.id, **fields)
+    only_in_ledger = spend(key, ago(3), finish_reason=error.code)
+    ids = [pending.id, event.id, only_in_ledger.id]
+    rows = admin.get(at(tenant)).context["rows"]
+    assert [(row.event.id, row.outcome, row.status) for row in rows] == [
+        (id, outcome, 401) for id in ids
+    ]
+    assert listed(admin, at(tenant), outcome="refused") == ids[:2]
+    assert listed(admin, at(tenant), outcome="cancelled") == []
+    assert listed(admin, at(tenant), outcome="failed") == []
+
+
 @pytest.mark.parametrize("code", ["engine_lost", "generation_timeout"])
 def test_a_failed_request_without_an_event_is_not_said_to_be_free(
     tenant: Tenant, key: ApiKey, admin: Client, code: str
@@ -569,7 +591,8 @@ def test_operators_see_refused_requests_of_all(
     ("reason", "status", "look"),
     [
         ("stop", 200, "ok"), ("length", 200, "ok"), ("cancelled", 499, ""),
-        ("engine_lost", 502, "bad"), ("invalid_request", 400, "warn"), ("odd", 500, "bad"),
+        ("api_key_revoked", 401, "warn"), ("engine_lost", 502, "bad"),
+        ("invalid_request", 400, "warn"), ("odd", 500, "bad"),
     ],
 )  # fmt: skip
 def test_what_ended_on_an_engine_has_a_status(

@@ -23,6 +23,7 @@ from frontend.playground import reopened
 from frontend.views.playground.playground import show
 from frontend.views.requests.requests import look_of
 from frontend.views.requests.timeline import SCALE, Timeline
+from inference.errors import ApiKeyRevoked
 from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.content import reading
@@ -189,10 +190,11 @@ def playground_url(caller: Caller, shown: Listed) -> str:
 
 
 def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
-    """Context of a request without an event: refused, or failed with none recorded yet."""
+    """Context of a request without an event: one that no engine had, or whose event is not
+    recorded yet."""
     return {
         "caller": caller,
-        "failed": error.outcome == Outcome.FAILED,
+        "ran": error.outcome == Outcome.FAILED or error.code == ApiKeyRevoked.code,
         "source": SOURCES.get(error.surface, error.surface),
         "key": key_of(caller, error),
         "version": error.version,

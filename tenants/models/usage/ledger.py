@@ -61,7 +61,8 @@ FAILED = ~Q(finish_reason__in=list(OUTCOME_OF))
 
 class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
     def that(self, outcome: Outcome) -> Self:
-        """Events with this outcome."""
+        """Events with this outcome; none for `refused`: the list has those from `RefusedRequest`,
+        as no index finds the few events among all others."""
         if outcome == Outcome.REFUSED:
             return self.none()
         if outcome in REASONS:

@@ -41,13 +41,15 @@ class Outcome(models.TextChoices):
     CANCELLED = "cancelled"
     FAILED = "failed"
     REFUSED = "refused"
-    """Invalid, over a limit, or no engine was available: not in the ledger."""
+    """Invalid, over a limit, or no engine was available: not in the ledger, except for requests
+    whose key was revoked while they ran."""
 
 
 REASONS: Mapping[Outcome, Collection[str]] = {
     Outcome.ANSWERED: ("stop", "tool_calls", "function_call"),
     Outcome.CUT: ("length",),
-    Outcome.CANCELLED: ("cancelled", "api_key_revoked"),
+    Outcome.CANCELLED: ("cancelled",),
+    Outcome.REFUSED: ("api_key_revoked",),
 }
 """The finish reasons of each outcome; a request with any other has failed."""
 OUTCOME_OF = {reason: outcome for outcome, reasons in REASONS.items() for reason in reasons}
