@@ -15,11 +15,10 @@ from frontend.formats import number
 from frontend.pages import refusals_told, tenant_page
 from tenants.content import choice
 from tenants.models import StoredContent, User
+from tenants.models.content import MAX_COUNTED
 from tenants.naming import REQUEST, RESPONSE
 from tenants.permissions import Caller, Permission
 
-MAX_COUNTED = 10_000
-"""Maximum number of stored items counted per kind; counting more takes too long for a page."""
 PERIODS = {
     0: "Store nothing",
     1: "Store for a day",
@@ -65,9 +64,8 @@ def content(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def _stored(caller: Caller, kind: str) -> str:
     """How many of a kind there are, up to MAX_COUNTED."""
-    found = StoredContent.objects.live().filter(tenant=caller.tenant, kind=kind).order_by()
-    count = found[: MAX_COUNTED + 1].count()
-    return number(count) if count <= MAX_COUNTED else f"more than {number(MAX_COUNTED)}"
+    count = StoredContent.objects.live().counted(caller.tenant, kind)
+    return number(count) if count < MAX_COUNTED else f"{number(MAX_COUNTED)} or more"
 
 
 @require_POST

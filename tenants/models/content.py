@@ -10,6 +10,9 @@ from django.utils import timezone
 from tenants.models.accounts import Tenant
 from tenants.naming import CONVERSATION, REQUEST, RESPONSE
 
+MAX_COUNTED = 10_000
+"""Maximum number of a tenant's stored items counted per kind: a tenant may have millions."""
+
 
 class Kind(models.TextChoices):
     """What the content belongs to; the id of that is the content's name."""
@@ -57,6 +60,10 @@ class StoredContentQuerySet(models.QuerySet["StoredContent"]):
         """Content that has expired or whose key was destroyed."""
         ended = Q(expires_at__lte=timezone.now()) | Q(content_key__destroyed_at__isnull=False)
         return self.filter(ended)
+
+    def counted(self, tenant: Tenant, kind: str) -> int:
+        """How many of a kind a tenant has, up to MAX_COUNTED."""
+        return self.filter(tenant=tenant, kind=kind).order_by()[:MAX_COUNTED].count()
 
 
 class StoredContent(models.Model):

@@ -12,8 +12,10 @@ from django.utils import timezone
 from tenants.content import choice, sealing
 from tenants.content.sealing import Place
 from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
-from tenants.naming import REQUEST
+from tenants.models.content import MAX_COUNTED
+from tenants.naming import CONVERSATION, REQUEST, RESPONSE
 from tests.frontend.clients import client_of, user_of
+from tests.tenants.callers import person
 from tests.tenants.making import make_base, make_key, make_tenant
 from tests.tenants.spending import spend
 
@@ -36,6 +38,24 @@ def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
         data=cipher.seal(Place(tenant.pk, REQUEST, event.pk), text.encode()),
     )  # fmt: skip
     return event.pk
+
+
+def test_page_and_api_count_as_far(tenant: Tenant) -> None:
+    stored(tenant)
+    ends = timezone.now() + timedelta(days=7)
+    key = ContentKey.objects.get()
+    StoredContent.objects.bulk_create(
+        StoredContent(
+            tenant=tenant, kind=kind, name=f"{kind}{n}", content_key=key, at=timezone.now(),
+            expires_at=ends, data=b"",
+        )
+        for kind, count in ((RESPONSE, MAX_COUNTED + 2), (CONVERSATION, 3))
+        for n in range(count)
+    )  # fmt: skip
+    page = client_of(tenant, "admin").get(f"/t/{tenant.slug}/content")
+    assert (page.context["requests"], page.context["responses"]) == ("1", "10,000 or more")
+    ask, _ = person(tenant, "admin")
+    assert ask("GET", "content").json()["stored"] == 1 + MAX_COUNTED
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from tenants.api.serializers import StrictMixin
 from tenants.content import choice
 from tenants.models import ContentKey, StoredContent, Tenant, User
 from tenants.models.accounts import MAX_CONTENT_DAYS
+from tenants.models.content import MAX_COUNTED
+from tenants.naming import REQUEST, RESPONSE
 from tenants.permissions import NotPermitted, Permission
 
 
@@ -31,7 +33,9 @@ class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
         read_only=True, help_text="Whether this installation can store any."
     )
     stored = serializers.IntegerField(
-        read_only=True, help_text="How many requests and responses are stored."
+        read_only=True,
+        help_text="How many requests and responses are stored; at most "
+        f"{MAX_COUNTED:,} of each are counted.",
     )
 
 
@@ -79,11 +83,11 @@ class Content(TenantView, GenericViewSet[Tenant]):
             choice.keep_for(tenant, days)
 
     def _shown(self) -> Response:
-        tenant = self.caller.tenant
+        tenant, live = self.caller.tenant, StoredContent.objects.live()
         body = {
             "days": tenant.content_days,
             "available": choice.is_possible(),
-            "stored": StoredContent.objects.live().filter(tenant=tenant).count(),
+            "stored": sum(live.counted(tenant, kind) for kind in (REQUEST, RESPONSE)),
         }
         return Response(self.get_serializer(body).data)
 
