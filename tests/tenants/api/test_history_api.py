@@ -115,7 +115,10 @@ def test_others_see_what_keys_of_their_own_met(tenant: Tenant, key: ApiKey) -> N
     met(key, NOON, requests=5)
     assert [line["requests"] for line in lines(ask)] == [2]
     reader, _ = with_key(tenant, "usage:read")
-    assert [line["requests"] for line in lines(reader)] == [7]
+    viewer, _ = person(tenant, "viewer")
+    for all_of_them in (reader, viewer):
+        assert [line["requests"] for line in lines(all_of_them)] == [7]
+        assert sorted(line["requests"] for line in lines(all_of_them, by="key")) == [2, 5]
 
 
 @pytest.mark.parametrize(

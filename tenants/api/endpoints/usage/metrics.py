@@ -98,7 +98,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
     def _figures(self, asked: Question, request: Request) -> models.QuerySet[Any]:
         """The smallest table that has all groups and filters of the query."""
         minutely, tenant = asked.bucket == "minute", self.caller.tenant
-        if not self.caller.may(Permission.READ_USAGE):
+        if not self.caller.sees_all_sums:
             details = RequestMinute if minutely else RequestHour
             own = tenant.keys.filter(created_by=self.caller.user)
             return details.objects.filter(tenant=tenant, key__in=own)
