@@ -1,7 +1,7 @@
-"""Counts of failed sign-ins: on Redis for all gateways, in this process while that is away.
+"""Counts of failed sign-ins: on Redis for all gateways, in this process while Redis is away.
 
-A Redis that is down must keep nobody out of the console, least of all who looks why it is down, and
-let nobody guess passwords without bound.
+A Redis outage must not lock anybody out of the console, least of all an operator who investigates
+it, and must not allow unbounded guessing of passwords.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from redis.exceptions import RedisError
 
 
 class FailoverCache(BaseCache):
-    """What allauth asks of a cache, no more. Each thread has one; all know when Redis is away."""
+    """The cache methods that allauth uses. Each thread has an instance; whether Redis is away is
+    known to all of them."""
 
     retry_s: ClassVar[float] = 5.0
-    """How long it is not asked after it failed: a sign-in asks two dozen times."""
+    """How long Redis is not used after a failure: a sign-in makes two dozen calls."""
     timeout_s: ClassVar[float] = 0.5
-    """For one exchange."""
+    """Of one exchange with Redis."""
     _away_until: ClassVar[float] = 0.0
-    """By the monotonic clock."""
+    """Monotonic time in seconds."""
 
     def __init__(self, url: str, params: dict[str, Any]) -> None:
         super().__init__(params)

@@ -13,33 +13,33 @@ from tenants.database import RECONNECT_S
 from tenants.models.audit import ACTING
 
 MAX_CONNECTIONS = 32
-"""Of one console; as many requests read or write at a time, the others wait for them."""
+"""Of one console: at most this many requests use the database at a time, the others wait."""
 WAIT_S = 5.0
-"""How long a request waits for a connection; then the database is unavailable."""
+"""How long a request waits for a connection; after that it fails as if the database were away."""
 SESSION = "-c jit=off -c max_parallel_workers_per_gather=0"
-"""PostgreSQL's settings for them. To compile a page's query, or to start processes for it, takes
-longer than the query, and cores that tokens need."""
+"""PostgreSQL's settings for these connections. Compiling a page's query, or starting processes for
+it, takes longer than the query itself, and takes cores from token generation."""
 IDLE_S = 60.0
-"""After which one that was not needed is closed."""
+"""After this time an unused connection is closed."""
 
 
 def _forget(kept: Any) -> None:
-    """What a request says of itself to its connection ends with it: who acts (`act_as`)."""
+    """Reset the connection state that a request has set: its actor (`act_as`)."""
     kept.execute(ACTING, [""])
 
 
 @contextmanager
 def kept_connections(most: int = MAX_CONNECTIONS) -> Iterator[None]:
-    """The ORM's connections outlive their request while inside; there are so many at most.
+    """While inside, requests share a pool of at most `most` ORM connections.
 
-    PostgreSQL starts a process for each new one, which reads the catalogue anew: that took more
-    of a page's time than its queries did.
+    PostgreSQL starts a process for each new connection, which reads the catalogue again: that took
+    more of a page's time than its queries.
     """
     postgres = cast(DatabaseWrapper, connection)
     postgres.close()
     configured = postgres.settings_dict
     given = configured["OPTIONS"]
-    configured["CONN_HEALTH_CHECKS"] = True  # a database that was restarted leaves dead ones
+    configured["CONN_HEALTH_CHECKS"] = True  # a restart of the database leaves dead connections
     pool = {
         "min_size": 1,
         "max_size": most,

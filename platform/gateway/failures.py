@@ -1,4 +1,4 @@
-"""Errors that no view answers, in the shape of the API that was asked."""
+"""Errors that no view handles, in the format of the API that was called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenants.hub import replies as hub
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's `handler400`: what made it suspicious is in the log."""
+    """Django's `handler400`; the cause is in the log."""
     detail = "The request is malformed."
     if isinstance(exception, TooManyFieldsSent):
         most = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS
@@ -33,7 +33,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Django's `handler500`: the exception is in the log, under the request's id."""
+    """Django's `handler500`; the exception is in the log, under the request's id."""
     detail = "The server had an error while it processed your request."
     if request.path.startswith("/v1/"):
         return v1.refusal(InferenceError(detail))
@@ -41,7 +41,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
         return problems.failure(HTTPStatus.INTERNAL_SERVER_ERROR, detail, InferenceError.code)
     if request.path.startswith("/hub/"):
         return hub.refusal(hub.HubError(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
-    # Nothing of the request: it may be what went wrong.
+    # The request is not used here: it may be the cause.
     id = structlog.contextvars.get_contextvars().get("request_id")
     page = render_to_string("500.html", {"request_id": f"req_{id}" if id else None})
     return HttpResponseServerError(page)

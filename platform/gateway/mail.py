@@ -1,4 +1,4 @@
-"""Mails where there is no mail server."""
+"""Mails without a mail server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 class PrivateFiles(EmailBackend):
     """Writes each batch of mails into a file that only this process's user can read.
 
-    The log names the file, never what is in it.
+    The log names the file, never its contents.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

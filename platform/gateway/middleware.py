@@ -1,4 +1,4 @@
-"""What surrounds each request that Django answers: its id, and who answers for what it changes."""
+"""Middleware around each Django request: its id, headers, database connection and audit actor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class RequestId:
-    """Sets `x-request-id` and logs one line a request, as the token path does."""
+    """Sets `x-request-id` and logs one line per request, as the token path does."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -42,9 +42,9 @@ class RequestId:
 
 
 class CompressedPages(GZipMiddleware):
-    """Pages travel compressed, as an eighth of their bytes; what is downloaded does not. CSRF
-    tokens are masked anew in each page, and Django varies the length of what is sent, so that sizes
-    tell nothing of what a page holds."""
+    """Compresses pages, to an eighth of their size, but not downloads. CSRF tokens are masked
+    differently in each page, and Django varies the length of the answer, so that its size reveals
+    nothing about the page's contents."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> Any:
         page = response.get("Content-Type", "").startswith("text/html")
@@ -52,12 +52,12 @@ class CompressedPages(GZipMiddleware):
 
 
 class RoomForFrames:
-    """Calls that are as deep as a page's templates find room for their frames.
+    """Preallocates stack space for the deep calls of a page's templates.
 
-    CPython keeps the frames of a thread in chunks of 16 KiB: the call that needs another maps it,
-    its return unmaps it, and where values are rendered at that depth thousands of calls do so, each
-    at the price of 200 (python/cpython#142183). A frame that is larger than a chunk gets one that
-    holds it twice, and all calls below it have the other half.
+    CPython keeps the frames of a thread in chunks of 16 KiB: a call that needs a new chunk maps it
+    and its return unmaps it. If values are rendered at that depth thousands of calls do so, each
+    at the cost of 200 calls (python/cpython#142183). A frame larger than a chunk gets a chunk of
+    twice its size, and all calls below it use the other half.
     """
 
     FRAME_BYTES = 128 * 1024
@@ -72,8 +72,8 @@ class RoomForFrames:
 
 
 class ConnectionReturned:
-    """Gives the database's connection back before the answer is sent: a client that reads slowly
-    would keep it from everybody else. What still reads while it is sent gets another."""
+    """Returns the database connection to the pool before the answer is sent, because a slow client
+    would otherwise occupy it. A streaming answer that still queries gets another connection."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -86,9 +86,10 @@ class ConnectionReturned:
 
 
 class Audited:
-    """The signed-in user answers for what an unsafe request changes (`tenants.models.audit`).
+    """Records the signed-in user as the actor of an unsafe request's changes
+    (`tenants.models.audit`).
 
-    After AuthenticationMiddleware. API keys are told by their own authentication.
+    Must follow AuthenticationMiddleware. For API keys, their authentication sets the actor.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -97,7 +98,7 @@ class Audited:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if request.method in ("GET", "HEAD", "OPTIONS", "TRACE"):
             return self._get_response(request)
-        with suppress(DatabaseError):  # the view says what is wrong
+        with suppress(DatabaseError):  # the view reports it
             act_as(actor_of(request))
         try:
             return self._get_response(request)
@@ -107,8 +108,8 @@ class Audited:
 
 
 class NotStored:
-    """Answers are about people and tenants: no cache keeps them, and after signing out the
-    browser's Back button shows none. Static files do not come this way."""
+    """Forbids caching, because answers are about people and tenants; after signing out the
+    browser's Back button shows none of them. Static files do not pass through here."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -120,7 +121,7 @@ class NotStored:
 
 
 def policy(api_url: str) -> str:
-    """What pages may do; they open their sockets at the API's address."""
+    """The pages' content security policy; pages open their sockets at the API's address."""
     sockets = api_url.replace("http", "ws", 1)
     return "; ".join(
         (
@@ -139,7 +140,7 @@ def policy(api_url: str) -> str:
 
 
 class ContentPolicy:
-    """Pages run nothing and load nothing but what this console serves as a file."""
+    """Pages may run and load only files that this console serves."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -154,7 +155,7 @@ YEAR_S = 365 * 24 * 3600
 
 
 class StrictTransport:
-    """Where it is served by HTTPS (SECURE_COOKIES), browsers come by nothing else for a year."""
+    """If the console is served by HTTPS (SECURE_COOKIES), browsers use only HTTPS for a year."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

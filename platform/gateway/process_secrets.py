@@ -1,8 +1,8 @@
-"""Which process is given which secrets: those that it needs, and no others.
+"""Which process gets which secrets: only those that it needs.
 
-`up` starts each process with these alone, and a process that is started otherwise forgets the
-others before it does anything. So whoever breaks into an engine can sign no session and read no
-database, and a page's fault shows nothing of an engine's.
+`up` starts each process with only these, and a process that is started in another way drops the
+others before it does anything else. So an attacker in an engine can't sign sessions or read the
+database, and a faulty page can't leak an engine's secrets.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ STORAGE = frozenset(
         "AWS_S3_SESSION_TOKEN",
     }
 )
-"""Of ADAPTER_S3_BUCKET: what boto3 and django-storages read."""
+"""For ADAPTER_S3_BUCKET: the variables that boto3 and django-storages read."""
 
 TRACES = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
-"""What traces are sent with: a collector's key, often."""
+"""Headers with which traces are sent, often a collector's key."""
 
 SECRETS_OF: Mapping[str, frozenset[str]] = {
     "gateway": STORAGE
@@ -60,16 +60,17 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
     "scaledown": frozenset({"METRICS_TOKEN"}),
     "redis": frozenset(),
 }
-"""By the command of `manage.py`; `docs/operate.md` has this as a table."""
+"""By command of `manage.py`; `docs/operate.md` has this as a table."""
 ALL = frozenset().union(*SECRETS_OF.values())
 
 
 def secrets_of(process: str) -> frozenset[str]:
-    """What the process may know. Another command, such as `migrate`, is the operator himself."""
+    """The secrets that the process may have. Other commands, such as `migrate`, act for the
+    operator and get all."""
     return SECRETS_OF.get(process, ALL)
 
 
 def environment_of(process: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those secrets that are not the process's."""
+    """The variables without secrets of other processes."""
     withheld = ALL - secrets_of(process)
     return {name: value for name, value in variables.items() if name not in withheld}

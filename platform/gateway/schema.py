@@ -1,4 +1,4 @@
-"""Whether the database is as this release knows it."""
+"""Whether the database has this release's schema."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from django.db.utils import OperationalError
 
 
 def require_migrated() -> None:
-    """Do nothing if it is.
+    """Require that all migrations are applied.
 
     Raises:
-        CommandError: it is not, or cannot be reached.
+        CommandError: some are not, or the database cannot be reached.
     """
     try:
         executor = MigrationExecutor(connection)

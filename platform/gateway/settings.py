@@ -15,9 +15,9 @@ from inference.link.wire import MAX_BODY_BYTES
 start.load_settings(ROOT / ".env")
 VAR = start.var_folder()
 """Everything that this installation writes: database, adapters, logs, secrets."""
-start.load_settings(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
+start.load_settings(VAR / "secrets.env")  # made by `manage.py up`; the environment has precedence
 
-# --- Secrets: those of this process alone; to the others' names there is no setting here ----------
+# --- Secrets: only this process's; settings for the other processes' secrets don't exist ----------
 _OWN = secrets_of(start.process)
 if "SECRET_KEY" in _OWN:
     SECRET_KEY = environ.secret("SECRET_KEY")
@@ -26,30 +26,30 @@ if "KEY_PEPPER" in _OWN:
     """HMAC key under which API keys are stored. Changing it makes every key invalid."""
 if "DISPATCH_KEY" in _OWN:
     DISPATCH_KEY = environ.secret("DISPATCH_KEY")
-    """Under which gateways sign what they dispatch to engines, and so believe what these report."""
+    """Key with which gateways sign dispatches, to verify what engines report."""
 if "WORKER_TOKEN" in _OWN:
     WORKER_TOKEN = environ.secret("WORKER_TOKEN")
-    """What workers show to gateways, to have an engine try an adapter."""
+    """Authenticates workers to gateways, to have an engine try an adapter."""
 if "ENGINE_TOKEN" in _OWN:
     ENGINE_TOKEN = environ.text("ENGINE_TOKEN", "")
     ENGINE_TOKEN_UNTIL = environ.day("ENGINE_TOKEN_UNTIL")
-    """Until then engines are taken that share this token, and usage that no gateway has signed, as
-    in releases before engines had credentials."""
+    """Until this day engines with the shared token, and usage that no gateway has signed, are
+    accepted, as in releases before engines had credentials."""
 if "INTERNAL_TOKEN" in _OWN:
     INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
-    """What consoles show to gateways, and what tickets of sockets are signed with."""
+    """Authenticates consoles to gateways, and signs the tickets of websockets."""
 if "METRICS_TOKEN" in _OWN:
     METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
-    """What Prometheus shows to read /metrics; nobody may where it is not set."""
+    """Authenticates Prometheus for /metrics; without it there is no access."""
 if "CONTENT_KEY" in _OWN:
     CONTENT_KEY = environ.secret("CONTENT_KEY") if environ.text("CONTENT_KEY", "") else ""
-    """Master key by which tenants' keys of kept prompts and answers are encrypted; where it is not
-    set nobody can have any kept."""
+    """Master key that encrypts the tenants' keys of stored prompts and answers; without it none can
+    be stored."""
 if "CONTENT_KEY_PREVIOUS" in _OWN:
     CONTENT_KEY_PREVIOUS = (
         environ.secret("CONTENT_KEY_PREVIOUS") if environ.text("CONTENT_KEY_PREVIOUS", "") else ""
     )
-    """The one before, while it is changed: what it encrypted can be read."""
+    """The previous CONTENT_KEY during a change, so that what it encrypted can still be read."""
 if "RECEIPT_KEY" in _OWN:
     RECEIPT_KEY = environ.secret("RECEIPT_KEY")
     """Seed of the Ed25519 key that signs usage receipts."""
@@ -59,15 +59,15 @@ DEBUG = environ.boolean("DEBUG", False)
 ALLOWED_HOSTS = environ.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = environ.words("CSRF_TRUSTED_ORIGINS")
 API_URL = environ.base_url("API_URL", "http://127.0.0.1:8000")
-"""Under which clients and pages reach the API: the gateways, or what stands before them."""
+"""Base URL at which clients and pages reach the API: a gateway, or a proxy in front of them."""
 CONSOLE_URL = environ.base_url("CONSOLE_URL", "http://127.0.0.1:8001")
-"""Under which people reach the console; the same as API_URL where an ingress tells them apart."""
+"""Base URL at which people reach the console; the same as API_URL if an ingress routes by path."""
 CONSOLE_INTERNAL_URL = environ.base_url("CONSOLE_INTERNAL_URL", CONSOLE_URL)
-"""Under which gateways reach a console, for what it answers under the API's address."""
+"""Base URL at which gateways reach a console, to forward the requests that it answers."""
 GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
-"""The base URL under which agents, workers and consoles reach this gateway process."""
+"""The base URL at which agents, workers and consoles reach this gateway process."""
 CORS_ORIGINS = environ.words("CORS_ORIGINS")
-"""Whose pages, besides the console's, may read what the API answers."""
+"""Origins, besides the console's, whose pages may read the API's answers."""
 MAX_REQUEST_BYTES = environ.size(
     "MAX_REQUEST_BYTES",
     8 << 20,
@@ -75,53 +75,53 @@ MAX_REQUEST_BYTES = environ.size(
     why="a frame to an engine holds no longer body",
 )
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
-"""From a request's arrival to its last token, on however many engines."""
+"""From a request's arrival to its last token, over all engines that it moves to."""
 QUEUE_WITHOUT_ENGINE_S = environ.integer("QUEUE_WITHOUT_ENGINE_S", 30)
-"""How long a gateway holds a request for which there is no engine at the moment, and one whose
-engine was lost; 0: both end at once."""
+"""How long a gateway holds a request while no engine is available, also after its engine was lost;
+0: such requests end at once."""
 HELD_REQUESTS = environ.integer("HELD_REQUESTS", 1024, low=4)
 HELD_BYTES = environ.size("HELD_BYTES", 64 << 20)
-"""How many requests, and of what size together, each gateway process holds; of each tenant a
-quarter of that at most."""
+"""Maximum number and total size of the requests that each gateway process holds; each tenant gets
+at most a quarter of both."""
 MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
-"""Of the bodies of running requests, what each gateway process keeps, so that they can go on on
-another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
+"""Bodies of running requests that each gateway process keeps, so that they can move to another
+engine; at most a quarter per tenant. A request that does not fit ends with its engine."""
 CONVERSATION_BYTES = environ.size("CONVERSATION_BYTES", 64 << 20)
-"""Of what was said on open sockets of `/v1/responses`, what each gateway process keeps between two
-turns, of each tenant a quarter of it."""
+"""Conversations on open sockets of `/v1/responses` that each gateway process keeps between two
+turns; at most a quarter per tenant."""
 WITHOUT_GATEWAY_S = environ.integer("WITHOUT_GATEWAY_S", 30, high=600)
-"""When a gateway is lost, so long its engines go on with its requests that have an idempotency key,
-and with the playground's, for another gateway to be asked for them; 0: they end with it."""
+"""After a gateway is lost, its engines continue its requests that have an idempotency key, and the
+playground's, for this long, so that another gateway can take them over; 0: they end with it."""
 KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
-"""While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
-models that it knows. A key that is revoked where the gateway can't hear it works that long."""
+"""While PostgreSQL is away a gateway keeps using the keys and models that it knows, for this long
+after the last contact. A key whose revocation the gateway can't receive works that long."""
 
 # --- Connections ---------------------------------------------------------------------------------
 TRUSTED_PROXIES = environ.words("TRUSTED_PROXIES")
-"""Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+"""Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted."""
 MAX_CONNECTIONS = environ.integer("MAX_CONNECTIONS", 8192, low=16)
 MAX_CONNECTIONS_PER_ADDRESS = environ.integer("MAX_CONNECTIONS_PER_ADDRESS", 2048, low=1)
-"""Both of each process."""
+"""Both per process."""
 MAX_HEADER_BYTES = environ.size("MAX_HEADER_BYTES", 32 << 10)
 HEADER_TIMEOUT_S = environ.integer("HEADER_TIMEOUT_S", 20, low=1)
-"""For all headers of a request, from the first byte or the opening of the connection on."""
+"""For all headers of a request, from their first byte or the opening of the connection."""
 KEEP_ALIVE_S = environ.integer("KEEP_ALIVE_S", 75, low=1)
-"""Between two requests."""
+"""Longest pause between two requests."""
 BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
-"""Between two parts of a body."""
+"""Longest pause between two parts of a body."""
 WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
-"""How long a client may read nothing of what waits for it."""
+"""How long a client may read nothing although data is waiting for it."""
 
 # --- Kubernetes ----------------------------------------------------------------------------------
 EXTERNAL_METRICS_PORT = environ.integer("EXTERNAL_METRICS_PORT", 0, high=65535)
-"""On which a gateway answers `external.metrics.k8s.io`; 0: not at all."""
+"""Port on which a gateway answers `external.metrics.k8s.io`; 0: none."""
 EXTERNAL_METRICS_HOST = environ.text("EXTERNAL_METRICS_HOST", "0.0.0.0")
 EXTERNAL_METRICS_CERT = environ.text("EXTERNAL_METRICS_CERT", "")
 EXTERNAL_METRICS_KEY = environ.text("EXTERNAL_METRICS_KEY", "")
 EXTERNAL_METRICS_CLIENT_CA = environ.text("EXTERNAL_METRICS_CLIENT_CA", "")
-"""Files in PEM: its certificate, that one's key, and the cluster's front-proxy authority."""
+"""PEM files: the listener's certificate, its key, and the cluster's front-proxy CA."""
 EXTERNAL_METRICS_CLIENTS = environ.words("EXTERNAL_METRICS_CLIENTS", ["front-proxy-client"])
-"""Names of the API servers' own certificates, as that authority may have signed others."""
+"""Names in the API servers' certificates; checked because that CA may have signed others."""
 
 # --- Limits and bills ----------------------------------------------------------------------------
 REDIS_URL = environ.text("REDIS_URL", "")
@@ -129,26 +129,26 @@ LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"
 """While Redis is away: each gateway process counts for itself, or requests are refused."""
 CURRENCY = environ.text("CURRENCY", "usd")
 ENGINE_HOUR_PRICE = environ.amount("ENGINE_HOUR_PRICE")
-"""What an engine costs in an hour, in micro-units of the currency; 0: nobody said."""
+"""Cost of an engine per hour, in micro-units of the currency; 0: not set."""
 
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
 MAX_TENANT_UPLOADS = environ.integer("MAX_TENANT_UPLOADS", 16, low=1)
 MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
-"""What a tenant may have under way in uploads that are not versions yet."""
+"""Number and total bytes of a tenant's uploads that are not versions yet."""
 TENANT_STORED_BYTES = environ.size("TENANT_STORED_BYTES", 50 << 30)
 TENANT_VERSIONS = environ.integer("TENANT_VERSIONS", 5000, low=1)
-"""What a tenant may keep, where the operator sets nothing else for it."""
+"""A tenant's storage quota, unless the operator sets another for it."""
 HUB_COMMIT_BYTES = environ.size("HUB_COMMIT_BYTES", 512 << 20)
-"""Weights up to this are part of a push's commit. Larger ones are sent before it by Git LFS, which
-clients that have Xet no longer speak unless they are told to (HF_HUB_DISABLE_XET)."""
+"""Weights up to this size are part of a push's commit. Larger ones are sent before it by Git LFS,
+which clients with Xet use only if told to (HF_HUB_DISABLE_XET)."""
 OTHER_BASE_MODEL = environ.choice("OTHER_BASE_MODEL", ["confirm", "refuse"], "confirm")
-"""An adapter that names another base model than its own is taken once that is confirmed, or not."""
+"""Whether an adapter that names another base model is accepted after confirmation, or refused."""
 UPLOAD_WAIT_S = environ.integer("UPLOAD_WAIT_S", 30)
-"""How long a request waits for what a worker says of its upload, before it is answered 202."""
+"""How long a request waits for the worker's verdict on its upload before it is answered 202."""
 CHECK_CPU_S = environ.integer("CHECK_CPU_S", 20, low=1)
 CHECK_TIME_S = environ.integer("CHECK_TIME_S", 120, low=1)
-"""What reading an upload, and checking it, may take each, for every GiB that was begun."""
+"""Limits for reading an upload, and likewise for checking it, per started GiB."""
 CHECK_MEMORY_BYTES = environ.size("CHECK_MEMORY_BYTES", 1 << 30)
 FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
 os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
@@ -158,17 +158,17 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 # --- Files and batches ---------------------------------------------------------------------------
 FILES_DIR = environ.text("FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
-"""Where consoles and workers keep tenants' files; on one file system with UPLOAD_DIR."""
+"""Tenants' files, shared by consoles and workers; on the same file system as UPLOAD_DIR."""
 os.makedirs(FILES_DIR, mode=0o700, exist_ok=True)
 MAX_FILE_BYTES = environ.size("MAX_FILE_BYTES", 512 << 20)
 TENANT_FILES = environ.integer("TENANT_FILES", 1000, low=1)
-"""Their bytes count with those of adapters in TENANT_STORED_BYTES."""
+"""Their bytes count together with adapters towards TENANT_STORED_BYTES."""
 TENANT_BATCHES = environ.integer("TENANT_BATCHES", 50, low=1)
-"""Of one tenant that have not ended."""
+"""Unfinished batches of one tenant."""
 TENANT_BACKGROUND_RESPONSES = environ.integer("TENANT_BACKGROUND_RESPONSES", 1000, low=1)
-"""Of one tenant that have not ended."""
+"""Unfinished background responses of one tenant."""
 FORWARDED_BYTES_PER_S = environ.size("FORWARDED_BYTES_PER_S", 32 << 20)
-"""What each gateway process passes on to a console of files, all together."""
+"""Total rate at which each gateway process forwards files to consoles."""
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -220,7 +220,7 @@ MIDDLEWARE = [
     "gateway.middleware.ConnectionReturned",
     "gateway.middleware.RequestId",
     "gateway.middleware.CompressedPages",
-    # Around everything that may refuse a request, so that those pages have the policy too.
+    # Outside everything that may refuse a request, so that those pages have the policy too.
     "gateway.middleware.ContentPolicy",
     "gateway.middleware.StrictTransport",
     "gateway.middleware.NotStored",
@@ -273,15 +273,15 @@ LOGIN_REDIRECT_URL = "console"
 ACCOUNT_ADAPTER = "frontend.sign_in.accounts.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
-ACCOUNT_EMAIL_VERIFICATION = "none"  # an invitation came by a way that its sender trusts
+ACCOUNT_EMAIL_VERIFICATION = "none"  # the sender chose a trusted channel for the invitation
 ACCOUNT_USERNAME_MIN_LENGTH = 2
-ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to whatever address a stranger types
-ACCOUNT_EMAIL_SUBJECT_PREFIX = ""  # the mail ends with who sends it
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to addresses without an account
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""  # the mail ends with its sender
 ACCOUNT_FORMS = {
     "login": "frontend.sign_in.accounts.LoginForm",
     "reset_password": "frontend.sign_in.accounts.ResetPasswordForm",
 }
-# What `frontend.sign_in.throttling` slows down is not counted twice; the rest has allauth's limits.
+# Not counted again: `frontend.sign_in.throttling` limits these. The rest has allauth's limits.
 ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
 MFA_FORMS = {
     "authenticate": "frontend.sign_in.accounts.AuthenticateForm",
@@ -310,8 +310,8 @@ SOCIALACCOUNT_PROVIDERS = {
         else [],
     }
 }
-# Counts of failed sign-ins, for all consoles where there is a Redis. Django keeps 300 entries in
-# memory by default: a few hundred failures elsewhere would make an account's count forgotten.
+# Counts of failed sign-ins, shared by all consoles if there is a Redis. Django keeps 300 entries in
+# memory by default: a few hundred failures of other accounts would evict an account's count.
 CACHES = {
     "default": {
         **(
@@ -323,8 +323,8 @@ CACHES = {
     }
 }
 EMAIL_HOST = environ.text("EMAIL_HOST", "")
-# Mails have links that set passwords: without a mail server they become private files, never lines
-# of a log.
+# Mails contain links that set passwords: without a mail server they are written to private files,
+# never to a log.
 EMAIL_BACKEND = (
     "django.core.mail.backends.smtp.EmailBackend" if EMAIL_HOST else "gateway.mail.PrivateFiles"
 )
@@ -340,13 +340,13 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", F
 OPERATOR_SECOND_FACTOR = environ.choice(
     "OPERATOR_SECOND_FACTOR", ["ask", "require"], "require" if SESSION_COOKIE_SECURE else "ask"
 )
-"""Whether operators with nothing but a password are asked for more, or can do nothing till then."""
-# The redirect URI of single sign-on and links in mails, where a proxy ends TLS.
+"""Whether operators with only a password are asked to set up a second factor, or required to."""
+# For the redirect URI of single sign-on and links in mails, if a proxy terminates TLS.
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if SESSION_COOKIE_SECURE else "http"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 LANGUAGE_CODE = "en-us"
-USE_I18N = False  # every value of a page would be looked at for a translation
+USE_I18N = False  # otherwise a translation is looked up for every value of a page
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
@@ -406,16 +406,16 @@ SPECTACULAR_SETTINGS = {
 
 # --- Metrics -------------------------------------------------------------------------------------
 METRICS_TENANTS = environ.integer("METRICS_TENANTS", 0, high=1000)
-"""How many of the busiest tenants are named in metrics; the others are `other` together. 0: no
-tenant is named. Traces have OpenTelemetry's own settings (`inference.tracing`)."""
+"""Number of busiest tenants named in metrics; the others are summed as `other`. 0: no tenant is
+named. Traces have OpenTelemetry's own settings (`inference.tracing`)."""
 
 HISTORY_DAYS = environ.integer("HISTORY_DAYS", 90, low=1, high=3660)
-"""How long figures of requests by the hour are kept."""
+"""How long hourly figures of requests are kept."""
 REFUSED_REQUESTS_DAYS = environ.integer("REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
-"""How long requests that were refused, or failed, are kept with their messages."""
+"""How long refused and failed requests are kept, with their messages."""
 
 WEBHOOKS_PRIVATE = environ.boolean("WEBHOOKS_PRIVATE", False)
-"""Whether webhooks may lead to private networks and this machine, and without TLS."""
+"""Whether webhooks may go to private networks and this machine, also without TLS."""
 
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")

@@ -1,4 +1,4 @@
-"""What `manage.py` does before Django reads the settings: secrets, a private folder, a database."""
+"""What `manage.py` does before Django reads the settings: secrets, private folder, database."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SECRETS = (
     "CONTENT_KEY", "METRICS_TOKEN",
 )  # fmt: skip
 PRODUCTION = {"gateway", "console", "worker"}
-"""Commands that production runs: they are given their secrets, never make them."""
+"""Commands that run in production: they are given their secrets and never generate them."""
 WITHOUT_DJANGO = {
     "engine": "inference.agent.__main__",
     "engines": "gateway.scaling.ray_serve",
     "scaledown": "gateway.scaling.kubernetes",
 }
-"""Commands that need neither Django nor settings, with the modules that have their `main`."""
+"""Commands that need neither Django nor settings, and the modules with their `main`."""
 process = ""
-"""The command that runs here; empty where it is none of `manage.py`'s."""
+"""The command that runs in this process; empty if it was not started by `manage.py`."""
 
 
 def var_folder() -> Path:
-    """Where this installation writes."""
+    """The folder that this installation writes to."""
     return Path(os.environ.get("LORIKEET_VAR") or ROOT / "var")
 
 
 def documents_folder() -> Path:
-    """The documentation: a checkout's `docs`, which a wheel has as `frontend/docs`."""
+    """The documentation: `docs` in a checkout, `frontend/docs` in a wheel."""
     here = ROOT / "docs"
     return here if here.is_dir() else Path(frontend.__file__).with_name("docs")
 
@@ -46,14 +46,14 @@ def main(arguments: list[str]) -> None:
     """Run one command; a bad setting ends the process with one line that says what to do."""
     global process
     process = arguments[1] if len(arguments) > 1 else "help"
-    os.umask(0o077)  # whatever it writes is for its owner
+    os.umask(0o077)  # files are readable only by their owner
     _forget_others_secrets()
     try:
         if process in WITHOUT_DJANGO:
             run: Callable[[list[str]], None] = import_module(WITHOUT_DJANGO[process]).main
             return run(arguments[2:])
         _prepare()
-        if process == "gateway":  # needs Django's settings alone
+        if process == "gateway":  # needs only Django's settings
             from gateway.planes.process import main as run_gateway
 
             return run_gateway(arguments[2:])
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _forget_others_secrets() -> None:
-    """Neither this process nor one that it starts sees what is another's."""
+    """Remove other processes' secrets from the environment of this process and its children."""
     for name in os.environ.keys() - environment_of(process, os.environ):
         del os.environ[name]
 
@@ -85,10 +85,10 @@ def _prepare() -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Let nobody else into the folder, which is made if need be.
+    """Restrict access to the folder to its owner; creates it if necessary.
 
     Raises:
-        BadSetting: it is one that everybody shares, such as /tmp.
+        BadSetting: it is a shared folder, such as /tmp.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -99,7 +99,7 @@ def _make_private(folder: Path) -> None:
 
 
 def load_settings(file: Path) -> None:
-    """Take over what the file sets and the environment does not, as far as it is this process's."""
+    """Set the file's variables that the environment lacks, except other processes' secrets."""
     import dotenv
 
     found = {name: value or "" for name, value in dotenv.dotenv_values(file).items()}
@@ -108,7 +108,7 @@ def load_settings(file: Path) -> None:
 
 
 def _ensure_secrets(file: Path) -> None:
-    """Make the secrets that this installation lacks; readable by its owner alone."""
+    """Generate the secrets that this installation lacks; the file is readable only by its owner."""
     import dotenv
 
     missing = [name for name in SECRETS if name not in dotenv.dotenv_values(file)]

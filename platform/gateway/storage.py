@@ -1,5 +1,5 @@
-"""Which static files there are, and how they are stored: compressed, and under names that change
-with their content."""
+"""Which static files are served, and how they are stored: compressed, under names that change with
+their content."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from django.core.management import call_command
 from servestatic.storage import CompressedManifestStaticFilesStorage
 
 NEVER_SERVED = ("redoc", "rest_framework")
-"""Folders of packages: another reader of the API's document, and DRF's pages, for people."""
+"""Folders of packages that no page uses: another viewer of the API's document, and DRF's browsable
+pages."""
 
 
 class ServedFiles(AppDirectoriesFinder):
-    """Those of all apps that a page loads: to hash and compress the others would be half of what a
-    start does."""
+    """The static files of all apps that a page loads. Hashing and compressing the others would be
+    half of the work of a start."""
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterator[Any]:
         yield from super().list([*(ignore_patterns or ()), *NEVER_SERVED])
 
 
 class HashedStaticFiles(CompressedManifestStaticFilesStorage):  # type: ignore[misc]
-    """Also the imports inside of ES modules name the hashed files, so that browsers keep those
-    for ever too and never mix modules of two releases."""
+    """Imports inside ES modules refer to the hashed files as well, so that browsers can cache those
+    for ever and never mix modules of two releases."""
 
     support_js_module_import_aggregation = True
 
 
 def collect() -> None:
-    """Collect all static files, unless those that there are were collected: to hash and compress
-    them again would take each start seconds."""
+    """Collect all static files, unless the present ones were already collected: hashing and
+    compressing them again would add seconds to each start."""
     if not are_collected():
         call_command("collectstatic", interactive=False, verbosity=0)
 
 
 def are_collected() -> bool:
-    """Whether these files and no others were collected since they came here. That is the time of
-    their inodes: an installer may date files back."""
+    """Whether exactly these files were collected after they were installed. Compares the change
+    times of their inodes, because an installer may set older modification times."""
     collected: Any = staticfiles_storage
     manifest = Path(collected.path(collected.manifest_name))
     if not manifest.exists():

@@ -5,7 +5,7 @@ from tenants.api import problems
 from tenants.api.openai import views as v1
 from tenants.hub import replies as hub
 
-# Where clients of the hub say that an adapter is once they have pushed it.
+# The address of an adapter that clients of the hub print after a push.
 ADAPTER = r"^hub/(?!api/|objects/)(?P<tenant>[a-z0-9-]+)/(?P<name>[^/]+)(?:/commit/[^/]+)?$"
 ADAPTER_PAGE = RedirectView.as_view(url="/t/%(tenant)s/adapters/%(name)s/")
 

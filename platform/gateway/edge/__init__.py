@@ -1,2 +1,2 @@
-"""What stands between the network and both planes: what a connection may send, how long it may
-take, how many there may be, and whose they are."""
+"""The layer between the network and both planes: bounds on what a connection may send, on its times
+and on the number of connections, and the clients' true addresses."""

@@ -1,4 +1,4 @@
-"""Whose request it is is known before anything else looks at it."""
+"""Determines a request's client before any other code sees it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from inference.errors import RateLimitExceeded
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 
 REFUSED = 1013
-"""Websocket close code: try again later. A socket that was never open hears HTTP's 403 instead."""
+"""Websocket close code: try again later. A socket that was never open gets HTTP's 403 instead."""
 
 
 class TrueAddress:
-    """Puts the client's address and scheme into the scope; requests that proxies bring are counted
-    by it."""
+    """Sets the client's address and scheme in the scope; requests from proxies are counted by the
+    client's address."""
 
     def __init__(self, app: Any, proxies: Proxies, census: Census) -> None:
         self._app, self._proxies, self._census = app, proxies, census
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = scope.get("client")  # neither the lifespan has one, nor a Unix socket
+        client = scope.get("client")  # absent for the lifespan and for Unix sockets
         if client is None:
             await self._app(scope, receive, send)
         elif self._proxies.trust(client[0]):

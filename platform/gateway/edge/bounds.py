@@ -1,4 +1,4 @@
-"""What a client may send before anybody looks at it, and how long it may take."""
+"""Bounds on what a client may send before it is parsed, and on how long it may take."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from django.conf import settings
 
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8 << 10
-"""Single sign-on comes back with some 4 KiB."""
+"""Single sign-on redirects back with some 4 KiB."""
 MAX_PIPELINED = 16
-"""Requests that wait on a connection for the answer before theirs. Hardly any client sends ahead;
-each costs 15 us, and a read of the socket can hold 9,000 of them."""
+"""Requests on one connection that wait for an earlier answer. Hardly any client pipelines; each
+costs 15 us, and one read of the socket can contain 9,000 of them."""
 MIN_CHUNK_BYTES = 64
 SMALL_CHUNKS = 1024
-"""So many chunks of a body may be smaller than that on average: each costs a call in Python, and a
-read can hold 40,000 of one byte."""
+"""A body may have this many chunks, plus one for each MIN_CHUNK_BYTES: each costs a call in Python,
+and one read can contain 40,000 chunks of one byte."""
 LINGER_S = 2.0
-"""How long a refused client is read from without being heard: closed at once, the connection is
+"""How long data from a refused client is read and discarded: if closed at once, the connection is
 reset, and many clients lose the answer."""
 LINGER_BYTES = 1 << 20
-"""And how much of it."""
+"""How much of that data at most."""
 MAX_TICK_S = 2.0
-"""How often a connection is looked at."""
+"""Longest pause between two checks of a connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""How many connections there are, in all and of each address. Sans-IO.
+"""Counts and bounds connections, in total and for each address. Sans-IO.
 
-Where all places are taken, the connection that has waited longest for its client makes room for a
-new one: whoever opens connections and says nothing, or little, keeps nobody out. Refusals to one
-address are spaced, as a refused client can connect anew at once.
+When all places are taken, the connection that has waited longest for its client is evicted for a
+new one, so a client that opens connections and sends little or nothing can't lock out others.
+Refusals to one address are spaced out, because a refused client can reconnect at once.
 """
 
 from __future__ import annotations
@@ -24,44 +24,46 @@ class Visit:
         self._census, self.network, self.evict = census, network, evict
 
     def waits(self) -> None:
-        """Its client owes something from now on, and it may be evicted for another."""
+        """It now waits for its client, so it may be evicted to make room for another."""
         self._census.waits(self)
 
     def works(self) -> None:
-        """Its client waits, not we."""
+        """The client waits for this process now, so the connection may not be evicted."""
         self._census.waiting.pop(self, None)
 
     def hold_s(self, now: float) -> float:
-        """It is refused: how long its answer is held back. `now`: a monotonic time in seconds."""
+        """Seconds to delay the answer to this refused connection. `now` is a monotonic time in
+        seconds."""
         return 0.0 if self.network is None else self._census.pacing.hold_s(self.network, now)
 
     def leave(self) -> None:
-        """It has ended; may be said twice."""
+        """The connection has ended. May be called twice."""
         self._census.remove(self)
 
 
 class Census:
-    """Of one process."""
+    """The connections of one process."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most, self._most_per_address = most, most_per_address
         self._visits: set[Visit] = set()
         self._of: Counter[str] = Counter()
-        """Connections by network; requests, where proxies bring them."""
+        """Connections by network; behind proxies, requests by the client's network."""
         self.waiting: OrderedDict[Visit, None] = OrderedDict()
-        """Those that wait for their clients, in the order in which they began to."""
+        """Connections that wait for their clients, longest wait first."""
         self.pacing = Pacing()
-        """Of networks whose connections are refused."""
+        """Spaces out refusals, by network."""
 
     def __len__(self) -> int:
         return len(self._visits)
 
     def enter(self, address: str | None, evict: Callable[[], None]) -> Visit:
-        """A place for a connection from this address; None for that of a trusted proxy.
+        """Admit a connection from this address (None for a trusted proxy), evicting another one if
+        all places are taken.
 
         Raises:
-            RateLimitExceeded: this address has too many.
-            Overloaded: there are too many, and all of them work.
+            RateLimitExceeded: this address has too many connections.
+            Overloaded: there are too many, and none of them waits for its client.
         """
         network = None if address is None else network_of(address)
         if network is not None:
@@ -94,8 +96,8 @@ class Census:
 
     @contextmanager
     def request(self, address: str) -> Iterator[None]:
-        """Bracket a request that a trusted proxy brings from this address: it counts there as a
-        connection.
+        """Wrap a request that a trusted proxy forwards from this address: it counts as a
+        connection of the address.
 
         Raises:
             RateLimitExceeded: this address has too many.

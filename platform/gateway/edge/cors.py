@@ -1,7 +1,7 @@
-"""Which other origins' pages may read the answers of the API, and who is told so beforehand.
+"""CORS: which other origins' pages may read the API's answers, including preflight requests.
 
-Off where none is named. Keys are shown in a header that pages set themselves, never by cookies:
-nothing here allows credentials, so that `*` is safe as well.
+Off if no origin is configured. Pages send keys in a header that they set themselves, never in
+cookies: credentials are never allowed, so that `*` is safe as well.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ANY = "*"
 METHODS = b"GET, HEAD, POST, DELETE, OPTIONS"
 MAX_AGE_S = b"7200"
 _NAMES = re.compile(rb"[A-Za-z0-9_-]{1,64}(?:[ \t]*,[ \t]*[A-Za-z0-9_-]{1,64}){0,63}")
-"""Of the headers that a page wants to send."""
+"""The names of the headers that a page wants to send."""
 
 
 class Cors:
-    """Around an application."""
+    """Wraps an application."""
 
     def __init__(self, app: Any, origins: Collection[str]) -> None:
         """`origins` such as `https://app.example.com`, or `*` for all."""

@@ -1,8 +1,8 @@
 """One HTTP connection, bounded before anything is parsed. A thin layer over uvicorn's protocol.
 
-The parser (llhttp) knows no bounds: it collects a header in quadratic time however long it is, and
-takes as many of them, as many chunks and as many requests ahead as come. So it is fed small pieces
-and asked after each how far it is. What a client owes, and for how long, is `patience`'s to say.
+The parser (llhttp) has no bounds: it collects a header in quadratic time however long it is, and
+accepts any number of headers, chunks and pipelined requests. So it is fed small pieces, and its
+progress is checked after each. `patience` determines what a client has to send, and by when.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from inference.operations.error_shapes import OPENAI
 log = structlog.get_logger(__name__)
 
 PIECE_BYTES = 16 << 10
-"""The parser is fed no more at once."""
+"""The parser is fed at most this much at once."""
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One of a server's; `bounds`, `census` and `proxies` are shared by all of them."""
+    """A connection of a server, which share `bounds`, `census` and `proxies`."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class HttpConnection(HttpToolsProtocol):
         self._visit: Visit | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf = False
-        """It hears nothing more: it was refused, or is a websocket now."""
+        """Received data is ignored: the connection was refused, or is a websocket now."""
         self._refusal: InferenceError | None = None
-        """Raised by a callback of the parser, for whom all exceptions are the same."""
+        """Set by a callback of the parser, which does not distinguish exceptions."""
         self._head_bytes = self._headers = 0
         self._event = False
         """Whether the parser has found anything in the present piece."""
         self._unparsed_bytes = 0
-        """What it was fed since it last found something."""
+        """Bytes fed to the parser since it last found something."""
         self._chunks = self._body_bytes = self._discarded_bytes = 0
 
     # --- The connection --------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class HttpConnection(HttpToolsProtocol):
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._visit is None:  # it was never let in
+        if self._visit is None:  # it was never admitted
             return
         self._visit.leave()
         self._stop_looking()
@@ -110,7 +110,7 @@ class HttpConnection(HttpToolsProtocol):
             self._timer.cancel()
 
     def _look(self) -> None:
-        """Regularly: has its client been given enough time?"""
+        """Called every tick: end the connection if its client takes too long."""
         now = self.loop.time()
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
         if self.flow.read_paused and self._patience.owed is Owed.BODY:
@@ -192,7 +192,7 @@ class HttpConnection(HttpToolsProtocol):
             self._raise(self._too_large())
         if self._headers > MAX_HEADERS:
             self._raise(HeadersTooLarge(f"There are more than {MAX_HEADERS} headers."))
-        # Those after a body are nobody's: what has looked at the headers has done so by then.
+        # Trailers are ignored: the headers have been read by then.
         if self._patience.owed is Owed.HEAD:
             super().on_header(name, value)
 
@@ -226,7 +226,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._chunks = self._body_bytes = 0
-        if self._is_answering():  # the next one, which was sent ahead
+        if self._is_answering():  # the next, pipelined request
             return
         match self._patience.owed:
             case Owed.BODY:
@@ -235,9 +235,9 @@ class HttpConnection(HttpToolsProtocol):
                 self._expect(Owed.REST)
 
     def handle_websocket_upgrade(self) -> None:
-        """As uvicorn does, without cookies: nobody behind reads any, and `websockets`, which parses
-        the head anew, takes no line of more than 8 KiB."""
-        if self._is_answering():  # who would then tell that request of a client that has gone?
+        """Like uvicorn, but without cookies: no application reads them, and `websockets`, which
+        parses the head again, accepts no line of more than 8 KiB."""
+        if self._is_answering():  # it could no longer be told that its client disconnects
             return self._refuse(InvalidRequest("A websocket cannot be opened behind a request."))
         headers = [(name, value) for name, value in self.scope["headers"] if name != b"cookie"]
         self.scope["headers"] = headers
@@ -258,7 +258,7 @@ class HttpConnection(HttpToolsProtocol):
         return HeadersTooLarge(f"The request's headers have more than {most} bytes.")
 
     def _raise(self, error: InferenceError) -> None:
-        """Out of the parser; uvicorn then calls `send_400_response`."""
+        """Raise out of the parser; uvicorn then calls `send_400_response`."""
         self._refusal = error
         raise error
 
@@ -269,8 +269,9 @@ class HttpConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, error: InferenceError) -> None:
-        """Answer, where no other answer is on its way; then hear nothing more of this client. One
-        whose address is refused all the time is not read from until its answer's turn."""
+        """Answer with the error unless another answer has begun, and ignore what the client sends
+        from now on. If its address is refused repeatedly, the answer is delayed and nothing is read
+        until then."""
         assert self._visit is not None
         self._deaf = True
         self._expect(Owed.GOODBYE)
@@ -296,15 +297,16 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def unsent_bytes(transport: asyncio.WriteTransport) -> int:
-    """What was written and the client's side has not received. The kernel holds some megabytes of
-    it, and takes more only when a good part of them is free: slow readers read on meanwhile."""
+    """Bytes written that the client's side has not received yet. The kernel buffers some megabytes,
+    and accepts more only when a good part of them is free, although a slow client reads
+    meanwhile; hence its queue is counted."""
     held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     return transport.get_write_buffer_size() + int.from_bytes(held, sys.byteorder)
 
 
 class UntilClose(RequestResponseCycle):
-    """The answer to a client of HTTP/1.0, which knows no chunks: one without a length ends with the
-    connection."""
+    """The answer to an HTTP/1.0 client, which does not support chunks: an answer without a length
+    ends with the connection."""
 
     _unsized = False
 
@@ -319,7 +321,7 @@ class UntilClose(RequestResponseCycle):
 
 
 def answer_of(error: InferenceError) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """A complete HTTP answer with this error, after which the connection is closed."""
     id = new_id()
     log.info("request", request_id=id, status=error.http_status, error=error.code)
     body = OPENAI.body(error)

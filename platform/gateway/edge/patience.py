@@ -1,8 +1,8 @@
-"""What a client owes, and for how long. Sans-IO: `now` is a monotonic time in seconds.
+"""What a client has to send next, and by when. Sans-IO: `now` is a monotonic time in seconds.
 
-A connection owes the rest of its request's head, the next bytes of its body, or, between requests,
-nothing but some sign of life. While it waits for its answer it owes nothing, however long that
-takes: only what is written to it must be read.
+A client owes the rest of its request's head, the next bytes of its body, or, between requests, the
+next request. While it waits for its answer it owes nothing, however long that takes; it only has to
+read what is written to it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gateway.edge.bounds import LINGER_S, Bounds
 class Owed(Enum):
     NOTHING = "nothing"
     HEAD = "head"
-    """All of it in time: further bytes of it win no more."""
+    """The whole head within the time limit: further bytes do not extend it."""
     BODY = "body"
-    """Some more of it: each part that comes, and each time it is not asked for, begins it anew."""
+    """More of the body: the time limit restarts with each part, and while reading is paused."""
     SURPLUS = "surplus"
-    """The end of a body that was answered already."""
+    """The rest of a body whose request was answered already."""
     REST = "rest"
     """Another request, or the end of the connection."""
     GOODBYE = "goodbye"
@@ -27,7 +27,7 @@ class Owed(Enum):
 
 
 class Patience:
-    """With what one connection owes."""
+    """What one connection's client owes, and since when."""
 
     def __init__(self, bounds: Bounds, now: float) -> None:
         self.owed = Owed.HEAD
@@ -42,16 +42,16 @@ class Patience:
         }
 
     def expect(self, owed: Owed, now: float) -> None:
-        """From now on it owes this."""
+        """The client owes this from now on."""
         self.owed, self._since = owed, now
 
     def over(self, now: float) -> bool:
-        """Whether it has owed that for too long."""
+        """Whether the client has owed that for too long."""
         return now - self._since > self._longest_s[self.owed]
 
 
 class Unread:
-    """What was written to a client which does not read. One that reads slowly is let read."""
+    """Detects a client that reads nothing of what was written. Slow reading is allowed."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
@@ -59,8 +59,8 @@ class Unread:
         self._since = 0.0
 
     def over(self, unsent: int, now: float) -> bool:
-        """Whether none of it was read for too long; to be asked regularly, with how many bytes of
-        what somebody waits for are `unsent`."""
+        """Whether nothing was read for too long. To be called regularly. `unsent`: unsent bytes,
+        0 unless a writer, or the closing of the connection, waits for them."""
         if not self._bytes or unsent < self._bytes:
             self._since = now
         self._bytes = unsent

@@ -1,9 +1,9 @@
-"""Whose request it is: the address of the client and its scheme, from proxies that are trusted.
+"""The client's address and scheme, from the headers of trusted proxies.
 
-Anybody can write `X-Forwarded-For`. Each proxy appends the address that it was asked from, so the
-header is read from its right end, hop by hop, as long as the hops are ours: the first one that is
-not is the client. This is the one place that reads these headers; all others read the ASGI scope's
-`client` and `scheme`, or Django's REMOTE_ADDR and `is_secure()`, which come from there.
+Any client can send `X-Forwarded-For`. Each proxy appends the address of its own peer, so the header
+is read from the right, hop by hop, while the hops are trusted: the first one that is not trusted is
+the client. Only this module reads these headers; all other code reads the ASGI scope's `client` and
+`scheme`, or Django's REMOTE_ADDR and `is_secure()`, which are derived from them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Proxies:
     """The proxies that are trusted."""
 
     def __init__(self, networks: Sequence[str]) -> None:
-        """Addresses and networks.
+        """`networks` are addresses and networks.
 
         Raises:
-            BadSetting: one is none.
+            BadSetting: one of them is neither.
         """
         try:
             self._networks = [ip_network(one) for one in networks]
@@ -47,8 +47,8 @@ class Proxies:
         return any(parsed in network for network in self._networks)
 
     def client(self, peer: str, headers: Headers) -> str:
-        """The address of the client of whom a trusted `peer` brings a request with such headers;
-        the nearest hop that is known where the header does not say."""
+        """The address of the client whose request with these headers comes from a trusted `peer`;
+        the last known hop if the header is missing, incomplete or invalid."""
         rest = b",".join(value for name, value in headers if name == FOR).decode("latin-1")
         nearest = peer
         for _ in range(MAX_HOPS):
@@ -62,7 +62,7 @@ class Proxies:
         return nearest
 
     def is_https(self, headers: Headers) -> bool | None:
-        """What the nearest proxy says; None where it says nothing."""
+        """The scheme that the nearest proxy reports; None if it reports none."""
         said = [value for name, value in headers if name == PROTO]
         if not said:
             return None
@@ -78,7 +78,7 @@ def _without_port(hop: str) -> str:
 
 @lru_cache(maxsize=4096)
 def plain(address: str) -> str:
-    """An address as it is written everywhere."""
+    """An address in its canonical notation."""
     try:
         return str(parse(address))
     except ValueError:

@@ -1,9 +1,9 @@
-"""Who is refused again and again, as one who guesses keys or passwords is, hears it later.
+"""Delays refusals to clients that are refused repeatedly, such as those guessing keys or passwords.
 
-A guess costs its sender nothing and this process a look at the database, or a page. So the answers
-to an address that is mostly refused are spaced (`inference.gateway.pacing`); a connection has one
-request at a time, so its next guess comes later as well. Whoever is let in is never held up, from
-the same address neither.
+A guess costs its sender nothing, and this process a database query or a page. So refusals to an
+address that is mostly refused are spaced out (`inference.gateway.pacing`); a connection has one
+request at a time, so its next guess comes later as well. Accepted requests are never delayed, not
+even from the same address.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from inference.gateway.pacing import Pacing
 
 
 class SlowRefusals:
-    """Around an application, inside what puts the client's address into the scope."""
+    """Wraps an application; must itself be wrapped by TrueAddress, which sets the client's address
+    in the scope."""
 
     def __init__(self, app: Any, statuses: Collection[int]) -> None:
-        """`statuses` of HTTP answers are refusals."""
+        """Answers with these HTTP `statuses` are refusals."""
         self._app, self._statuses, self._pacing = app, frozenset(statuses), Pacing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,9 +1,9 @@
-"""One websocket, bounded as long as nobody has said who its client is.
+"""One websocket, tightly bounded until its client is authenticated.
 
 A thin layer over uvicorn's protocol. `websockets` parses a frame in some 15 us of Python, and one
-read of the socket can hold 40,000 of them: so a client has a budget of frames. Its messages may be
-small only, until the application has seen a ticket or a token and says more (`inference.gateway.
-sockets.trust`).
+read of the socket can contain 40,000 of them, so a client has a budget of frames. Only small
+messages are accepted until the application has seen a ticket or a token and raises the bound
+(`inference.gateway.sockets.trust`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from inference.gateway.sockets import TRUST
 log = structlog.get_logger(__name__)
 
 STRANGERS_BYTES = 8 << 10
-"""The largest message of a client that nobody knows yet: a ticket has at most 4 KiB."""
+"""The largest message of an unauthenticated client: a ticket has at most 4 KiB."""
 PIECE_BYTES = 1 << 10
-"""The parser is fed no more at once: 170 of the smallest frames."""
+"""The parser is fed at most this much at once: 170 of the smallest frames."""
 
 
 class Pace:
@@ -45,14 +45,14 @@ class Pace:
         self._left, self._at = float(self.BURST), now
 
     def spend(self, frames: int, size: int, now: float) -> bool:
-        """Take so many frames of `size` bytes in all; whether there were as many left."""
+        """Spend `frames` frames of `size` bytes in total; returns whether the budget sufficed."""
         earned = (now - self._at) * self.PER_S + size / self.FREE_BYTES
         self._left, self._at = min(self.BURST, self._left + earned) - frames, now
         return self._left >= 0
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
-    """One of a server's, which takes over the connection and the `visit` of an HttpConnection."""
+    """A websocket of a server. Takes over the connection and the `visit` of an HttpConnection."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """Regularly: does its client read what is written?"""
+        """Called every tick: end the connection if its client doesn't read."""
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
         awaited = self.transport.is_closing() or not self.writable.is_set()
         unsent = unsent_bytes(self.transport) if awaited else 0
@@ -106,7 +106,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
                 self._refuse_handshake()
 
     def _refuse_handshake(self) -> None:
-        """uvicorn would leave it without an answer."""
+        """Answer the invalid handshake, which uvicorn would not."""
         self.handshake_initiated = True
         said = b"".join(self.conn.data_to_send())
         refused = InvalidRequest("This is no valid opening of a websocket.")

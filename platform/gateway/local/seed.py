@@ -1,6 +1,6 @@
-"""What a first `up` fills the installation with: an operator, and the demo's tenants and adapters.
+"""The initial data of a first `up`: an operator, and the demo's tenants and adapters.
 
-Adapters take the way that every tenant's take: uploaded over HTTP with the tenant's own key,
+The demo's adapters are treated like any tenant's: uploaded over HTTP with the tenant's own key,
 validated by the worker, probed on the engine.
 """
 
@@ -25,7 +25,7 @@ from tenants.models import ApiKey, BaseModel, EngineCredential, Price, Tenant, U
 
 OPERATOR = "operator"
 PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
-"""Of the demo, in micro-units of the currency per million tokens: 0.10, 0.025 and 0.40."""
+"""The demo's prices, in micro-units of the currency per million tokens: 0.10, 0.025 and 0.40."""
 EMBEDDING_PRICE = {"prompt": 20_000, "cached_prompt": 5_000, "output": 0}
 POLL_S = 0.3
 VALIDATION_S = 180.0
@@ -38,7 +38,7 @@ class SeedFailed(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """What `up` tells, and keeps in `up.json` for the next start."""
+    """What `up` prints, and keeps in `up.json` for the next start."""
 
     base_url: str
     console_url: str
@@ -47,9 +47,9 @@ class Facts:
     engines: dict[str, str]
     """The credential of each engine."""
     metrics_token: str
-    """What Prometheus shows to gateways."""
+    """Authenticates Prometheus to gateways."""
     embedding_model: str = ""
-    """One that embeds, or will soon; empty if there is none."""
+    """The embedding model, which may still be starting; empty if there is none."""
 
     @classmethod
     def read(cls, file: Path) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Facts:
         return facts if isinstance(facts, dict) else {}
 
     def write(self, file: Path) -> None:
-        """Replace the file in one step, readable by its owner alone."""
+        """Replace the file atomically, readable only by its owner."""
         draft = file.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -71,7 +71,7 @@ class Facts:
 
 
 def operator(known: dict[str, Any]) -> dict[str, str]:
-    """The operator's login: made once with a random password, kept as long as it works."""
+    """The operator's login: created once with a random password, kept as long as it works."""
     login: dict[str, str] = known.get("operator") or {}
     user = User.objects.filter(username=login.get("username", OPERATOR)).first()
     if user is None:
@@ -85,8 +85,9 @@ def operator(known: dict[str, Any]) -> dict[str, str]:
 
 
 def engines(known: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """A credential for each of these engines: the known one as long as it works. Another secret of
-    the same one where nobody knows it any more: what its journal has is the engine's to bill."""
+    """The credential of each of these engines: the known one as long as it works. If its secret is
+    lost the credential is rotated and not replaced, so that the engine can still bill its
+    journal."""
     texts: dict[str, str] = known.get("engines") or {}
     return {name: _credential(name, texts.get(name, "")) for name in names}
 
@@ -99,7 +100,7 @@ def _credential(name: str, known: str) -> str:
 
 
 def tenants(known: dict[str, Any]) -> dict[str, str]:
-    """A key for each demo tenant, by slug: the known one as long as it works, else a new one."""
+    """A key for each demo tenant, by slug: the known one as long as it works, or a new one."""
     keys = {tenant["slug"]: tenant["api_key"] for tenant in known.get("tenants", [])}
     return {demo.slug: _key(demo.slug, demo.company, keys.get(demo.slug, "")) for demo in TENANTS}
 
@@ -115,8 +116,8 @@ def _key(slug: str, name: str, known: str) -> str:
 
 
 def prices(base_model: str, price: Mapping[str, int] = PRICE) -> None:
-    """What the demo's tokens cost, unless the base model has a price; it is known once
-    an adapter of it is ready, or `/v1/models` has it, and not as soon as its engine is."""
+    """Set the price of the demo's tokens unless the base model has one. The model is known once an
+    adapter of it is ready or `/v1/models` lists it, but not yet when its engine is ready."""
     known = BaseModel.objects.filter(name=base_model, prices=None).first()
     if known is not None:
         Price.objects.create(base_model=known, starts_at=timezone.now(), **price)
@@ -170,7 +171,7 @@ async def adapter(
 async def _looked_into(
     client: httpx.AsyncClient, upload: str, headers: dict[str, str]
 ) -> dict[str, Any]:
-    """The version that an upload becomes once a worker comes to it."""
+    """The version that an upload becomes once a worker has checked it."""
     while True:
         answer = await client.get(f"/api/v1/uploads/{upload}", headers=headers)
         told = answer.raise_for_status().json()

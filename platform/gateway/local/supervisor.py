@@ -16,20 +16,20 @@ from inference.priority import give_way
 BACKOFF_S = (1.0, 30.0)
 """Shortest and longest pause before a restart."""
 STEADY_S = 60.0
-"""A process that lived this long starts over with the shortest pause."""
+"""After a process has lived this long, the pause is reset to the shortest."""
 HOPELESS_AFTER = 2
-"""Restarts after which a start is given up: whatever is wrong will not mend itself."""
+"""Restarts after which a start is given up, because the fault is permanent."""
 LAST_LINES = 12
 STOP_S = 45.0
-"""How long a process may take to stop; longer than any of them drains."""
+"""How long a process may take to stop; longer than the longest drain."""
 
 
 @dataclass
 class Child:
-    """One process. It leads a process group of its own, which dies with it.
+    """One process. It leads its own process group, which is killed when it ends.
 
-    `environment` is all that it is given: nothing comes from ours by itself. A process that is
-    `nice` gives way to the others where cores are few: 0 to 19, as for nice(1).
+    `environment` is the complete environment: nothing is inherited. `nice` is a niceness as for
+    nice(1), 0 to 19: the process yields to the others when cores are scarce.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Child:
             )
 
     def _prepare(self) -> None:
-        """In the child, before its program."""
+        """Runs in the child before its program."""
         _die_with_parent()
         if self.nice:
             give_way(self.nice)
 
     async def stop(self, patience_s: float = STOP_S) -> None:
-        """Ask it to stop; end it, and whatever it started, if it doesn't within the patience."""
+        """Ask it to stop, kill it after `patience_s`, then kill the rest of its process group."""
         if self.process is None:
             return
         if self.process.returncode is None:
@@ -74,7 +74,7 @@ class Child:
         await self.process.wait()
 
     def kill_group(self) -> None:
-        """End what is left of its process group."""
+        """Kill what is left of its process group."""
         if self.process is not None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -90,33 +90,33 @@ class Child:
 
 
 def _die_with_parent() -> None:
-    """Get SIGTERM when the supervisor dies, however it dies (Linux's prctl)."""
+    """Have the kernel send SIGTERM when the supervisor dies in any way (Linux's prctl)."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 class Supervisor:
-    """Children in the order of their start; they end in the opposite order."""
+    """Runs children; they are stopped in the reverse order of their start."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
-        """`report` shows one message to whoever watches."""
+        """`report` is called with messages for the user."""
         self._report = report
         self._children: list[Child] = []
         self._watchers: list[asyncio.Task[None]] = []
 
     @property
     def hopeless(self) -> Child | None:
-        """A child that ended again and again; only worth asking during a start."""
+        """A child that keeps ending; only meaningful during a start."""
         return next((one for one in self._children if one.restarts >= HOPELESS_AFTER), None)
 
     async def start(self, child: Child) -> None:
-        """Start a child and watch over it."""
+        """Start a child and restart it whenever it ends."""
         await child.start()
         self._children.append(child)
         self._watchers.append(asyncio.create_task(self._watch(child)))
 
     async def stop(self) -> None:
-        """End every child."""
+        """Stop every child."""
         for watcher in self._watchers:
             watcher.cancel()
         for child in reversed(self._children):

@@ -1,1 +1,1 @@
-"""What each kind of serving process is made of: the inference plane and the control plane."""
+"""The applications of the two kinds of serving processes: inference plane and control plane."""

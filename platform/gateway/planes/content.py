@@ -1,5 +1,5 @@
-"""What this gateway's requests asked and were answered is written to PostgreSQL, of tenants that
-keep that. What can't be written is lost: nobody waits for it."""
+"""Writes prompts and answers of this gateway's requests to PostgreSQL, for tenants that store them.
+What can't be written is lost, because no request waits for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BATCH_BYTES = 4 << 20
 
 
 async def keep(contents: Contents, kept: PostgresContents) -> None:
-    """Write what was taken up since the last time, until cancelled."""
+    """Periodically write the content collected since the last time, until cancelled."""
     while True:
         await asyncio.sleep(WRITE_S)
         await write(contents, kept)
 
 
 async def write(contents: Contents, kept: PostgresContents) -> None:
-    """Write what was taken up since the last time, and its request has ended."""
+    """Write the collected content of requests that have ended."""
     while taken := contents.take(BATCH, BATCH_BYTES):
         items = {one.id: Item(one.tenant_id, REQUEST, one.id, one.at, one.text) for one in taken}
         try:

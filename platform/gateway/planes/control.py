@@ -1,7 +1,7 @@
-"""The control plane: what one console process serves. Pages, management API, uploads, sign-in.
+"""The control plane: one console process. Pages, management API, uploads, sign-in.
 
-Django, behind what keeps large bodies from it. What it asks of engines and limits it asks the
-gateways (`tenants.fleet`); no token passes here.
+Django, behind applications that keep large bodies from it. It queries engines and limits through
+the gateways (`tenants.fleet`); no generated token passes through it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tenants.files.intake import FileIntake  # noqa: E402
 from tenants.hub.bodies import BODIES, Bodies  # noqa: E402
 
 REFUSALS = (401, 429)
-"""What guesses of keys and passwords are answered."""
+"""Statuses that answer guesses of keys and passwords."""
 directory = PostgresDirectory()
-"""Knows the keys of those who upload before their bodies are read."""
+"""Authenticates uploads before their bodies are read."""
 _reader = Reader()
 
 
@@ -49,7 +49,7 @@ async def _database_answers() -> bool:
 
 
 class Listening(Lifespan):
-    """Listens to what changes."""
+    """Opens the database, and listens to its notifications."""
 
     async def start(self, stack: AsyncExitStack) -> None:
         await _reader.open()

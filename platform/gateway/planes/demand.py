@@ -1,8 +1,9 @@
-"""`GET /demand`: what is asked of the whole fleet, in JSON, for what starts and stops engines.
+"""`GET /demand`: the demand for the whole fleet, in JSON, for autoscalers of engines.
 
-With METRICS_TOKEN as the bearer; without that setting there is no such page. `?pool=NAME` tells of
-one base model alone, with zeros if nothing is asked of it: so does a pool whose engines are all
-stopped look. KEDA's `metrics-api` reads that; what stops the idlest engine first reads `engines`.
+Requires METRICS_TOKEN as the bearer; without that setting the page does not exist. `?pool=NAME`
+returns one base model, with zeros if there is no demand for it, as for a pool whose engines are all
+stopped. KEDA's `metrics-api` reads that; `scaledown`, which marks the idlest engine to be stopped
+first, reads `engines`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tenants.directory.registry import Registry
 log = structlog.get_logger(__name__)
 
 SHARE_S = 1.0
-"""How often gateways tell each other; what scales engines asks less often."""
+"""How often gateways exchange their demand; autoscalers ask less often."""
 
 
 class DemandPage:
     """The ASGI application."""
 
     def __init__(self, token: str, hub: Hub, demand: FleetDemand) -> None:
-        """Without a `token` nobody is answered."""
+        """Without a `token` every request is refused."""
         self._token, self._hub, self._demand = token, hub, demand
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +69,7 @@ class DemandPage:
 
 
 async def share(demand: FleetDemand, hub: Hub, registry: Registry) -> None:
-    """Tell the other gateways what this one sees, and hear what they do, until cancelled."""
+    """Periodically exchange demand with the other gateways, until cancelled."""
     while True:
         demand.pace.note(hub.engines(), time.monotonic())
         try:

@@ -1,14 +1,14 @@
-"""`external.metrics.k8s.io`: by this Kubernetes' horizontal pod autoscaler scales engines.
+"""`external.metrics.k8s.io`: the metrics by which Kubernetes' autoscaler (HPA) scales engines.
 
-Kubernetes' API server passes on here what is asked under `/apis/external.metrics.k8s.io`, once an
-APIService names the gateways: it has checked who asks and whether its rules (RBAC) let them, and
-shows the certificate of its aggregation layer. So there is a listener of its own, with TLS, on
-which only that certificate is heard: signed by the cluster's front-proxy authority, and with one of
-the names that are expected, as that authority may sign others too. Whom the API server asks for
-(`X-Remote-User`) changes nothing. A gateway has no rights in Kubernetes at all.
+Once an APIService names the gateways, Kubernetes' API server forwards requests for
+`/apis/external.metrics.k8s.io` to them. It has authenticated and authorized (RBAC) their sender,
+and presents the certificate of its aggregation layer. So this is a separate TLS listener that
+accepts only that certificate: signed by the cluster's front-proxy CA, and with one of the expected
+names, because that CA may sign others too. The original user (`X-Remote-User`) is ignored. A
+gateway has no permissions in Kubernetes at all.
 
-Whoever else connects is bounded before anything is known of them: in number, in number of one
-address, and in time. At worst the autoscaler gets no figures, and then it changes nothing.
+Other connections are bounded before they are authenticated: in total, per address, and in time. At
+worst the autoscaler gets no figures, and then it changes nothing.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer
 """
@@ -49,12 +49,12 @@ MAX_CONNECTIONS, MAX_PER_ADDRESS = 32, 8
 """An API server keeps one or two open."""
 HANDSHAKE_S, IDLE_S = 5.0, 120.0
 MAX_HEAD_BYTES = 16 << 10
-"""Of a request; it has no body."""
+"""Of a request's head; requests have no body."""
 NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Refused(Exception):
-    """What is asked can't be answered; `status` is HTTP's."""
+    """The request can't be answered; `status` is the HTTP status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -62,12 +62,12 @@ class Refused(Exception):
 
 
 def label_of(pool: str) -> str:
-    """The pool's name as the value of a label, which takes 63 characters and not all of them."""
+    """The pool's name as a label value: at most 63 characters, of a restricted set."""
     return NOT_IN_LABELS.sub("-", pool).strip("-._")[:63]
 
 
 def answer(target: str, demand: FleetDemand, now: float) -> Mapping[str, Any]:
-    """What a GET of this address is answered.
+    """The answer to a GET of this address.
 
     Raises:
         Refused: there is no such address or metric, or the figure is not known now.
@@ -108,7 +108,7 @@ def _resources() -> Mapping[str, Any]:
 
 
 def _selected(selector: str) -> str | None:
-    """The pool that is asked for; None: all.
+    """The pool that the selector selects; None: all.
 
     Raises:
         Refused: it selects by something else.
@@ -124,8 +124,8 @@ def _selected(selector: str) -> str | None:
 def _values(
     name: str, metric: str, wanted: str | None, pools: Mapping[str, Mapping[str, float]]
 ) -> Mapping[str, Any]:
-    """The metric of the wanted pool, or of all. Nothing is asked of a pool that nobody knows; how
-    long one waits is not known of each."""
+    """The metric of the wanted pool, or of all pools. Counts of an unknown pool are 0; the expected
+    wait may be unknown."""
     chosen = pools if wanted is None else {wanted: pools.get(wanted, {})}
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     items = [
@@ -150,29 +150,30 @@ def _values(
 def _known(
     pools: Mapping[str, Mapping[str, float]], metric: str
 ) -> Collection[tuple[str, Mapping[str, float]]]:
-    """Those of which the metric is known: counts always, as nothing is 0 of them."""
+    """The pools whose metric is known: counts always are, because a missing count is 0."""
     counted = metric != "expected_wait_seconds"
     return [(pool, figures) for pool, figures in pools.items() if counted or metric in figures]
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Of TLS: this listener's certificate and its key, and who signs those of API servers."""
+    """The TLS files: this listener's certificate and key, and the CA of the API servers' client
+    certificates."""
 
     certificate: Path
     key: Path
     client_authority: Path
 
     def state(self) -> tuple[int, ...]:
-        """Changes with the files, which Kubernetes replaces under a process."""
+        """Changes when the files change: Kubernetes replaces them while the process runs."""
         files = (self.certificate, self.key, self.client_authority)
         return tuple(file.stat().st_mtime_ns for file in files)
 
     def context(self) -> ssl.SSLContext:
-        """Takes nobody without a certificate of that authority.
+        """A context that requires a client certificate signed by that CA.
 
         Raises:
-            OSError: a file cannot be read, or is not what it should be (`ssl.SSLError`).
+            OSError: a file can't be read, or is invalid (`ssl.SSLError`).
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -183,12 +184,12 @@ class Files:
 
 
 class ExternalMetrics:
-    """The listener; a context, which ends it."""
+    """The listener; a context manager, which closes it."""
 
     def __init__(
         self, demand: FleetDemand, host: str, port: int | None, files: Files, names: Collection[str]
     ) -> None:
-        """Without a port there is none. `names` are those of the API servers' certificates."""
+        """Without a port it does not listen. `names`: accepted names in client certificates."""
         self._demand, self._host, self.port = demand, host, port
         self._files, self._names = files, frozenset(names)
         self._context: tuple[tuple[int, ...], ssl.SSLContext] | None = None
@@ -197,10 +198,10 @@ class ExternalMetrics:
 
     @classmethod
     def configured(cls, demand: FleetDemand) -> ExternalMetrics:
-        """As the settings have it.
+        """The listener, as configured in the settings.
 
         Raises:
-            BadSetting: it listens, and nobody could be told apart.
+            BadSetting: it has a port, but no accepted names.
         """
         port, names = settings.EXTERNAL_METRICS_PORT, settings.EXTERNAL_METRICS_CLIENTS
         files = Files(
@@ -214,7 +215,7 @@ class ExternalMetrics:
 
     async def __aenter__(self) -> ExternalMetrics:
         if self.port is not None:
-            self._fresh_context()  # what is wrong with the files is said at the start
+            self._fresh_context()  # so that faulty files fail the start
             listening = socket.create_server((self._host, self.port), backlog=MAX_CONNECTIONS)
             listening.setblocking(False)
             self.port = listening.getsockname()[1]
@@ -240,7 +241,8 @@ class ExternalMetrics:
         return self._context[1]
 
     async def _accept(self, listening: socket.socket) -> None:
-        """asyncio's own servers know of a connection when its handshake is over."""
+        """Accept and bound connections; asyncio's own servers report one only after its TLS
+        handshake."""
         while True:
             connection, (address, *_) = await asyncio.get_running_loop().sock_accept(listening)
             taken = self._addresses
@@ -326,7 +328,7 @@ class ExternalMetrics:
 
 
 def _stranger(transport: asyncio.BaseTransport, names: Collection[str]) -> str:
-    """The name of a client that is none of the API servers; empty if it is one."""
+    """The name in the certificate of an unaccepted client; empty if the client is accepted."""
     subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
     found = [value for part in subject for kind, value in part if kind == "commonName"]
     return "" if len(found) == 1 and found[0] in names else f"{found}"

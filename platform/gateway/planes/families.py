@@ -1,8 +1,7 @@
-"""The metrics of `/metrics`: each is named, typed and explained here, once. docs/observe.md lists
-them.
+"""Definitions of the metrics of `/metrics`: name, type and explanation. docs/observe.md lists them.
 
-What every gateway knows alike (engines, pools, drift) is the same from each of them, so over
-several gateways take the `max` of it; the rest is this process's own, and adds up.
+Metrics of shared state (engines, pools, drift) are the same from each gateway, so take their `max`
+over gateways; all others cover only this process, and add up.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Families = Iterator[Metric]
 
 @dataclass(frozen=True, slots=True)
 class OfEngine:
-    """A figure of an engine, as the engine says it."""
+    """A figure that an engine reports."""
 
     text: str
     value: Callable[[EngineState], float]
@@ -104,7 +103,7 @@ ENGINE_COUNTERS: Mapping[str, OfEngine] = {
 
 
 def engines(states: Sequence[EngineState]) -> Families:
-    """What the connected engines say of themselves."""
+    """The connected engines' reports."""
     labels = ["engine", "base_model"]
     kinds: list[tuple[Mapping[str, OfEngine], Any]] = [
         (ENGINE_GAUGES, GaugeMetricFamily), (ENGINE_COUNTERS, CounterMetricFamily),
@@ -118,7 +117,7 @@ def engines(states: Sequence[EngineState]) -> Families:
 
 
 def pools(figures: Mapping[str, Mapping[str, float]]) -> Families:
-    """What is asked of each base model over the whole fleet."""
+    """The demand for each base model over the whole fleet."""
     for name, text in FIGURES.items():
         family = GaugeMetricFamily(f"lorikeet_pool_{name}", text, labels=["base_model"])
         for base_model, found in figures.items():
@@ -178,7 +177,7 @@ def requests(measures: Measures) -> Families:
 
 
 def hub(hub: Hub) -> Families:
-    """What is under way, and what moved."""
+    """Requests in flight, moves, and what the hub has dropped or quarantined."""
     yield _counters(
         "lorikeet_moves",
         "Requests that their engine did not bring to their end, and what became of them.",
@@ -224,7 +223,7 @@ def hub(hub: Hub) -> Families:
 
 
 def ledger(ledger: Ledger) -> Families:
-    """What waits to be billed, and what was."""
+    """Entries waiting for the ledger, and entries written."""
     yield GaugeMetricFamily(
         "lorikeet_ledger_waiting", "Ended requests to be written.", value=ledger.waiting
     )
@@ -247,7 +246,7 @@ def ledger(ledger: Ledger) -> Families:
 
 
 def limits(limiter: StoreLimiter) -> Families:
-    """Where limits are counted."""
+    """Reservations of limits, and outages of Redis."""
     yield GaugeMetricFamily(
         "lorikeet_limits_reservations", "Live reservations.", value=limiter.reservations
     )
@@ -277,7 +276,7 @@ DRIFT = {
 
 
 def drift(found: Sequence[Drift]) -> Families:
-    """What engines' journals count and the ledger does not have."""
+    """Usage in engines' journals that the ledger lacks."""
     for attribute, (name, text) in DRIFT.items():
         family = GaugeMetricFamily(name, text, labels=["engine", "journal"])
         for one in found:
@@ -303,11 +302,12 @@ ROLLOUT_SIDES: Mapping[str, tuple[str, str]] = {
     "error_percent": ("Requests that failed lately, in percent.", "error_percent"),
     "ttft_p95_seconds": ("Of the times to first tokens lately.", "ttft_p95_s"),
 }
-"""What guards compare, with the figure of `tenants.rollouts.progress`."""
+"""The figures that guards compare: the metric's text, and the figure's name in
+`tenants.rollouts.progress`."""
 
 
 def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
-    """How far rollouts are, what their guards see, and how they ended."""
+    """The progress of rollouts, the figures that their guards see, and their outcomes."""
     for name, (text, value) in ROLLOUT_GAUGES.items():
         family = GaugeMetricFamily(f"lorikeet_rollout_{name}", text, labels=["base_model"])
         for one in open:
@@ -352,7 +352,7 @@ BATCH_GAUGES: Mapping[str, tuple[str, Callable[[Standing], float]]] = {
 
 
 def batches(found: Sequence[Standing]) -> Families:
-    """How far batches are."""
+    """Unfinished batches by status."""
     for name, (text, value) in BATCH_GAUGES.items():
         family = GaugeMetricFamily(f"lorikeet_{name}", text, labels=["status"])
         for one in found:
@@ -361,7 +361,7 @@ def batches(found: Sequence[Standing]) -> Families:
 
 
 def in_background(found: Sequence[InBackground]) -> Families:
-    """How far responses of the background are."""
+    """Unfinished background responses by status."""
     count = GaugeMetricFamily(
         "lorikeet_background_responses",
         "Responses of the background that have not ended.",

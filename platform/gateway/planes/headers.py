@@ -1,9 +1,9 @@
-"""Bounds the headers that Django and others parse, before they do. The edge bounds all together.
+"""Bounds each header that Django and others parse, before they do. The edge bounds their total.
 
-Python before 3.11.10 takes quadratic time for a quoted cookie with backslashes (CVE-2024-7592), and
+Python before 3.11.10 takes quadratic time for a quoted cookie with backslashes (CVE-2024-7592) and
 holds the GIL: 80 KB of them take many seconds. Every Python takes quadratic time for parameters of
-a Content-Type (`email.message`), 1.3 s for 32 KB; Django parses it on the event loop, as it makes
-the request. All who read headers come after this, the guard of uploads as well.
+a Content-Type (`email.message`), 1.3 s for 32 KB; Django parses it on the event loop, when it
+creates the request. All code that reads headers, including the guard of uploads, is behind this.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tenants.api.problems import MEDIA_TYPE, problem
 log = structlog.get_logger(__name__)
 
 MAX_COOKIE_BYTES = 8 << 10
-"""Of all Cookie headers together. Ours have a few hundred bytes, and a notice for the next page up
-to 2 KiB; the rest is for what other applications under the same domain leave in a browser."""
+"""Of all Cookie headers together. Lorikeet's have a few hundred bytes, and a notice for the next
+page up to 2 KiB; the rest is for cookies of other applications under the same domain."""
 MAX_BACKSLASHES = 128
-"""Of all Cookie headers together. The worst cookie then takes 1 ms, where 8 KiB of backslashes take
-300 ms. RFC 6265 allows none; some applications escape the quotes of a small JSON with them."""
+"""Of all Cookie headers together. The worst cookie then takes 1 ms; 8 KiB of backslashes would take
+300 ms. RFC 6265 allows none, but some applications escape the quotes of a small JSON with them."""
 MAX_PARSED_BYTES = {
     b"content-type": 512,
     b"content-length": 32,
@@ -42,13 +42,13 @@ MAX_PARSED_BYTES = {
     b"if-modified-since": 64,
     b"if-unmodified-since": 64,
 }
-"""Of each header that is parsed, all of one name together. The worst takes 1 ms."""
+"""For each parsed header, all of one name together. The worst takes 1 ms."""
 REFUSED = 1008
 """Websocket close code; a socket that was never open is refused with HTTP's 403 instead."""
 
 
 class HeaderLimit:
-    """Passes on to `app` what has headers of a common size; refuses the rest with 431."""
+    """Passes requests with headers of ordinary size on to `app`; refuses others with 431."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -65,7 +65,7 @@ class HeaderLimit:
 
 
 def excess(headers: Iterable[tuple[bytes, bytes]]) -> HeadersTooLarge | None:
-    """What is too much of the headers, None if nothing is."""
+    """The error for the first bound that the headers exceed; None if they exceed none."""
     sizes: Counter[bytes] = Counter()
     cookies = []
     for name, value in headers:
@@ -84,7 +84,7 @@ def excess(headers: Iterable[tuple[bytes, bytes]]) -> HeadersTooLarge | None:
 
 
 def _excess_of_cookies(cookies: list[bytes]) -> HeadersTooLarge | None:
-    """They may come in several headers."""
+    """`cookies` are the values of all Cookie headers."""
     size = sum(map(len, cookies))
     if size > MAX_COOKIE_BYTES:
         return HeadersTooLarge(
@@ -101,7 +101,8 @@ def _excess_of_cookies(cookies: list[bytes]) -> HeadersTooLarge | None:
 
 
 async def _refuse(path: str, error: HeadersTooLarge, send: Send) -> None:
-    """The server discards what comes of the body, so that the client hears this answer."""
+    """Answer without reading the body; the server discards it, so that the client gets the
+    answer."""
     id = new_id()
     log.info("request", request_id=id, path=path, status=error.http_status, error=error.message)
     media_type, body = _worded(path, error)

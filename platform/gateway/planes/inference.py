@@ -1,9 +1,8 @@
-"""The inference plane: what one gateway process is made of, and the addresses that it serves.
+"""The inference plane: the parts of one gateway process, and the addresses that it serves.
 
-The token path, the websockets, health and metrics, as plain ASGI in Channels' router. Neither a
-session nor a cookie, neither a view nor a model is known here: what a browser, an upload or an
-operator does runs in other processes (`gateway.planes.control`). Django is its settings and its
-storage of files, nothing else.
+The token path, the websockets, health and metrics, as plain ASGI in Channels' router. It has no
+sessions, cookies, views or Django models: requests of browsers, uploads and operators run in other
+processes (`gateway.planes.control`). Of Django it uses only the settings and the file storage.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ from tenants.naming import ISOLATION_TENANTS
 log = structlog.get_logger(__name__)
 
 BEAT_S = 3.0
-"""How often this process says in PostgreSQL that it lives."""
+"""How often this process reports in PostgreSQL that it is alive."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything that lives as long as a gateway process; each is handed to those that need it."""
+    """Everything that lives as long as a gateway process, passed to the code that needs it."""
 
     hub: Hub
     engines: KnownEngines
@@ -105,11 +104,11 @@ class Parts:
     external_metrics: ExternalMetrics
     tracer: Tracer | None
     leaving: asyncio.Event
-    """This process is to end: whoever can goes elsewhere."""
+    """Set when this process is about to end, so that clients go to other gateways if they can."""
 
     @classmethod
     def configured(cls) -> Parts:
-        """As the settings have it."""
+        """The parts, as configured in the settings."""
         ledger, directory, registry = Ledger(), PostgresDirectory(), Registry()
         budgets = Database("limits")
         limiter = configured(LedgerSpent(budgets))
@@ -134,7 +133,7 @@ class Parts:
             Signer(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),
             Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS, settings.CSRF_TRUSTED_ORIGINS),
-            # Twice what a request may have, so that one above it hears so by its own message.
+            # Twice a request's limit, so that a larger request gets its own error message.
             max_message_bytes=2 * settings.MAX_REQUEST_BYTES,
         )
         directory.on_revoked(hub.end_streams)
@@ -178,7 +177,7 @@ class Parts:
 
 
 class Running(Lifespan):
-    """Starts what lives as long as the process; stops it when its requests are settled."""
+    """Starts what lives as long as the process; stops it after its requests are settled."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -214,7 +213,7 @@ class Running(Lifespan):
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 
     async def _beat(self) -> None:
-        """Beat, and pass the list of live gateways on to the engines."""
+        """Send heartbeats, and pass the list of live gateways on to the engines."""
         hub = self._parts.hub
         while True:
             try:
@@ -226,11 +225,11 @@ class Running(Lifespan):
                 await self._parts.registry.saw_engines(hub.credentials)
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
-            hub.check_credentials()  # the shared token's time ends without a notice
+            hub.check_credentials()  # the shared token expires without an event
             await asyncio.sleep(BEAT_S)
 
     def _tell_refused(self, refusals: Sequence[Refusal]) -> None:
-        """Pages that follow requests hear of those that were refused."""
+        """Notify pages that follow requests of refused ones."""
         for ended in tail.refused_by_key(refusals):
             self._parts.board.ended(ended)
 
@@ -265,7 +264,7 @@ class Running(Lifespan):
 
 
 class ToConsole:
-    """`/`: a browser is sent to the console. Any other address that nobody knows is none."""
+    """Redirects a browser from `/` to the console; answers 404 to all other unknown addresses."""
 
     def __init__(self, api_url: str, console_url: str) -> None:
         self._elsewhere = api_url != console_url
@@ -286,15 +285,15 @@ class ToConsole:
 
 def _health(parts: Parts) -> Health:
     async def open_() -> bool:
-        """Not while it ends, nor when it is about to."""
+        """False while the process ends or is about to."""
         return not (parts.leaving.is_set() or parts.hub.closing)
 
     async def keys() -> bool:
-        """Those seen lately are good for a while without the database."""
+        """Recently seen keys remain valid for a while without the database."""
         return parts.directory.serves()
 
     async def limits() -> bool:
-        """Not where Redis is away and requests are refused for that."""
+        """False if Redis is away and requests are refused for that."""
         return not parts.limiter.degraded or settings.LIMITS_WITHOUT_REDIS == "local"
 
     async def engine() -> bool:

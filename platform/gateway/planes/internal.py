@@ -1,4 +1,4 @@
-"""`/internal/...`: what consoles ask of this gateway, with the INTERNAL_TOKEN and nothing else."""
+"""`/internal/...`: the API for consoles, which authenticate with the INTERNAL_TOKEN."""
 
 from __future__ import annotations
 

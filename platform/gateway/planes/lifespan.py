@@ -1,4 +1,4 @@
-"""ASGI's lifespan, as both planes have it: what lives as long as the process."""
+"""ASGI's lifespan for both planes: starts and stops what lives as long as the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class Lifespan(ABC):
-    """The server tells it when to start and when to stop, and is told whether it started."""
+    """Handles the server's startup and shutdown messages, and reports a failed start."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -30,4 +30,4 @@ class Lifespan(ABC):
 
     @abstractmethod
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start it; the stack has what stops it."""
+        """Start everything, and push what stops it onto the stack."""

@@ -1,7 +1,7 @@
-"""`GET /metrics`: what this gateway process knows, for Prometheus; `families` has what.
+"""`GET /metrics`: this gateway process's metrics for Prometheus, which `families` defines.
 
-Prometheus's text format, or OpenMetrics with exemplars where that is asked for. Only with
-METRICS_TOKEN as the bearer; without that setting there is no such page.
+Prometheus's text format, or OpenMetrics with exemplars if that is requested. Requires
+METRICS_TOKEN as the bearer; without that setting the page does not exist.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Metrics:
         demand: FleetDemand,
         folder: Path,
     ) -> None:
-        """Without a `token` nobody is answered. `folder` is on the disk that is told of."""
+        """Without a `token` every request is refused. `folder` is on the disk to report."""
         self._token, self._demand, self._folder = token, demand, folder
         self._hub, self._ledger, self._limiter = hub, ledger, limiter
         self._database = database
@@ -99,7 +99,7 @@ class Metrics:
         ]
 
     def _pools(self, now: float) -> Iterator[Metric]:
-        """Nothing while this gateway can't know of the others."""
+        """Nothing while this gateway does not know the other gateways' demand."""
         try:
             figures = self._demand.figures(now)
         except Unavailable:
@@ -111,7 +111,7 @@ class Metrics:
         return [Drift.of(one, now) for one in await self._rows(Journal, JOURNALS, [now - LATELY])]
 
     async def _rows(self, kind: type[R], query: str, values: Sequence[Any] = ()) -> list[R]:
-        """Nothing while the database is away."""
+        """Empty while the database is away."""
         try:
             return await self._database.rows(kind, query, values)
         except Unavailable:
@@ -123,7 +123,7 @@ class Metrics:
 
 
 class _Page(Collector):
-    """What was collected, for the library's writer."""
+    """The collected metrics, for the library's encoder."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics

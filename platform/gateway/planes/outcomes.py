@@ -1,4 +1,4 @@
-"""What became of this gateway's requests is written to PostgreSQL every few seconds, for people."""
+"""Writes the outcomes of this gateway's requests to PostgreSQL every few seconds, for people."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tenants.directory.registry import Registry
 log = structlog.get_logger(__name__)
 
 WRITE_S = 2.0
-"""So much is lost at most when this process is killed, and of one more write that failed."""
+"""A killed process loses at most the outcomes of this time, and those of one failed write."""
 
 Told = Callable[[Sequence[Refusal]], object]
 
 
 async def keep(outcomes: Outcomes, registry: Registry, told: Told) -> None:
-    """Write what was counted since the last time, until cancelled; `told` of each batch of refused
-    requests, once they are in the database."""
+    """Periodically write what was counted since the last time, until cancelled. `told` is called
+    with each batch of refused requests after it was written."""
     while True:
         await asyncio.sleep(WRITE_S)
         await write(outcomes, registry, told)
@@ -47,7 +47,7 @@ async def write(outcomes: Outcomes, registry: Registry, told: Told) -> None:
 
 
 async def _written(writing: Awaitable[None]) -> bool:
-    """Whether that is done with; what the database will never take is."""
+    """Whether the write is done; one that the database permanently refuses counts as done."""
     try:
         await writing
     except Unavailable as error:

@@ -27,9 +27,9 @@ from tenants.directory.notices import conninfo
 log = structlog.get_logger(__name__)
 
 REFUSALS = (401,)
-"""What guesses of keys and tokens are answered; of limits, tenants may hear at once."""
+"""Statuses that answer guesses of keys and tokens. 429 is not delayed."""
 LEAVE_S = 1.0
-"""How long engines may take to say that they have what is left to them."""
+"""How long engines may take to confirm the requests that are left to them."""
 
 HELP = (
     "Run one gateway process: the inference API, the websockets of engines and pages, health and "
@@ -76,8 +76,8 @@ def main(arguments: list[str]) -> None:
 
 
 async def drain(hub: Hub, drain_s: float) -> None:
-    """Wait until every request is settled, so long at most; then leave what is left to its engines,
-    which keep some of it for other gateways."""
+    """Wait for at most `drain_s` until every request is settled; then leave the rest to their
+    engines, which keep some of them for other gateways."""
     try:
         async with asyncio.timeout(drain_s):
             await hub.drained()
@@ -132,7 +132,7 @@ def own_url(options: argparse.Namespace) -> str:
 
 
 def _require_migrated_schema() -> None:
-    """The tables are there as this release knows them; of Django's own the console sees to it."""
+    """Require this release's migrations of `tenants`; the console checks Django's own."""
     ours = {file.stem for file in MIGRATIONS.glob("[0-9]*.py")}
     try:
         with psycopg.connect(conninfo("lorikeet"), connect_timeout=10) as connection:

@@ -1,4 +1,4 @@
-"""uvicorn, as both planes run it."""
+"""Runs uvicorn, for both planes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from inference import announce, gc_tuning
 log = structlog.get_logger(__name__)
 
 FILES = 256
-"""Open files of a process besides its clients' connections: databases, Redis, logs, adapters."""
+"""Open files of a process apart from its clients' connections: databases, Redis, logs, adapters."""
 
 
 class NotStarted(Exception):
@@ -33,7 +33,7 @@ class NotStarted(Exception):
 
 
 class Server(uvicorn.Server):
-    """On the first signal it finishes what it was asked for (`drain`) before it closes its
+    """On the first signal it calls `drain`, which finishes requests, before it closes its
     connections; on the second it ends at once."""
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
 
 
 async def nothing() -> None:
-    """To drain, where connections are closed gracefully and that is all."""
+    """The default `drain`: connections are closed gracefully, nothing else."""
 
 
 def serve(
@@ -84,7 +84,7 @@ def serve(
     """Serve until a signal ends it; `options` are uvicorn's.
 
     Raises:
-        BadSetting: the trusted proxies are none.
+        BadSetting: TRUSTED_PROXIES is invalid.
         NotStarted: it did not start.
     """
     proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(Bounds.configured())
@@ -121,13 +121,14 @@ def configured(
         access_log=False,
         server_header=False,
         date_header=True,
-        timeout_keep_alive=int(bounds.keep_alive_s) + 1,  # the edge is there before
+        timeout_keep_alive=int(bounds.keep_alive_s) + 1,  # the edge closes earlier
         **options,
     )
 
 
 def within_open_files(bounds: Bounds) -> Bounds:
-    """Let this process open as many files as its connections need, or take fewer connections."""
+    """Raise the limit of open files to what the connections need, or else reduce the number of
+    connections."""
     wanted = bounds.connections + FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,5 +1,5 @@
-"""What requests meet on each revision of a pool here is added up in PostgreSQL, for rollouts; and
-how long engines are here, for what they cost."""
+"""Adds this gateway's traffic of each pool revision to PostgreSQL, for rollouts, and records how
+long engines are connected, for their cost."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ log = structlog.get_logger(__name__)
 
 SHARE_S = 3.0
 PRESENT_S = 60.0
-"""Well below the five minutes in which an engine counts as there."""
+"""Well below the five-minute steps in which an engine's presence is counted."""
 
 
 async def share(hub: Hub, registry: Registry) -> None:
-    """Add what was counted since the last time, and say which engines are here, until cancelled."""
+    """Periodically add what was counted since the last time, and report the revisions that are
+    connected, until cancelled."""
     while True:
         counted = hub.traffic.take()
         try:
@@ -31,7 +32,7 @@ async def share(hub: Hub, registry: Registry) -> None:
 
 
 async def note_presence(hub: Hub, registry: Registry) -> None:
-    """Say which engines are here, until cancelled."""
+    """Periodically record which engines are connected, until cancelled."""
     while True:
         try:
             await registry.note_engines(hub.base_models)

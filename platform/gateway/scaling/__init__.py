@@ -1,2 +1,2 @@
-"""What helps Kubernetes and Ray to start and stop engines by demand. Runs beside gateways, with the
-METRICS_TOKEN and without Django."""
+"""Helpers with which Kubernetes and Ray start and stop engines by demand. They run beside gateways,
+with the METRICS_TOKEN and without Django."""

@@ -1,4 +1,4 @@
-"""What gateways tell of demand (`GET /demand`), for processes that scale engines."""
+"""Client of the gateways' `GET /demand`, for processes that scale engines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ ANSWER_S = 5.0
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What is asked of one base model, in requests."""
+    """The demand for one base model, in requests, and the number of its engines."""
 
     demand: int
     engines: int
 
 
 class EngineLoad(msgspec.Struct, frozen=True):
-    """One engine, and what it has to do, in tokens."""
+    """One engine and its load, in tokens."""
 
     id: str
     pool: str
@@ -25,18 +25,18 @@ class EngineLoad(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """All that one gateway tells, which is the same from each."""
+    """A gateway's answer, which is the same from each gateway."""
 
     pools: dict[str, Pool]
     engines: list[EngineLoad]
 
 
 class Unknown(Exception):
-    """No gateway tells what is asked now."""
+    """No gateway reports the present demand."""
 
 
 def ask(client: httpx.Client, gateways: list[str], token: str) -> Fleet:
-    """What the first of these gateways says that answers.
+    """The answer of the first of these gateways that answers.
 
     Raises:
         Unknown: none does.

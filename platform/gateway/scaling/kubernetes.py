@@ -1,12 +1,12 @@
 """`manage.py scaledown`: tells Kubernetes which engine to stop first, the idlest.
 
-A ReplicaSet that is made smaller deletes the pods of the least `pod-deletion-cost` first. It is a
-process of its own, so that whatever may change pods is neither reachable from outside nor near a
-secret: it has a service account with that one right, in the namespace of the engines, and a token
-that reads figures. (An engine that could write its own annotation could write any other's, and
-what image it runs: RBAC knows no pod of one's own.)
+When a ReplicaSet is scaled down it deletes the pods with the lowest `pod-deletion-cost` first. This
+is a separate process, so that the permission to change pods is neither reachable from outside nor
+combined with secrets: it has a service account with that one permission, in the namespace of the
+engines, and a token that reads figures. (An engine that could write its own annotation could write
+any other's, and its image, because RBAC can't restrict a pod to itself.)
 
-Costs are powers of two of the load, so an engine's annotation changes when its load doubles and not
+Costs are the logarithm of the load, so an engine's annotation changes when its load doubles and not
 with each request: each change is a write to Kubernetes' database.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     token = environ.secret("METRICS_TOKEN", min_length=1)
     gateways = environ.base_urls(options.gateway)
     logs.configure("scaledown", options.log_level)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # nobody does it for process 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # process 1 has no default one
     with httpx.Client(trust_env=False) as client, Cluster.inside() as cluster:
         while True:
             try:
@@ -86,8 +86,8 @@ def costs(fleet: Fleet) -> dict[str, str]:
 
 
 def mark(cluster: Cluster, selector: str, fleet: Fleet) -> None:
-    """Write what changed. A pod that no gateway knows is still starting, or broken: it goes first,
-    as one that is idle.
+    """Write the costs that changed. A pod that no gateway knows is still starting, or broken: it is
+    deleted first, like an idle one.
 
     Raises:
         httpx.HTTPError: Kubernetes does not answer, or does not allow it.
@@ -101,17 +101,17 @@ def mark(cluster: Cluster, selector: str, fleet: Fleet) -> None:
 
 
 class Cluster:
-    """Kubernetes, as a pod's service account sees it; a context, which ends its connections."""
+    """Kubernetes' API with a pod's service account; a context manager, which closes connections."""
 
     def __init__(self, client: httpx.Client, namespace: str, token_file: Path) -> None:
         self._client, self._namespace, self._token_file = client, namespace, token_file
 
     @classmethod
     def inside(cls, account: Path = ACCOUNT) -> Cluster:
-        """From within a pod.
+        """The cluster of the pod that this process runs in.
 
         Raises:
-            BadSetting: this is none, or it has no service account.
+            BadSetting: this is no pod, or it has no service account.
         """
         try:
             host, port = (
@@ -133,7 +133,7 @@ class Cluster:
         self._client.close()
 
     def pods(self, selector: str) -> list[dict[str, Any]]:
-        """Those of the namespace with these labels."""
+        """The namespace's pods with these labels."""
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         answer = self._client.get(
             path, params={"labelSelector": selector}, headers=self._headers()
@@ -142,7 +142,7 @@ class Cluster:
         return pods
 
     def annotate(self, pod: str, annotations: Mapping[str, str]) -> None:
-        """Set these; one that is gone meanwhile needs none."""
+        """Set these annotations; a pod that no longer exists is ignored."""
         answer = self._client.patch(
             f"/api/v1/namespaces/{self._namespace}/pods/{pod}",
             json={"metadata": {"annotations": annotations}},
@@ -152,4 +152,4 @@ class Cluster:
             answer.raise_for_status()
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token_file.read_text().strip()}"}  # it is renewed
+        return {"Authorization": f"Bearer {self._token_file.read_text().strip()}"}  # renewed

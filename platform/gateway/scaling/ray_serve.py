@@ -1,13 +1,14 @@
 """`manage.py engines --ray ADDRESS`: the engines of a pool as replicas of Ray Serve.
 
-Ray places them on nodes with room for their GPUs, adds nodes where its own autoscaler can, starts
-what dies anew and stops what is idle, down to none. No request passes through Serve: a replica runs
-`manage.py engine`, which dials the gateways as everywhere. How many are wanted follows from what a
-gateway says is asked of the pool.
+Ray places them on nodes with enough GPUs, adds nodes if its own autoscaler can, restarts engines
+that die and stops idle ones, down to none. No request passes through Serve: a replica runs
+`manage.py engine`, which dials the gateways as usual. The number of replicas follows from the
+demand for the pool that a gateway reports.
 
-Ray's nodes need what this process has: Lorikeet, importable (its image is that), and the model. An
-engine lies on one node; its profile says how many GPUs of it. Ray keeps the engines' credential and
-METRICS_TOKEN: whoever reaches its ports can run what he likes there, so nobody else may.
+Ray's nodes need the same as this process: Lorikeet, importable (as in its image), and the model. An
+engine uses one node, and as many of its GPUs as its profile says. Ray keeps the engines' credential
+and METRICS_TOKEN, and any client that reaches its ports can run code there, so its ports must be
+private.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ HELP = (
     "are options of `manage.py engine`; its --gateway is asked for the demand."
 )
 ASK_EVERY_S = 2.0
-"""Serve's controller asks for a decision ten times a second, and waits for it."""
+"""Pause between queries of gateways: Serve's controller asks for a decision ten times a second, and
+blocks on it."""
 STOPS_S = 60
-"""Beyond its drain an engine may take so long to end."""
+"""How much longer than its drain an engine may take to end."""
 
 
 class Demanded:
@@ -60,12 +62,12 @@ class Demanded:
         self._asked_at = -math.inf
         self._known: int | None = None
         self._met = False
-        """Whether the pool was there once: it is known, and clients can ask for it, by its first
-        engine, which nobody asks for."""
+        """Whether the pool has had an engine. Until then one is started without demand, because
+        only its first engine makes the pool known to clients."""
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         wanted = self._wanted(time.monotonic())
-        if wanted is None:  # nobody knows: as many as there are
+        if wanted is None:  # unknown: keep the present number
             wanted = context.target_num_replicas
         low, high = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
         return max(low, min(high, wanted)), {}
@@ -87,11 +89,11 @@ class Demanded:
 
 
 policy: Demanded
-"""Serve finds a policy by its module and name, and sends the one that it finds there."""
+"""Serve looks a policy up by its module and name, and sends the object that it finds there."""
 
 
 class Engine:
-    """A replica: one engine agent as a process of its own, which outlives no replica."""
+    """A replica: runs one engine agent as a separate process, which ends with it."""
 
     def __init__(self, arguments: list[str], credential: str) -> None:
         id = f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
@@ -101,19 +103,19 @@ class Engine:
         self._process = subprocess.Popen(command, env=environment)
 
     def check_health(self) -> None:
-        """Serve asks; a replica that is ill is replaced."""
+        """Called by Serve, which replaces the replica if this raises."""
         if (status := self._process.poll()) is not None:
             raise RuntimeError(f"the engine ended with status {status}")
 
     async def __del__(self) -> None:
-        """Serve waits for this, as long as the deployment's grace is."""
+        """Stop the agent. Serve waits for this as long as the deployment's grace period."""
         self._process.send_signal(signal.SIGTERM)
-        while self._process.poll() is None:  # noqa: ASYNC110 - nobody tells this loop
+        while self._process.poll() is None:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.2)
 
 
 def main(arguments: list[str]) -> None:
-    """Deploy the pool, or take it away.
+    """Deploy the pool, or remove it.
 
     Raises:
         BadSetting: with what is wrong.
@@ -151,7 +153,7 @@ def main(arguments: list[str]) -> None:
 
 
 def deployed(options: argparse.Namespace, profile: EngineProfile, drain_s: float) -> dict[str, Any]:
-    """The options of the deployment: where its replicas lie, how many there are, how they end."""
+    """The deployment's options: its replicas' placement, number and shutdown."""
     gpus = profile.tensor_parallel_size * profile.pipeline_parallel_size
     return {
         "ray_actor_options": {

@@ -1,4 +1,4 @@
-"""`manage.py check_isolation`: does anything of one tenant reach another?"""
+"""`manage.py check_isolation`: check that no tenant affects another."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gateway.secret_links import without_tokens
 from inference.logs import configure
 
 GRACEFUL_S = 10
-"""How long requests may take to end once the process was asked to stop."""
+"""How long running requests may take to finish after the process was asked to stop."""
 
 
 class Command(BaseCommand):

@@ -1,4 +1,4 @@
-"""`manage.py engine_credential`: what engines show to gateways, made and revoked."""
+"""`manage.py engine_credential`: create and revoke the credentials of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py kubernetes_secrets`: what Kubernetes is given to keep, for `kubectl apply`."""
+"""`manage.py kubernetes_secrets`: Secrets for Kubernetes, as input of `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
 
 
 def secrets(namespace: str) -> list[dict[str, Any]]:
-    """A Secret for each process, of its own alone."""
+    """A Secret for each process, with only its own secrets."""
     wanted = {process: secrets_of(process) for process in PROCESSES} | {"migrate": OF_MIGRATE}
     found = {
         process: {name: os.environ[name] for name in sorted(names) if os.environ.get(name)}
@@ -71,8 +71,8 @@ def _secret(
 
 
 def external_metrics(namespace: str) -> list[dict[str, Any]]:
-    """The APIService that sends the autoscaler's questions to gateways, and their certificate,
-    which is its own authority."""
+    """The APIService that routes the autoscaler's queries to gateways, and their self-signed
+    certificate."""
     certificate, key = _certificate(f"{SERVICE}.{namespace}.svc")
     tls = {"tls.crt": certificate, "tls.key": key}
     service = {
@@ -92,7 +92,7 @@ def external_metrics(namespace: str) -> list[dict[str, Any]]:
 
 
 def _certificate(host: str) -> tuple[str, str]:
-    """A certificate that it signed itself for this host, and its key, in PEM."""
+    """A self-signed certificate for this host and its key, in PEM."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     certificate = (

@@ -1,4 +1,4 @@
-"""`manage.py quarantine`: decide on many entries that engines reported and nobody dispatched."""
+"""`manage.py quarantine`: decide on many reported entries that no gateway dispatched."""
 
 from __future__ import annotations
 

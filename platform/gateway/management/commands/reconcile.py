@@ -1,4 +1,4 @@
-"""`manage.py reconcile`: does the ledger agree with what the engines counted, and with itself?"""
+"""`manage.py reconcile`: compare the ledger with the engines' counts, and with itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenants.billing.reconciliation import Difference, JournalDifference
 from tenants.models.usage.ledger import FIGURES
 
 WIDTH = 160
-"""Columns of a table where nothing wraps; also in a file."""
+"""Columns of a table, wide enough that nothing wraps; also when written to a file."""
 JOURNALS = (
     "engine", "journal", "reported", "counted", "waiting", "ledger", "quarantined", "drift",
     "unjournaled",
@@ -105,7 +105,7 @@ class Command(BaseCommand):
                 for span in (DAY, MONTH)
                 for difference in reconciliation.total_differences(span, start, end)
             ]
-            # A journal's sums are not by time.
+            # A journal's sums are not kept by time.
             journals = [] if since or until else reconciliation.journal_differences()
         if hours:
             self._show("Sums that differ from their events", HOURS, map(_hours, hours))

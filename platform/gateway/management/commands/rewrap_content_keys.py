@@ -1,4 +1,4 @@
-"""`manage.py rewrap_content_keys`: encrypt the keys of stored prompts by a new CONTENT_KEY."""
+"""`manage.py rewrap_content_keys`: encrypt the keys of stored prompts with a new CONTENT_KEY."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`manage.py scaledown`: which engine Kubernetes stops first. It runs without Django; this lists it
-in `help`."""
+"""`manage.py scaledown`: chooses which engine Kubernetes stops first. It runs without Django; this
+lists it in `help`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py up`: the whole of Lorikeet on one machine."""
+"""`manage.py up`: a complete Lorikeet on one machine."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ READY_S = 900.0
 """Longest wait for the engine: a big model takes minutes to load."""
 MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
 MENDED_PYTHON = (3, 11, 10)
-"""Those before hang on some cookies and archives. Lorikeet never lets them have such, but it is not
-all that runs on this machine."""
+"""Earlier releases hang on some cookies and archives. Lorikeet never passes such input to them, but
+other programs on this machine may."""
 EMBEDDER = "engine-embedding"
 NICE = {"console": 5, "worker": 10, EMBEDDER: 10}
-"""What people and uploads do gives way to tokens, and what embeds to all of it."""
+"""Niceness: people and uploads yield to token generation, the embedding engine to everything."""
 QUESTION = "What is the capital of Peru?"
 
 
@@ -128,13 +128,13 @@ class _Up:
         return port
 
     def _addresses(self) -> dict[str, str]:
-        """Where clients and people find the two planes: here, unless an ingress is said to stand
-        before them."""
+        """The public addresses of the two planes: these processes', unless the environment names an
+        ingress."""
         here = {"API_URL": self.urls[0], "CONSOLE_URL": self.console_address}
         return {name: os.environ.get(name, "").strip() or url for name, url in here.items()}
 
     async def run(self) -> None:
-        """Start, tell, wait for Ctrl-C, stop."""
+        """Start everything, print the facts, wait for Ctrl-C, stop."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -211,7 +211,7 @@ class _Up:
             yield client
 
     async def _start_redis(self) -> dict[str, str]:
-        """A Redis of our own where several gateways need one and none is given."""
+        """Start an embedded Redis if there are several gateways and no REDIS_URL."""
         if len(self.urls) == 1 or settings.REDIS_URL:
             return {}
         socket_file = redis_socket(settings.VAR)
@@ -223,7 +223,7 @@ class _Up:
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
-            command += ["--notice", "0"]  # nobody stands before it
+            command += ["--notice", "0"]  # no load balancer in front
             await self._start("gateway", command, redis, name=f"gateway-{i + 1}")
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
@@ -258,8 +258,8 @@ class _Up:
     async def _start_embedding(
         self, client: httpx.AsyncClient, keys: dict[str, str], credential: str
     ) -> None:
-        """Start the engine that embeds, behind all that is up already, and wait for it. Without it
-        all else goes on."""
+        """Start the embedding engine after everything else is up, and wait for it. Everything else
+        works without it."""
         command = self._engine_command(EMBEDDER)
         if kind := _engine_of(self.options["engine_options"]):
             command += ["--engine", kind]
@@ -283,8 +283,8 @@ class _Up:
         *,
         name: str = "",
     ) -> None:
-        """Start a process, the one of this name where there may be several; `environment` is what
-        it gets beside ours."""
+        """Start a process; `name` is needed if there may be several. `environment` is added to this
+        process's own."""
         name = name or process
         inside = {"CONSOLE_INTERNAL_URL": self.console_address}
         whole = os.environ | inside | self.addresses | (environment or {})
@@ -316,7 +316,7 @@ class _Up:
         }
         headers = {"Authorization": f"Bearer {keys[tenant.slug]}"}
         async with asyncio.timeout(READY_S):
-            # A worker tries adapters first where engines were started in another way than before.
+            # If engines have another revision than before, a worker first tries the adapters on it.
             while True:
                 answer = await client.post("/v1/chat/completions", headers=headers, json=body)
                 if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
@@ -380,7 +380,7 @@ class _Up:
 
 
 def _engine_of(options: str) -> str:
-    """Which implementation the options of engines ask for; empty if none."""
+    """The implementation (`--engine`) in the engines' options; empty if not given."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--engine", default="")
     kind: str = parser.parse_known_args(shlex.split(options))[0].engine

@@ -1,4 +1,4 @@
-"""`manage.py verify_receipt`: whether receipts are genuine, and what the ledger has of them."""
+"""`manage.py verify_receipt`: verify receipts and compare them with the ledger."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Command(BaseCommand):
 
 
 def _compared(receipt: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether the ledger, where it has the request, says the same; and what to say of it."""
+    """Whether the ledger agrees, if it has the request; and the line to print."""
     valid = f"valid: {receipt['id']}, {receipt['cost']} {receipt['currency']}"
     try:
         event = UsageEvent.objects.filter(id=receipt["id"].removeprefix("req_")).first()

@@ -70,7 +70,7 @@ class Command(BaseCommand):
 
 
 async def _work(queues: dict[str, int]) -> None:
-    """Work on each queue with so many jobs at once, until a signal comes and they have ended."""
+    """Run jobs of each queue with its concurrency, until a signal arrives and they have ended."""
     worker_app = app.with_connector(app.connector.get_worker_connector())
     async with worker_app.open_async():
         workers = [
@@ -105,14 +105,14 @@ async def _work(queues: dict[str, int]) -> None:
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
         alive.cancel()
         await ended(beside)
-        stop()  # also where one has lost its database: whoever runs this process starts it again
+        stop()  # also if one lost its database: the supervisor restarts it
         for result in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
 
 
 async def _tend() -> None:
-    """Look at the pools, until cancelled."""
+    """Tend the pools periodically, until cancelled."""
     while True:
         await asyncio.to_thread(_look)
         await asyncio.sleep(tending.EVERY_S)
