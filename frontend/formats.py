@@ -23,16 +23,16 @@ SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£"}
 FEWEST_DIGITS = 2
 """Significant digits of an amount below a cent."""
 UNITS = (
-    ("year", 365 * 86_400),
-    ("month", 30 * 86_400),
-    ("week", 7 * 86_400),
-    ("day", 86_400),
-    ("hour", 3600),
-    ("minute", 60),
+    ("year", 365 * 86_400, 364.5 * 86_400),
+    ("month", 30 * 86_400, 29.5 * 86_400),
+    ("week", 7 * 86_400, 13.5 * 86_400),
+    ("day", 86_400, 23.5 * 3600),
+    ("hour", 3600, 59.5 * 60),
+    ("minute", 60, 30),
 )
-"""Units of a distance in time, with their length in seconds."""
-WEEKS_FROM = 2 * 7 * 86_400
-"""Shortest distance, in seconds, that is written in weeks; shorter ones are written in days."""
+"""Units of a distance in time: their length, and the shortest distance that is written in them,
+both in seconds. That is where a smaller unit would be rounded up to this one: 59.5 minutes are an
+hour, not 60 minutes. Less than two weeks are written in days."""
 
 
 def number(value: int | None) -> str:
@@ -132,13 +132,12 @@ def distance(until: timedelta) -> str:
     """A distance from now in words, rounded to one unit."""
     seconds = until.total_seconds()
     length = abs(seconds)
-    for name, unit in UNITS:
-        count = round(length / unit)
-        # A distance just below a unit is rounded up to it: 59.8 minutes are an hour.
-        if count and length >= 0.995 * unit and not (name == "week" and length < WEEKS_FROM):
+    for name, unit, shortest in UNITS:
+        if length >= shortest:
+            count = max(1, round(length / unit))
             told = f"{count} {name}{'' if count == 1 else 's'}"
             return f"in {told}" if seconds > 0 else f"{told} ago"
-    return "just now" if length < 30 else "in 1 minute" if seconds > 0 else "1 minute ago"
+    return "just now"
 
 
 def utc(at: datetime) -> str:

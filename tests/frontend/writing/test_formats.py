@@ -8,6 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
 
 from frontend import formats
 from inference.grants import PICO
@@ -52,7 +54,12 @@ def test_prices_and_limits_are_exact() -> None:
         (timedelta(days=45), "in 2 months"),
         (timedelta(days=364, hours=12), "in 1 year"),
         (timedelta(minutes=59, seconds=58), "in 1 hour"),
+        (timedelta(minutes=59, seconds=29), "in 59 minutes"),
+        (timedelta(minutes=59, seconds=36), "in 1 hour"),
         (timedelta(hours=23), "in 23 hours"),
+        (timedelta(hours=23, minutes=36), "in 1 day"),
+        (timedelta(days=13, hours=13), "in 2 weeks"),
+        (timedelta(seconds=30), "in 1 minute"),
         (timedelta(seconds=50), "in 1 minute"),
         (timedelta(seconds=10), "just now"),
         (-timedelta(seconds=29), "just now"),
@@ -62,6 +69,15 @@ def test_prices_and_limits_are_exact() -> None:
 )
 def test_a_distance_is_rounded_to_one_unit(until: timedelta, said: str) -> None:
     assert formats.distance(until) == said
+
+
+@given(st.floats(0, 10 * 365 * 86_400))
+def test_a_distance_never_names_as_many_of_a_unit_as_the_next_one_has(seconds: float) -> None:
+    told = formats.distance(timedelta(seconds=seconds))
+    if told != "just now":
+        _, count, unit = told.split()
+        most = {"minute": 59, "hour": 23, "day": 13, "week": 4, "month": 12, "year": 10}
+        assert 1 <= int(count) <= most[unit.removesuffix("s")]
 
 
 def test_a_moment_is_local_and_tells_utc_as_its_title() -> None:
