@@ -6,6 +6,7 @@ carries them across the engine link. A class's docstring is its default message.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,6 +15,8 @@ MAX_PARAM = 100
 """Most characters shown of an error, because much of it may be what a client sent."""
 SHOWN_END = 100
 """Characters kept from the end of a longer message: it often says what is allowed."""
+MAX_RETRY_AFTER_S = 60
+"""OpenAI's SDKs ignore a `retry-after` above this and retry at once."""
 
 
 class InferenceError(Exception):
@@ -45,6 +48,14 @@ class InferenceError(Exception):
         self.param = None if param is None else _text(param[:MAX_PARAM])
         self.retry_after_s = retry_after_s
         super().__init__(self.message)
+
+    @property
+    def retry_header(self) -> str | None:
+        """The value of `retry-after`: whole seconds, rounded up, from 1 to MAX_RETRY_AFTER_S; None
+        if there is no time to retry at."""
+        if self.retry_after_s is None:
+            return None
+        return str(min(MAX_RETRY_AFTER_S, max(1, math.ceil(self.retry_after_s))))
 
 
 def short(message: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -53,8 +52,6 @@ DISCARD_FACTOR = 8
 """A body over the limit is still read to its end before the 413, up to this many times the limit:
 clients that write everything before they read would miss the answer otherwise."""
 
-MAX_RETRY_AFTER_S = 60
-"""OpenAI's SDKs ignore a `retry-after` above this and retry at once."""
 KEY_HEADERS = (b"api-key", b"x-api-key")
 """Headers in which clients of other APIs send their key, besides `Authorization`."""
 PLAIN = (b"", b"identity")
@@ -313,9 +310,8 @@ def _error_headers(error: InferenceError) -> Headers:
 
 def _retry_headers(error: InferenceError) -> Headers:
     """When to retry, or that retrying is useless: OpenAI's SDKs would retry any 409 and 429."""
-    if error.retry_after_s is not None:
-        seconds = min(MAX_RETRY_AFTER_S, max(1, math.ceil(error.retry_after_s)))
-        yield b"retry-after", str(seconds).encode()
+    if error.retry_header is not None:
+        yield b"retry-after", error.retry_header.encode()
     elif error.http_status < 500:
         yield b"x-should-retry", b"false"
 

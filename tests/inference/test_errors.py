@@ -11,6 +11,7 @@ from inference.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
+    Overloaded,
     UnknownModel,
 )
 from inference.link.wire import Fault
@@ -30,7 +31,7 @@ def test_what_a_client_sent_is_not_sent_back() -> None:
 
 def test_a_short_one_is_as_it_was_said() -> None:
     assert NotFound("x" * MAX_MESSAGE).message == "x" * MAX_MESSAGE
-    assert UnknownModel().message == "The model does not exist or this key may not use it."
+    assert UnknownModel().message == "The model does not exist, or this API key may not use it."
     assert UnknownModel().param is None
 
 
@@ -39,6 +40,14 @@ def test_half_a_character_breaks_neither_answer_nor_link() -> None:
     assert (error.message, error.param) == ("`?` is nothing.", "a?")
     assert b'"a?"' in OPENAI.body(error)
     assert msgspec.msgpack.encode(Fault.of(error))
+
+
+@pytest.mark.parametrize(
+    ("retry_after_s", "header"),
+    [(None, None), (0, "1"), (0.4, "1"), (1.4, "2"), (60, "60"), (3600, "60")],
+)
+def test_clients_retry_after_whole_seconds(retry_after_s: float | None, header: str | None) -> None:
+    assert Overloaded(retry_after_s=retry_after_s).retry_header == header
 
 
 def test_a_method_that_is_not_taken_crosses_the_link_as_any_error() -> None:

@@ -103,8 +103,8 @@ def refusal(error: InferenceError) -> HttpResponse:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, MethodNotAllowed) and error.allowed:
         headers["Allow"] = ", ".join(error.allowed)
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(round(error.retry_after_s))
+    if error.retry_header is not None:
+        headers["Retry-After"] = error.retry_header
     return HttpResponse(
         OPENAI.body(error),
         content_type="application/json",

@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.errors import RateLimitExceeded
-from inference.gateway.exchange import MAX_RETRY_AFTER_S
+from inference.errors import MAX_RETRY_AFTER_S, RateLimitExceeded
 from tests.inference.rig import Rig, chat, rig
 from tests.inference.samples import MODEL
 

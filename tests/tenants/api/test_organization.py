@@ -12,6 +12,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from inference.errors import Unavailable
+from tenants.api.openai import views
 from tenants.models import ApiKey, Tenant, UsageRollup
 from tests.tenants.callers import everybody
 from tests.tenants.making import make_key, make_tenant
@@ -358,3 +360,7 @@ def test_with_openais_client(live_server: Any, used: ApiKey, secret: str) -> Non
         pytest.raises(openai.AuthenticationError),
     ):
         client.admin.organization.usage.costs(start_time=MIDNIGHT)
+
+
+def test_less_than_a_second_is_told_as_one() -> None:
+    assert views.refusal(Unavailable(retry_after_s=0.4))["Retry-After"] == "1"
