@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from inference import key_headers
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
@@ -52,8 +53,6 @@ DISCARD_FACTOR = 8
 """A body over the limit is still read to its end before the 413, up to this many times the limit:
 clients that write everything before they read would miss the answer otherwise."""
 
-KEY_HEADERS = (b"api-key", b"x-api-key")
-"""Headers in which clients of other APIs send their key, besides `Authorization`."""
 PLAIN = (b"", b"identity")
 """Content encodings of an uncompressed body."""
 
@@ -126,25 +125,11 @@ class Exchange:
     @property
     def shows_key(self) -> bool:
         """Whether at least one header has an API key."""
-        return any(_key_in(name, value) for name, value in self._all_headers)
+        return key_headers.shows_key(self._all_headers)
 
     def api_key(self) -> str:
-        """The API key, from any of the headers that may have it.
-
-        Raises:
-            InvalidApiKey: no header has one, or headers have different ones.
-        """
-        found = {key for name, value in self._all_headers if (key := _key_in(name, value))}
-        if not found:
-            raise InvalidApiKey(
-                "You didn't provide an API key: send it as `Authorization: Bearer lk_...`."
-            )
-        if len(found) > 1:
-            raise InvalidApiKey(
-                "The headers of this request have different API keys: send one, as "
-                "`Authorization: Bearer lk_...`."
-            )
-        return found.pop().decode("latin-1")
+        """The client's API key; raises InvalidApiKey as `key_headers.api_key`."""
+        return key_headers.api_key(self._all_headers)
 
     def require_token(self, token: str, name: str) -> None:
         """Check in constant time that the caller's bearer is this token, called `name` in errors.
@@ -277,14 +262,6 @@ class Exchange:
         else:
             body = self.errors.body(error, self.shown_id)
             await self.reply(error.http_status, body, _error_headers(error))
-
-
-def _key_in(name: bytes, value: bytes) -> bytes:
-    """The API key in a header; empty if there is none."""
-    if name == b"authorization":
-        scheme, _, secret = value.strip().partition(b" ")
-        return secret.strip() if scheme.lower() == b"bearer" else b""
-    return value.strip() if name in KEY_HEADERS else b""
 
 
 def _refusal(

@@ -24,11 +24,12 @@ import msgspec
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
 from inference.gateway.callers import Callers
 from inference.gateway.conversations import Conversations, Said
-from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Send
+from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
 from inference.grants import Grant
+from inference.key_headers import KEY_HEADERS
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.http import HttpRequest
 from django.utils import timezone
-from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
+from inference.errors import InvalidApiKey
+from inference.key_headers import api_key, shows_key
 from tenants.models import ApiKey
 from tenants.models.audit import act_as, actor_of
 from tenants.naming import TOUCH_INTERVAL
@@ -28,14 +31,18 @@ class KeyHolder:
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer lk_...`; `request.auth` is the ApiKey."""
+    """By the headers of `inference.key_headers`; `request.auth` is the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[KeyHolder, ApiKey] | None:
-        scheme, _, secret = get_authorization_header(request).decode("latin-1").partition(" ")
-        if scheme.lower() != "bearer":
+        headers = raw_headers(request._request)
+        if not shows_key(headers):
             return None
+        try:
+            secret = api_key(headers)
+        except InvalidApiKey as error:
+            raise AuthenticationFailed(error.message, error.code) from None
         now = timezone.now()
-        key = ApiKey.objects.find(secret.strip())
+        key = ApiKey.objects.find(secret)
         if key is None:
             raise AuthenticationFailed("Incorrect API key provided.", "invalid_api_key")
         if not key.usable(now):
@@ -51,3 +58,11 @@ class ApiKeyAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+def raw_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
+    """The request's headers as in ASGI."""
+    return [
+        (name.lower().encode(), value.encode("latin-1", "replace"))
+        for name, value in request.headers.items()
+    ]

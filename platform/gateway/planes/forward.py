@@ -21,8 +21,9 @@ import httpx
 import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
-from inference.gateway.exchange import KEY_HEADERS, Exchange, Headers, Receive, Scope, Send
+from inference.gateway.exchange import Exchange, Headers, Receive, Scope, Send
 from inference.grants import Grant
+from inference.key_headers import KEY_HEADERS
 from inference.shares import Shares
 
 log = structlog.get_logger(__name__)

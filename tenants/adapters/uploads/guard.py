@@ -21,6 +21,7 @@ from django.http import parse_cookie
 
 from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
 from inference.grants import Directory, Grant
+from inference.key_headers import api_key, shows_key
 from tenants.adapters.uploads import tus
 from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
 from tenants.api.problems import MEDIA_TYPE, problem
@@ -59,7 +60,7 @@ class BodyGuard:
         if scope["method"] == "POST" and UPLOAD_PATH.fullmatch(scope["path"]):
             limit, error = _adapter()
             try:
-                grant = await self._authorise(scope, headers)
+                grant = await self._authorise(scope)
             except InferenceError as stranger:
                 await refuse(send, stranger.http_status, stranger.code, stranger.message)
                 return
@@ -69,12 +70,12 @@ class BodyGuard:
         else:
             await _Counted(limit, error, receive, send).run(self._app, scope)
 
-    async def _authorise(self, scope: Scope, headers: dict[bytes, bytes]) -> Grant | None:
+    async def _authorise(self, scope: Scope) -> Grant | None:
         """The grant of the request's API key; None for a session, or without a directory."""
-        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if scheme.lower() == "bearer" and secret.strip().startswith("lk_"):
+        secret = api_key(scope["headers"]) if shows_key(scope["headers"]) else ""
+        if secret.startswith("lk_"):
             if self._directory is not None:
-                grant = await self._directory.authenticate(secret.strip())
+                grant = await self._directory.authenticate(secret)
                 if not grant.scopes & UPLOADERS:
                     raise PermissionDenied("This API key lacks the scope `adapters:write`.")
                 return grant

@@ -24,7 +24,9 @@ from inference.errors import (
     PermissionDenied,
     Unavailable,
 )
+from inference.key_headers import api_key
 from inference.operations.error_shapes import OPENAI
+from tenants.api.authentication import raw_headers
 from tenants.models import ApiKey
 
 S = TypeVar("S")
@@ -123,16 +125,12 @@ def _authenticate(request: HttpRequest, scopes: Collection[str]) -> ApiKey:
     """The caller's key.
 
     Raises:
-        InvalidApiKey: there is none, or it is unknown or no longer usable.
+        InvalidApiKey: there is none, or several, or it is unknown or no longer usable.
         PermissionDenied: it has none of the scopes.
     """
-    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
-        raise InvalidApiKey(
-            "You didn't provide an API key: send it as `Authorization: Bearer lk_...`."
-        )
+    secret = api_key(raw_headers(request))
     now = timezone.now()
-    key = ApiKey.objects.find(secret.strip())
+    key = ApiKey.objects.find(secret)
     if key is None or not key.usable(now):
         raise InvalidApiKey
     ApiKey.objects.filter(pk=key.pk).touch(now)

@@ -79,6 +79,13 @@ def test_body_without_a_length(object_storage: InMemoryStorage) -> None:
     assert upload(content=chunked(request.read()), headers=headers)[0] == 201
 
 
+def test_a_key_of_another_header(object_storage: InMemoryStorage) -> None:
+    key = KEY["Authorization"].removeprefix("Bearer ")
+    assert upload(sound(), headers={"x-api-key": key})[0] == 201
+    status, refused = upload(sound(), headers=KEY | {"x-api-key": f"{key}b"})
+    assert (status, refused["code"]) == (401, "invalid_api_key")
+
+
 def test_other_content_is_the_next_version(object_storage: InMemoryStorage) -> None:
     upload(sound())
     assert upload(sound(lora_alpha=4))[0] == 201

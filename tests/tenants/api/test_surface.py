@@ -11,10 +11,10 @@ from django.test import Client
 
 from inference.errors import MAX_MESSAGE
 from tenants.api.problems import MAX_ERRORS
-from tenants.models import AdapterVersion, LimitSet, Tenant
+from tenants.models import AdapterVersion, LimitSet, Scope, Tenant
 from tests.document.document import document
 from tests.tenants.callers import Api, person, with_key
-from tests.tenants.making import make_adapter, make_user
+from tests.tenants.making import make_adapter, make_key, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -92,6 +92,28 @@ def test_a_report_takes_no_other_method(path: str) -> None:
 def test_a_report_says_how_to_show_a_key() -> None:
     answer = Client().get("/v1/usage/receipts")
     assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/keys", "/v1/files", "/v1/batches"])
+def test_a_key_comes_in_one_of_three_headers(tenant: Tenant, path: str) -> None:
+    key, other = (make_key(tenant, *Scope.values)[1] for _ in range(2))
+    client, bearer = Client(), f"Bearer {key}"
+    for headers in (
+        {"api-key": key},
+        {"X-API-Key": key},
+        {"Authorization": bearer, "api-key": ""},
+        {"Authorization": bearer, "x-api-key": key},
+        {"Authorization": "Basic dXNlcjp3b3Jk", "x-api-key": key},
+    ):
+        assert client.get(path, headers=headers).status_code == 200, headers
+    for headers in (
+        {"api-key": "lk_wrong"},
+        {"api-key": "é" * 40},
+        {"Authorization": bearer, "x-api-key": other},
+        {"api-key": key, "x-api-key": other},
+    ):
+        assert client.get(path, headers=headers).status_code == 401, headers
+    assert b"different API keys" in client.get(path, headers=headers).content
 
 
 # --- Parameters ----------------------------------------------------------------------------------
