@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from inference.errors import InferenceError, MethodNotAllowed
+from inference.errors import InferenceError
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.fleet.hub import Hub
 from inference.grants import Engines
@@ -110,8 +110,7 @@ class EngineProbe:
 
     async def _probe(self, exchange: Exchange) -> dict[str, object]:
         exchange.require_token(self._token, "WORKER_TOKEN")
-        if exchange.method != "POST":
-            raise MethodNotAllowed(f"{exchange.path} takes POST only.")
+        exchange.require_method("POST")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))
         adapter = AdapterRef(wanted.name, wanted.digest, wanted.rank, wanted.modules)
         return await self._hub.probe(wanted.base_model, adapter, wanted.revision)

@@ -26,7 +26,9 @@ from tenants.database import Database
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
 
+ALLOW: Header = (b"allow", b"GET, HEAD")
 CHUNK_BYTES = 1 << 20
 _PATH = re.compile(r"/engine/adapters/([0-9a-f]{64})/(" + "|".join(map(re.escape, FILES)) + ")")
 
@@ -63,7 +65,7 @@ class AdapterFiles:
         elif not self._may_fetch(scope, found[1], credential):
             await _answer(send, 403, b"This adapter was not dispatched to this engine.\n")
         elif scope["method"] not in ("GET", "HEAD"):
-            await _answer(send, 405, b"This address takes GET only.\n")
+            await _answer(send, 405, b"This address takes GET only.\n", ALLOW)
         else:
             await self._serve(found[1], found[2], send, body=scope["method"] == "GET")
 
@@ -103,17 +105,18 @@ async def _stream(file: File[bytes] | None, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _answer(send: Send, status: int, text: bytes) -> None:
-    await send(_start(status, len(text)))
+async def _answer(send: Send, status: int, text: bytes, *headers: Header) -> None:
+    await send(_start(status, len(text), *headers))
     await send({"type": "http.response.body", "body": text})
 
 
-def _start(status: int, size: int) -> dict[str, Any]:
+def _start(status: int, size: int, *headers: Header) -> dict[str, Any]:
     return {
         "type": "http.response.start",
         "status": status,
         "headers": [
             (b"content-type", b"application/octet-stream"),
             (b"content-length", str(size).encode()),
+            *headers,
         ],
     }

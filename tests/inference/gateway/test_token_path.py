@@ -610,6 +610,7 @@ async def test_a_probe_through_the_gateway(stack: Rig) -> None:
     assert good.json()["finite"] is True
     assert (missing.status_code, stranger.status_code, engine.status_code) == (503, 401, 401)
     assert (malformed.status_code, wrong_method.status_code) == (400, 405)
+    assert wrong_method.headers["allow"] == "POST"
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_comes(stack: Rig) -> None:
