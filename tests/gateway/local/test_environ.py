@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway.database import parse_url
+from gateway.start import ROOT
 from inference import environ
 from inference.environ import BadSetting
+from inference.link.wire import MAX_BODY_BYTES
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,7 @@ def test_good_values(
             "X='c' is not allowed: it must be one of a, b",
         ),
         (lambda: environ.size("X", 1), "big", "a size such as"),
+        (lambda: environ.size("X", 1, high=2 << 20, why="so it is"), "3M", "up to 2M: so it is"),
         (lambda: environ.secret("X"), "", "X is not set: it must be a secret of 32"),
         (lambda: environ.secret("X"), "hunter2", "X has 7 characters"),
     ],
@@ -84,6 +88,15 @@ def test_refusals(
 def test_what_is_no_server(raw: str) -> None:
     with pytest.raises(BadSetting, match="is no base URL such as"):
         environ.base_urls(raw)
+
+
+def test_a_request_that_no_frame_holds_is_never_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = str(ROOT / "platform/gateway/settings.py")
+    monkeypatch.setenv("MAX_REQUEST_BYTES", str(MAX_BODY_BYTES))
+    assert runpy.run_path(settings)["MAX_REQUEST_BYTES"] == MAX_BODY_BYTES
+    monkeypatch.setenv("MAX_REQUEST_BYTES", str(MAX_BODY_BYTES + 1))
+    with pytest.raises(BadSetting, match=r"MAX_REQUEST_BYTES='\d+' .* up to 31M: a frame"):
+        runpy.run_path(settings)
 
 
 def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
