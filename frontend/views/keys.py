@@ -213,7 +213,7 @@ def _list(
     refused = bool(form.errors or (limits and limits.errors))
     context = {
         "keys": rows_of(caller, rows, now),
-        "seen_sums": caller.sees_all_sums,
+        "month": f"{month_start(now):%Y-%m-%dT%H:%M}",
         "may_limit": caller.may(Permission.EDIT_LIMITS),
         "last": last,
         "words": words,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from inference.link.wire import Usage
+from tenants.billing.months import month_start
 from tenants.models import LimitScope, LimitSet, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of
@@ -218,6 +221,19 @@ def test_a_limit_that_refuses_leads_to_what_it_refused(tenant: Tenant, admin: Cl
     listed = admin.get(found.refusals).context["rows"]
     assert [row.event.id for row in listed] == [refused.id]
     assert line(admin.get(address(tenant, "limits")), "Tokens per day").refused == 0
+
+
+def test_what_a_key_spent_this_month_leads_to_the_requests_of_this_month(
+    tenant: Tenant, admin: Client
+) -> None:
+    key, _ = make_key(tenant)
+    start = month_start(timezone.now())
+    spend(key, start - timedelta(seconds=1), Usage(10_000_000, 0, 0))
+    first = spend(key, start, Usage(10_000_000, 0, 0))
+    page = admin.get(address(tenant, "keys")).content.decode()
+    (where,) = re.findall(r'href="([^"]+)">\$1\.50</a>', page)
+    listed = admin.get(html.unescape(where)).context["rows"]
+    assert [row.event.id for row in listed] == [first.id]
 
 
 def test_limits_of_a_key_are_set_where_keys_are_listed(tenant: Tenant, admin: Client) -> None:
