@@ -53,6 +53,8 @@ DISCARD_FACTOR = 8
 """A body over the limit is still read to its end before the 413, up to this many times the limit:
 clients that write everything before they read would miss the answer otherwise."""
 
+IGNORED = ("api-version", "beta")
+"""Query parameters that the SDKs of Azure and Anthropic add to requests of any kind."""
 PLAIN = (b"", b"identity")
 """Content encodings of an uncompressed body."""
 
@@ -110,10 +112,23 @@ class Exchange:
         header: bytes = self._headers.get(b"traceparent", b"")
         return header.decode("latin-1")
 
-    @property
-    def query(self) -> dict[str, str]:
-        """The query parameters by name; the last of duplicates counts."""
-        return dict(parse_qsl(self._query.decode("latin-1"), keep_blank_values=True))
+    def query(self, *known: str) -> dict[str, str]:
+        """The query parameters by name. A known name that ends in `[]` is a list's: it may be
+        repeated, with the brackets or without; its last value counts.
+
+        Raises:
+            InvalidRequest: one is not known, because the answer to a query with a misspelt filter
+                would be mistaken for a filtered one; or it is repeated and no list.
+        """
+        found: dict[str, str] = {}
+        for name, value in parse_qsl(self._query.decode("latin-1"), keep_blank_values=True):
+            is_list = f"{name.removesuffix('[]')}[]" in known
+            if not is_list and name not in (*known, *IGNORED):
+                raise InvalidRequest(f"Unknown parameter: `{name[:64]}`.", param=name)
+            if not is_list and name in found:
+                raise InvalidRequest(f"`{name}` takes one value.", param=name)
+            found[name] = value
+        return found
 
     def require_method(self, *methods: str) -> None:
         """Raise MethodNotAllowed unless the method is one of these."""

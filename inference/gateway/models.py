@@ -14,6 +14,8 @@ from inference.link.wire import ModelInfo
 from inference.operations.registry import Registry
 
 PATH = "/v1/models"
+PAGING = ("limit", "after_id", "before_id")
+"""Query parameters of Anthropic's lists of models. They have no effect."""
 
 
 class Models:
@@ -38,8 +40,13 @@ class Models:
         self._known: dict[str, dict[str, Any]] = {}
 
     async def reply_list(self, exchange: Exchange) -> None:
-        """Reply with every model that the caller may use."""
+        """Reply with every model that the caller may use, in one page.
+
+        Raises:
+            InvalidRequest: there is another query parameter than PAGING.
+        """
         grant = await self._greet(exchange)
+        exchange.query(*PAGING)
         self._look()
         cards = [self._card(card) for card in await self._directory.models(grant)]
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))

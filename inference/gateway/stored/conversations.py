@@ -35,6 +35,7 @@ from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.responses.items import (
+    LISTING,
     Item,
     check_input,
     joined,
@@ -242,7 +243,7 @@ class Conversations:
 
     async def _list(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
         found, _ = await self._find(grant.tenant_id, id)
-        return listing(found.shown(), exchange.query, "conversation")
+        return listing(found.shown(), exchange.query(*LISTING), "conversation")
 
     async def _item(self, exchange: Exchange, grant: Grant, id: str, item: str) -> dict[str, Any]:
         found, _ = await self._find(grant.tenant_id, id)

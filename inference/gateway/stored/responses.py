@@ -40,6 +40,7 @@ from inference.operations.call import Call
 from inference.operations.openai import NULL
 from inference.operations.responses.framing import CANCELLED, LIVE, failure
 from inference.operations.responses.items import (
+    LISTING,
     REFERENCE,
     joined,
     listed,
@@ -288,7 +289,8 @@ class Responses:
     async def _reply_one(self, exchange: Exchange, grant: Grant, id: str) -> None:
         if exchange.method == "DELETE":
             return await self._delete(exchange, grant, id)
-        if exchange.query.get("stream") == "true":
+        query = exchange.query("include[]", "include_obfuscation", "starting_after", "stream")
+        if query.get("stream") == "true":
             said = "`stream` is not supported: a stored response is whole."
             raise InvalidRequest(said, param="stream")
         await self._reply(exchange, await self.as_it_stands(grant, id))
@@ -318,7 +320,8 @@ class Responses:
     async def _reply_items(self, exchange: Exchange, grant: Grant, id: str) -> None:
         record = await self._get(grant, id)
         items = shown(listed(bytes(record.items)), _names(id))
-        await self._reply(exchange, _json(listing(items, exchange.query, "input")))
+        query = exchange.query(*LISTING)
+        await self._reply(exchange, _json(listing(items, query, "input")))
 
     async def _cancel(self, exchange: Exchange, grant: Grant, id: str) -> None:
         record = await self._get(grant, id)

@@ -34,6 +34,9 @@ ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develope
 TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
 """Types of content parts that are supported."""
 
+LISTING = ("limit", "order", "after", "include[]")
+"""Query parameters of lists of items. Nothing that `include` names is left out without it."""
+
 MAX_PAGE, PAGE = 100, 20
 """Items of a stored input in one page: at most, and by default; OpenAI's figures."""
 

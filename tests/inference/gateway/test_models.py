@@ -61,3 +61,14 @@ async def test_several_engines_tell_it_together(tmp_path: Path) -> None:
     assert found["operations"] == [one.path for one in OPERATIONS]
     can = {"tools": True, "reasoning": False, "structured_outputs": True, "vision": False}
     assert found["capabilities"] == can
+
+
+async def test_a_list_takes_the_paging_of_anthropic_and_nothing_else() -> None:
+    async with gateway() as one, one.client() as client:
+        whole = (await client.get("/v1/models")).json()
+        for query in ("limit=1000", "after_id=a&before_id=b", "api-version=1", "beta=true"):
+            assert (await client.get(f"/v1/models?{query}")).json() == whole, query
+        for query in ("owned_by=me", "limit=1&limit=1", "order=asc"):
+            refused = await client.get(f"/v1/models?{query}")
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, query.partition("=")[0])

@@ -182,6 +182,22 @@ async def test_items_are_listed_in_pages(client: AsyncOpenAI) -> None:
         assert caught.value.param == name
 
 
+async def test_a_query_that_is_not_understood_is_refused(stack: Rig, client: AsyncOpenAI) -> None:
+    made = (await client.responses.create(model=MODEL.name, input=SAID)).id
+    listing = client.responses.input_items.list
+    assert (await listing(made, include=["file_search_call.results"])).data
+    conversation = (await client.conversations.create()).id
+    async with stack.gateway.client() as one:
+        for path in (f"responses/{made}/input_items", f"conversations/{conversation}/items"):
+            taken = await one.get(f"/v1/{path}?include=a&include[]=b&limit=1&api-version=preview")
+            assert taken.status_code == 200, taken.text
+            for query in ("before=x", "limit[]=1", "limit=1&limit=1", "Order=asc"):
+                refused = await one.get(f"/v1/{path}?{query}")
+                error = refused.json()["error"]
+                assert (refused.status_code, error["param"]) == (400, query.partition("=")[0])
+        assert (await one.get(f"/v1/responses/{made}?streem=true")).status_code == 400
+
+
 async def test_what_another_tenant_stored_is_not_there(stack: Rig, client: AsyncOpenAI) -> None:
     stack.gateway.keys.keeping.add("globex")
     mine = (await client.responses.create(model=MODEL.name, input=SAID)).id
