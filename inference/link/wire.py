@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Collection
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -47,6 +47,18 @@ MAX_FRAME_BYTES = 32 << 20
 MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
 """Longest request body in a submit frame, whose other fields are names and numbers. A longer frame
 would break the link, and with it all other streams. For answers see `Done.sendable`."""
+
+MAX_FIGURE = 1 << 53
+"""Bounds every number that an engine reports: up to here a float holds each integer exactly."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_FIGURE)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+"""A count that a column of the database holds."""
+Difference = Annotated[int, msgspec.Meta(ge=-MAX_FIGURE, le=MAX_FIGURE)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_FIGURE)]
+"""Not negative, not infinite and not NaN."""
+# `decode` checks these. `Usage` has none of them: that of an answer is clamped, and that of a
+# journal quarantined (`inference.gateway.fleet.dispatches`), because its agent would send it for
+# ever.
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True):
@@ -90,11 +102,11 @@ class ModelInfo(Value, frozen=True):
     """
 
     name: str
-    max_model_len: int
-    max_loras: int
-    max_lora_rank: int
-    kv_tokens: int
-    modules: dict[str, tuple[int, int]]
+    max_model_len: Size
+    max_loras: Size
+    max_lora_rank: Size
+    kv_tokens: Count
+    modules: dict[str, tuple[Size, Size]]
     engine: str
     """The implementation: `vllm` or `synthetic`."""
     revision: str = ""
@@ -122,7 +134,7 @@ class Fault(Value, frozen=True):
     code: str
     message: str
     param: str | None = None
-    retry_after_s: float | None = None
+    retry_after_s: Amount | None = None
 
     @classmethod
     def of(cls, error: InferenceError) -> Fault:
@@ -225,10 +237,10 @@ class LedgerEntry(Value, frozen=True):
 class Totals(Value, frozen=True):
     """Sums over ended requests."""
 
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+    requests: Count = 0
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    completion_tokens: Count = 0
 
     def plus(self, usage: Usage) -> Totals:
         """The totals with one more request; this one is not changed."""
@@ -259,10 +271,10 @@ class Delta(Value, frozen=True):
 
     id: str
     text: str = ""
-    tokens: int = 0
+    tokens: Count = 0
     chunks: list[bytes] = []
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
     attempt: int = 1
     ids: dict[int, list[int]] = {}
     """The ids of the output tokens by choice, if `Submit.ids` asked for them."""
@@ -288,41 +300,41 @@ def _joined(ids: dict[int, list[int]], later: dict[int, list[int]]) -> dict[int,
 class EngineStats(Value, frozen=True):
     """The engine's state at one moment; `running` and `waiting` are the engine core's counts."""
 
-    running: int = 0
-    waiting: int = 0
-    queued: int = 0
+    running: Count = 0
+    waiting: Count = 0
+    queued: Count = 0
     """Requests in the agent's own queue, in front of the engine."""
-    kv_usage: float = 0.0
+    kv_usage: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     """Share of KV blocks in use, 0 to 1."""
     resident: list[str] = []
     """LoRA names of the adapters loaded on the engine, least recently used first. In `Stats` only
     for protocol version 1: later ones get only changes."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     """Tokens since the engine's start."""
-    cached_tokens: int = 0
+    cached_tokens: Count = 0
     journal: str = ""
     """Identifies the agent's journal; changes if the journal's folder is new."""
     journaled: Totals = Totals()
     """All requests that ever ended in this journal, across restarts of the agent."""
     unbilled: Totals = Totals()
     """Those of `journaled` that no gateway has acknowledged yet."""
-    unjournaled_tokens: int = 0
+    unjournaled_tokens: Difference = 0
     """Output tokens that the engine counted in this run beyond the journal's: normally 0."""
-    failures: int = 0
+    failures: Count = 0
     """How often the engine's core died or hung, across restarts of the agent."""
     last_failure: str = ""
     """The kind of the last failure: `died` or `hung`."""
-    refused_suspects: int = 0
+    refused_suspects: Count = 0
     """Requests refused in this run because engines had failed with them (`Suspect`)."""
-    queued_tokens: int = 0
+    queued_tokens: Count = 0
     """Approximate prompt tokens of all requests without output, in the agent's queue or the
     engine."""
     active: list[str] = []
     """LoRA names of the adapters with running requests, which occupy a slot."""
     awaited: list[str] = []
     """LoRA names of adapters whose requests wait for a slot or the load; incomplete if many."""
-    spare: int = 0
+    spare: Difference = 0
     """How many more adapters could be loaded without evicting one."""
 
 
@@ -334,9 +346,9 @@ class Suspect(Value, frozen=True):
     """
 
     digest: str
-    deaths: dict[str, float] = {}
+    deaths: dict[str, Amount] = {}
     """When engines failed with it, as unix times in seconds, by the agent's run (`Hello.run`)."""
-    ended_well_at: float = 0.0
+    ended_well_at: Amount = 0.0
     """When it last ran to its end, a unix time in seconds; earlier failures do not count."""
     tenant: str = ""
     request_id: str = ""
@@ -353,7 +365,7 @@ class Wait(Value, frozen=True):
 
     id: str
     phase: str
-    place: int = 0
+    place: Count = 0
     attempt: int = 1
 
 
@@ -583,8 +595,8 @@ class Done(Frame, tag="done", frozen=True):
         if length <= most:
             return self
         error = InvalidRequest(
-            f"The answer has {length} bytes, and one that does not stream can have {most}: set "
-            "`stream`, or ask for less.",
+            f"The answer has {length} bytes; without `stream` it can have at most {most}. "
+            "Set `stream`, or request less output.",
             param="stream",
         )
         return msgspec.structs.replace(self, response=None, fault=Fault.of(error))
@@ -609,7 +621,7 @@ class Stats(Frame, tag="stats", frozen=True):
 
     stats: EngineStats
     run: str = ""
-    served: dict[str, float] = {}
+    served: dict[str, Amount] = {}
     loaded: list[str] = []
     """LoRA names that were loaded or used since the last frame on this link, in the order of
     `EngineStats.resident`; they move to its end."""
@@ -621,7 +633,7 @@ class Stats(Frame, tag="stats", frozen=True):
     """Hashes that left it."""
     anew: bool = False
     """Everything reported as warm before is void."""
-    gained: dict[str, float] = {}
+    gained: dict[str, Amount] = {}
     """Increase of each tenant's figure since the last frame, instead of `served`."""
     between: bool = False
     """Sent between two regular reports, because the engine's load changed."""

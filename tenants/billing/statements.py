@@ -28,6 +28,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.types.json import Jsonb
 
+from inference.gateway.fleet.dispatches import MAX_TIME_S
 from inference.link.wire import LedgerEntry
 from tenants.billing.journals import Report, Seen
 
@@ -55,11 +56,18 @@ _BILL = f"""{_GROUP}, version_id, engine_id, journal, {_TOKENS}, prompt_price, c
         inherited_tokens, trace_id"""
 """Columns of an event that come from its entry, besides `id` and `started_at`."""
 
+
+def _time(path: str, otherwise: str = "0") -> str:
+    """The time there in an entry, in seconds; `otherwise` if no request takes so long."""
+    time = f"(e->2->{path})::float8"
+    return f"CASE WHEN {time} BETWEEN 0 AND {MAX_TIME_S:.0f} THEN {time} ELSE {otherwise} END"
+
+
 # One JSON array of [engine_id, journal, entry], the entry as on the wire: encoding it in C costs
 # the event loop a tenth of what arrays for unnest() do. Fields on the wire never change position.
-# NaN is null in JSON; a time that was not measured is no reason not to bill. Materialised, so that
-# each field is extracted from the JSON once, however often it is read.
-_SENT = """
+# NaN is null in JSON; an impossible time is no reason not to bill. Materialised, so that each field
+# is extracted from the JSON once, however often it is read.
+_SENT = f"""
 WITH sent AS MATERIALIZED (
     SELECT e->>0 AS engine_id, e->>1 AS journal, e->2->>0 AS id,
            (e->2->1->>0)::bigint AS tenant_id, (e->2->1->>1)::bigint AS key_id,
@@ -68,11 +76,11 @@ WITH sent AS MATERIALIZED (
            e->2->1->6 AS price, e->2->>2 AS model, (e->2->3->>0)::bigint AS prompt_tokens,
            (e->2->3->>1)::bigint AS cached_tokens, (e->2->3->>2)::bigint AS completion_tokens,
            (e->2->3->>3)::bigint AS reasoning_tokens,
-           coalesce((e->2->3->>4)::float8, 0) AS queue_s,
-           coalesce((e->2->3->>5)::float8, 0) AS load_s, (e->2->3->>6)::float8 AS ttft_s,
-           coalesce((e->2->3->>7)::float8, 0) AS total_s, e->2->>4 AS finish_reason,
+           {_time("3->>4")} AS queue_s, {_time("3->>5")} AS load_s,
+           {_time("3->>6", "NULL")} AS ttft_s, {_time("3->>7")} AS total_s,
+           e->2->>4 AS finish_reason,
            (e->2->>5)::int AS attempt, (e->2->>6)::bigint AS inherited_tokens,
-           coalesce((e->2->1->>8)::float8, 0) AS given_s,
+           {_time("1->>8")} AS given_s,
            left(coalesce(e->2->1->>9, ''), 32) AS trace_id
     FROM jsonb_array_elements(%s) AS e
 )"""

@@ -31,10 +31,14 @@ from inference.link.wire import Account, AdapterRef, Dispatch, LedgerEntry, Usag
 MAC_BYTES = 16
 MAX_CONTEXT = 1 << 24
 """Tokens. Bounds the context length that an engine reports."""
+MAX_TIME_S = 1e6
+"""Longer than any request takes; a longer time in an engine's report was not measured."""
 PROMPT_TOKENS_PER_BYTE = 4
+"""A token covers at least one byte of the rendered prompt, but a chat template may render more than
+the body has: it puts text around each message, and indents and escapes tools (two bytes of UTF-8
+become six)."""
 TEMPLATE_TOKENS = 1 << 16
-"""A token covers at least one byte of the prompt. The chat template adds text of its own: what it
-puts around messages, and a system prompt or tools, reformatted and indented."""
+"""What a chat template adds once: a system prompt, and instructions for tools."""
 OVERSHOOT_TOKENS = 64
 """Per choice: tokens that may be counted beyond the step in which it should have ended."""
 
@@ -81,16 +85,27 @@ class Bounds(NamedTuple):
         return cls(min(prompts * context, text), choices * (longest + OVERSHOOT_TOKENS))
 
     def clamped(self, usage: Usage) -> Usage:
-        """The usage, clamped to the bounds; the same object if it is within them."""
+        """The usage, clamped to the bounds, and with 0 for times that no request takes; the same
+        object if it is within them."""
         prompt = max(0, min(usage.prompt_tokens, self.prompt_tokens))
         cached = max(0, min(usage.cached_tokens, prompt))
         output = max(0, min(usage.completion_tokens, self.output_tokens))
-        found = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-        if found == (prompt, cached, output):
-            return usage
-        return msgspec.structs.replace(
-            usage, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output
+        clamped = msgspec.structs.replace(
+            usage,
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            completion_tokens=output,
+            reasoning_tokens=max(0, min(usage.reasoning_tokens, output)),
+            queue_s=_time(usage.queue_s),
+            load_s=_time(usage.load_s),
+            ttft_s=None if usage.ttft_s is None else _time(usage.ttft_s),
+            total_s=_time(usage.total_s),
         )
+        return usage if clamped == usage else clamped
+
+
+def _time(seconds: float) -> float:
+    return seconds if 0 <= seconds <= MAX_TIME_S else 0.0
 
 
 class Dispatches:

@@ -20,6 +20,8 @@ from array import array
 from collections.abc import Mapping
 from io import StringIO
 
+import msgspec
+
 from inference.gateway.fleet.dispatches import Bounds
 from inference.link.wire import MAX_KEPT_BYTES, Delta, Resume, Usage
 
@@ -58,7 +60,7 @@ class Delivered:
         "_ids",
         "_kept",
         "_logprobs",
-        "_most_tokens",
+        "_most",
         "cached_tokens",
         "completion_tokens",
         "prompt_tokens",
@@ -67,12 +69,13 @@ class Delivered:
     def __init__(self, choices: int, *, logprobs: bool, keeps: bool = False) -> None:
         """`choices` bounds the choices whose ids are kept; see rules 2 and 4 for the others."""
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
-        """As the engines counted them, of this attempt and what it continues."""
+        """As the engines counted them, of this attempt and what it continues; unlike `usage` not
+        bounded."""
         self._choices, self._logprobs = choices, logprobs
         self._given = False
         """Whether the reader was given anything."""
         self._exact = False
-        self._most_tokens = 0
+        self._most = Bounds(0, 0)
         self._ids: dict[int, array[int]] = {}
         self._kept = Given() if keeps else None
 
@@ -97,7 +100,7 @@ class Delivered:
             self._ids.clear()
             self.prompt_tokens = self.cached_tokens = 0
         self.completion_tokens = sum(map(len, self._ids.values()))
-        self._most_tokens, self._exact = most.output_tokens, exact
+        self._most, self._exact = most, exact
 
     def add(self, delta: Delta) -> Delta:
         """Count a delta from the engine; returns it as the reader gets it, without ids."""
@@ -122,16 +125,24 @@ class Delivered:
             delta.attempt,
         )
 
+    def usage(self, ttft_s: float | None, total_s: float) -> Usage:
+        """What was used so far, within the bounds of the attempt. Times as the reader saw them."""
+        return self._most.clamped(
+            Usage(
+                prompt_tokens=self.prompt_tokens,
+                cached_tokens=self.cached_tokens,
+                completion_tokens=self.completion_tokens,
+                ttft_s=ttft_s,
+                total_s=total_s,
+            )
+        )
+
     def resume(self, ttft_s: float | None, total_s: float) -> Resume | None:
         """Where another engine continues; None: it begins anew. Times as the reader saw them."""
         if self.anew:
             return None
-        usage = Usage(
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            completion_tokens=sum(map(len, self._ids.values())),
-            ttft_s=ttft_s,
-            total_s=total_s,
+        usage = msgspec.structs.replace(
+            self.usage(ttft_s, total_s), completion_tokens=sum(map(len, self._ids.values()))
         )
         text, chunks = ("", []) if self._kept is None else self._kept.all()
         ids = {choice: list(ids) for choice, ids in self._ids.items()}
@@ -154,5 +165,5 @@ class Delivered:
                 kept.fromlist(ids)
             except OverflowError:
                 return self.forget()
-            if len(kept) > self._most_tokens:
+            if len(kept) > self._most.output_tokens:
                 return self.forget()

@@ -35,7 +35,6 @@ from inference.link.wire import (
     Delta,
     Done,
     Fault,
-    Usage,
     Wait,
     first_attempt,
 )
@@ -240,8 +239,8 @@ class Stream:
         """End the stream with this `done`."""
         if self._bound is not None and self._reached(self._bound, done):
             self.limited = RateLimitExceeded(
-                f"The answer was ended at {self._bound} tokens, which is what the limits allow an "
-                "answer that neither streams nor sets `max_tokens`."
+                f"The answer was cut off at {self._bound} tokens, the most that the rate "
+                "limits allow for a request that sets neither `stream` nor `max_tokens`."
             )
         if self.limited is not None:
             done = msgspec.structs.replace(done, finish_reason="length", fault=None)
@@ -255,13 +254,7 @@ class Stream:
 
     def settle_as_seen(self, finish_reason: str | None, error: InferenceError | None) -> None:
         """No engine will send `done`, so end the stream with the usage that was seen here."""
-        usage = Usage(
-            prompt_tokens=self.delivered.prompt_tokens,
-            cached_tokens=self.delivered.cached_tokens,
-            completion_tokens=self.delivered.completion_tokens,
-            ttft_s=self._ttft_s,
-            total_s=self.elapsed_s,
-        )
+        usage = self.delivered.usage(self._ttft_s, self.elapsed_s)
         fault = None if error is None else Fault.of(error)
         self.ended_as_seen = True
         self.settle(Done(self.id, usage, finish_reason, fault=fault, attempt=self.attempt))

@@ -534,13 +534,19 @@ async def test_a_month_that_was_taken_away_does_not_stop_the_others(
     assert [(log["event"], log["id"]) for log in logs] == [("usage_not_billable", "late")]
 
 
-async def test_a_time_that_was_not_measured_is_no_reason_not_to_bill(acme: Customer) -> None:
-    strange = Usage(100, 40, 7, 2, float("nan"), 0.0, float("inf"), float("-inf"))
+@pytest.mark.parametrize(
+    ("queue_s", "ttft_s", "total_s"),
+    [(float("nan"), float("inf"), float("-inf")), (-1.0, -1.0, 1e300)],
+)
+async def test_a_time_that_was_not_measured_is_no_reason_not_to_bill(
+    acme: Customer, queue_s: float, ttft_s: float, total_s: float
+) -> None:
+    strange = Usage(100, 40, 7, 2, queue_s, 0.0, ttft_s, total_s)
     told = Told()
     async with patient_ledger() as recorder:
-        recorder.record("e1", "j1", [acme.entry("a", usage=strange)], told)
+        recorder.record("e1", "j1", [acme.entry("a", usage=strange, given_s=queue_s)], told)
     (event,) = await events()
-    assert (event.queue_s, event.ttft_s, event.total_s) == (0, None, 0)
+    assert (event.given_s, event.queue_s, event.ttft_s, event.total_s) == (0, 0, None, 0)
 
 
 # --- PostgreSQL goes away ------------------------------------------------------------------------

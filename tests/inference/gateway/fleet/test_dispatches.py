@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.fleet.dispatches import (
+    MAX_TIME_S,
     OVERSHOOT_TOKENS,
     TEMPLATE_TOKENS,
     Bounds,
@@ -188,13 +189,17 @@ numbers = st.integers(-(10**10), 10**10)
 
 
 @given(
-    st.builds(Usage, numbers, numbers, numbers),
+    st.builds(
+        Usage, numbers, numbers, numbers, numbers, st.floats(), st.floats(), st.floats() | st.none()
+    ),
     st.builds(Bounds, st.integers(0, 9999), st.integers(0, 9999)),
 )
 def test_a_clamped_usage_is_one_that_could_be(usage: Usage, most: Bounds) -> None:
     clamped = most.clamped(usage)
     assert 0 <= clamped.cached_tokens <= clamped.prompt_tokens <= most.prompt_tokens
-    assert 0 <= clamped.completion_tokens <= most.output_tokens
+    assert 0 <= clamped.reasoning_tokens <= clamped.completion_tokens <= most.output_tokens
+    assert all(0 <= one <= MAX_TIME_S for one in (clamped.queue_s, clamped.load_s))
+    assert clamped.ttft_s is usage.ttft_s is None or 0 <= clamped.ttft_s <= MAX_TIME_S
     assert most.clamped(clamped) is clamped
 
 

@@ -4,7 +4,7 @@ reaches others."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.grants import Ask, EngineCredential, Reservation, Target
 from inference.link import wire
-from inference.link.wire import Done, LedgerEntry, Usage, UsageAck, UsageReport
+from inference.link.wire import Done, EngineStats, LedgerEntry, Usage, UsageAck, UsageReport
 from tests.inference.played import Bench, Played, benched
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
@@ -168,6 +168,75 @@ async def test_nobodys_limits_are_used_up_by_a_last_word(
         assert found == believed
 
 
+async def test_nobodys_limits_are_used_up_by_an_engine_that_leaves(bench: Bench) -> None:
+    engine = await bench.join()
+    stream, _ = await dispatched(bench, engine)
+    engine.say(wire.Step([wire.Delta("r1", "a", 10**9, prompt_tokens=10**9, cached_tokens=10**9)]))
+    await stream.read()
+    engine.hang_up()
+    with pytest.raises(EngineLost):
+        await stream.read()
+    settled = bench.limits.settled["r1"]
+    assert settled is not None
+    found = (settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens)
+    assert found == (2048, 2048, 16 + 64)
+
+
+@pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), 1e300])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        lambda number: wire.Stats(EngineStats(kv_usage=number)),
+        lambda number: wire.Stats(EngineStats(), gained={"acme": number}),
+        lambda number: wire.Stats(EngineStats(), served={"acme": number}),
+        lambda number: wire.Suspects([wire.Suspect("d", {"run": number})]),
+        lambda number: wire.Suspects([wire.Suspect("d", ended_well_at=number)]),
+        lambda number: Done(
+            "r1", Usage(), fault=wire.Fault("overloaded", "", retry_after_s=number)
+        ),
+    ],
+    ids=["kv_usage", "gained", "served", "deaths", "ended_well_at", "retry_after_s"],
+)
+async def test_an_amount_that_cannot_be_ends_the_link(
+    bench: Bench, frame: Callable[[float], wire.Frame], number: float
+) -> None:
+    engine = await bench.join()
+    await dispatched(bench, engine)
+    engine.say(frame(number))
+    error = await engine.hear()
+    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 54])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        lambda number: wire.Stats(EngineStats(queued_tokens=number)),
+        lambda number: wire.Stats(EngineStats(journaled=wire.Totals(number))),
+        lambda number: wire.Step([wire.Delta("r1", tokens=number)]),
+        lambda number: wire.Waits([wire.Wait("r1", "queued", number)]),
+    ],
+    ids=["stats", "totals", "delta", "wait"],
+)
+async def test_a_count_that_cannot_be_ends_the_link(
+    bench: Bench, frame: Callable[[int], wire.Frame], number: int
+) -> None:
+    engine = await bench.join()
+    await dispatched(bench, engine)
+    engine.say(frame(number))
+    error = await engine.hear()
+    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+
+
+@pytest.mark.parametrize("field", ["max_model_len", "max_loras", "max_lora_rank", "kv_tokens"])
+async def test_a_size_that_cannot_be_is_refused(bench: Bench, field: str) -> None:
+    played = await bench.dial()
+    model = msgspec.structs.replace(MODEL, **{field: -1})
+    played.say(wire.Hello(1, wire.PROTOCOL_VERSION, "engine-1", model))
+    error = await played.hear()
+    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+
+
 async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None:
     """It takes none twice; and nothing about a repetition is wrong."""
     engine = await bench.join()
@@ -241,7 +310,7 @@ async def test_an_engine_that_cannot_hand_back_a_signature_is_refused(
     played = await bench.dial()
     played.say(wire.Hello(1, version, "engine-1", MODEL))
     error = await played.hear()
-    assert isinstance(error, wire.Error) and "present release" in error.fault.message
+    assert isinstance(error, wire.Error) and "current release" in error.fault.message
     assert bench.hub.snapshot() == []
 
 
