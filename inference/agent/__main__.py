@@ -28,6 +28,8 @@ from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.keeping import KEPT_BYTES
 from inference.environ import BadSetting
+from inference.link.wire import MAX_BODY_BYTES
+from inference.shares import TENANT_SHARE
 
 log = structlog.get_logger(__name__)
 
@@ -75,9 +77,12 @@ def parser() -> argparse.ArgumentParser:
     """Every option; its default comes from the environment if that sets one."""
     whole = argparse.ArgumentParser(
         prog="manage.py engine",
-        description="Run one engine agent: it embeds vLLM with one base model and dials every "
-        "gateway. Its credential comes from ENGINE_CREDENTIAL alone. The first SIGTERM or Ctrl-C "
-        "takes no new work and lets what runs finish, the second ends it.",
+        description=(
+            "Run one engine agent, which embeds vLLM with one base model and connects to "
+            "every gateway. Its credential is read from ENGINE_CREDENTIAL only. After the "
+            "first SIGTERM or Ctrl-C it accepts no new requests and lets running ones "
+            "finish; the second ends it at once."
+        ),
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = whole.add_argument
@@ -85,84 +90,97 @@ def parser() -> argparse.ArgumentParser:
         "--gateway",
         default=_default("GATEWAY_URL", "http://127.0.0.1:8000"),
         metavar="URL",
-        help="base URLs of one or more gateways, separated by commas; they name the others "
-        "(GATEWAY_URL)",
+        help=(
+            "base URLs of one or more gateways, separated by commas; the agent learns of "
+            "the others from them (GATEWAY_URL)"
+        ),
     )
     add(
         "--id",
         type=_engine_id,
         default=default_id(),
-        help="this engine's name in logs, usage and console",
+        help="this engine's name in logs, usage and the console",
     )
     add(
         "--engine",
         choices=["vllm", "synthetic"],
         default="vllm",
-        help="`synthetic` makes text up, for tests and benchmarks of gateways only",
+        help="`synthetic` generates made-up text; only for tests and benchmarks of gateways",
     )
     add(
         "--cache-dir",
         type=Path,
         default=Path(_default("ADAPTER_CACHE_DIR", "var/cache") or ""),
-        help="folder of fetched adapters (ADAPTER_CACHE_DIR)",
+        help="folder for fetched adapters (ADAPTER_CACHE_DIR)",
     )
     add(
         "--cache-bytes",
         type=environ.parse_size,
         default=20 << 30,
-        help="disk budget of that folder, such as 20G",
+        help="maximum size of that folder, such as 20G",
     )
     add(
         "--journal-dir",
         type=Path,
         default=Path(_default("ENGINE_JOURNAL_DIR", "var/journal") or ""),
-        help="folder of this engine's journal, which bills are made from; it must outlive the "
-        "process (ENGINE_JOURNAL_DIR)",
+        help=(
+            "folder for this engine's journal, the source of bills; it must outlive the "
+            "process (ENGINE_JOURNAL_DIR)"
+        ),
     )
     add(
         "--journals",
         type=Path,
         default=_default("ENGINE_JOURNALS"),
         metavar="FOLDER",
-        help="instead of that, a folder that several engines of one credential share: each takes "
-        "over a journal there that nobody uses any more, or makes one, which it deletes when all "
-        "is billed (ENGINE_JOURNALS)",
+        help=(
+            "instead of --journal-dir, a folder shared by several engines with one "
+            "credential: each takes over a journal that is no longer in use or creates "
+            "one, and deletes it when everything is billed (ENGINE_JOURNALS)"
+        ),
     )
     add(
         "--max-unbilled",
         type=int,
         default=100_000,
-        help="ended requests that may wait for the ledger; then new ones are refused",
+        help="how many ended requests may wait for the ledger before new requests are refused",
     )
     add(
         "--drain",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="longest wait for running requests at the end; then gateways have other engines go on "
-        "with what is left",
+        help=(
+            "how long to wait for running requests at shutdown; then gateways move the "
+            "rest to other engines"
+        ),
     )
     add(
         "--hung-after",
         type=_patience,
         default=_default("ENGINE_HUNG_AFTER_S", "300"),
         metavar="SECONDS",
-        help="an engine that is busy and ends no step for so long hangs, and is started again; 0: "
-        "never. Longer than its longest step: the first may compile (ENGINE_HUNG_AFTER_S)",
+        help=(
+            "restart the engine if it is busy but completes no step for this long; 0: "
+            "never. Must exceed its longest step, which may include compilation "
+            "(ENGINE_HUNG_AFTER_S)"
+        ),
     )
     add(
         "--kept-answers",
         type=environ.parse_size,
         default=KEPT_BYTES,
         metavar="SIZE",
-        help="memory for answers with an idempotency key, and of the playground, which go on when "
-        "their gateway is lost; of each tenant a quarter of it",
+        help=(
+            "memory for answers with an idempotency key or of the playground, which "
+            "continue when their gateway is lost; at most a quarter for each tenant"
+        ),
     )
     add(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
         default=_default("LOG_LEVEL", "info"),
-        help="least severe lines that are logged (LOG_LEVEL)",
+        help="lowest severity to log (LOG_LEVEL)",
     )
     _add_queue(whole.add_argument_group("queue in front of the engine").add_argument)
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
@@ -178,40 +196,61 @@ def _engine_id(text: str) -> str:
 
 def _patience(text: str) -> float:
     if not 0 <= (seconds := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError("it must be a number of seconds, or 0")
+        raise argparse.ArgumentTypeError("it must be a number of seconds of at least 0")
     return seconds
 
 
 def _add_queue(add: Callable[..., Any]) -> None:
-    add("--max-queued", type=int, default=1024, help="requests that may wait; more are refused")
-    add("--max-queued-per-tenant", type=int, default=256, help="of them, of one tenant")
+    add(
+        "--max-queued",
+        type=int,
+        default=1024,
+        help="how many requests may wait; further ones are refused",
+    )
+    add(
+        "--max-queued-per-tenant",
+        type=int,
+        default=256,
+        help="how many requests of one tenant may wait",
+    )
+    add(
+        "--max-queued-bytes",
+        type=environ.parse_size,
+        default=256 << 20,
+        metavar="SIZE",
+        help="memory for the bodies of waiting requests; at most a quarter for each tenant",
+    )
     add(
         "--reserved",
         type=int,
         metavar="SEQUENCES",
-        help="of the sequences that run at once, those kept for tenants that have few; an eighth "
-        "if not given",
+        help=(
+            "how many of the concurrent sequences are reserved for tenants that have few; "
+            "by default an eighth"
+        ),
     )
     add(
         "--slots-per-tenant",
         type=int,
         metavar="SLOTS",
-        help="adapter slots that one tenant may hold while another waits for one; half of them if "
-        "not given",
+        help=(
+            "adapter slots that one tenant may occupy while another waits for one; by "
+            "default half of them"
+        ),
     )
     add(
         "--patience",
         type=float,
         default=0.25,
         metavar="SECONDS",
-        help="how long requests of adapters in use may overtake one that waits for a slot",
+        help="how long requests for adapters in use may overtake one that waits for a slot",
     )
     add(
         "--batch-patience",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="how long a batch request waits behind interactive ones",
+        help="how long a batch request waits behind interactive ones at most",
     )
 
 
@@ -228,11 +267,17 @@ def queue_options(options: argparse.Namespace, running: int, max_loras: int) -> 
     for name in ("max_queued", "max_queued_per_tenant", "max_unbilled"):
         if (value := getattr(options, name)) < 1:
             raise BadProfile(f"{name} is {value}: it must be at least 1")
+    if (least := TENANT_SHARE * MAX_BODY_BYTES) > options.max_queued_bytes:
+        raise BadProfile(
+            f"max_queued_bytes is {options.max_queued_bytes}: it must be at least {least}, so that "
+            "a tenant's quarter holds the longest body"
+        )
     if slots < 1:
         raise BadProfile(f"slots_per_tenant is {slots}: it must be at least 1")
     return {
         "max_queued": options.max_queued,
         "max_queued_per_tenant": options.max_queued_per_tenant,
+        "max_queued_bytes": options.max_queued_bytes,
         "reserved": reserved,
         "slots_per_tenant": slots,
         "patience_s": options.patience,
@@ -245,22 +290,24 @@ def _add_profile(add: Callable[..., Any]) -> None:
     add(
         "--served-name",
         default=_default("MODEL_NAME", ""),
-        help="what clients call it; the last part of the model's name if empty (MODEL_NAME)",
+        help="the model's name for clients; by default the last part of --model (MODEL_NAME)",
     )
     add(
         "--runner",
         choices=RUNNERS,
         default=_default("ENGINE_RUNNER"),
-        help="`generate` texts with the model, or by `pooling` embed and score them; if not given, "
-        "as the model's files say (ENGINE_RUNNER)",
+        help=(
+            "`generate` texts, or embed and score them with `pooling`; by default "
+            "determined by the model's files (ENGINE_RUNNER)"
+        ),
     )
     add("--dtype", help="float32, bfloat16, float16 or auto")
-    add("--max-model-len", type=int, help="longest prompt and answer together, in tokens")
+    add("--max-model-len", type=int, help="maximum length of prompt and answer together, in tokens")
     add("--max-loras", type=int, default=4, help="adapter slots: distinct adapters in one batch")
     add("--max-cpu-loras", type=int, default=16, help="adapters loaded at once")
-    add("--max-lora-rank", type=int, default=16, help="highest rank that is served")
-    add("--max-num-seqs", type=int, help="requests running at once")
-    add("--max-num-batched-tokens", type=int, help="tokens of one engine step at most")
+    add("--max-lora-rank", type=int, default=16, help="highest supported adapter rank")
+    add("--max-num-seqs", type=int, help="maximum number of concurrent sequences")
+    add("--max-num-batched-tokens", type=int, help="maximum number of tokens in one engine step")
     add(
         "--kv-bytes",
         type=environ.parse_size,
@@ -271,8 +318,8 @@ def _add_profile(add: Callable[..., Any]) -> None:
     add(
         "--pipeline-parallel-size", type=int, default=1, help="groups of GPUs that share the layers"
     )
-    add("--quantization", help="vLLM's name of the method")
-    add("--speculative-config", type=json.loads, help="JSON, as vLLM's")
+    add("--quantization", help="vLLM's name of the quantization method")
+    add("--speculative-config", type=json.loads, help="JSON, in vLLM's format")
     add(
         "--tool-parser",
         default=_default("TOOL_PARSER"),
@@ -283,12 +330,16 @@ def _add_profile(add: Callable[..., Any]) -> None:
         default=_default("REASONING_PARSER"),
         help="vLLM's reasoning parser (REASONING_PARSER)",
     )
-    add("--chat-template", type=Path, help="file with a chat template instead of the model's own")
+    add(
+        "--chat-template",
+        type=Path,
+        help="file with a chat template to use instead of the model's own",
+    )
     add("--extra", type=json.loads, default={}, help="JSON object of further vLLM engine arguments")
 
 
 def _add_synthetic(add: Callable[..., Any]) -> None:
-    add("--tokens-per-second", type=float, default=0.0, help="of each stream; 0: no limit")
+    add("--tokens-per-second", type=float, default=0.0, help="speed of each stream; 0: no limit")
 
 
 PROFILE_FIELDS = (
@@ -305,7 +356,7 @@ def profile_of(options: argparse.Namespace) -> EngineProfile:
         BadProfile: a value is not allowed.
     """
     if not options.model:
-        raise BadProfile("no model: give --model or MODEL")
+        raise BadProfile("no model: set --model or MODEL")
     given = {name: getattr(options, name) for name in PROFILE_FIELDS}
     return EngineProfile.here(options.model, **given)
 

@@ -191,7 +191,7 @@ class Agent:
     async def _say_why(self) -> None:
         """Tell every gateway why the agent ends, after the final frames of the requests that failed
         with the engine."""
-        error = EngineFailed(f"The engine {self._how_failed}; it is started again.")
+        error = EngineFailed(f"The engine {self._how_failed} and is being restarted.")
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 if self._how_failed == DIED:
@@ -504,6 +504,7 @@ class Agent:
             generated=inherited.completion_tokens,
             paid=inherited.prompt_tokens - inherited.cached_tokens + inherited.completion_tokens,
             at_once=self._engine.step_tokens if operation.pools else None,
+            size=len(frame.body),
         )
 
     def _pass_on(self, job: Job, output: Output) -> None:

@@ -22,6 +22,7 @@ def test_a_queue_keeps_an_eighth_of_its_places_and_half_of_its_slots_for_others(
         (["--slots-per-tenant", "0"], "slots_per_tenant is 0"),
         (["--max-queued", "0"], "max_queued is 0: it must be at least 1"),
         (["--max-queued-per-tenant", "0"], "max_queued_per_tenant is 0"),
+        (["--max-queued-bytes", "64M"], "max_queued_bytes is 67108864: it must be at least"),
         (["--max-unbilled", "0"], "max_unbilled is 0"),
     ],
 )

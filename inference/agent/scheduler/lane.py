@@ -56,6 +56,8 @@ class Request:
     at_once: int | None = None
     """How many tokens of its prompts the engine works on at a time, if it forgets them afterwards;
     None: all of them, because text is generated from them."""
+    size: int = 0
+    """Bytes of its body."""
 
     @property
     def prefill_tokens(self) -> int:

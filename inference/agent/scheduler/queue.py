@@ -23,8 +23,9 @@ Rules
        light newcomer is among the first anyway, because it starts level with the least counter.
     7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all. Beyond
        `max_queued` only tenants with less than an equal share of it may add requests, up to twice
-       as many in all, so that a few floods don't shut all others out. Requests that are expected
-       (their adapter's files are being fetched) count as waiting here.
+       as many in all, so that a few floods don't shut all others out. Their bodies together are
+       bounded by `max_queued_bytes` (`shares`). Requests that are expected (their adapter's files
+       are being fetched) count as waiting here.
     8. A request that takes more sequences than there are outside of the reserve is refused.
     9. A request that continues from another engine had its turn there: it goes before all others of
        its tenant, is not charged again for what it was charged for there, and is refused by no
@@ -64,6 +65,7 @@ from inference.errors import InvalidRequest, Overloaded
 from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.vtc import VirtualTokenCounters
+from inference.shares import Shares
 
 __all__ = ["Queue", "Request"]
 
@@ -134,12 +136,15 @@ class Queue:
         step_tokens: int = 1 << 60,
         max_queued: int = 1024,
         max_queued_per_tenant: int = 256,
+        max_queued_bytes: int = 256 << 20,
         reserved: int = 0,
         slots_per_tenant: int | None = None,
         patience_s: float = 0.25,
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
+        self._bytes = Shares(max_queued_bytes)
+        """Bodies of waiting and expected requests."""
         self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
@@ -149,8 +154,8 @@ class Queue:
         self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._batch = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._lanes = (self._interactive, self._batch)
-        self._expected: dict[str, str] = {}
-        """Requests that will be pushed, with their tenants."""
+        self._expected: dict[str, Request] = {}
+        """Requests that will be pushed, by id."""
         self._expecting: Counter[str] = Counter()
         """How many of these, by tenant."""
         self._waiting: dict[str, Waiting] = {}
@@ -179,8 +184,9 @@ class Queue:
             InvalidRequest, Overloaded: as `push`.
         """
         self._refuse_beyond_bounds(request)
-        self._expected[request.id] = request.tenant
+        self._expected[request.id] = request
         self._expecting[request.tenant] += 1
+        self._bytes.take(request.tenant, request.size)
 
     def push(self, request: Request, now: float) -> None:
         """A request arrives; `admit` starts it.
@@ -200,6 +206,7 @@ class Queue:
         waiting = Waiting(request, number, now, lane)
         lane.add(waiting)
         self._waiting[request.id] = waiting
+        self._bytes.take(request.tenant, request.size)
         self._requests[request.tenant] += 1
         if lane is self._batch:
             self._aging.add(waiting)
@@ -415,8 +422,7 @@ class Queue:
 
     def _start(self, waiting: Waiting, now: float) -> None:
         request, lane = waiting.request, waiting.lane
-        self._leave_lane(waiting)
-        del self._waiting[request.id]
+        self._leave(waiting)
         lane.counters.start(request.tenant)
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
         running = Running(request, lane, priority, _held(request))
@@ -436,9 +442,11 @@ class Queue:
         own += self._expecting[request.tenant]
         total = len(self._waiting) + len(self._expected)
         if own >= self._max_queued_per_tenant:
-            reason = f"This tenant has {own} requests waiting, the most that one may have"
+            reason = f"This tenant has {own} waiting requests, the maximum for one tenant"
         elif total >= self._max_queued and not self._has_a_share_left(own, total):
             reason = f"The engine's queue is full ({self._max_queued} requests)"
+        elif not self._bytes.has_room(request.tenant, request.size):
+            reason = f"The engine's queue has no room for a body of {request.size} bytes"
         else:
             return
         wait_s = self.expected_wait_s(request.tenant, request.lane)
@@ -447,14 +455,15 @@ class Queue:
     def _refuse_too_many(self, request: Request) -> None:
         if request.choices > (most := max(1, self._capacity.open)):
             raise InvalidRequest(
-                f"{request.choices} choices are asked for (`n` of each prompt): "
-                f"at most {most} may be asked for at once.",
+                f"The request has {request.choices} choices (`n` for each prompt): at most "
+                f"{most} are allowed.",
                 param="n",
             )
         if self._places(request) > most:
             raise InvalidRequest(
-                f"{request.choices * request.logprobs} log-probabilities are asked for with each "
-                f"token of all choices: at most {self._capacity.open_logprobs} may be asked for.",
+                f"The request has {request.choices * request.logprobs} log-probabilities "
+                f"per token over all choices: at most {self._capacity.open_logprobs} are "
+                "allowed.",
                 param="logprobs",
             )
 
@@ -468,22 +477,26 @@ class Queue:
 
     def _came(self, id: str) -> bool:
         """Expect the request no longer; returns whether it was expected."""
-        if (tenant := self._expected.pop(id, None)) is None:
+        if (request := self._expected.pop(id, None)) is None:
             return False
-        self._expecting[tenant] -= 1
-        if not self._expecting[tenant]:
-            del self._expecting[tenant]
+        self._expecting[request.tenant] -= 1
+        if not self._expecting[request.tenant]:
+            del self._expecting[request.tenant]
+        self._bytes.give_back(request.tenant, request.size)
         return True
 
-    def _leave_lane(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: Waiting) -> None:
+        """The request waits no longer. The caller then tells the counters why."""
+        request = waiting.request
+        del self._waiting[request.id]
         waiting.lane.remove(waiting)
         self._aging.discard(waiting)
+        self._bytes.give_back(request.tenant, request.size)
 
     def _withdraw(self, waiting: Waiting) -> None:
         """A waiting request has ended: its client left."""
         request = waiting.request
-        self._leave_lane(waiting)
-        del self._waiting[request.id]
+        self._leave(waiting)
         waiting.lane.counters.withdraw(request.tenant)
         if request.adapter and not any(lane.waits_for(request.adapter) for lane in self._lanes):
             self._open(self._slots.forget(request.adapter))

@@ -425,17 +425,18 @@ async def test_a_request_that_takes_too_long_is_ended(tmp_path: Path) -> None:
             assert record.usage.completion_tokens == made.engine.stats().completion_tokens
 
 
-async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path) -> None:
-    async with rig(tmp_path, max_running=1, max_queued=1) as stack:
+@pytest.mark.parametrize("bound", [{"max_queued": 1}, {"max_queued_bytes": 4 * 400}])
+async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path, bound: dict[str, int]) -> None:
+    async with rig(tmp_path, max_running=1, **bound) as stack:
         slow(stack)
         async with stack.gateway.client() as client:
-            body = chat(max_tokens=2000, ignore_eos=True)
+            body = chat(max_tokens=2000, ignore_eos=True, user="x" * 200)
             waiting = [
                 asyncio.create_task(client.post("/v1/chat/completions", json=body))
                 for _ in range(2)
             ]
             await until(lambda: stack.agent.stats().queued and stack.engine.stats().running)
-            refused = await client.post("/v1/chat/completions", json=chat())
+            refused = await client.post("/v1/chat/completions", json=chat(user="x" * 200))
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
@@ -675,7 +676,7 @@ async def test_clients_are_told_not_to_try_again_what_cannot_help(stack: Rig) ->
     stack.gateway.limits.tokens_left = 5
     async with stack.gateway.client() as client:
         wait = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
-        stack.gateway.limits.refusal = InsufficientQuota("Budget used up for tests.")
+        stack.gateway.limits.refusal = InsufficientQuota("Budget exhausted for tests.")
         never = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
     assert "x-should-retry" not in wait.headers
     assert never.headers["x-should-retry"] == "false"

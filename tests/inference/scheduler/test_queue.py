@@ -236,7 +236,7 @@ def test_a_queue_that_floods_filled_still_takes_a_share_of_everybody() -> None:
 def test_full_queues_refuse_and_say_which_bound_and_when_to_retry() -> None:
     q = queue(running=0, max_queued=3, max_queued_per_tenant=2)
     push(q, "a", "b")
-    with pytest.raises(Overloaded, match="This tenant has 2 requests waiting") as refused:
+    with pytest.raises(Overloaded, match="This tenant has 2 waiting requests") as refused:
         push(q, "c")
     assert refused.value.retry_after_s == DEFAULT_WAIT_S
     push(q, "d", tenant="globex")
@@ -245,12 +245,37 @@ def test_full_queues_refuse_and_say_which_bound_and_when_to_retry() -> None:
     assert len(q) == 3
 
 
+def test_bodies_of_waiting_requests_are_bounded_in_all_and_for_each_tenant() -> None:
+    q = queue(running=1, max_queued_bytes=400)
+    push(q, "running", size=100)
+    q.admit(0.0)
+    push(q, "a", size=60)
+    q.expect(Request("b", "acme", "A", size=40))
+    with pytest.raises(Overloaded, match="no room for a body of 1 bytes"):
+        push(q, "c", size=1)
+    push(q, "returned", size=100, generated=1)
+    for i in range(2):
+        push(q, f"{i}", tenant=f"globex{i}", size=100)
+    with pytest.raises(Overloaded, match="no room"):
+        push(q, "d", tenant="initech", size=101)
+    push(q, "d", tenant="initech", size=80)
+    q.finish("a", 0.0)
+    q.finish("b", 0.0)
+    q.finish("running", 0.0)
+    assert q.admit(0.0) == ["returned"]
+    push(q, "c", size=100)
+    for id in ("c", "d", "0", "1", "returned"):
+        q.finish(id, 0.0)
+    push(q, *"0123", tenant="globex", size=25)
+    assert len(q) == 4
+
+
 def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     q = queue(running=0, max_queued=3, max_queued_per_tenant=2)
     one, two, three, other = (Request(id, "acme", "A") for id in "1234")
     q.expect(one)
     q.push(two, 0.0)
-    with pytest.raises(Overloaded, match="This tenant has 2 requests waiting"):
+    with pytest.raises(Overloaded, match="This tenant has 2 waiting requests"):
         q.expect(three)
     q.push(one, 0.0)  # it had its place
     assert len(q) == 2
