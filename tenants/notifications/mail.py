@@ -146,9 +146,17 @@ def _adapter(state: str) -> Callable[[Data], Words]:
 
 def _budget(data: Data) -> Words:
     kind = KINDS[data["budget"]]
+    label = f"{kind.label}{_scope(data)}"
     used, limit = (_amount(kind, data[name]) for name in ("used", "limit"))
     more = ["Further requests are refused."] if data["percent"] == 100 else []
-    return f"{data['percent']}% of a budget are used", [f"{kind.label}: {used} of {limit}", *more]
+    return f"{data['percent']}% of a budget are used", [f"{label}: {used} of {limit}", *more]
+
+
+def _scope(data: Data) -> str:
+    """What a budget is of, if not of the whole tenant."""
+    if "key" in data:
+        return f" of the API key {data['key']} (lk_{data['prefix']})"
+    return f" of the adapter {data['adapter']}" if "adapter" in data else ""
 
 
 def _amount(kind: LimitKind, value: int) -> str:

@@ -6,16 +6,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import procrastinate
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
-from inference.grants import MICRO
 from tenants.billing.months import day_start, month_start
 from tenants.billing.reconciliation import drifts
-from tenants.limits import ceilings
+from tenants.limits import ceilings, consumption
 from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import Kind as LimitKind
-from tenants.models import ApiKey, EngineCredential, LimitScope, Tenant, UsageSum
+from tenants.models import ApiKey, EngineCredential, LimitScope, LimitSet, Tenant, UsageSum
 from tenants.models.notifications import Kind, Notification, Target
 from tenants.models.usage.ledger import Span
 from tenants.notifications import mail
@@ -67,30 +67,46 @@ def keys(now: datetime) -> None:
 
 
 def budgets(now: datetime) -> None:
-    """Notify of budgets of which 80 or 100 % are used, for tenants with recent usage."""
+    """Notify of budgets of which 80 or 100 % are used, for tenants, keys and adapters with recent
+    usage."""
     if not _is_wanted(Kind.BUDGET_REACHED):
         return
     lately = UsageSum.objects.filter(span=Span.HOUR, start__gte=now - USED_LATELY)
     for tenant in Tenant.objects.filter(pk__in=lately.values("tenant")):
-        in_force = ceilings.in_force(LimitScope(tenant).sets())
-        for kind in KINDS.values():
-            limit = in_force[kind.name]
-            if kind.is_budget and limit:
-                _budget(tenant, kind, limit, now)
+        _budgets(LimitScope(tenant), now)
+    of_scope = Exists(lately.filter(key=OuterRef("key"))) | Exists(
+        lately.filter(tenant=OuterRef("tenant"), adapter=OuterRef("adapter__name"))
+    )
+    has_budget = ~Q(**{kind.name: None for kind in KINDS.values() if kind.is_budget})
+    sets = LimitSet.objects.filter(of_scope, has_budget).select_related("tenant", "key", "adapter")
+    for scope in dict.fromkeys(LimitScope(one.tenant, one.key, one.adapter) for one in sets):
+        _budgets(scope, now)
 
 
-def _budget(tenant: Tenant, kind: LimitKind, limit: int, now: datetime) -> None:
+def _budgets(scope: LimitScope, now: datetime) -> None:
+    in_force = ceilings.in_force(scope.sets())
+    limits = {kind: in_force[kind.name] for kind in KINDS.values() if kind.is_budget}
+    used = consumption.budgets(scope) if any(limits.values()) else {}
+    for kind, limit in limits.items():
+        if limit:
+            _budget(scope, kind, used[kind.name], limit, now)
+
+
+def _budget(scope: LimitScope, kind: LimitKind, used: int, limit: int, now: datetime) -> None:
     since = day_start(now) if kind.window == "day" else month_start(now)
-    sums = next(iter(UsageSum.objects.filter(tenant=tenant).sums([], since, now)), None)
-    if sums is None:
-        return
-    tokens = int(sums["prompt_tokens"] + sums["completion_tokens"])
-    used = int(sums["cost"]) // MICRO if kind.is_money else tokens
     reached = next((part for part in PARTS if used * 100 >= limit * part), None)
     if reached is not None:
         data = {"budget": kind.name, "percent": reached, "used": used, "limit": limit}
-        once = f"{kind.name} {since:%Y-%m-%d} {reached}"
-        post(Kind.BUDGET_REACHED, data, tenant=tenant, once=once)
+        data |= _named(scope)
+        once = f"{'' if scope.whole else scope.id} {kind.name} {since:%Y-%m-%d} {reached}".lstrip()
+        post(Kind.BUDGET_REACHED, data, tenant=scope.tenant, once=once)
+
+
+def _named(scope: LimitScope) -> dict[str, str]:
+    """The key or adapter of the scope; empty for a whole tenant."""
+    if scope.key is not None:
+        return {"key": scope.key.name, "prefix": scope.key.prefix}
+    return {} if scope.adapter is None else {"adapter": scope.adapter.name}
 
 
 def engines(now: datetime) -> None:

@@ -134,6 +134,34 @@ def test_what_nobody_changes_is_watched_for_and_told_of_once(tenant: Tenant) -> 
     assert not Delivery.objects.exists()
 
 
+@pytest.mark.django_db
+def test_keys_and_adapters_have_budgets_of_their_own(tenant: Tenant) -> None:
+    listen(tenant, "https://hooks.example/x", Kind.BUDGET_REACHED)
+    adapter, others = make_adapter(tenant), make_adapter(make_tenant("other"))
+    first, unused = make_key(tenant)[0], make_key(tenant)[0]
+    for scope, figures in (
+        (LimitScope(tenant, key=first), {"tokens_per_day": 130}),
+        (LimitScope(tenant, key=unused), {"tokens_per_day": 1}),
+        (LimitScope(tenant, adapter=adapter), {"tokens_per_month": 200}),
+        (LimitScope(others.tenant, adapter=others), {"tokens_per_day": 1}),
+    ):
+        scope.store(LimitSet.Author.TENANT, figures)
+    spend(first, timezone.now(), adapter=adapter.name)  # 107 tokens
+    for _ in range(2):
+        watching.watch(0)
+    (of_key,) = Notification.objects.all()
+    assert (of_key.tenant, of_key.data["percent"]) == (tenant, 80)
+    assert (of_key.data["key"], of_key.data["prefix"]) == (first.name, first.prefix)
+    second, _ = first.rotate(timedelta(0), None)
+    spend(second, timezone.now(), adapter=adapter.name)  # counts with those of the first
+    for _ in range(2):
+        watching.watch(0)
+    of_adapter = Notification.objects.get(data__adapter=adapter.name)
+    again = Notification.objects.get(data__key=first.name, data__percent=100)
+    assert of_adapter.data["percent"] == 100 and again.data["used"] == 214
+    assert Notification.objects.count() == 3
+
+
 async def test_an_engine_that_ended_on_purpose_is_not_lost(transactional_db: None) -> None:
     def lost() -> int:
         EngineCredential.objects.update(last_seen_at=F("last_seen_at") - timedelta(minutes=10))
