@@ -4,8 +4,9 @@ A gateway accumulates outcomes here and writes them to the database every few se
 (`tenants.directory.outcomes`). No request waits for that, and a gateway that is killed loses the
 last seconds. Bills come from engines' journals, not from here.
 
-Every request is counted. Requests that ended in an error are also kept one by one, with their
-messages: per minute at most MAX_ALIKE of one API key and code, and MAX_KEPT of a tenant.
+Every request to generate is counted. Requests of any kind that ended in an error are also kept one
+by one, with their messages: per minute at most MAX_ALIKE of one API key and code, and MAX_KEPT of a
+tenant.
 """
 
 from __future__ import annotations
@@ -144,10 +145,13 @@ class Outcomes:
         tally.output_tokens += ended.output_tokens
         tally.cost += ended.cost
         _time(tally, ended)
-        if refusal is not None and group.outcome in (REFUSED, FAILED):
-            self._keep(group, refusal)
+        if refusal is not None:
+            self.keep(group, refusal)
 
-    def _keep(self, group: Group, refusal: Refusal) -> None:
+    def keep(self, group: Group, refusal: Refusal) -> None:
+        """Keep a refused or failed request without counting it, if there is room."""
+        if group.outcome not in (REFUSED, FAILED):
+            return
         if group.minute != self._minute:
             self._minute = group.minute
             self._kept.clear()

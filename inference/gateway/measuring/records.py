@@ -114,18 +114,16 @@ class Records:
     def _tell(self, asked: Asked, error: InferenceError | None, elapsed_s: float) -> None:
         line = _line(asked, error, elapsed_s)
         if asked.operation is not None:
-            self._count(line, asked, error, elapsed_s)
+            self._count(line, asked, error)
+        self._note(line, asked, error, elapsed_s)
         if asked.span is not None:
             asked.span.end(
                 name=_span_name(asked), attributes=_attributes(asked, line), error=line.error or ""
             )
         log.info("request", **msgspec.to_builtins(line))
 
-    def _count(
-        self, line: Line, asked: Asked, error: InferenceError | None, elapsed_s: float
-    ) -> None:
-        replayed = asked.stream is None and error is None
-        code = "replayed" if replayed else code_of(error, line.finish_reason)
+    def _count(self, line: Line, asked: Asked, error: InferenceError | None) -> None:
+        code = _code(line, asked, error)
         self._measures.counted(line.base_model or "", line.engine or "", line.outcome, code)
         if error is not None:
             self._measures.refused(error)
@@ -137,22 +135,16 @@ class Records:
                 line.output_tokens or 0,
                 time.monotonic(),
             )
-        elsewhere = asked.stream is not None and asked.stream.elsewhere
-        who = _whose(asked, error)
-        if who is not None and not elsewhere and self._outcomes.counts(line.tenant or ""):
-            self._note(who, line, asked, error, code, elapsed_s)
 
     def _note(
-        self,
-        who: tuple[int, int],
-        line: Line,
-        asked: Asked,
-        error: InferenceError | None,
-        code: str,
-        elapsed_s: float,
+        self, line: Line, asked: Asked, error: InferenceError | None, elapsed_s: float
     ) -> None:
-        """Add the request to the outcomes that its tenant sees."""
-        now, stream = time.time(), asked.stream
+        """Add the request to the outcomes that its tenant sees; of those that generate nothing,
+        only the refused ones."""
+        now, stream, who = time.time(), asked.stream, _whose(asked, error)
+        elsewhere = stream is not None and stream.elsewhere
+        if who is None or elsewhere or not self._outcomes.counts(line.tenant or ""):
+            return
         target = None if stream is None else stream.target
         group = Group(
             int(now) // MINUTE_S * MINUTE_S,
@@ -161,7 +153,7 @@ class Records:
             target.adapter.own_name if target is not None and target.adapter is not None else "",
             line.base_model or "",
             line.outcome,
-            code,
+            _code(line, asked, error),
             error.limit_kind if error is not None else "",
             error.limit_scope if error is not None else "",
         )
@@ -186,7 +178,15 @@ class Records:
                 limit_scope=group.limit_scope,
                 trace_id=line.trace_id or "",
             )
-        self._outcomes.note(group, _ended(line, stream), refusal)
+        if asked.operation is not None:
+            self._outcomes.note(group, _ended(line, stream), refusal)
+        elif refusal is not None:
+            self._outcomes.keep(group, refusal)
+
+
+def _code(line: Line, asked: Asked, error: InferenceError | None) -> str:
+    replayed = asked.stream is None and error is None
+    return "replayed" if replayed else code_of(error, line.finish_reason)
 
 
 def _whose(asked: Asked, error: InferenceError | None) -> tuple[int, int] | None:

@@ -232,6 +232,21 @@ async def test_what_became_of_requests_is_counted_by_tenant_key_and_adapter(
     assert refusal.total_s >= 0 and refusal.base_model == ""
 
 
+async def test_a_refused_request_is_kept_whatever_it_is_for(
+    stack: Rig, lines: list[dict[str, Any]]
+) -> None:
+    async with stack.gateway.client() as client:
+        refused = [await client.get(f"/v1/{path}") for path in ("models/x", "responses/resp_x")]
+        await client.get("/v1/models")
+    await until(lambda: len(lines) == 3)
+    tallies, kept = stack.gateway.hub.outcomes.take()
+    assert not tallies
+    assert [(one.status, one.message) for one in kept] == [
+        (answer.status_code, answer.json()["error"]["message"]) for answer in refused
+    ]
+    assert {one.tenant_id for one in kept} == {len("acme")}
+
+
 async def test_what_nobody_we_know_asks_is_not_counted(stack: Rig) -> None:
     async with stack.gateway.client("nobody") as client:
         answer = await client.post(CHAT, json=chat())
