@@ -15,7 +15,7 @@ from django.db import connections
 from django.utils import timezone
 
 from inference.content import WEIGHTS
-from lorikeet.transfer import uploads
+from lorikeet import retries
 from tenants.models import Adapter, AdapterVersion, ApiKey, State, Tenant, UploadSession
 from tests.adapters.checks.test_checks import BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway
@@ -115,7 +115,7 @@ def test_a_push_waits_for_the_verdict(
     assert "pirate@1 is ready." in pushed.err and "It answers as pirate." in pushed.err
     again = signed_in("adapters", "push", tmp_path / "pirate", "--json").json
     assert (again["number"], again["state"], again["aliases"]) == (1, "ready", ["live"])
-    assert (home / "uploads.json").read_text() == "{}"
+    assert not list((home / "uploads").iterdir())
 
 
 def test_what_is_rejected_is_shown_with_its_findings(
@@ -137,7 +137,7 @@ def test_what_is_refused_says_why(signed_in: Run, tmp_path: Path, home: Path) ->
     assert "pickle" in signed_in("adapters", "push", folder, "--confirm-base-model").err
     assert "Lower-case letters" in signed_in("adapters", "push", folder, "--name", "No").err
     assert not AdapterVersion.objects.exists()
-    assert (home / "uploads.json").read_text() == "{}"
+    assert not list((home / "uploads").iterdir())
 
 
 class Cutting:
@@ -182,7 +182,7 @@ class Cutting:
 def cutting(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutting]:
     proxy = Cutting(hub.url, after=20_000, times=1)
     monkeypatch.setenv("LORIKEET_URL", proxy.url)
-    monkeypatch.setattr(uploads, "PAUSE_S", 0.05)
+    monkeypatch.setattr(retries, "PAUSE_S", 0.05)
     yield proxy
     proxy.close()
 
@@ -212,7 +212,7 @@ def test_the_next_push_goes_on_where_one_ended(
     signed_in: Run, cutting: Cutting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = large(tmp_path / "pirate")
-    monkeypatch.setattr(uploads, "ATTEMPTS", 1)
+    monkeypatch.setattr(retries, "ATTEMPTS", 1)
     broken = signed_in("adapters", "push", folder, "--no-wait")
     assert broken.code == 6 and "Push again to go on from there" in broken.err
     before = UploadSession.objects.get().pk
@@ -225,7 +225,7 @@ def test_an_upload_that_is_gone_begins_anew(
     signed_in: Run, cutting: Cutting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = large(tmp_path / "pirate")
-    monkeypatch.setattr(uploads, "ATTEMPTS", 1)
+    monkeypatch.setattr(retries, "ATTEMPTS", 1)
     assert signed_in("adapters", "push", folder, "--no-wait").code == 6
     UploadSession.objects.update(expires_at=timezone.now())
     assert signed_in("adapters", "push", folder, "--no-wait").code == 0

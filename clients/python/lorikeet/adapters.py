@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from rich.progress import (
 from lorikeet.api import Api, connected, segment
 from lorikeet.failures import NotFound, Rejected
 from lorikeet.output import AsJson, moment, notes, say, show, show_json, size
+from lorikeet.retries import insisting
 from lorikeet.transfer import hub
 from lorikeet.transfer.archive import Archive
 from lorikeet.transfer.uploads import Upload
@@ -161,7 +163,7 @@ def _judged(api: Api, version: dict[str, Any]) -> dict[str, Any]:
             waiting = version["report"].get("waiting_for")
             status.update(version["state"] + (f": waiting for {waiting}" if waiting else ""))
             time.sleep(LOOK_S)
-            version = api("GET", path)
+            version = insisting(partial(api, "GET", path))
     return version
 
 

@@ -20,7 +20,8 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 from lorikeet.api import Api, connected, segment
 from lorikeet.failures import Failure, Rejected
 from lorikeet.output import AsJson, notes, say, show, show_json
-from lorikeet.transfer.files import FileUpload, insisting
+from lorikeet.retries import insisting
+from lorikeet.transfer.files import FileUpload
 
 app = typer.Typer(
     help="Have a file of requests answered within a day, and get the answers.",

@@ -6,22 +6,17 @@ because the parts that have arrived are remembered.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, TypedDict
 
-import httpx
-
 from lorikeet.api import Api
-from lorikeet.failures import Failure, Unreachable, raise_for
+from lorikeet.failures import Failure, raise_for
+from lorikeet.retries import insisting
 from lorikeet.transfer.memory import Memory, fingerprint
 
 PART_BYTES = 8 << 20
 """Size of a part. The server accepts parts of up to 64 MiB, and a thousand of them."""
-ATTEMPTS = 6
-"""Failed attempts in a row before giving up; the pauses between them double from PAUSE_S."""
-PAUSE_S = 1.0
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have arrived."""
@@ -117,20 +112,3 @@ class FileUpload:
             return response.json()
 
         return insisting(posted)
-
-
-def insisting(ask: Callable[[], Any]) -> Any:
-    """Call `ask` and return its result; retries while the server cannot be reached.
-
-    Raises:
-        Unreachable: ATTEMPTS attempts failed in a row.
-    """
-    for failed in range(1, ATTEMPTS):
-        try:
-            return ask()
-        except (httpx.TransportError, Unreachable):
-            time.sleep(PAUSE_S * 2 ** (failed - 1))
-    try:
-        return ask()
-    except httpx.TransportError as error:
-        raise Unreachable.of(error) from error

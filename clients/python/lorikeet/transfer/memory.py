@@ -6,43 +6,45 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from lorikeet import connection
 
 Known = TypeVar("Known")
 MOST = 100
-"""Most uploads remembered; the oldest are forgotten."""
+"""Most uploads remembered; the ones that were changed least recently are forgotten."""
 
 
 class Memory(Generic[Known]):
-    """The value of one key, in a file that all uploads share."""
+    """The value of one key, in a file of its own: uploads at the same time change no file that
+    another one reads."""
 
     def __init__(self, key: str) -> None:
-        self._file = connection.folder() / "uploads.json"
-        self._key = key
+        name = hashlib.sha256(key.encode()).hexdigest()
+        self._file = connection.folder() / "uploads" / f"{name}.json"
 
     def recall(self) -> Known | None:
         """The value remembered last, if any."""
-        return cast("Known | None", self._all().get(self._key))
+        try:
+            return cast("Known", json.loads(self._file.read_text()))
+        except (FileNotFoundError, ValueError):
+            return None
 
     def remember(self, known: Known) -> None:
-        self._write(self._all() | {self._key: known})
+        connection.write_private(self._file, json.dumps(known))
+        files = sorted(self._file.parent.glob("*.json"), key=_changed_at)
+        for old in files[:-MOST]:
+            old.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        known = self._all()
-        if known.pop(self._key, None):
-            self._write(known)
+        self._file.unlink(missing_ok=True)
 
-    def _all(self) -> dict[str, Any]:
-        try:
-            known: dict[str, Any] = json.loads(self._file.read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return known
 
-    def _write(self, known: dict[str, Any]) -> None:
-        connection.write_private(self._file, json.dumps(dict(list(known.items())[-MOST:])))
+def _changed_at(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # another upload has ended
+        return 0.0
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

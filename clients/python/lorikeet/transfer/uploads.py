@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from lorikeet import retries
 from lorikeet.api import Api
 from lorikeet.failures import NotFound, Rejected, Unreachable, raise_for
 from lorikeet.transfer.archive import Archive
@@ -21,10 +22,6 @@ from lorikeet.transfer.memory import Memory
 TUS = {"Tus-Resumable": "1.0.0"}
 PART_BYTES = 64 << 20
 """Most bytes of one request, because a proxy may have to buffer and repeat it."""
-ATTEMPTS = 6
-"""Attempts in a row in which no byte arrived before giving up; the pauses between them double from
-PAUSE_S."""
-PAUSE_S = 1.0
 LOOK_S = 0.5
 """Interval of asking for the upload's state."""
 
@@ -88,12 +85,12 @@ class Upload:
             progress(at)
             try:
                 reached = self._append(url, at, progress)
-            except (httpx.TransportError, Unreachable) as error:
+            except retries.FAILED as error:
                 failed += 1
-                if failed == ATTEMPTS:
+                if failed == retries.ATTEMPTS:
                     raise _gone(error) from error
-                time.sleep(PAUSE_S * 2 ** (failed - 1))
-                reached = self._offset_if_there(url, at)
+                retries.pause(failed)
+                reached = self._offset(url)
             if reached > at:
                 failed = 0
             at = reached
@@ -109,8 +106,8 @@ class Upload:
         response = self._api.http.patch(
             url, headers=headers, content=self._part(at, count, progress)
         )
-        if response.status_code == 409:  # another push of the same files, or an interrupted one
-            return self._offset(url)
+        if response.status_code == 409:
+            raise Unreachable("Another push of the same files, or an interrupted one, sends them.")
         _raise_for(response)
         return int(response.headers["upload-offset"])
 
@@ -121,6 +118,9 @@ class Upload:
             progress(at)
 
     def _offset(self, url: str) -> int:
+        return retries.insisting(lambda: self._asked_offset(url))
+
+    def _asked_offset(self, url: str) -> int:
         response = self._api.http.head(url, headers=TUS)
         if response.is_success:
             return int(response.headers["upload-offset"])
@@ -130,24 +130,22 @@ class Upload:
         raise_for(response)
         raise AssertionError("it is no success")
 
-    def _offset_if_there(self, url: str, at: int) -> int:
-        try:
-            return self._offset(url)
-        except httpx.TransportError:
-            return at
-
     def _ended(self, url: str) -> dict[str, Any]:
         """Wait until the upload has ended. Raises Rejected if it is refused."""
         while True:
-            response = self._api.http.get(url)
-            raise_for(response)
-            body: dict[str, Any] = response.json()
+            body = retries.insisting(lambda: self._state(url))
             if body["state"] == "refused":
                 raise Rejected(body["problem"]["detail"])
             if body["state"] == "complete":
                 version: dict[str, Any] = body["version"]
                 return version
             time.sleep(LOOK_S)
+
+    def _state(self, url: str) -> dict[str, Any]:
+        response = self._api.http.get(url)
+        raise_for(response)
+        state: dict[str, Any] = response.json()
+        return state
 
 
 def _raise_for(response: httpx.Response) -> None:
