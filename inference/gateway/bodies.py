@@ -6,6 +6,8 @@ would hold their memory without using any of its limits.
 
 from __future__ import annotations
 
+import asyncio
+
 from inference.errors import Overloaded
 from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange
 from inference.operations.bodies.shape import Shape
@@ -15,6 +17,12 @@ ARRIVING_BYTES = 256 << 20
 """Most bytes of bodies that have arrived in part, in one gateway process. A tenant may have a
 quarter of that: eight of the largest bodies, or 16,000 of 4 KiB."""
 
+LARGE_BYTES = 1 << 20
+"""From this size a body is parsed in an iteration of the event loop of its own: 8 MiB take 20 ms,
+and several at once would hold up everybody's streams for a multiple of that."""
+PART_BYTES = 1 << 16
+"""As much of a message is counted in one iteration as of a body, which arrives in such parts."""
+
 
 class Bodies:
     """The bodies of one gateway process."""
@@ -23,6 +31,7 @@ class Bodies:
         """A body has at most `max_bytes` and arrives within `timeout_s`."""
         self.max_bytes, self._timeout_s = max_bytes, timeout_s
         self._arriving = Shares(max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
+        self._large = asyncio.Lock()
 
     async def read(self, exchange: Exchange, shape: Shape) -> bytes:
         """The body of an authenticated request; `shape` counts its contents as they arrive.
@@ -40,9 +49,28 @@ class Bodies:
             held += size
 
         try:
-            return await exchange.body(self.max_bytes, self._timeout_s, shape, hold)
+            body = await exchange.body(self.max_bytes, self._timeout_s, shape, hold)
+            await self.turn(len(body))
+            return body
         finally:
             self.release(tenant, held)
+
+    async def turn(self, size: int) -> None:
+        """Wait until a body of this size may be parsed."""
+        if size >= LARGE_BYTES:
+            async with self._large:  # whoever waits for it continues in a later iteration
+                await asyncio.sleep(0)
+
+    async def count(self, message: bytes, shape: Shape) -> None:
+        """Count a message that has arrived whole, with pauses, and wait for its turn.
+
+        Raises:
+            InvalidRequest: `shape` refuses it.
+        """
+        for start in range(0, len(message), PART_BYTES):
+            shape.feed(message[start : start + PART_BYTES])
+            await asyncio.sleep(0)
+        await self.turn(len(message))
 
     def hold(self, tenant: str, size: int) -> None:
         """Count `size` more bytes that wait in memory, until `release`.
@@ -52,7 +80,7 @@ class Bodies:
         """
         if not self._arriving.has_room(tenant, size):
             raise Overloaded(
-                "Too many request bodies are arriving at the same time.", retry_after_s=1.0
+                "Too many request bodies are being received at the same time.", retry_after_s=1.0
             )
         self._arriving.take(tenant, size)
 

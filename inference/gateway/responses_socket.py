@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
+from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
 from inference.gateway.conversations import Conversations, Said
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
@@ -49,10 +50,10 @@ LIFE_S = 3600.0
 KEPT_HEADERS = {b"authorization", b"traceparent", *KEY_HEADERS}
 """Headers of the socket that each turn's request has."""
 UNSERVED = {
-    "background": "the events come on the socket",
-    "conversation": "go on by `previous_response_id`",
-    "generate": "there is nothing to prepare",
-    "stream_id": "one response comes at a time",
+    "background": "events are sent over this socket",
+    "conversation": "continue a response with `previous_response_id`",
+    "generate": "every message generates a response",
+    "stream_id": "a socket generates one response at a time",
 }
 """Fields of a message that are refused, and why."""
 HARMLESS = {
@@ -109,7 +110,7 @@ class ResponsesSocket:
             await send({"type": "websocket.close", "code": code, "reason": reason})
             return
         if not self._open.has_room(grant.tenant, 1):
-            reason = f"{MAX_SOCKETS // TENANT_SHARE} sockets of this tenant are open already"
+            reason = f"this tenant has the maximum of {MAX_SOCKETS // TENANT_SHARE} open sockets"
             await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": reason})
             return
         # Above the limit of a body, so that a body over that gets an error, not a closed socket.
@@ -194,7 +195,7 @@ class _Socket:
         """
         if self._messages.qsize():
             raise InvalidRequest(
-                "One response is generated at a time, and one message waits already."
+                "A socket generates one response at a time, and another message is already waiting."
             )
         self._server.bodies.hold(self._kept.tenant, len(message))
         self._messages.put_nowait(message)
@@ -213,7 +214,7 @@ class _Socket:
         if (message := await self._messages.get()) is None:
             return None
         self._release(message)
-        return _Turn(message, self._kept, self._server.bodies.max_bytes, self._send, self._gone)
+        return _Turn(message, self._kept, self._server.bodies, self._send, self._gone)
 
     async def _take(self, turn: _Turn) -> None:
         await self._server(self._http, turn.receive, turn.send)
@@ -233,10 +234,10 @@ class _Turn:
     logged as any other."""
 
     def __init__(
-        self, message: bytes, kept: _Kept, max_bytes: int, send: Send, gone: asyncio.Event
+        self, message: bytes, kept: _Kept, bodies: Bodies, send: Send, gone: asyncio.Event
     ) -> None:
         self._message: bytes | None = message
-        self._kept, self._max_bytes = kept, max_bytes
+        self._kept, self._bodies = kept, bodies
         self._to_client, self._gone = send, gone
         self._status, self._rest = 0, b""
         self.items = b""
@@ -266,8 +267,9 @@ class _Turn:
             InvalidRequest: it is not a valid message.
             UnknownResponse: the response that it continues is not known.
         """
-        if len(message) > self._max_bytes:
+        if len(message) > self._bodies.max_bytes:
             return message
+        await self._bodies.count(message, Shape(RESPONSES.max_numbers))
         fields = _fields_of(message)
         await self._go_on(fields)
         self.items = listed(bytes(fields.get("input", NULL)))
@@ -316,7 +318,6 @@ def _fields_of(message: bytes) -> dict[str, msgspec.Raw]:
     Raises:
         InvalidRequest: the message is not a valid one.
     """
-    Shape(RESPONSES.max_numbers).feed(message)
     fields: dict[str, msgspec.Raw] = decode(_message, message)
     if bytes(fields.pop("type", NULL)) != b'"response.create"':
         raise InvalidRequest("`type` must be `response.create`.", param="type")

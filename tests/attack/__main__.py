@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -69,7 +70,9 @@ def main() -> None:
     options = _options()
     console = Console(width=150, highlight=False)
     chosen = {
-        name: attack for name, attack in (STRANGERS | TENANTS).items() if options.only in name
+        name: attack
+        for name, attack in (STRANGERS | TENANTS).items()
+        if re.search(options.only, name)
     }
     with tempfile.TemporaryDirectory(prefix="lorikeet-attack-") as folder:
         with up(Path(folder) / "var") as stack:
@@ -90,7 +93,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="of each attack")
     parser.add_argument("--quiet", type=float, default=6, help="seconds measured before each")
     parser.add_argument("--settle", type=float, default=4, help="seconds after each")
-    parser.add_argument("--only", default="", help="a part of the names of those wanted")
+    parser.add_argument("--only", default="", help="a pattern in the names of those wanted")
     parser.add_argument("--strict", action="store_true", help="a target that is missed fails too")
     return parser.parse_args()
 

@@ -9,7 +9,7 @@ import random
 import struct
 import tarfile
 import zipfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,7 +18,8 @@ from tests.attack.raw import PAUSE_S, Target, at_once, connected, request, send
 from tests.bench.machinery.client import Address
 
 Attack = Callable[[Target], Awaitable[None]]
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+NO_HEADERS: Mapping[str, str] = {}
 
 STRANGERS: dict[str, Attack] = {}
 """By name: what needs no key."""
@@ -127,11 +128,13 @@ async def connections_made_and_dropped(target: Target) -> None:
     await at_once(8, knock)
 
 
-def _handshake(path: str) -> bytes:
+def _handshake(path: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
     return request(
         "GET",
         path,
         {
+            **headers,
+            "Connection": "Upgrade",
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Version": "13",
@@ -229,6 +232,57 @@ async def bodies_of_junk(target: Target) -> None:
     luck = random.Random(1)
     text = "".join(chr(luck.randrange(0x4E00, 0x9FFF)) for _ in range(200_000))
     await _flood(target, _post(target, COMPLETIONS, {"model": target.model, "prompt": text}))
+
+
+@tenant
+async def long_texts_for_responses(target: Target) -> None:
+    body = {"model": target.model, "input": "a" * (7 << 20), "max_output_tokens": 1}
+    await _flood(target, _post(target, RESPONSES, body))
+
+
+@tenant
+async def arguments_of_brackets(target: Target) -> None:
+    """JSON within JSON, which no parser reads to its end."""
+    call = {"name": "f", "arguments": "[" + "]" * (7 << 20)}
+    calls = [{"id": "a", "type": "function", "function": call}]
+    said = [
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "content": ""},
+    ]
+    await _flood(target, _post(target, CHAT, _chat(target, messages=said)))
+
+
+@tenant
+async def messages_on_a_socket(target: Target) -> None:
+    """One after another on the websocket of /v1/responses, each wrong only at its end."""
+    payload = b'{"type":"response.create","input":"' + b'\\"' * (3 << 20)
+    frame = b"\x81\xff" + struct.pack(">Q", len(payload)) + b"\0\0\0\0" + payload
+    opening = _handshake(RESPONSES, target.headers())
+
+    async def talk() -> None:
+        with suppress(OSError):
+            async with connected(target.gateway) as (reader, writer):
+                writer.write(opening)
+                while (await reader.read(1 << 16)) and not writer.is_closing():
+                    target.answers["told"] += 1
+                    writer.write(frame)
+                    await writer.drain()
+
+    await at_once(8, talk)
+
+
+@tenant
+async def half_sent_bodies(target: Target) -> None:
+    """They fill what memory they get, and wait."""
+    half = _post(target, CHAT, b" " * (7 << 20))[: 4 << 20]
+
+    async def wait() -> None:
+        with suppress(OSError):
+            async with connected(target.gateway) as (reader, writer):
+                writer.write(half)
+                target.answers["ended" if not await reader.read(1 << 10) else "answered"] += 1
+
+    await at_once(100, wait)
 
 
 @tenant

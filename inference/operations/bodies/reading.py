@@ -72,19 +72,20 @@ def check_inner(text: str, shape: Shape, param: str) -> None:
     Raises:
         InvalidRequest: the counts are too high, or it has half of a surrogate pair.
     """
+    encoded = text.encode()
     shape.begin()
     try:
-        shape.feed(text.encode())
+        shape.feed(encoded)
     except InvalidRequest as error:
         raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
-    if half := _half_pair(text.encode()):
+    if half := _half_pair(encoded):
         raise InvalidRequest(f"`{param}`: {half}.", param=param)
 
 
 def _half_pair(body: bytes) -> str:
     """The error message for half of a surrogate pair, if there is one; else empty."""
     found = _HALF_PAIR.search(body, 0, SEARCHED_BYTES)
-    return f"`{found[0].decode()}` is half of a surrogate pair" if found else ""
+    return f"`{found[0].decode()}` is a lone surrogate" if found else ""
 
 
 def _invalid_field(message: str, at: str = "") -> InvalidRequest:
