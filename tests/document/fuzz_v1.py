@@ -33,7 +33,7 @@ from tests.tenants.spending import spend
 
 __all__ = ["in_time"]
 OF_FILES = ("/v1/files", "/v1/uploads", "/v1/batches")
-OF_GATEWAYS = ("/v1/models", "/v1/responses")
+OF_GATEWAYS = ("/v1/models", "/v1/responses", "/v1/conversations")
 KEPT = [one for one in operations("/v1/") if one[1].startswith(OF_FILES)]
 GENERATED = [
     one
@@ -73,10 +73,19 @@ def test_what_generates(method: str, path: str, gateway: str) -> None:
     session = requests.Session()
     session.headers["Authorization"] = "Bearer acme"
     stored = session.post(f"{gateway}/v1/responses", json=responses()).json()["id"]
-    known = {"models/model": [MODEL.name, "nothing"], "responses/id": [stored, "nothing"]}
+    said = {"items": [{"role": "user", "content": "Hello"}]}
+    conversation = session.post(f"{gateway}/v1/conversations", json=said).json()["id"]
+    items = session.get(f"{gateway}/v1/conversations/{conversation}/items").json()
+    known = {
+        "models/model": [MODEL.name, "nothing"],
+        "responses/id": [stored, "nothing"],
+        "conversations/id": [conversation, "nothing"],
+        "items/item": [items["last_id"], "nothing"],
+    }
     schema = schema_of("/v1/", known)
     schema.hooks.hook("map_body")(served)
-    assert fuzz(schema[path][method], session, gateway, ANSWERED) > 1
+    checks = ANSWERED if method == "POST" else CHECKS
+    assert fuzz(schema[path][method], session, gateway, checks) > 1
 
 
 class StoredKeys:
