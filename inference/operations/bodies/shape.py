@@ -36,7 +36,8 @@ class Shape:
     """
 
     def __init__(self, numbers: int = 0) -> None:
-        self._elements_left = MAX_VALUES + numbers
+        self._most = MAX_VALUES + numbers
+        self._elements_left = self._most
         self._containers_left = MAX_VALUES
         self._strings_left = 2 * MAX_VALUES
         """Twice as many, because an object's entry may have two."""
@@ -67,8 +68,10 @@ class Shape:
         containers = outside.count(b"{") + outside.count(b"[")
         self._elements_left -= containers + outside.count(b",")
         self._containers_left -= containers
-        if min(self._elements_left, self._containers_left, self._strings_left) < 0:
-            raise InvalidRequest(f"The body holds more than {MAX_VALUES} values.")
+        if self._elements_left < 0:
+            raise InvalidRequest(f"The body has more than {self._most} values.")
+        if min(self._containers_left, self._strings_left) < 0:
+            raise InvalidRequest(f"The body has more than {MAX_VALUES} values besides numbers.")
         if containers:
             self._descend(outside)
         else:
@@ -92,5 +95,5 @@ class Shape:
         steps = memoryview(outside.translate(_STEPS, _NOT_BRACKETS)).cast("b")
         depths = list(accumulate(steps, initial=self._depth))
         if max(depths) > MAX_DEPTH:
-            raise InvalidRequest(f"The body nests more than {MAX_DEPTH} levels deep.")
+            raise InvalidRequest(f"The body is nested more than {MAX_DEPTH} levels deep.")
         self._depth = depths[-1]

@@ -100,7 +100,10 @@ def many_keys() -> bytes:
 def test_numbers_alone_may_be_more(body: Callable[[], bytes]) -> None:
     assert "values" in refused(body(), numbers=1 << 18)
     fed(b"[" + b"1," * (MAX_VALUES + 1000) + b"1]", numbers=1002)
-    assert "values" in refused(b"[" + b"1," * (MAX_VALUES + 1000) + b"1]", numbers=1000)
+    more = refused(b"[" + b"1," * (MAX_VALUES + 1000) + b"1]", numbers=1000)
+    assert more == f"The body has more than {MAX_VALUES + 1000} values."
+    containers = refused(b"[" + b"[]," * MAX_VALUES + b"[]]", numbers=1 << 18)
+    assert containers == f"The body has more than {MAX_VALUES} values besides numbers."
 
 
 def test_a_text_may_be_of_anything() -> None:
