@@ -170,7 +170,7 @@ class Responses:
             return call
         before = b""
         if call.conversation and not grant.keeps_content:
-            told = "`conversation` stores what is said, and this API key stores nothing."
+            told = "`conversation` requires storage, which is off for this API key."
             raise InvalidRequest(told, param="conversation")
         if call.conversation:
             before = await self._conversations.items(grant.tenant_id, call.conversation)
@@ -204,7 +204,9 @@ class Responses:
             item = _item.decode(part)
             if item.type == REFERENCE:
                 named = ITEM_ID.fullmatch(item.id)
-                if named and named[1] not in known and len(known) < MAX_REFERRED:
+                if named and named[1] not in known:
+                    if len(known) == MAX_REFERRED:
+                        raise _too_many_referred(f"input[{i}]")
                     known[named[1]] = await self._output(tenant_id, named[1])
                 if not named or item.id not in known.get(named[1], {}):
                     raise unknown_reference(f"input[{i}]")
@@ -223,8 +225,8 @@ class Responses:
     def _check_size(self, size: int) -> None:
         if size > self._max_body_bytes:
             raise PayloadTooLarge(
-                "With all that was said before, the request is over this server's limit of "
-                f"{self._max_body_bytes} bytes."
+                "Including the conversation so far, the request exceeds this server's "
+                f"limit of {self._max_body_bytes} bytes."
             )
 
     async def said(self, tenant_id: int, id: str) -> Said | None:
@@ -236,7 +238,9 @@ class Responses:
         if (record := await self._find(tenant_id, id)) is None:
             return None
         if record.fields is not None:
-            said = "The response has not ended, or has no output: wait until it is `completed`."
+            said = (
+                "The response has no output yet, or failed: wait until its status is `completed`."
+            )
             raise InvalidRequest(said, param="previous_response_id")
         output = _response.decode(record.response).output
         return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
@@ -280,7 +284,7 @@ class Responses:
         """
         id, _, asked = exchange.path.removeprefix(PATH).partition("/")
         if (answer := self._ANSWERS.get(asked)) is None:
-            raise NotFound(f"Unknown address: {exchange.method} {exchange.path}.")
+            raise NotFound(f"Invalid URL: {exchange.method} {exchange.path}.")
         methods, answered = answer
         exchange.require_method(*methods)
         grant = await self._callers.identify(exchange)
@@ -291,7 +295,7 @@ class Responses:
             return await self._delete(exchange, grant, id)
         query = exchange.query("include[]", "include_obfuscation", "starting_after", "stream")
         if query.get("stream") == "true":
-            said = "`stream` is not supported: a stored response is whole."
+            said = "`stream` is not supported when a stored response is retrieved."
             raise InvalidRequest(said, param="stream")
         await self._reply(exchange, await self.as_it_stands(grant, id))
 
@@ -326,7 +330,7 @@ class Responses:
     async def _cancel(self, exchange: Exchange, grant: Grant, id: str) -> None:
         record = await self._get(grant, id)
         if not _background.decode(record.response).background:
-            raise InvalidRequest("Only a response that runs in the background can be cancelled.")
+            raise InvalidRequest("Only a background response can be cancelled.")
         if record.fields is not None:
             await self._store.cancel(grant.tenant_id, _name(id))
         await self._reply(exchange, await self.as_it_stands(grant, id))
@@ -366,14 +370,22 @@ def _standing(record: Record, standing: Standing) -> bytes:
     return _json(_fields.decode(record.response) | changed)
 
 
+def _too_many_referred(at: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The input refers to items of more than {MAX_REFERRED} responses: send further items "
+        "themselves.",
+        param=at,
+    )
+
+
 def _unkept(size: int) -> InferenceError:
     """Why a response can't be added to its conversation."""
     if size > MAX_BYTES:
         return PayloadTooLarge(
-            f"With its conversation the input has {size} bytes, and {MAX_BYTES} are stored: go on "
-            "in a new one."
+            f"The conversation would have {size} bytes; at most {MAX_BYTES} can be stored. "
+            "Start a new one."
         )
-    return Overloaded("There is no room to store what is said.", retry_after_s=1.0)
+    return Overloaded("There is no memory left to store the conversation.", retry_after_s=1.0)
 
 
 def _changed(response: bytes, **fields: msgspec.Raw) -> bytes:

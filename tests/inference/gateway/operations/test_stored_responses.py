@@ -157,6 +157,21 @@ async def test_items_of_stored_responses_are_referred_to(stack: Rig, client: Asy
         assert (await mine.post(PATH, json=responses(many))).status_code == 413
 
 
+async def test_items_of_too_many_responses_are_refused_by_their_number(
+    client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_responses, "MAX_REFERRED", 1)
+    made = [await client.responses.create(model=MODEL.name, input=SAID) for _ in range(2)]
+    items = [one.output[0].to_dict() for one in made]
+    one, other = ({"type": "item_reference", "id": item["id"]} for item in items)
+    asked: Any = [one, one, {"role": "user", "content": "And then?"}]
+    await client.responses.create(model=MODEL.name, input=asked)
+    asked = [one, other]
+    with pytest.raises(BadRequestError, match=r"more than 1 responses") as refused:
+        await client.responses.create(model=MODEL.name, input=asked)
+    assert refused.value.param == "input[1]"
+
+
 async def test_items_are_listed_in_pages(client: AsyncOpenAI) -> None:
     items: Any = [
         {"role": "developer", "content": "Be short."},
