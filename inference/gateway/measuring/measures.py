@@ -30,28 +30,38 @@ TOKENS = tuple(float(4**n) for n in range(14))
 
 OF_ENGINES: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "queue_seconds": (
-        "From an engine's receipt of a request until the engine lets it in, the fetching of its "
-        "adapter's files included.",
+        (
+            "Time from an engine's receipt of a request to its admission, including fetching "
+            "the adapter's files."
+        ),
         DURATION_S,
     ),
     "adapter_load_seconds": (
-        "From then until the adapter of a request is loaded, of requests for adapters.",
+        (
+            "Time from a request's admission by the engine until its adapter is loaded; only "
+            "requests for adapters."
+        ),
         DURATION_S,
     ),
     "time_to_first_token_seconds": (
-        "From a request's admission at the gateway to the first of its answer.",
+        "Time from a request's admission by the gateway to its first token.",
         FIRST_TOKEN_S,
     ),
     "inter_token_seconds": (
-        "Between the tokens of an answer, as they arrive at the gateway; those that come together "
-        "share the time.",
+        (
+            "Time between output tokens as they arrive at the gateway; tokens that arrive "
+            "together share the time."
+        ),
         INTER_TOKEN_S,
     ),
     "end_to_end_seconds": (
-        "From a request's admission at the gateway to the end of its answer, of completed ones.",
+        (
+            "Time from a request's admission by the gateway to the end of its answer; only "
+            "completed requests."
+        ),
         DURATION_S,
     ),
-    "prompt_tokens": ("Prompt tokens of a request, the cached ones included.", TOKENS),
+    "prompt_tokens": ("Prompt tokens of a request, including cached ones.", TOKENS),
     "output_tokens": ("Output tokens of a request.", TOKENS),
 }
 """The histograms of each engine, with help texts and bounds. The metrics are `lorikeet_...`."""
@@ -128,6 +138,8 @@ class Measures:
     """Requests refused by limits, by the limit's kind and scope."""
     engines_lost: Counter[str] = field(default_factory=Counter)
     """Engines that left without draining first, by base model."""
+    _used_at: dict[str, float] = field(default_factory=dict)
+    """When `forget` last found an engine's figures of each base model, or figures of it alone."""
 
     def engine(self, base_model: str, id: str) -> OnEngine:
         """The histograms of requests on this engine; callers keep them."""
@@ -180,8 +192,8 @@ class Measures:
 
     def forget(self, connected: Collection[tuple[str, str]], now: float) -> None:
         """Drop the figures of engines that have been gone for FORGET_S, because an engine may have
-        a new id at each start. Call it from time to time with the connected engines, by base model
-        and id."""
+        a new id at each start, and FORGET_S later those of a base model without any. Call it from
+        time to time with the connected engines, by base model and id."""
         for key, on in list(self.engines.items()):
             if key in connected or not on.used_at:
                 on.used_at = now
@@ -190,6 +202,14 @@ class Measures:
         for counted in list(self.requests):
             if counted[1] not in ("", OTHER) and counted[:2] not in self.engines:
                 del self.requests[counted]
+        served = {base_model for base_model, _ in self.engines}
+        for base_model in {*self.hold_seconds, *self.engines_lost}:
+            if base_model in served:
+                self._used_at[base_model] = now
+            elif now - self._used_at.setdefault(base_model, now) > FORGET_S:
+                del self._used_at[base_model]
+                self.hold_seconds.pop(base_model, None)
+                self.engines_lost.pop(base_model, None)
 
     def histograms(self, name: str) -> Iterator[tuple[str, str, Histogram]]:
         """The histogram of this name of each engine, with base model and engine id."""

@@ -122,6 +122,26 @@ def test_the_figures_of_an_engine_outlive_it_by_some_scrapes() -> None:
     assert {key[1] for key in measures.requests} == {"stays", ""}
 
 
+def test_the_figures_of_a_base_model_outlive_its_engines() -> None:
+    measures = Measures()
+    for base_model in ("stays", "leaves"):
+        measures.engine(base_model, "e")
+        measures.engines_lost[base_model] += 1
+        measures.held(base_model, 1.0)
+    measures.held("never there", 1.0)
+    there = {("stays", "e")}
+    measures.forget(there, 1.0)
+    measures.forget(there, FORGET_S)
+    assert set(measures.hold_seconds) == {"stays", "leaves", "never there"}
+    measures.forget(there, FORGET_S + 2)
+    assert set(measures.hold_seconds) == set(measures.engines_lost) == {"stays", "leaves"}
+    measures.forget(there, 2 * FORGET_S + 1)
+    assert set(measures.hold_seconds) == set(measures.engines_lost) == {"stays"}
+    measures.held("leaves", 1.0)
+    measures.forget(there, 2 * FORGET_S + 2)
+    assert set(measures.hold_seconds) == {"stays", "leaves"}
+
+
 def test_an_engine_that_was_never_seen_by_a_scrape_stays_as_long() -> None:
     measures = Measures()
     measures.engine("base", "brief")
