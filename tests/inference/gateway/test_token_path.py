@@ -426,7 +426,7 @@ async def test_a_request_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", [{"max_queued": 1}, {"max_queued_bytes": 4 * 400}])
-async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path, bound: dict[str, int]) -> None:
+async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path, bound: dict[str, Any]) -> None:
     async with rig(tmp_path, max_running=1, **bound) as stack:
         slow(stack)
         async with stack.gateway.client() as client:

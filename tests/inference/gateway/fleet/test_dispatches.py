@@ -198,8 +198,9 @@ def test_a_clamped_usage_is_one_that_could_be(usage: Usage, most: Bounds) -> Non
     clamped = most.clamped(usage)
     assert 0 <= clamped.cached_tokens <= clamped.prompt_tokens <= most.prompt_tokens
     assert 0 <= clamped.reasoning_tokens <= clamped.completion_tokens <= most.output_tokens
-    assert all(0 <= one <= MAX_TIME_S for one in (clamped.queue_s, clamped.load_s))
-    assert clamped.ttft_s is usage.ttft_s is None or 0 <= clamped.ttft_s <= MAX_TIME_S
+    times = (clamped.queue_s, clamped.load_s, clamped.ttft_s or 0.0, clamped.total_s)
+    assert all(0 <= one <= MAX_TIME_S for one in times)
+    assert (clamped.ttft_s is None) == (usage.ttft_s is None)
     assert most.clamped(clamped) is clamped
 
 
