@@ -16,7 +16,20 @@ from gateway.planes.headers import HeaderLimit
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.guard import BodyGuard
 from tenants.adapters.uploads.intake import Intake
-from tenants.models import AdapterVersion, Membership, Price, Scope, Tenant
+from tenants.models import (
+    AdapterVersion,
+    EngineCredential,
+    Invitation,
+    Membership,
+    Notification,
+    Price,
+    QuarantinedEntry,
+    Role,
+    Scope,
+    Target,
+    Tenant,
+)
+from tenants.models.notifications import Kind
 from tests.document.fuzzing import Known, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
 from tests.fleet.fake import FakeGateways
@@ -28,6 +41,8 @@ from tests.tenants.making import (
     make_user,
     make_version,
 )
+from tests.tenants.refusing import refuse
+from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.django_db
 PREFIX = "/api/v1/"
@@ -48,13 +63,27 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
         adapter=live.adapter, starts_at=tomorrow, prompt=2, cached_prompt=1, output=3
     )
     rollout = make_rollout(live.adapter.base_model)
+    rollout.tenants.create(tenant=acme, turn="first")
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=10)
     parts.create(upload.pk)
+    key = make_key(acme)[0]
+    invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
+    credential, _ = EngineCredential.objects.issue(name="gpu-1")
+    entry = QuarantinedEntry.objects.create(
+        key="k", attempt=1, reason="unsigned", prompt_tokens=1, completion_tokens=1
+    )
+    webhooks = _webhooks(acme)
     return {
         "adapters/name": ["support", "other", "nothing"],
         "aliases/alias": ["live", "nothing"],
         "versions/number": [1, 2, 3],
-        "keys/id": [make_key(acme)[0].pk],
+        "keys/id": [key.pk],
+        "requests/request_id": [refuse(key, timezone.now()).pk, spend(key, timezone.now()).pk],
+        "invitations/id": [invited.pk],
+        "engine-credentials/id": [credential.pk],
+        "quarantine/id": [entry.pk],
+        "webhooks/id": [one.pk for one in webhooks],
+        "webhook-deliveries/id": [one.deliveries.get().pk for one in webhooks],
         "members/id": [member.pk],
         "prices/id": [price.pk],
         "uploads/id": [str(upload.pk)],
@@ -66,7 +95,16 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
     }
 
 
-@pytest.fixture(params=["key", "operator"])
+def _webhooks(acme: Tenant) -> list[Target]:
+    """One of the tenant and one of the installation, each with a delivery."""
+    made = []
+    for whose, kind in ((acme, Kind.ADAPTER_READY), (None, Kind.ENGINE_LOST)):
+        made.append(Target.objects.add(whose, "https://hooks.example/", [kind.value], None))
+        Notification.objects.post(kind, {}, tenant=whose)
+    return made
+
+
+@pytest.fixture(params=["key", "operator", "owner"])
 def session(request: Any, tenant: Tenant) -> requests.Session:
     """Asks the console in this process."""
     made = requests.Session()
@@ -74,7 +112,10 @@ def session(request: Any, tenant: Tenant) -> requests.Session:
         made.headers["Authorization"] = f"Bearer {make_key(tenant, *Scope.values)[1]}"
     else:
         client = Client()
-        client.force_login(make_user("operator", is_staff=True))
+        is_owner = request.param == "owner"
+        client.force_login(
+            make_member(tenant, "owner") if is_owner else make_user("operator", is_staff=True)
+        )
         cookies = {name: morsel.value for name, morsel in client.cookies.items()}
         token = "t" * 32
         cookies[django_settings.CSRF_COOKIE_NAME] = token
