@@ -115,7 +115,7 @@ def test_what_a_mail_says(tenant: Tenant, settings: Any) -> None:
         ({"key": "ci", "prefix": "abc"}, "Cost per month of the API key ci (lk_abc): 8.00"),
         ({"adapter": "support"}, "Cost per month of the adapter support: 8.00"),
     ):
-        told.data = SAID[Kind.BUDGET_REACHED] | scope
+        told.data = {**SAID[Kind.BUDGET_REACHED], **scope}
         assert named in mail.written(told)[1]
 
 
