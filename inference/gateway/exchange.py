@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -39,9 +39,6 @@ from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.tracing import Span
 
-if TYPE_CHECKING:
-    from inference.gateway.stored.responses import Keeping
-
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -65,6 +62,17 @@ EVENT_STREAM: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 REPLAYED = (b"idempotent-replayed", b"true")
+
+
+class Keeping(Protocol):
+    """Stores the answers to requests."""
+
+    async def whole(self, id: str, body: bytes) -> bytes:
+        """Store the answer to the request of this id; returns the answer as it is to be sent, which
+        says whether it was stored."""
+
+    async def ending(self, id: str, events: bytes) -> bytes:
+        """As `whole`, for a stream: its last event has the answer."""
 
 
 class Exchange:
@@ -134,7 +142,7 @@ class Exchange:
         """Raise MethodNotAllowed unless the method is one of these."""
         if self.method not in methods:
             raise MethodNotAllowed(
-                f"{self.path} takes {' or '.join(methods)} only.", allowed=methods
+                f"{self.path} supports only {' or '.join(methods)}.", allowed=methods
             )
 
     @property
@@ -153,7 +161,7 @@ class Exchange:
             InvalidApiKey: it is not.
         """
         if not hmac.compare_digest(self.api_key().encode(), token.encode()):
-            raise InvalidApiKey(f"This address takes the {name} as its bearer.")
+            raise InvalidApiKey(f"This URL requires the {name} as its bearer token.")
 
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key`, if there is one.
@@ -188,8 +196,8 @@ class Exchange:
         """
         if (encoding := self._headers.get(b"content-encoding", b"").lower()) not in PLAIN:
             raise UnsupportedMediaType(
-                f"The body's `Content-Encoding` is {encoding.decode('latin-1')}: send it "
-                "uncompressed."
+                f"The `Content-Encoding` {encoding.decode('latin-1')} is not supported: "
+                "send the body uncompressed."
             )
         try:
             async with asyncio.timeout(timeout_s):
@@ -213,7 +221,7 @@ class Exchange:
             size += len(part)
             if size > limit_bytes:
                 refusal = PayloadTooLarge(
-                    f"The request body is over this server's limit of {limit_bytes} bytes."
+                    f"The request body exceeds this server's limit of {limit_bytes} bytes."
                 )
             elif refusal is None:
                 refusal = _refusal(shape, hold, part)

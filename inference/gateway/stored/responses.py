@@ -100,8 +100,8 @@ _background = msgspec.json.Decoder(_Background)
 _event = msgspec.json.Decoder(_Event)
 
 
-class Keeping(NamedTuple):
-    """Stores a response once it is whole, and adds it to the conversation that it continues."""
+class ResponseKeeping(NamedTuple):
+    """`Keeping` of responses: stores a response once it is whole, and adds it to the conversation that it continues."""
 
     store: StoredResponses
     tenant_id: int
@@ -109,8 +109,7 @@ class Keeping(NamedTuple):
     addition: Addition | None = None
 
     async def whole(self, id: str, body: bytes) -> bytes:
-        """Store the answer to the request of this id; returns the answer as it is to be sent, which
-        says whether it was stored."""
+        """See `Keeping`."""
         if self.addition is not None:
             output = listed(bytes(_response.decode(body).output))
             if not await self.addition.add(id, output):
@@ -118,7 +117,7 @@ class Keeping(NamedTuple):
         return body if await self._keep(id, body) else _changed(body, store=msgspec.Raw(b"false"))
 
     async def ending(self, id: str, events: bytes) -> bytes:
-        """As `whole`, for a stream: its last event has the response."""
+        """See `Keeping`."""
         name, _, rest = events.partition(b"\ndata: ")
         data, _, after = rest.partition(b"\n\n")
         response = bytes(_event.decode(data).response)
@@ -266,7 +265,7 @@ class Responses:
         addition = None
         if call.conversation:
             addition = self._conversations.addition(grant.tenant_id, call)
-        exchange.keeping = Keeping(self._store, grant.tenant_id, items, addition)
+        exchange.keeping = ResponseKeeping(self._store, grant.tenant_id, items, addition)
         try:
             yield
         finally:
