@@ -14,10 +14,10 @@ from inference.errors import (
     RequestError,
 )
 from inference.gateway.exchange import Exchange
-from inference.gateway.pacing import MAX_WAIT_S, Pacing
 from inference.gateway.tick import Tick
 from inference.grants import Ask, Directory, Grant, Limiter, Target
 from inference.link.wire import Usage
+from inference.pacing import MAX_WAIT_S, Pacing
 
 NO_MODEL = Target("", "")
 NOTHING = Ask(0, 0, 0)
@@ -55,8 +55,8 @@ class Callers:
         wait_s = self._pacing.wait_s(grant.tenant_id, time.monotonic())
         if wait_s is None:
             raise RateLimitExceeded(
-                f"Most of the last requests of tenant `{grant.tenant}` were invalid, so few of "
-                "them are read at a time. Their errors say what is wrong with them.",
+                f"Most recent requests of tenant `{grant.tenant}` were invalid, so its "
+                "requests are throttled. Fix the errors that they returned.",
                 retry_after_s=MAX_WAIT_S,
             )
         if wait_s:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.edge import refusals
 from gateway.edge.refusals import SlowRefusals
-from inference.gateway.pacing import FREE, MAX_WAIT_S, SPACING_S
+from inference.pacing import FREE, MAX_WAIT_S, SPACING_S
 
 GUESSER, OTHER = "192.0.2.7", "192.0.2.8"
 FEW = int(FREE)

@@ -16,7 +16,7 @@ from gateway.edge.websocket import Pace
 from inference.addresses import network_of
 from inference.environ import BadSetting
 from inference.errors import Overloaded, RateLimitExceeded
-from inference.gateway.pacing import FREE, MAX_WAIT_S
+from inference.pacing import FREE, MAX_WAIT_S
 
 pytestmark = pytest.mark.pure
 BOUNDS = Bounds()

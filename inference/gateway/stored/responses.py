@@ -101,7 +101,8 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class ResponseKeeping(NamedTuple):
-    """`Keeping` of responses: stores a response once it is whole, and adds it to the conversation that it continues."""
+    """`Keeping` of responses: stores a response once it is whole, and adds it to the conversation
+    that it continues."""
 
     store: StoredResponses
     tenant_id: int

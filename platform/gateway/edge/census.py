@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from inference.addresses import network_of
 from inference.errors import Overloaded, RateLimitExceeded
-from inference.gateway.pacing import Pacing
+from inference.pacing import Pacing
 
 
 class Visit:
@@ -73,7 +73,9 @@ class Census:
             oldest.leave()
             oldest.evict()
         if len(self._visits) >= self._most:
-            raise Overloaded("This server has as many connections as it takes.", retry_after_s=1)
+            raise Overloaded(
+                "This server has reached its maximum number of connections.", retry_after_s=1
+            )
         visit = Visit(self, network, evict)
         self._visits.add(visit)
         if network is not None:
@@ -113,7 +115,7 @@ class Census:
     def _require_room(self, network: str) -> None:
         if self._of.get(network, 0) >= self._most_per_address:
             raise RateLimitExceeded(
-                f"There are {self._most_per_address} connections from your address already.",
+                f"Your IP address has the maximum of {self._most_per_address} open connections.",
                 retry_after_s=1,
             )
 

@@ -1,7 +1,7 @@
 """Delays refusals to clients that are refused repeatedly, such as those guessing keys or passwords.
 
 A guess costs its sender nothing, and this process a database query or a page. So refusals to an
-address that is mostly refused are spaced out (`inference.gateway.pacing`); a connection has one
+address that is mostly refused are spaced out (`inference.pacing`); a connection has one
 request at a time, so its next guess comes later as well. Accepted requests are never delayed, not
 even from the same address.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from inference.addresses import network_of
 from inference.gateway.exchange import Receive, Scope, Send
-from inference.gateway.pacing import Pacing
+from inference.pacing import Pacing
 
 
 class SlowRefusals:

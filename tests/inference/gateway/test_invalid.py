@@ -17,7 +17,6 @@ import pytest
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import RateLimitExceeded
 from inference.gateway import bodies
-from inference.gateway.pacing import FREE, MAX_WAIT_S, SPACING_S
 from inference.link import versions
 from inference.link.wire import (
     MAX_BODY_BYTES,
@@ -31,6 +30,7 @@ from inference.operations.call import Call
 from inference.operations.chat import Chat
 from inference.operations.completion import COMPLETION
 from inference.operations.registry import Registry
+from inference.pacing import FREE, MAX_WAIT_S, SPACING_S
 from tests.inference.rig import Rig, agent_on, chat, gateway, rig
 from tests.inference.samples import MODEL
 

@@ -19,9 +19,9 @@ from websockets import ClientConnection, ConnectionClosed, InvalidStatus, connec
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.gateway import responses_socket
-from inference.gateway.pacing import FREE
 from inference.gateway.responses_socket import GOING_AWAY
 from inference.link.wire import Usage
+from inference.pacing import FREE
 from inference.shares import TENANT_SHARE
 from tests.document.sdk_types import faults
 from tests.inference.operations.examples import SAID, responses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.gateway.pacing import (
+from inference.pacing import (
     FREE,
     HALF_LIFE_S,
     MAX_SENDERS,
