@@ -69,8 +69,10 @@ def boolean(name: str, default: bool) -> bool:
 
 
 def integer(name: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
-    """A whole number from `low` to `high`."""
-    allowed = f"a whole number from {low}" + (f" to {high}" if high is not None else " up")
+    """An integer from `low` to `high`."""
+    allowed = (
+        f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    )
 
     def parse(raw: str) -> int:
         value = int(raw)
@@ -89,7 +91,7 @@ def amount(name: str) -> int:
             raise ValueError
         return int(Decimal(raw).scaleb(6))
 
-    return _read(name, 0, parse, "an amount such as 2.50, with six places at most")
+    return _read(name, 0, parse, "an amount such as 2.50, with at most six decimal places")
 
 
 def day(name: str) -> float:
@@ -141,7 +143,7 @@ def base_urls(raw: str) -> list[str]:
     urls = [url.strip() for url in raw.split(",")]
     for url in urls:
         if re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url) is None:
-            raise BadSetting(f"{url!r} is no base URL such as http://gateway:8000")
+            raise BadSetting(f"{url!r} is not a base URL such as http://gateway:8000")
     return urls
 
 

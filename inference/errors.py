@@ -20,7 +20,7 @@ MAX_RETRY_AFTER_S = 60
 
 
 class InferenceError(Exception):
-    """Something unexpected went wrong on our side."""
+    """The server had an unexpected error."""
 
     code: ClassVar[str] = "internal_error"
     http_status: ClassVar[int] = 500
@@ -70,7 +70,7 @@ def _text(text: str) -> str:
 
 
 class RequestError(InferenceError):
-    """The request is at fault; sending it again changes nothing."""
+    """The request is at fault; a retry without changes fails again."""
 
     code = "request_error"
     http_status = 400
@@ -84,7 +84,7 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt is longer than the model's context."""
+    """The prompt is longer than the model's context window."""
 
     code = "context_length_exceeded"
 
@@ -106,49 +106,49 @@ class ApiKeyRevoked(InvalidApiKey):
 
 
 class PermissionDenied(RequestError):
-    """This API key lacks the scope for this request."""
+    """This API key lacks the scope that the request needs."""
 
     code = "insufficient_permissions"
     http_status = 403
 
 
 class UnknownModel(RequestError):
-    """The model does not exist or this key may not use it."""
+    """The model does not exist, or this API key may not use it."""
 
     code = "model_not_found"
     http_status = 404
 
 
 class UnknownResponse(RequestError):
-    """There is no such response, or it is not kept any longer: send its items as `input`."""
+    """The response does not exist or is no longer stored. Send its items as `input`."""
 
     code = "previous_response_not_found"
     http_status = 400
 
 
 class ResponseNotFound(RequestError):
-    """There is no such response, or it is not stored any longer."""
+    """The response does not exist or is no longer stored."""
 
     code = "response_not_found"
     http_status = 404
 
 
 class ConversationNotFound(RequestError):
-    """There is no such conversation, or it is not stored any longer."""
+    """The conversation does not exist or is no longer stored."""
 
     code = "conversation_not_found"
     http_status = 404
 
 
 class NotFound(RequestError):
-    """There is nothing at this address."""
+    """There is no resource at this URL."""
 
     code = "not_found"
     http_status = 404
 
 
 class MethodNotAllowed(RequestError):
-    """This address does not take that HTTP method."""
+    """This URL does not support the HTTP method."""
 
     code = "method_not_allowed"
     http_status = 405
@@ -174,84 +174,84 @@ class RequestTimeout(RequestError):
 
 
 class PayloadTooLarge(RequestError):
-    """The request body is larger than this server takes."""
+    """The request body exceeds this server's limit."""
 
     code = "payload_too_large"
     http_status = 413
 
 
 class UnsupportedMediaType(RequestError):
-    """The request body is encoded in a way that this server does not read."""
+    """The request body has an encoding that this server does not support."""
 
     code = "unsupported_media_type"
     http_status = 415
 
 
 class UriTooLong(RequestError):
-    """The request's address is longer than this server takes."""
+    """The request's URL exceeds this server's limit."""
 
     code = "uri_too_long"
     http_status = 414
 
 
 class HeadersTooLarge(RequestError):
-    """The request's headers are larger than this server takes."""
+    """The request's headers exceed this server's limit."""
 
     code = "headers_too_large"
     http_status = 431
 
 
 class ClientDisconnected(RequestError):
-    """The client went away before the answer was complete."""
+    """The client disconnected before the answer was complete."""
 
     code = "cancelled"
     http_status = 499
 
 
 class IdempotencyKeyReused(RequestError):
-    """The idempotency key was used with another request body."""
+    """The idempotency key was already used with a different request body."""
 
     code = "idempotency_key_reused"
     http_status = 409
 
 
 class RequestQuarantined(RequestError):
-    """Engines failed twice while they ran exactly this request: it is refused for an hour."""
+    """Engines failed twice while running this exact request, so it is refused for an hour."""
 
     code = "request_quarantined"
     http_status = 422
 
 
 class StorageFull(RequestError):
-    """The tenant has no room for more files."""
+    """The tenant's file storage is full."""
 
     code = "storage_quota_exceeded"
     http_status = 403
 
 
 class FileInUse(RequestError):
-    """A batch reads this file."""
+    """A batch is using this file."""
 
     code = "file_in_use"
     http_status = 409
 
 
 class UploadEnded(RequestError):
-    """The upload is complete, cancelled or expired."""
+    """The upload is already complete, cancelled or expired."""
 
     code = "upload_ended"
     http_status = 409
 
 
 class BatchEnded(RequestError):
-    """The batch has ended, so there is nothing to cancel."""
+    """The batch has already ended and cannot be cancelled."""
 
     code = "batch_ended"
     http_status = 409
 
 
 class RateLimitExceeded(InferenceError):
-    """A rate limit is reached."""
+    """A rate limit was reached."""
 
     code = "rate_limit_exceeded"
     http_status = 429
@@ -260,7 +260,7 @@ class RateLimitExceeded(InferenceError):
 
 
 class InsufficientQuota(InferenceError):
-    """A budget is used up."""
+    """A budget is exhausted."""
 
     code = "insufficient_quota"
     http_status = 429
@@ -268,7 +268,7 @@ class InsufficientQuota(InferenceError):
 
 
 class Overloaded(InferenceError):
-    """Every queue for this model is full."""
+    """All queues for this model are full."""
 
     code = "server_is_overloaded"
     http_status = 503
@@ -282,13 +282,13 @@ class NoEngine(Overloaded):
 
 
 class Unavailable(Overloaded):
-    """The database cannot be reached, so the key could not be checked."""
+    """The database is unavailable, so the API key cannot be checked."""
 
     code = "service_unavailable"
 
 
 class EngineLost(InferenceError):
-    """The engine that was generating this answer was lost."""
+    """The engine was lost while it generated this answer."""
 
     code = "engine_lost"
     http_status = 502
@@ -297,7 +297,7 @@ class EngineLost(InferenceError):
 
 
 class GenerationTimeout(InferenceError):
-    """The request took longer than its time limit."""
+    """The request exceeded its time limit."""
 
     code = "generation_timeout"
     http_status = 504
@@ -321,13 +321,13 @@ class AdapterLoadFailed(InferenceError):
 
 
 class AdapterUnavailable(AdapterLoadFailed):
-    """The adapter's files could not be brought to the engine: no fault of the adapter."""
+    """The adapter's files could not be transferred to the engine. The adapter is not at fault."""
 
     code = "adapter_unavailable"
 
 
 class ProtocolViolation(InferenceError):
-    """The peer of an engine link broke the protocol."""
+    """The peer violated the protocol of the engine link."""
 
     code = "protocol_violation"
 
@@ -339,13 +339,13 @@ class EngineIdInUse(InferenceError):
 
 
 class EngineRefused(InferenceError):
-    """This engine's credential does not allow it to serve here."""
+    """The engine's credential does not allow it to serve this base model."""
 
     code = "engine_refused"
 
 
 class LinkMisuse(InferenceError):
-    """Our own end of an engine link tried something that the protocol forbids."""
+    """This end of the engine link attempted something that the protocol forbids."""
 
     code = "link_misuse"
 

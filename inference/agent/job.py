@@ -206,7 +206,7 @@ def fault_of(error: BaseException) -> Fault:
     if isinstance(error, TimeoutError):
         error = GenerationTimeout()
     if not isinstance(error, InferenceError):
-        error = InferenceError("The engine had an unexpected error on this request.")
+        error = InferenceError("The engine had an unexpected error while running this request.")
     return Fault.of(error)
 
 

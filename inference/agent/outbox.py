@@ -121,8 +121,8 @@ def too_long(delta: Delta) -> InvalidRequest | None:
     if longest <= MAX_CHUNK_BYTES:
         return None
     return InvalidRequest(
-        f"A piece of the answer has {longest} bytes, and one can have {MAX_CHUNK_BYTES}: ask for "
-        "less.",
+        f"One chunk of the answer has {longest} bytes: at most {MAX_CHUNK_BYTES} are "
+        "allowed. Reduce `logprobs`.",
         param="logprobs",
     )
 

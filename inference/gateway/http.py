@@ -60,10 +60,13 @@ from inference.tracing import timed
 log = structlog.get_logger(__name__)
 
 INSTEAD = {
-    "/v1/moderations": "Nothing is moderated here. Ask a chat model for its judgement, with a "
-    "`response_format` of type `json_schema` that has the categories you need.",
-    "/v1/responses/compact": "Nothing makes a conversation shorter but `truncation`: `auto` leaves "
-    "out its first messages.",
+    "/v1/moderations": (
+        "Moderation is not supported. Ask a chat model to classify the text, with a "
+        "`response_format` of type `json_schema` that lists the categories you need."
+    ),
+    "/v1/responses/compact": (
+        "Compaction is not supported. Set `truncation` to `auto` to leave out the oldest messages."
+    ),
 }
 """By path of OpenAI's API that this server lacks: what the client can do instead."""
 
@@ -125,12 +128,12 @@ class OpenAIServer:
         except InferenceError as caught:
             error = caught
         except asyncio.CancelledError:  # the server shuts down and could not wait any longer
-            ended = "This gateway was shut down: repeat the request."
+            ended = "This gateway was shut down: retry the request."
             await exchange.fail(Unavailable(ended, retry_after_s=1))
             raise
         except Exception:
             log.exception("request_crashed", request_id=exchange.id)
-            error = InferenceError("The server had an error while it processed your request.")
+            error = InferenceError("The server had an error while processing your request.")
         if error is not None:
             await self._callers.note_limits(exchange)
             await exchange.fail(error)
@@ -163,7 +166,7 @@ class OpenAIServer:
         elif path == conversations.PATH or path.startswith(f"{conversations.PATH}/"):
             await self._serve(exchange, self._conversations.reply)
         else:
-            said = f"Unknown address: {exchange.method} {path}."
+            said = f"Invalid URL: {exchange.method} {path}."
             raise NotFound(f"{said} {INSTEAD.get(path, '')}".rstrip())
 
     async def _serve(

@@ -107,7 +107,7 @@ def once(claim: Claim) -> str:
 def taken_over() -> Unavailable:
     """The error with which an answer ends here when another gateway continues it."""
     return Unavailable(
-        "Another gateway goes on with this answer: repeat the request.", retry_after_s=1
+        "Another gateway is continuing this answer: retry the request.", retry_after_s=1
     )
 
 
@@ -253,7 +253,7 @@ class ClientWait:
             raise ClientDisconnected
         if self._loop.time() >= self._deadline:
             raise GenerationTimeout(
-                "The first request of this idempotency key is still running; try again later."
+                "The first request with this idempotency key is still running; try again later."
             )
 
     def end(self) -> None:

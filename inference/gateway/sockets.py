@@ -127,4 +127,4 @@ class NoSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        await send({"type": "websocket.close", "code": 4404, "reason": "no such address"})
+        await send({"type": "websocket.close", "code": 4404, "reason": "invalid URL"})

@@ -137,8 +137,8 @@ def negotiate(hello: Hello) -> int:
     version = min(hello.newest_version, PROTOCOL_VERSION)
     if version < max(hello.oldest_version, OLDEST_VERSION):
         raise ProtocolViolation(
-            f"the engine speaks versions {hello.oldest_version} to {hello.newest_version}, "
-            f"this gateway {OLDEST_VERSION} to {PROTOCOL_VERSION}"
+            f"the engine supports versions {hello.oldest_version} to "
+            f"{hello.newest_version}, this gateway {OLDEST_VERSION} to {PROTOCOL_VERSION}"
         )
     return version
 

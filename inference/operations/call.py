@@ -62,18 +62,21 @@ class Call:
             InvalidRequest: it may not.
         """
         if self.stream:
-            raise InvalidRequest("A line of a batch cannot stream.", param="stream")
+            raise InvalidRequest("`stream` is not supported in a batch.", param="stream")
         if self.background:
-            said = "A line of a batch is not waited for anyway: leave `background` out."
+            said = "`background` is not supported in a batch, which always runs in the background."
             raise InvalidRequest(said, param="background")
         if self.conversation:
-            said = "A line of a batch goes on from no conversation: send the items as `input`."
+            said = "`conversation` is not supported in a batch: send the items as `input`."
             raise InvalidRequest(said, param="conversation")
         if self.follows:
-            said = "A line of a batch goes on from no response: send the items as `input`."
+            said = "`previous_response_id` is not supported in a batch: send the items as `input`."
             raise InvalidRequest(said, param="previous_response_id")
         if self.refers:
-            said = "A line of a batch refers to no stored items: send these as `input`."
+            said = (
+                "References to stored items are not supported in a batch: send the items "
+                "themselves as `input`."
+            )
             raise InvalidRequest(said, param="input")
 
     def take_prefix(self, salt: str, adapter: str) -> Prefix | None:

@@ -114,7 +114,7 @@ class Chat(OpenAIOperation[_ChatFields]):
         """There must be a message, and the arguments of earlier tool calls, which are JSON, must be
         within the bounds of `Shape`."""
         if not fields.messages:
-            raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+            raise InvalidRequest("`messages` must have at least one message.", param="messages")
         shape = Shape()
         for i, message in enumerate(fields.messages):
             for j, call in enumerate(message.tool_calls or ()):
@@ -210,7 +210,7 @@ def check_messages(messages: Any) -> None:
     if not isinstance(messages, list):
         raise InvalidRequest("`messages` must be an array of messages.", param="messages")
     if not messages:
-        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+        raise InvalidRequest("`messages` must have at least one message.", param="messages")
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidRequest(
@@ -233,8 +233,8 @@ def _check_content(content: Any, param: str) -> None:
         type_ = part.get("type") if isinstance(part, dict) else None
         if type_ not in ("text", "refusal"):
             raise InvalidRequest(
-                f"`{param}[{i}]` is of type `{type_}`: only parts of type `text` are served; no "
-                "model here sees pictures or hears sound.",
+                f"`{param}[{i}]` has the type `{type_}`: only parts of type `text` are "
+                "supported, not images or audio.",
                 param=param,
             )
         if part.get(type_) is None:

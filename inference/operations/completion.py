@@ -112,7 +112,9 @@ class Completion(OpenAIOperation[_CompletionFields]):
         if _are_tokens(prompt):
             # The synthetic engine counts four characters as a token.
             return PlainPrompt("".join(f"{token:>4}" for token in prompt), f"{len(prompt)} tokens")
-        raise InvalidRequest("The synthetic engine takes one prompt.", param="prompt")
+        raise InvalidRequest(
+            "The synthetic engine supports only one prompt per request.", param="prompt"
+        )
 
 
 def _check_prompt(prompt: Any) -> None:
@@ -125,8 +127,8 @@ def _check_prompt(prompt: Any) -> None:
     if isinstance(prompt, list) and not (_are_texts(prompt) or _are_tokens(prompt)):
         if not all(isinstance(part, list) and _are_tokens(part) for part in prompt):
             raise InvalidRequest(
-                "`prompt` must be an array of strings, of tokens, or of arrays of tokens; a token "
-                "is an integer from 0.",
+                "`prompt` must be an array of strings, of tokens (integers of at least 0) "
+                "or of arrays of tokens.",
                 param="prompt",
             )
 

@@ -49,7 +49,7 @@ def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:
     most = call.prompts * context
     if call.tokens > (bound := min(most, max(context, MAX_TOKENS))):
         raise ContextLengthExceeded(
-            f"`prompt` has {call.tokens} tokens: it can have {bound} at most.", param="prompt"
+            f"`prompt` has {call.tokens} tokens: it can have at most {bound}.", param="prompt"
         )
     return min(call.tokens or estimate, most)
 

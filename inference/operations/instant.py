@@ -108,5 +108,5 @@ def check_text(chars: int, param: str) -> None:
         InvalidRequest: it is too long.
     """
     if chars > MAX_TEXT:
-        message = f"`{param}` has {chars} characters: it can have {MAX_TEXT} at most."
+        message = f"`{param}` has {chars} characters: it can have at most {MAX_TEXT}."
         raise InvalidRequest(message, param=param)

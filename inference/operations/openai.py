@@ -174,8 +174,8 @@ class OpenAIOperation(Operation, Generic[Read]):
         choices = max(1, fields.n or 1) * prompts
         if choices > MAX_CHOICES:
             raise InvalidRequest(
-                f"The request asks for {choices} choices, `n` for each prompt: it can have at most "
-                f"{MAX_CHOICES}.",
+                f"The request has {choices} choices (`n` for each prompt): it can have at "
+                f"most {MAX_CHOICES}.",
                 param="n",
             )
         return Call(

@@ -37,7 +37,7 @@ class Registry:
             InvalidRequest: this process knows none of that name.
         """
         if (operation := self._by_name.get(name)) is None:
-            raise InvalidRequest(f"The operation `{name}` is not supported by this engine.")
+            raise InvalidRequest(f"This engine does not support the operation `{name}`.")
         return operation
 
     def alike(self, name: str) -> frozenset[str]:

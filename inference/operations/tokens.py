@@ -49,7 +49,7 @@ class Tokenize(InstantOperation):
         """See `Operation`."""
         fields: _TokenizeFields = decode(self.decoder, body)
         if (fields.prompt is None) == (fields.messages is None):
-            raise InvalidRequest("Give `prompt` or `messages`, one of them.", param="prompt")
+            raise InvalidRequest("Send either `prompt` or `messages`, not both.", param="prompt")
         if fields.prompt is not None:
             check_text(len(fields.prompt), "prompt")
         if fields.messages is not None:
@@ -106,7 +106,7 @@ class Detokenize(InstantOperation):
         if ARRAY.match(fields.tokens) is None:
             raise InvalidRequest("`tokens` must be an array of integers.", param="tokens")
         if (count := bytes(fields.tokens).count(b",") + 1) > MAX_TOKENS:
-            message = f"`tokens` has {count} tokens: it can have {MAX_TOKENS} at most."
+            message = f"`tokens` has {count} tokens: it can have at most {MAX_TOKENS}."
             raise InvalidRequest(message, param="tokens")
         return Call(self, fields.model, max_tokens=0, body=body)
 
@@ -115,7 +115,7 @@ class Detokenize(InstantOperation):
         tokens = body.get("tokens")
         if not isinstance(tokens, list) or not all(type(t) is int and t >= 0 for t in tokens):
             raise InvalidRequest(
-                "`tokens` must be an array of tokens; a token is an integer from 0.",
+                "`tokens` must be an array of tokens: integers of at least 0.",
                 param="tokens",
             )
         return {"tokens": tokens}

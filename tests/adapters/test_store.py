@@ -211,9 +211,9 @@ async def test_downloads_under_way_do_not_evict_each_other(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda name, data: (len(data), [data[:-1] + b"!"]), "is not the content"),
-        (lambda name, data: (len(data), [data[:5]]), "did not come with"),
-        (lambda name, data: (5, [data]), "did not come with"),
+        (lambda name, data: (len(data), [data[:-1] + b"!"]), "does not have the digest"),
+        (lambda name, data: (len(data), [data[:5]]), "does not have the"),
+        (lambda name, data: (5, [data]), "does not have the"),
     ],
 )
 async def test_wrong_content_is_refused_and_leaves_nothing(

@@ -21,8 +21,8 @@ from inference.agent.engines.profile import LORA_RANKS, BadProfile, EngineProfil
         ({"max_model_len": -5}, "max_model_len is -5"),
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
         ({"max_loras": 4, "max_cpu_loras": 2}, "max_cpu_loras is 2: it must be at least max_loras"),
-        ({"chat_template": Path("/nowhere.jinja")}, "no such file"),
-        ({"extra": {"dtype": "half", "seed": 1}}, "extra may not hold dtype"),
+        ({"chat_template": Path("/nowhere.jinja")}, "this file does not exist"),
+        ({"extra": {"dtype": "half", "seed": 1}}, "extra must not contain dtype"),
         ({"extra": {"enable_prefix_caching": False}}, "enable_prefix_caching"),
         ({"extra": {"worker_extension_cls": "x.Y"}}, "worker_extension_cls"),
     ],
@@ -68,7 +68,7 @@ def test_the_name_is_the_served_one_or_the_models_last_part(tmp_path: Path) -> N
 
 
 def test_a_folder_that_is_not_there() -> None:
-    with pytest.raises(BadProfile, match="no such folder"):
+    with pytest.raises(BadProfile, match="this folder does not exist"):
         EngineProfile(model="/models/none")
 
 
@@ -83,7 +83,7 @@ def test_vllm_takes_exactly_these_ranks() -> None:
 def test_an_extra_that_vllm_does_not_know() -> None:
     from inference.agent.engines.vllm.start import engine_args
 
-    with pytest.raises(BadProfile, match="extra holds nonsense: vLLM has no such setting"):
+    with pytest.raises(BadProfile, match="extra contains nonsense, which vLLM does not support"):
         engine_args(EngineProfile(model="a/b", extra={"nonsense": 1}))
     assert engine_args(EngineProfile(model="a/b", extra={"seed": 7})).seed == 7
 

@@ -72,8 +72,8 @@ class DiskIndex:
                 excess -= held
         if excess > 0:
             raise NoRoom(
-                f"{size} bytes do not fit: the cache may hold {self.budget_bytes} bytes, and "
-                "the rest is in use"
+                f"{size} bytes do not fit: the cache is limited to {self.budget_bytes} "
+                "bytes, and the rest is in use"
             )
         for victim in victims:
             del self._sizes[victim]

@@ -89,7 +89,7 @@ class HttpFetch:
                     raise FetchFailed(f"{url} answered {response.status_code}")
                 length = response.headers.get("content-length", "")
                 if not length.isdigit():
-                    raise FetchFailed(f"{url} does not say its length")
+                    raise FetchFailed(f"{url} has no Content-Length")
                 yield Download(int(length), response.aiter_raw(CHUNK_BYTES))
         except httpx.HTTPError as error:
             raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
@@ -199,7 +199,7 @@ class AdapterStore:
                     await self._download(ref, source)
         except (FetchFailed, NoRoom, OSError) as error:
             raise AdapterUnavailable(
-                f"The files of the adapter {ref.name} cannot be brought to the engine: {error}"
+                f"The files of the adapter {ref.name} cannot be transferred to the engine: {error}"
             ) from error
         return home
 
@@ -218,7 +218,9 @@ class AdapterStore:
                     await self._make_room(ref.digest, reserved)
                     hashes[name] = await _write(incoming / name, download)
             if digest_of(hashes[CONFIG], hashes[WEIGHTS]) != ref.digest:
-                raise FetchFailed(f"what {source} sent is not the content of {ref.digest}")
+                raise FetchFailed(
+                    f"the content that {source} sent does not have the digest {ref.digest}"
+                )
             await asyncio.to_thread(_put_in_place, incoming, self._folder / ref.digest)
         except BaseException:
             self._forget(ref.digest)
@@ -323,7 +325,9 @@ async def _write(path: Path, download: Download) -> str:
                 break
             await asyncio.to_thread(write, chunk)
         if left:
-            raise FetchFailed(f"{path.name} did not come with the {download.size} bytes announced")
+            raise FetchFailed(
+                f"{path.name} does not have the {download.size} bytes that were announced"
+            )
         await asyncio.to_thread(_seal, file.fileno(), file.flush)
     return hashed.hexdigest()
 

@@ -26,7 +26,8 @@ def vector_of(text: Text, voice: str, dimensions: int | None) -> Vector:
     """
     if dimensions is not None and dimensions > DIMENSIONS:
         raise InvalidRequest(
-            f"`dimensions` is {dimensions}: this model's vectors have {DIMENSIONS}.",
+            f"`dimensions` is {dimensions}: this model's vectors have at most {DIMENSIONS} "
+            "dimensions.",
             param="dimensions",
         )
     words = _WORD.findall(text.lower()) if isinstance(text, str) else map(str, text)

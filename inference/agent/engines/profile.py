@@ -65,9 +65,9 @@ class EngineProfile:
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise BadProfile("model is empty: give a Hugging Face name or a local folder")
+            raise BadProfile("model is empty: it must be a Hugging Face name or a local folder")
         if self.model.startswith(("/", ".")) and not Path(self.model).is_dir():
-            raise BadProfile(f"model is {self.model!r}: there is no such folder")
+            raise BadProfile(f"model is {self.model!r}: this folder does not exist")
         self._check_numbers()
         self._check_choices()
         self._check_extra()
@@ -160,11 +160,13 @@ class EngineProfile:
         if self.runner is not None and self.runner not in RUNNERS:
             raise BadProfile(f"runner is {self.runner!r}: it must be one of {', '.join(RUNNERS)}")
         if self.chat_template is not None and not self.chat_template.is_file():
-            raise BadProfile(f"chat_template is {self.chat_template}: there is no such file")
+            raise BadProfile(f"chat_template is {self.chat_template}: this file does not exist")
 
     def _check_extra(self) -> None:
         if taken := sorted(set(self.extra) & _NOT_EXTRA):
-            raise BadProfile(f"extra may not hold {', '.join(taken)}: Lorikeet sets it itself")
+            raise BadProfile(
+                f"extra must not contain {', '.join(taken)}, which Lorikeet sets itself"
+            )
 
 
 _USUAL_DTYPES = (None, "auto", "float32")

@@ -145,7 +145,9 @@ class _Stream:
         longest = max(resume.ids.values(), key=len, default=[])
         own = _ids_of(self.answer)
         if any(ids != own[: len(ids)] for ids in resume.ids.values()):
-            raise EngineFailed("What another engine generated is not what this one would have.")
+            raise EngineFailed(
+                "The tokens that another engine generated differ from this engine's."
+            )
         self.at = self.resumed = len(longest)
 
     async def wait(self) -> None:
@@ -215,7 +217,9 @@ class SyntheticEngine:
 
     async def _load(self, adapter: LocalAdapter) -> None:
         if len(self._loaded) >= self._max_loaded:
-            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter places are taken.")
+            raise AdapterLoadFailed(
+                f"All {len(self._loaded)} places for loaded adapters are in use."
+            )
         if self.behaviour.load_s:
             await asyncio.sleep(self.behaviour.load_s)
         missing = [name for name in FILES if not (adapter.path / name).is_file()]
@@ -349,7 +353,8 @@ class SyntheticEngine:
     def _see_that_it_fits(self, text: Text, path: str) -> None:
         if (length := _length_of(text)) > (most := self.info.max_model_len):
             raise ContextLengthExceeded(
-                f"`{path}` has {length} tokens, the model's context {most}.", param=path
+                f"`{path}` has {length} tokens; the model's context window is {most} tokens.",
+                param=path,
             )
 
     def _stream_of(
@@ -359,8 +364,8 @@ class SyntheticEngine:
         room = self.info.max_model_len - tokens_in(prompt.whole)
         if room < 1:
             raise ContextLengthExceeded(
-                f"The prompt has {tokens_in(prompt.whole)} tokens, "
-                f"the model's context {self.info.max_model_len}."
+                f"The prompt has {tokens_in(prompt.whole)} tokens; the model's context "
+                f"window is {self.info.max_model_len} tokens."
             )
         voice = work.adapter.ref.name if work.adapter else self.info.name
         most = min(wanted or room, room)
@@ -506,7 +511,9 @@ class Tokenizer:
         """As the protocol says."""
         pieces = [token.to_bytes((token.bit_length() + 7) // 8) for token in tokens]
         if not all(piece.startswith(b"\1") for piece in pieces):
-            raise InvalidRequest("`tokens` has one that is not of this model.", param="tokens")
+            raise InvalidRequest(
+                "`tokens` has a token that is not in this model's vocabulary.", param="tokens"
+            )
         return b"".join(piece[1:] for piece in pieces).decode(errors="replace")
 
 
@@ -608,7 +615,7 @@ async def _choices(
     """The full path for n > 1: all choices have the same text."""
     operation = work.operation
     if not isinstance(operation, OpenAIOperation):
-        raise InvalidRequest(f"`n` is not supported by {operation.path}.", param="n")
+        raise InvalidRequest(f"{operation.path} does not support `n`.", param="n")
     async for output in texts:
         reason = output.finish_reason
         if not options.stream:

@@ -61,8 +61,8 @@ class Billing:
         """
         if self.waiting >= self._max_unbilled:
             raise Overloaded(
-                f"{self._max_unbilled} requests wait to be billed on this engine: "
-                "the ledger cannot be reached.",
+                f"The ledger is unavailable, and {self._max_unbilled} requests on this "
+                "engine are waiting to be billed.",
                 retry_after_s=RETRY_AFTER_S,
             )
         self._open_entry(job)

@@ -156,15 +156,19 @@ def read(path: Path) -> State:
         try:
             record = decode(payload)
         except msgspec.MsgspecError as error:
-            raise JournalFailed(f"{path} is of another version of Lorikeet: {error}") from None
+            raise JournalFailed(
+                f"{path} was written by another version of Lorikeet: {error}"
+            ) from None
         if isinstance(record, Begun) and record.version > VERSION:
             raise JournalFailed(
-                f"{path} is of another version of Lorikeet: its records are of version "
-                f"{record.version}, this one reads those up to {VERSION}"
+                f"{path} was written by a newer version of Lorikeet: its records have "
+                f"version {record.version}, this release reads up to {VERSION}"
             )
         state.apply(record)
     if data and not state.id:
-        raise JournalFailed(f"{path} is damaged or no journal; moved away, a new one is made")
+        raise JournalFailed(
+            f"{path} is damaged or not a journal; move it elsewhere to start with a new one"
+        )
     if kept < len(data):
         log.warning("journal_cut", path=str(path), kept_bytes=kept, cut_bytes=len(data) - kept)
     state.id = state.id or uuid.uuid4().hex
@@ -190,7 +194,7 @@ def lock_folder(folder: Path) -> int:
     except BlockingIOError:
         os.close(fd)
         raise JournalInUse(
-            f"the journal in {folder} is in use by another agent; each needs a folder of its own"
+            f"the journal in {folder} is in use by another agent; each agent needs its own folder"
         ) from None
     return fd
 

@@ -199,7 +199,7 @@ class Journal:
         """
         id, number = attempt
         if attempt in self._state.open or attempt in self._state.closed:
-            raise ValueError(f"attempt {number} of request {id} is in the journal already")
+            raise ValueError(f"attempt {number} of request {id} is already in the journal")
         handle, figures = next(self._handles), _figures_of(inherited)
         self._gather(Opened(handle, id, account, model, number, figures))
 

@@ -46,14 +46,16 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 FIGURES: Mapping[str, str] = {
-    "demand": "Requests that want an engine of the pool: running, queued, held and unmet.",
-    "engines": "Engines of the pool that take new requests.",
-    "running": "Requests that run on them.",
-    "queued": "Requests in their queues.",
-    "held": "Requests that wait at gateways for want of an engine.",
+    "demand": "Requests that need an engine of the pool: running, queued, held and unmet.",
+    "engines": "Engines of the pool that accept new requests.",
+    "running": "Requests running on these engines.",
+    "queued": "Requests in the queues of these engines.",
+    "held": "Requests held at gateways because no engine can take them.",
     "unmet": f"Requests refused in the last {RETRY_AFTER_S:.0f} s for want of an engine.",
-    "expected_wait_seconds": "How long a request that comes now will wait, at the pace of the last "
-    "minute; not there if none ended.",
+    "expected_wait_seconds": (
+        "Expected wait of a new request at the pace of the last minute; absent if no "
+        "request ended in it."
+    ),
 }
 """The figures of a pool, by name, with their help texts; the metrics are `lorikeet_pool_...`."""
 
@@ -168,7 +170,9 @@ class FleetDemand:
             Unavailable: this gateway has just started, or does not know what the others see.
         """
         if now - self._heard_at > STALE_S:
-            raise Unavailable("What other gateways hold is not known now.", retry_after_s=STALE_S)
+            raise Unavailable(
+                "The demand at the other gateways is currently unknown.", retry_after_s=STALE_S
+            )
         own = self.own()
         if not self._others and not own and now - self._started_at < SETTLED_S:
             raise Unavailable("This gateway has just started.", retry_after_s=SETTLED_S)

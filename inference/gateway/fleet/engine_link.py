@@ -262,7 +262,7 @@ class EngineLink:
             raise ProtocolViolation("the link was closed before hello")
         version = negotiate(hello)
         if ENGINE_ID.fullmatch(hello.engine_id) is None:
-            raise ProtocolViolation("an engine's id has 1 to 255 printable characters")
+            raise ProtocolViolation("an engine's id must have 1 to 255 printable characters")
         self._shell.peer = f"engine {hello.engine_id}"
         self.engine = EngineState(
             hello.engine_id,

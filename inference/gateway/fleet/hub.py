@@ -209,13 +209,13 @@ class Hub:
         engine = link.engine
         if not link.credential.may_serve(engine.info.name):
             raise EngineRefused(
-                f"The credential `{link.credential.name}` does not allow to serve "
-                f"`{engine.info.name}`."
+                f"The credential `{link.credential.name}` does not allow its engine to "
+                f"serve `{engine.info.name}`."
             )
         if engine.version < SIGNS_SINCE and not self._dispatches.takes_unsigned():
             raise EngineRefused(
-                f"This engine speaks version {engine.version} of the protocol, so nothing of it "
-                "could be billed: start it with the present release."
+                f"This engine has version {engine.version} of the protocol, so its usage "
+                "cannot be billed: upgrade it to the current release."
             )
         while (other := self._rival_of(link)) is not None:
             if await other.speaks(RIVAL_SPEAKS_S):
@@ -224,7 +224,7 @@ class Hub:
                     "id of its own."
                 )
             log.warning("engine_replaced", engine=engine.id, old=other.engine.run, new=engine.run)
-            other.break_off(EngineLost(f"engine {engine.id} was silent and started again"))
+            other.break_off(EngineLost(f"engine {engine.id} was silent and has restarted"))
         if not self._engines.holds(link.credential):
             raise EngineRefused("The credential of this engine was revoked.")
 

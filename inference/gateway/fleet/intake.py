@@ -50,9 +50,9 @@ class Intake:
             ProtocolViolation: the journal's name is invalid, or the report has too many entries.
         """
         if JOURNAL.fullmatch(journal) is None:
-            raise ProtocolViolation("this is not the name of a journal")
+            raise ProtocolViolation("the journal's name is invalid")
         if len(entries) > MAX_ENTRIES:
-            raise ProtocolViolation(f"a report has {MAX_ENTRIES} entries at most")
+            raise ProtocolViolation(f"a report can have at most {MAX_ENTRIES} entries")
 
         def written(attempts: Sequence[tuple[str, int]]) -> None:
             link.post(wire.UsageAck([], list(attempts)))

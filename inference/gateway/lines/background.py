@@ -99,9 +99,9 @@ class Background:
         kept = await self._store.queue(queued) if grant.keeps_content else None
         if kept is None:
             raise InvalidRequest(
-                f"`background` needs responses to be stored, and tenant `{grant.tenant}` or this "
-                "API key stores nothing: an admin of the tenant switches it on, on the console's "
-                "page Stored prompts or by `PATCH /api/v1/content`.",
+                "`background` requires stored responses, but storage is off for tenant "
+                f"`{grant.tenant}` or for this API key. A tenant admin can turn it on in "
+                "the console, under Stored prompts, or with `PATCH /api/v1/content`.",
                 param="background",
             )
         return RESPONSES.answer_id(kept)
@@ -119,7 +119,9 @@ class Background:
         if found is None or record is None or record.fields is None:
             raise ResponseNotFound
         if not self._space.take(grant.tenant_id, len(found)):
-            raise Overloaded("No room for its body.", retry_after_s=AGAIN_S)
+            raise Overloaded(
+                "The gateway has no memory left for the response's body.", retry_after_s=AGAIN_S
+            )
         return Work(self._store, self._space, grant.tenant_id, id, turn, record, len(found))
 
 
@@ -134,8 +136,8 @@ def _record_of(call: Call, id: str, created_at: datetime) -> bytes:
     record = _json(Record(items, msgspec.Raw(response), fields))
     if len(record) > MAX_BYTES:
         raise PayloadTooLarge(
-            f"With all that was said before, the response has {len(record)} bytes before it is "
-            f"run, and one of the background can have {MAX_BYTES} with its answer."
+            f"Including the conversation so far, the request has {len(record)} bytes. A "
+            f"background response can have at most {MAX_BYTES}, including its answer."
         )
     return record
 
@@ -173,7 +175,10 @@ class Work:
         """Store this answer; retries until the database takes it."""
         record = _json(Record(self._record.items, msgspec.Raw(response)))
         if len(record) > MAX_BYTES:
-            said = f"The response has {len(record)} bytes with its input, and {MAX_BYTES} are kept."
+            said = (
+                f"The response has {len(record)} bytes including its input; at most "
+                f"{MAX_BYTES} can be stored."
+            )
             return await self.failed(PayloadTooLarge(said))
         await self._end(Ended(_answer.decode(response).status, record))
 

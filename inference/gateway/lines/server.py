@@ -134,7 +134,7 @@ class Lines:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         if not hmac.compare_digest(bearer(scope).encode(), self._token.encode()):
-            reason = "This address takes the WORKER_TOKEN."
+            reason = "This URL requires the WORKER_TOKEN."
             await send({"type": "websocket.close", "code": UNAUTHORISED, "reason": reason})
             return
         trust(scope, MAX_FRAME_BYTES, paced=False)
@@ -193,7 +193,7 @@ class Lines:
             said = await self._generate(running, begun)
         except InferenceError as error:
             if isinstance(error, ApiKeyRevoked) and await self._goes_on(line):
-                error = Overloaded("The key was rotated.", retry_after_s=SOON_S)
+                error = Overloaded("The API key was rotated.", retry_after_s=SOON_S)
             said = running.failed(error)
             await _keep(line.work, error)
         except asyncio.CancelledError:
@@ -412,17 +412,17 @@ class Link:
 
     def _open(self, batch: Open) -> None:
         if not holds(self._lines.secret, batch, batch.seal):
-            raise InvalidRequest(f"No console has sealed the batch {batch.batch[:64]}.")
+            raise InvalidRequest(f"Invalid seal of the batch {batch.batch[:64]}.")
         if len(self._batches) >= MAX_BATCHES:
-            raise InvalidRequest(f"More than {MAX_BATCHES} batches are open on this socket.")
+            raise InvalidRequest(f"At most {MAX_BATCHES} batches can be open on one socket.")
         self._batches[batch.batch] = batch
 
     async def _ask(self, ask: Ask) -> None:
         """Let a line wait for its turn, or answer at once why it can't."""
         if (batch := self._batches.get(ask.batch)) is None:
-            raise InvalidRequest("A line belongs to a batch that was opened before.")
+            raise InvalidRequest("The line's batch is not open on this socket.")
         if is_background(batch.batch) and ask.number != 1:
-            raise InvalidRequest("A response of the background has one line.")
+            raise InvalidRequest("A background response has exactly one line.")
         id = line_id(batch.batch, ask.number)
         if id in self._lines.live:  # the turn before is not settled yet
             return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
@@ -446,7 +446,7 @@ class Link:
     def _call(self, batch: Open, ask: Ask) -> Call:
         if len(ask.body) > self._lines.max_body_bytes:
             raise PayloadTooLarge(
-                f"The request is over this server's limit of {self._lines.max_body_bytes} bytes."
+                f"The request exceeds this server's limit of {self._lines.max_body_bytes} bytes."
             )
         operation = OPERATIONS.named(batch.operation)
         Shape(operation.max_numbers).feed(ask.body)

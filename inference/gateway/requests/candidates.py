@@ -58,7 +58,7 @@ class Candidates:
         except NoEngine:
             if any(revisions is None or link.engine.pool in revisions for link in self._behind):
                 raise Overloaded(
-                    "The engines are behind with reading requests.", retry_after_s=1
+                    "The engines are not reading new requests fast enough.", retry_after_s=1
                 ) from None
             raise
 

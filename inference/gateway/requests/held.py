@@ -219,7 +219,7 @@ class Held:
         tenant = request.tenant
         if not (self._requests.has_room(tenant, 1) and self._bytes.has_room(tenant, request.size)):
             raise NoEngine(
-                f"Too many requests wait for an engine that serves `{request.base_model}`; try "
-                "again later.",
+                "Too many requests are waiting for an engine that serves "
+                f"`{request.base_model}`; try again later.",
                 retry_after_s=self._holding.retry_after_s,
             )

@@ -141,7 +141,7 @@ class Requests:
 
     def leave(self) -> None:
         """Leave the requests that engines keep for other gateways to these."""
-        error = Unavailable("This gateway is shutting down: repeat the request.", retry_after_s=1)
+        error = Unavailable("This gateway is shutting down: retry the request.", retry_after_s=1)
         for stream in list(self._streams.values()):
             stream.leave(error)
 

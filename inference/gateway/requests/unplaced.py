@@ -228,7 +228,8 @@ class Unplaced:
                 stream,
                 Outcome.QUARANTINED,
                 RequestQuarantined(
-                    "Two engines were lost while they ran this request, so no other one tries it."
+                    "Two engines were lost while running this request, so it is not "
+                    "retried on another one."
                 ),
             )
         elif self._placing.place(stream, paced=True) is None:

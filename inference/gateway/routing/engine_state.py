@@ -207,7 +207,7 @@ class EngineState:
     def lacks(self, needs: Needs) -> Iterator[str]:
         """What the request needs from the fleet that this engine lacks."""
         if needs.version > self.version:
-            yield f"version {needs.version} of the engine link (it speaks {self.version})"
+            yield f"version {needs.version} of the engine link (the engine has {self.version})"
         if needs.operation and needs.operation not in (self.info.operations or [needs.operation]):
             yield f"the operation `{needs.operation}`"
         if needs.adapter is not None:
@@ -216,9 +216,12 @@ class EngineState:
     def cannot_load(self, adapter: AdapterRef) -> Iterator[str]:
         """What the adapter needs that this engine lacks."""
         if adapter.rank > self.info.max_lora_rank:
-            yield f"adapters of rank {adapter.rank} (it takes up to {self.info.max_lora_rank})"
+            yield (
+                f"adapters of rank {adapter.rank} (the engine's maximum is "
+                f"{self.info.max_lora_rank})"
+            )
         if missing := [name for name in adapter.modules if name not in self._module_names]:
-            yield f"adapters on {', '.join(missing)}"
+            yield f"adapters of the modules {', '.join(missing)}"
 
     def offers(self, needs: Needs) -> bool:
         """Whether it has what the client asked for besides: the context length and parsers."""

@@ -126,7 +126,7 @@ class Engines:
         if needs.adapter is None or all(engine.info.name != name for engine in kinds):
             raise _nobody(name)
         raise NoEngine(
-            f"This adapter was not tried yet on the engines that serve `{name}` now.",
+            f"This adapter has not yet been tested on the engines that serve `{name}`.",
             retry_after_s=RETRY_AFTER_S,
         )
 
@@ -145,7 +145,7 @@ class Engines:
         if not offered:  # what they do is newer than this gateway
             return None
         return InvalidRequest(
-            f"`{name}` does {offered}: ask another model for this.", param="model"
+            f"`{name}` supports only {offered}: use another model for this request.", param="model"
         )
 
 
@@ -159,6 +159,6 @@ def _lacking(kinds: list[EngineState], needs: Needs) -> str:
     """The error message, naming what the engine that lacks the fewest things lacks."""
     least = min((list(engine.lacks(needs)) for engine in kinds), key=len)
     return (
-        f"No engine that serves `{needs.base_model}` can take this now: it needs "
+        f"No engine that serves `{needs.base_model}` can run this request: it needs "
         f"{' and '.join(least)}."
     )

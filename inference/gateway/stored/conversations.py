@@ -172,7 +172,9 @@ class Conversations:
             changed = change(found)
             if await self._store.replace(tenant_id, _name(id), version, _record_of(changed)):
                 return changed
-        raise Overloaded("Many requests change this conversation at a time.", retry_after_s=1.0)
+        raise Overloaded(
+            "Too many requests are changing this conversation at the same time.", retry_after_s=1.0
+        )
 
     async def _find(self, tenant_id: int, id: str) -> tuple[Conversation, bytes]:
         found = None
@@ -193,7 +195,7 @@ class Conversations:
         """
         parts = exchange.path.removeprefix(PATH).split("/")[1:]
         if len(parts) > 3 or parts[1:2] not in ([], ["items"]) or "" in parts:
-            raise NotFound(f"Unknown address: {exchange.method} {exchange.path}.")
+            raise NotFound(f"Invalid URL: {exchange.method} {exchange.path}.")
         answers = self._ANSWERS[len(parts)]
         exchange.require_method(*answers)
         grant = await self._callers.identify(exchange)
@@ -211,9 +213,9 @@ class Conversations:
         tenant_id, keeps = grant.tenant_id, grant.keeps_content
         if not (keeps and await self._store.keep(tenant_id, exchange.id, record)):
             raise InvalidRequest(
-                f"Conversations are stored, and tenant `{grant.tenant}` or this API key stores "
-                "nothing: an admin of the tenant switches it on, on the console's page Stored "
-                "prompts or by `PATCH /api/v1/content`."
+                f"Conversations require storage, which is off for tenant `{grant.tenant}` "
+                "or for this API key. A tenant admin can turn it on in the console, under "
+                "Stored prompts, or with `PATCH /api/v1/content`."
             )
         return _shown(f"conv_{exchange.id}", made)
 
@@ -287,15 +289,15 @@ def _record_of(one: Conversation) -> bytes:
     """
     if len(one.items) > MAX_ITEMS:
         raise InvalidRequest(
-            f"The conversation would have {len(one.items)} items, and {MAX_ITEMS} are kept: go on "
-            "in a new one.",
+            f"The conversation would have {len(one.items)} items; at most {MAX_ITEMS} can "
+            "be stored. Start a new one.",
             param="items",
         )
     record = _json(one)
     if len(record) > MAX_BYTES:
         raise PayloadTooLarge(
-            f"The conversation would have {len(record)} bytes, and {MAX_BYTES} are kept: go on in "
-            "a new one."
+            f"The conversation would have {len(record)} bytes; at most {MAX_BYTES} can be "
+            "stored. Start a new one."
         )
     return record
 
@@ -329,7 +331,7 @@ def _with_id(item: msgspec.Raw, name: str) -> msgspec.Raw:
 
 
 def _no_item() -> Any:
-    raise NotFound("There is no such item in this conversation.")
+    raise NotFound("This conversation has no item with this id.")
 
 
 def _shown(id: str, one: Conversation) -> dict[str, Any]:

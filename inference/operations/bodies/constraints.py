@@ -174,7 +174,7 @@ def read_tool_choice(raw: msgspec.Raw) -> ToolChoice:
             names = tuple(tool.function.name for tool in choice.allowed_tools.tools)
             if not names:
                 param = f"{missing}.tools"
-                raise InvalidRequest(f"`{param}` must name at least one.", param=param)
+                raise InvalidRequest(f"`{param}` must name at least one tool.", param=param)
             return ToolChoice(True, choice.allowed_tools.mode == "required", names)
     elif choice.function is not None:
         return ToolChoice(True, True, (choice.function.name,))
@@ -225,7 +225,8 @@ def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
         type_ = (tool.function.parameters or {}).get("type", b'"object"')
         if bytes(type_) != b'"object"':
             raise InvalidRequest(
-                f"`{param}.parameters.type` must be `object`: a function takes named parameters.",
+                f"`{param}.parameters.type` must be `object`, because a function has named "
+                "parameters.",
                 param=f"{param}.parameters.type",
             )
     _check_schemas(raw, "tools")
@@ -243,8 +244,8 @@ def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
     for i, tool in enumerate(tools or ()):
         if tool.type not in (None, "custom") or tool.input_schema is None:
             raise InvalidRequest(
-                f"`tools[{i}]` has no `input_schema` or is of type `{tool.type}`: only tools that "
-                "you run yourself are served.",
+                f"`tools[{i}]` has no `input_schema` or has the type `{tool.type}`: only "
+                "tools that the client runs are supported.",
                 param=f"tools[{i}]",
             )
         if bytes(tool.input_schema.get("type", b'"object"')) != b'"object"':
@@ -265,8 +266,8 @@ def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[FunctionTo
     for i, tool in enumerate(tools):
         if tool.type != "function":
             raise InvalidRequest(
-                f"`tools[{i}]` is of type `{tool.type}`: only tools of type `function` are served, "
-                "which you run yourself.",
+                f"`tools[{i}]` has the type `{tool.type}`: only tools of type `function`, "
+                "which the client runs, are supported.",
                 param=f"tools[{i}].type",
             )
         if not tool.name:
@@ -274,7 +275,7 @@ def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[FunctionTo
         if bytes((tool.parameters or {}).get("type", b'"object"')) != b'"object"':
             param = f"tools[{i}].parameters.type"
             raise InvalidRequest(
-                f"`{param}` must be `object`: a function takes named parameters.", param=param
+                f"`{param}` must be `object`, because a function has named parameters.", param=param
             )
     _check_schemas(raw, "tools")
     return tools
@@ -296,7 +297,7 @@ def with_parameters(tool: Any) -> Any:
 
 def _check_size(raw: msgspec.Raw, name: str, most: int) -> None:
     if (size := len(bytes(raw))) > most:
-        raise InvalidRequest(f"`{name}` has {size} bytes: it can have {most} at most.", param=name)
+        raise InvalidRequest(f"`{name}` has {size} bytes: it can have at most {most}.", param=name)
 
 
 # --- schemas -------------------------------------------------------------------------------------
@@ -315,7 +316,7 @@ def _check_schemas(raw: msgspec.Raw, param: str) -> None:
         _check_counts(schema, param)
         if _is_circular(schema):
             raise InvalidRequest(
-                f"`{param}` holds a schema whose `$ref` leads to itself and nowhere else.",
+                f"`{param}` has a schema whose `$ref` refers only to itself.",
                 param=param,
             )
 
@@ -358,14 +359,14 @@ def _check_counts(schema: dict[str, Any], param: str) -> None:
                 continue
             if type(count) is not int or count < 0:
                 raise InvalidRequest(
-                    f"`{param}`: `{name}` is {count!r}: it must be a whole number from 0.",
+                    f"`{param}`: `{name}` is {count!r}: it must be an integer of at least 0.",
                     param=param,
                 )
             items += count if name.endswith("Items") else 0
     if items > MAX_ITEMS:
         raise InvalidRequest(
-            f"`{param}`: `minItems` and `maxItems` of a schema add up to {items}: it can be "
-            f"{MAX_ITEMS} at most.",
+            f"`{param}`: `minItems` and `maxItems` of a schema add up to {items}: at most "
+            f"{MAX_ITEMS} are allowed.",
             param=param,
         )
 

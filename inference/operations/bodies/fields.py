@@ -40,23 +40,23 @@ which a client could claim an identity, choose its cache or decide what the serv
 (`cache_salt`, `priority`, `request_id`, `kv_transfer_params`, `chat_template`, ...)."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
-    "audio": (None, "only text is served"),
-    "best_of": (1, "ask for choices with `n`"),
+    "audio": (None, "only text is supported"),
+    "best_of": (1, "use `n`"),
     "function_call": (None, "use `tool_choice`"),
     "functions": (None, "use `tools`"),
     "guided_choice": (None, "use `structured_outputs`"),
     "guided_grammar": (None, "use `structured_outputs`"),
     "guided_json": (None, "use `response_format`"),
     "guided_regex": (None, "use `structured_outputs`"),
-    "metadata": (None, "answers are not stored, so there is nothing that it could belong to"),
-    "modalities": (["text"], "only text is served"),
-    "moderation": (None, "nothing is moderated; ask a model for its judgement"),
-    "prediction": (None, "nothing is predicted; the answer is the same without it"),
-    "prompt_logprobs": (None, "use `echo` and `logprobs` of a completion"),
+    "metadata": (None, "answers are not stored"),
+    "modalities": (["text"], "only text is supported"),
+    "moderation": (None, "use a model to classify the text"),
+    "prediction": (None, "leave it out; the answer is the same"),
+    "prompt_logprobs": (None, "use `echo` and `logprobs` of `/v1/completions`"),
     "store": (False, "answers are not stored"),
-    "use_beam_search": (None, "ask for choices with `n`"),
-    "verbosity": ("medium", "say in a message how long the answer should be"),
-    "web_search_options": (None, "nothing is searched"),
+    "use_beam_search": (None, "use `n`"),
+    "verbosity": ("medium", "state the wanted length in a message"),
+    "web_search_options": (None, "the server does not search the web"),
 }
 """Fields of OpenAI or vLLM that would change the answer, so ignoring them would give a wrong one.
 Each with the value that changes nothing, and what to do instead."""

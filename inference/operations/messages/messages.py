@@ -33,13 +33,13 @@ SERVED = {
 """Types of content blocks that are supported, with the fields that each must have."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
-    "container": (None, "there are no containers"),
-    "context_management": (None, "the conversation is taken as it is"),
-    "diagnostics": (None, "there are none"),
-    "inference_geo": (None, "where engines run is the operator's to say"),
-    "mcp_servers": (None, "tools are called by the client"),
+    "container": (None, "there is no code execution on the server"),
+    "context_management": (None, "the server does not edit the conversation"),
+    "diagnostics": (None, "the server returns no diagnostics"),
+    "inference_geo": (None, "the operator decides where engines run"),
+    "mcp_servers": (None, "the client must call tools itself"),
     "output_format": (None, "use `output_config`"),
-    "speed": ("standard", "there is one speed"),
+    "speed": ("standard", "all requests have the same speed"),
 }
 """See `fields.UNSERVED`."""
 
@@ -197,12 +197,12 @@ def _check(fields: CountFields) -> bool:
         InvalidRequest: something is wrong.
     """
     if not fields.messages:
-        raise InvalidRequest("`messages` must hold at least one turn.", param="messages")
+        raise InvalidRequest("`messages` must have at least one message.", param="messages")
     choice: _ToolChoice | None = decode_part(_tool_choice, fields.tool_choice, "tool_choice")
     must_use = choice is not None and choice.type in ("any", "tool")
     names = check_client_tools(fields.tools, must_use=must_use)
     if must_use and not names:
-        raise InvalidRequest("`tool_choice` asks for a tool: give `tools`.", param="tools")
+        raise InvalidRequest("`tool_choice` requires a tool: send `tools`.", param="tools")
     if choice is not None and choice.type == "tool" and choice.name not in names:
         raise InvalidRequest(
             f"`tool_choice.name` is `{choice.name}`, which is not in `tools`.",
@@ -246,7 +246,7 @@ def _allowed(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
             raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
     turns = fields.get("messages")
     if not isinstance(turns, list) or not turns:
-        raise InvalidRequest("`messages` must hold at least one turn.", param="messages")
+        raise InvalidRequest("`messages` must have at least one message.", param="messages")
     for i, turn in enumerate(turns):
         if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
             param = f"messages[{i}]"
@@ -272,8 +272,8 @@ def _check_content(content: Any, param: str, served: Any = tuple(SERVED)) -> Non
         type_: Any = block.get("type") if isinstance(block, dict) else None
         if type_ not in served:
             raise InvalidRequest(
-                f"`{at}` is of type `{type_}`: {', '.join(f'`{one}`' for one in served)} are "
-                "served; no model here sees pictures or reads documents.",
+                f"`{at}` has the type `{type_}`: supported are "
+                f"{', '.join(f'`{one}`' for one in served)}, not images or documents.",
                 param=at,
             )
         for name in SERVED[type_]:

@@ -97,7 +97,7 @@ class Embeddings(PoolingOperation):
         Raises:
             InvalidRequest: it is too long.
         """
-        instead = 'ask for fewer inputs or `dimensions`, or for `encoding_format` "base64"'
+        instead = 'send fewer inputs, reduce `dimensions`, or set `encoding_format` to "base64"'
         check_length(entries, instead)
 
 

@@ -117,7 +117,7 @@ def count_texts(given: msgspec.Raw, name: str) -> tuple[int, int]:
         count, tokens = max(1, said.count(b"[") - 1), said.count(b",") + 1
     if count > MAX_INPUTS:
         raise InvalidRequest(
-            f"`{name}` has {count} entries: it can have {MAX_INPUTS} at most.", param=name
+            f"`{name}` has {count} entries: it can have at most {MAX_INPUTS}.", param=name
         )
     return count, tokens
 
@@ -131,7 +131,7 @@ def _check_text(text: Any, path: str, *, tokens: bool) -> None:
     if tokens and isinstance(text, list):
         if not all(type(token) is int and token >= 0 for token in text):
             raise InvalidRequest(
-                f"`{path}` must be an array of tokens; a token is an integer from 0.", param=path
+                f"`{path}` must be an array of tokens: integers of at least 0.", param=path
             )
     elif not isinstance(text, str):
         wanted = "a string or an array of tokens" if tokens else "a string"

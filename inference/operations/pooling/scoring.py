@@ -61,8 +61,8 @@ class ScoringOperation(PoolingOperation):
         ]
         if counts[0] not in (1, counts[1]):
             raise InvalidRequest(
-                f"`{one}` has {counts[0]} texts and `{other}` {counts[1]}: it must have one, or as "
-                "many.",
+                f"`{one}` has {counts[0]} texts and `{other}` has {counts[1]}: `{one}` "
+                f"must have one text, or as many as `{other}`.",
                 param=one,
             )
         return kept
@@ -131,7 +131,7 @@ class Score(ScoringOperation):
         for pair in PAIRS:
             if given == {*pair}:
                 return pair
-        raise InvalidRequest("Give `queries` and `documents`, and nothing else.", param="queries")
+        raise InvalidRequest("Send `queries` and `documents` only.", param="queries")
 
     def answer(self, fields: dict[str, Any], scores: Sequence[float], told: Told) -> bytes:
         """See `Operation`."""
@@ -184,7 +184,7 @@ class Rerank(ScoringOperation):
         results = results[: fields.get("top_n") or None]
         head = {"id": told.id, "model": told.model, "usage": told.usage}
         answer = _encode(head | {"results": results})
-        check_length(len(answer), "ask for the best ones with `top_n`")
+        check_length(len(answer), "set `top_n` to receive only the best results")
         return answer
 
 

@@ -107,7 +107,7 @@ def check_input(given: Input, *, references: bool = False) -> None:
     if isinstance(given, str):
         return
     if not given:
-        raise InvalidRequest("`input` must hold at least one item.", param="input")
+        raise InvalidRequest("`input` must have at least one item.", param="input")
     shape = Shape()
     for i, item in enumerate(given):
         at = f"input[{i}]"
@@ -121,8 +121,8 @@ def check_input(given: Input, *, references: bool = False) -> None:
 def unknown_reference(at: str) -> InvalidRequest:
     """The error for a reference to an item that is not stored."""
     return InvalidRequest(
-        f"`{at}` names an item that is not stored: send the item itself (SDKs do where `store` is "
-        "`false`).",
+        f"`{at}` refers to an item that is not stored: send the item itself (SDKs do if "
+        "`store` is `false`).",
         param=at,
     )
 
@@ -130,7 +130,9 @@ def unknown_reference(at: str) -> InvalidRequest:
 def _check_item(item: Item, at: str) -> None:
     if (required := SERVED.get(item.kind)) is None:
         served = ", ".join(f"`{kind}`" for kind in SERVED)
-        raise InvalidRequest(f"`{at}` is of type `{item.kind}`: {served} are served.", param=at)
+        raise InvalidRequest(
+            f"`{at}` has the type `{item.kind}`: supported are {served}.", param=at
+        )
     for name in required:
         if getattr(item, name) is None:
             raise InvalidRequest(f"`{at}.{name}` is missing.", param=f"{at}.{name}")
@@ -141,8 +143,8 @@ def _check_item(item: Item, at: str) -> None:
         _check_parts(getattr(item, name), f"{at}.{name}")
     if item.encrypted_content and not (item.content or item.summary):
         raise InvalidRequest(
-            f"`{at}.encrypted_content` was encrypted elsewhere, and there is no other content: "
-            "leave the item out.",
+            f"`{at}.encrypted_content` cannot be decrypted by this server, and the item "
+            "has no other content: leave it out.",
             param=f"{at}.encrypted_content",
         )
 
@@ -154,8 +156,8 @@ def _check_parts(content: Content, at: str) -> None:
     for i, part in enumerate(content):
         if part.type not in TEXTS:
             raise InvalidRequest(
-                f"`{at}[{i}]` is of type `{part.type}`: only text is served; no model here sees "
-                "pictures, reads files or hears sound.",
+                f"`{at}[{i}]` has the type `{part.type}`: only text is supported, not "
+                "images, files or audio.",
                 param=f"{at}[{i}]",
             )
         field = "refusal" if part.type == "refusal" else "text"
@@ -190,7 +192,7 @@ def as_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
         else:
             _add_of_assistant(messages, item)
     if not messages:
-        raise InvalidRequest("`input` must hold at least one message.", param="input")
+        raise InvalidRequest("`input` must have at least one message.", param="input")
     return messages
 
 
@@ -278,7 +280,7 @@ def listing(items: list[dict[str, Any]], query: Mapping[str, str], what: str) ->
     if after := query.get("after"):
         ids = [item["id"] for item in items]
         if after not in ids:
-            raise InvalidRequest(f"`after` names no item of this {what}.", param="after")
+            raise InvalidRequest(f"`after` is not the id of an item of this {what}.", param="after")
         items = items[ids.index(after) + 1 :]
     return listed_page(items[:limit], has_more=len(items) > limit)
 

@@ -47,11 +47,11 @@ LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for log-probabilities."""
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
-    "access_programs": (None, "there are none"),
-    "context_management": (None, "the input is taken as it is"),
-    "image": (None, "no model here sees pictures"),
-    "moderation": (None, "nothing is moderated; ask a model for its judgement"),
-    "prompt": (None, "there are no stored prompts; send it as `instructions` and `input`"),
+    "access_programs": (None, "the server has no access programs"),
+    "context_management": (None, "the server does not edit the input"),
+    "image": (None, "images are not supported"),
+    "moderation": (None, "use a model to classify the text"),
+    "prompt": (None, "send the prompt as `instructions` and `input`"),
 }
 """See `fields.UNSERVED`."""
 
@@ -287,10 +287,12 @@ def _check_background(fields: ResponsesFields) -> None:
         InvalidRequest: it can't.
     """
     if fields.background and fields.store is False:
-        said = "`background` stores the response until it is asked for: leave `store` out."
+        said = (
+            "`store` must not be false with `background`, because a background response is stored."
+        )
         raise InvalidRequest(said, param="store")
     if fields.background and fields.stream:
-        said = "`stream` is not supported with `background`: ask for the response by its id."
+        said = "`stream` is not supported with `background`: retrieve the response by its id."
         raise InvalidRequest(said, param="stream")
 
 
@@ -303,10 +305,12 @@ def _check_conversation(fields: ResponsesFields) -> None:
     if fields.conversation is None:
         return
     if fields.previous_response_id is not None:
-        said = "`conversation` and `previous_response_id` both say what is gone on from: send one."
+        said = (
+            "`conversation` and `previous_response_id` exclude each other: send only one of them."
+        )
         raise InvalidRequest(said, param="previous_response_id")
     if fields.store is False:
-        said = "`conversation` stores what is said: leave `store` out."
+        said = "`store` must not be false with `conversation`, because a conversation is stored."
         raise InvalidRequest(said, param="store")
     if fields.background:
         said = "`conversation` is not supported with `background`: use `previous_response_id`."
@@ -323,8 +327,7 @@ def _read_text(raw: msgspec.Raw) -> _Text:
     text: _Text = decode_part(_text, raw, "text") or _Text()
     if text.verbosity not in (None, "medium"):
         raise InvalidRequest(
-            "`text.verbosity` is not supported: say in `instructions` how long the answer should "
-            "be.",
+            "`text.verbosity` is not supported: state the wanted length in `instructions`.",
             param="text.verbosity",
         )
     if text.format is not None and text.format.type == "json_schema":
@@ -346,9 +349,11 @@ def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[FunctionTo
     must_use = named.must_use if named else choice == "required"
     tools = check_function_tools(fields.tools, must_use=must_use)
     if (must_use or named) and not tools:
-        raise InvalidRequest("`tool_choice` asks for a tool: give `tools`.", param="tools")
+        raise InvalidRequest("`tool_choice` requires a tool: send `tools`.", param="tools")
     if named and not named.names:
-        raise InvalidRequest("`tool_choice.tools` must name at least one.", param="tool_choice")
+        raise InvalidRequest(
+            "`tool_choice.tools` must name at least one tool.", param="tool_choice"
+        )
     known = {tool.name for tool in tools}
     for name in named.names if named else ():
         if name not in known:

@@ -78,7 +78,7 @@ async def test_it_says_what_it_does_and_does_nothing_else(embedder: Engine) -> N
     done = [one.name for one in OPERATIONS if one.pools] + ["tokenize", "detokenize"]
     assert embedder.info.operations == done
     assert embedder.info.kv_tokens >= 2 * embedder.step_tokens
-    with pytest.raises(InvalidRequest, match="not supported by this model"):
+    with pytest.raises(InvalidRequest, match="model does not support"):
         await ask(embedder, "chat", messages=[{"role": "user", "content": "x"}])
 
 

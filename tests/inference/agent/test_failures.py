@@ -207,7 +207,7 @@ async def test_a_hung_engine_is_found_and_its_agent_ends(tmp_path: Path, logs: l
     (failed,) = [line for line in logs if line["event"] == "engine_failed"]
     assert (failed["how"], len(failed["requests"])) == ("hung", 1)
     reasons = [line["reason"] for line in logs if line["event"] == "engine_left"]
-    assert reasons[0] == "The engine hung; it is started again."
+    assert reasons[0] == "The engine hung and is being restarted."
 
 
 async def test_an_engine_that_only_takes_long_does_not_hang() -> None:

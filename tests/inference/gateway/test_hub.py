@@ -599,7 +599,7 @@ async def test_during_a_rollout_an_adapter_goes_only_to_an_engine_that_can_load_
 ) -> None:
     low = await bench.join("low", model=RANK_16)
     target = replace(BASE, adapter=HIGH)
-    with pytest.raises(NoEngine, match=r"rank 64 \(it takes up to 16\)"):
+    with pytest.raises(NoEngine, match=r"rank 64 \(the engine's maximum is 16\)"):
         bench.submit("early", target=target)
     with pytest.raises(NoEngine, match="rank 64"):
         await bench.hub.probe("base", HIGH)

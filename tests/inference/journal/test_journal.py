@@ -98,10 +98,10 @@ def test_ids_that_are_not_known_change_nothing(journal: Journal, folder: Path) -
 
 def test_an_id_is_not_taken_twice(journal: Journal) -> None:
     open_(journal, "a")
-    with pytest.raises(ValueError, match="attempt 1 of request a is in the journal"):
+    with pytest.raises(ValueError, match="attempt 1 of request a is already in the journal"):
         open_(journal, "a")
     journal.closed(attempt("a"), used(1), "stop")
-    with pytest.raises(ValueError, match="attempt 1 of request a is in the journal"):
+    with pytest.raises(ValueError, match="attempt 1 of request a is already in the journal"):
         open_(journal, "a")
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_is_no_journal_or_damaged_at_its_start_is_left_alone(folder:
         pass
     for content in (b"something else", (folder / FILE).read_bytes()[1:]):
         (folder / FILE).write_bytes(content)
-        with pytest.raises(JournalFailed, match=f"{folder / FILE} is damaged or no journal"):
+        with pytest.raises(JournalFailed, match=f"{folder / FILE} is damaged or not a journal"):
             Journal.open(folder)
         assert (folder / FILE).read_bytes() == content
     (folder / FILE).write_bytes(b"")
@@ -255,7 +255,7 @@ def test_a_journal_of_another_version_is_left_alone(folder: Path) -> None:
     with (folder / FILE).open("ab") as file:
         file.write(bytes.fromhex("01000000 3d2d6649 c0"))  # a whole record: msgpack's nil
     content = (folder / FILE).read_bytes()
-    with pytest.raises(JournalFailed, match="is of another version of Lorikeet"):
+    with pytest.raises(JournalFailed, match="was written by another version of Lorikeet"):
         Journal.open(folder)
     assert (folder / FILE).read_bytes() == content
 
@@ -294,7 +294,7 @@ def test_a_journal_of_a_later_version_is_left_alone(folder: Path) -> None:
     folder.mkdir()
     content = framed(Begun("id", Totals(), version=VERSION + 1))
     (folder / FILE).write_bytes(content)
-    with pytest.raises(JournalFailed, match="of another version of Lorikeet: its records are of"):
+    with pytest.raises(JournalFailed, match="by a newer version of Lorikeet: its records have"):
         Journal.open(folder)
     assert (folder / FILE).read_bytes() == content
 

@@ -123,5 +123,5 @@ def test_a_prompt_is_no_longer_than_engines_take(
 def test_more_tokens_than_that_reach_no_engine(
     given: dict[str, Any], max_model_len: int, most: int
 ) -> None:
-    with pytest.raises(ContextLengthExceeded, match=f"it can have {most} at most"):
+    with pytest.raises(ContextLengthExceeded, match=f"it can have at most {most}"):
         prompt_tokens_of(call(**given), 1, max_model_len)

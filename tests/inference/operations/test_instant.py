@@ -119,7 +119,7 @@ def test_engines_get_tokens_alone(tokens: Any) -> None:
 
 
 def test_a_token_of_another_model_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="not of this model"):
+    with pytest.raises(InvalidRequest, match="not in this model's vocabulary"):
         answer(DETOKENIZE, tokens=[7])
 
 

@@ -190,7 +190,7 @@ def test_a_plain_prompt() -> None:
 
 def test_a_conversation_to_count_is_bounded() -> None:
     body = json.dumps(messages(content="a" * (1 << 20))).encode()
-    with pytest.raises(InvalidRequest, match="1048576 at most"):
+    with pytest.raises(InvalidRequest, match="at most 1048576"):
         COUNT_TOKENS.parse(body)
 
 

@@ -71,8 +71,8 @@ def chat(**fields: Any) -> bytes:
         (chat(allowed_token_ids=[1, "2"]), "allowed_token_ids[1]", "expected `int`"),
         (chat(seed=1.5), "seed", "expected `int"),
         (chat()[:-1] + b',"min_p":1e999}', "min_p", "out of range"),
-        (chat()[:-1] + b',"x":"\\ud800"}', None, "`\\ud800` is half of a surrogate pair"),
-        (chat()[:-1] + b',"x":"\\uDC0a."}', None, "`\\uDC0a` is half of a surrogate pair"),
+        (chat()[:-1] + b',"x":"\\ud800"}', None, "`\\ud800` is a lone surrogate"),
+        (chat()[:-1] + b',"x":"\\uDC0a."}', None, "`\\uDC0a` is a lone surrogate"),
         (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
         (chat(service_tier="gold"), "service_tier", "invalid enum value 'gold'"),
         (chat(safety_identifier="x" * 129), "safety_identifier", "length <= 128"),
@@ -142,7 +142,7 @@ def with_arguments(arguments: Any) -> dict[str, Any]:
         (
             called(with_arguments('{"a": "\\ud800"}')),
             "messages[1].tool_calls[0].function.arguments",
-            "half of a surrogate pair",
+            "lone surrogate",
         ),
     ],
 )

@@ -203,7 +203,7 @@ class VLLMEngine:
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
         if work.operation.name not in self.info.operations:
-            raise InvalidRequest(f"{work.operation.path} is not supported by this model.")
+            raise InvalidRequest(f"This model does not support {work.operation.path}.")
         try:
             if (inquiry := INQUIRIES.get(work.operation.name)) is not None:
                 yield await self._told(inquiry, work)
@@ -251,7 +251,9 @@ class VLLMEngine:
         if len(self._loaded) >= self._profile.loaded_adapters:
             # vLLM would evict the least recently used one unasked, and read its files
             # again inside a step, where a failure kills the engine core.
-            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter places are taken.")
+            raise AdapterLoadFailed(
+                f"All {len(self._loaded)} places for loaded adapters are in use."
+            )
         lora = LoRARequest(adapter.ref.name, adapter.int_id, str(adapter.path))
         try:
             await self._llm.add_lora(lora)
@@ -330,7 +332,7 @@ class VLLMEngine:
 
     async def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
         if work.resume is not None and not self._resumes:
-            raise EngineFailed("This engine cannot go on with what another one generated.")
+            raise EngineFailed("This engine cannot continue an answer that another engine began.")
         lora = self._lora_of(work)
         if (pooler := POOLERS.get(work.operation.name)) is not None:
             return self._pooling.outputs(pooler, work, lora)
@@ -399,8 +401,8 @@ class VLLMEngine:
         length, limit = endpoint._extract_prompt_len(prompt), self.info.max_model_len
         if length >= limit:
             raise ContextLengthExceeded(
-                f"The prompt has {length} tokens, which leaves no room for an answer "
-                f"in the model's context of {limit} tokens."
+                f"The prompt has {length} tokens, which leaves no room for an answer in "
+                f"the model's context window of {limit} tokens."
             )
         room = get_max_tokens(limit, wanted, length, defaults, endpoint.override_max_tokens)
         params = request.to_sampling_params(room, defaults)

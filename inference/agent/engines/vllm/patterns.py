@@ -42,15 +42,16 @@ def check_patterns(fields: dict[str, Any]) -> None:
         repeats = sum(len(_REPEAT.findall(pattern)) for pattern in patterns)
         if repeats > MAX_REPEATS:
             raise InvalidRequest(
-                f"`{name}` has {repeats} repetitions (`*`, `+`, `?`, `{{`) in its patterns: it can "
-                f"have {MAX_REPEATS}.",
+                f"`{name}` has {repeats} repetitions (`*`, `+`, `?`, `{{`) in its "
+                f"patterns: it can have at most {MAX_REPEATS}.",
                 param=name,
             )
         counts = sum(map(_highest_counts, patterns))
         if counts > MAX_COUNTS:
             raise InvalidRequest(
-                f"`{name}` repeats parts of its patterns up to {counts} times (`{{1,9}}`), added "
-                f"up: it can be {MAX_COUNTS} times. A `maxLength` has no such bound.",
+                f"The repetition counts (`{{1,9}}`) in the patterns of `{name}` add up to "
+                f"{counts}: at most {MAX_COUNTS} are allowed. This limit does not apply to "
+                "`maxLength`.",
                 param=name,
             )
 

@@ -91,7 +91,9 @@ class Pooling:
         for path, text in texts:
             if isinstance(text, list) and (found := max(text)) > highest:
                 raise InvalidRequest(
-                    f"`{path}` has the token {found}: this model's go up to {highest}.", param=path
+                    f"`{path}` has the token {found}: the highest token of this model is "
+                    f"{highest}.",
+                    param=path,
                 )
 
     async def probe(self, ids: list[int], lora: LoRARequest | None) -> tuple[str, list[float]]:

@@ -137,7 +137,7 @@ def create_grammar(manager: StructuredOutputManager, request: Request) -> Any:
         if (start := bounds.grammar_start) <= len(tokens):
             request.structured_output_request.reasoning_ended = True
             if not grammar.accept_tokens(request.request_id, tokens[start:]):
-                raise ValueError("the grammar does not allow what was generated")
+                raise ValueError("the grammar does not allow the tokens generated so far")
     return grammar
 
 

@@ -67,8 +67,9 @@ ABORTED, FAILED = "abort", "error"
 """Finish reasons that no client asked for: the engine is closing, or failed on the request."""
 
 NO_TOKEN_FITS = (
-    "The answer cannot go on: what it is held to (`response_format`, `structured_outputs` or a "
-    "tool's parameters) cannot be compiled, or allows no token that the other fields allow."
+    "The answer cannot continue: its constraint (`response_format`, `structured_outputs` "
+    "or a tool's parameters) cannot be compiled, or allows no token that the other fields "
+    "allow."
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -233,8 +234,8 @@ class RequestClient:
         self._prompt_logprobs += of_each * (params.n or 1)
         if self._prompt_logprobs > MAX_LOGPROBS_AT_ONCE:
             raise InvalidRequest(
-                f"The prompt has more than {MAX_LOGPROBS_AT_ONCE} log-probabilities: ask for fewer "
-                "by `logprobs`, or without `echo`.",
+                f"The prompt would have more than {MAX_LOGPROBS_AT_ONCE} "
+                "log-probabilities: reduce `logprobs`, or do not set `echo`.",
                 param="logprobs",
             )
 
@@ -254,8 +255,9 @@ class RequestClient:
         self._logprobs += sum(map(len, tokens))
         if self._logprobs > (most := MAX_LOGPROBS_AT_ONCE if at_once else MAX_LOGPROBS):
             raise InvalidRequest(
-                f"The answer has more than {most} log-probabilities: ask for fewer by `logprobs`, "
-                f"`top_logprobs`, `n` or `max_tokens`{', or set `stream`' if at_once else ''}.",
+                f"The answer would have more than {most} log-probabilities: reduce "
+                "`logprobs`, `top_logprobs`, `n` or "
+                f"`max_tokens`{', or set `stream`' if at_once else ''}.",
                 param="logprobs",
             )
 
@@ -332,7 +334,9 @@ class Serving:
             InferenceError: the request or the engine is at fault.
         """
         if client.work.resume is not None and _is_whole_with_logprobs(runner, request):
-            raise EngineFailed("Log-probabilities of another engine's tokens are not known here.")
+            raise EngineFailed(
+                "The log-probabilities of tokens that another engine generated are not available."
+            )
         endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
         assembly = self._assembly(runner, request)

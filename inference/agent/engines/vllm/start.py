@@ -115,7 +115,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
         BadProfile: `extra` names a field that vLLM doesn't have, or vLLM refuses a value.
     """
     if unknown := sorted(set(profile.extra) - {f.name for f in fields(AsyncEngineArgs)}):
-        raise BadProfile(f"extra holds {', '.join(unknown)}: vLLM has no such setting")
+        raise BadProfile(f"extra contains {', '.join(unknown)}, which vLLM does not support")
     ours: dict[str, Any] = {
         "model": profile.model,
         "served_model_name": [profile.name],

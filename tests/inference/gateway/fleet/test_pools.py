@@ -115,9 +115,9 @@ def test_where_no_tier_has_an_engine_it_is_said_why() -> None:
         Engines([]).revisions(Needs("base", REF, tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="No engine that serves `base`"):
         Engines([new]).revisions(Needs("base", tiers=(SERVING,)))
-    with pytest.raises(NoEngine, match="was not tried yet"):
+    with pytest.raises(NoEngine, match="has not yet been tested"):
         Engines([new]).revisions(Needs("base", REF, tiers=(SERVING,)))
-    with pytest.raises(NoEngine, match="was not tried yet"):
+    with pytest.raises(NoEngine, match="has not yet been tested"):
         Engines([new]).revisions(Needs("base", REF, tiers=()))
 
 

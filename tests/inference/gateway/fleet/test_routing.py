@@ -101,9 +101,9 @@ WIDE = {f"model.layers.0.self_attn.{name}": (64, 64) for name in ("q_proj", "v_p
     ("needs", "unable", "capable", "missing"),
     [
         ({"adapter": ADAPTER}, {"modules": WIDE}, {"modules": WIDE, "max_lora_rank": 32},
-         "rank 32 (it takes up to 16)"),
+         "rank 32 (the engine's maximum is 16)"),
         ({"adapter": ADAPTER}, {"max_lora_rank": 64}, {"modules": WIDE, "max_lora_rank": 64},
-         "adapters on v_proj"),
+         "adapters of the modules v_proj"),
         ({"operation": "embedding"}, {"operations": ["chat"]},
          {"operations": ["chat", "embedding"]}, "the operation `embedding`"),
     ],

@@ -327,13 +327,13 @@ async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(stalled:
 async def test_what_no_console_has_sealed_is_not_run(one: Rig, changed: dict[str, Any]) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.open(**changed)
-        assert "sealed" in await worker.closed()
+        assert "Invalid seal" in await worker.closed()
 
 
 async def test_a_line_belongs_to_a_batch(one: Rig) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.ask(1)
-        assert "opened" in await worker.closed()
+        assert "not open" in await worker.closed()
 
 
 async def test_strangers_are_sent_away(one: Rig) -> None:

@@ -96,7 +96,7 @@ async def test_what_follows_on_an_answer_that_is_not_stored_is_refused(
 ) -> None:
     first = await client.responses.create(model=MODEL.name, input=SAID, store=True)
     assert first.to_dict()["store"] is False
-    with pytest.raises(BadRequestError, match="no such response") as caught:
+    with pytest.raises(BadRequestError, match="response does not exist") as caught:
         await client.responses.create(
             model=MODEL.name, input=SAID, previous_response_id=first.id, instructions=omit
         )

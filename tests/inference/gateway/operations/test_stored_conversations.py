@@ -230,7 +230,7 @@ async def test_who_keeps_nothing_hears_what_to_switch_on(stack: Rig) -> None:
     async with sdk(stack, "globex") as one:
         with pytest.raises(BadRequestError, match="Stored prompts"):
             await one.conversations.create()
-        with pytest.raises(BadRequestError, match="stores nothing"):
+        with pytest.raises(BadRequestError, match="storage, which is off"):
             await one.responses.create(model=MODEL.name, input=SAID, conversation=UNKNOWN)
     assert not stack.gateway.conversations.rows
 

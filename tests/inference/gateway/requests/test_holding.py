@@ -147,7 +147,7 @@ async def test_beyond_the_bounds_it_is_refused_and_says_when_to_come_again() -> 
     async with benched(holding=Holding(60.0, requests=8, bytes=400)) as bench:
         bench.submit("r0", body=b"x" * 50)
         bench.submit("r1", body=b"x" * 50)
-        with pytest.raises(NoEngine, match="Too many requests wait") as refused:
+        with pytest.raises(NoEngine, match="Too many requests are waiting") as refused:
             bench.submit("r2")
         assert refused.value.retry_after_s == 15.0
         with pytest.raises(NoEngine):

@@ -116,7 +116,7 @@ class ScoringPooler(Pooler):
         ctx.final_res_batch = kept
         scores = await asyncio.to_thread(_scores, processor, ctx)
         if not all(map(math.isfinite, scores)):
-            raise InvalidRequest("The model has no finite score for one of these pairs.")
+            raise InvalidRequest("The model's score for one of the pairs is not finite.")
         return self._operation.answer(fields, scores, told)
 
 
@@ -128,7 +128,7 @@ def vector_of(output: PoolingRequestOutput, path: str) -> Vector:
     """
     vector = array("f", output.outputs.data.tolist())
     if not math.isfinite(sum(vector)):
-        raise InvalidRequest(f"The model has no finite vector for `{path}`.", param=path)
+        raise InvalidRequest(f"The model's vector for `{path}` is not finite.", param=path)
     return vector
 
 

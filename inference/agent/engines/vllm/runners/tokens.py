@@ -51,7 +51,8 @@ class DetokenizeInquiry(Inquiry):
         known = len(endpoint.renderer.get_tokenizer())
         if fields["tokens"] and (highest := max(fields["tokens"])) >= known:
             raise InvalidRequest(
-                f"`tokens` has the token {highest}: this model's go up to {known - 1}.",
+                f"`tokens` has the token {highest}: the highest token of this model is "
+                f"{known - 1}.",
                 param="tokens",
             )
         result = await endpoint.create_detokenize(DetokenizeRequest.model_validate(fields), None)
