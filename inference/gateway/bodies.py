@@ -7,6 +7,7 @@ would hold their memory without using any of its limits.
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakValueDictionary
 
 from inference.errors import Overloaded
 from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange
@@ -18,8 +19,10 @@ ARRIVING_BYTES = 256 << 20
 quarter of that: eight of the largest bodies, or 16,000 of 4 KiB."""
 
 LARGE_BYTES = 1 << 20
-"""From this size a body is parsed in an iteration of the event loop of its own: 8 MiB take 20 ms,
-and several at once would hold up everybody's streams for a multiple of that."""
+"""From this size a body waits for its turn, because a body of 8 MiB takes 20 ms of the event loop,
+and as much of an engine's: more than any prompt needs, but a flood of them would slow everybody."""
+LARGE_BYTES_PER_S = 16 << 20
+"""As much of large bodies is read of each tenant."""
 PART_BYTES = 1 << 16
 """As much of a message is counted in one iteration as of a body, which arrives in such parts."""
 
@@ -31,6 +34,8 @@ class Bodies:
         """A body has at most `max_bytes` and arrives within `timeout_s`."""
         self.max_bytes, self._timeout_s = max_bytes, timeout_s
         self._arriving = Shares(max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By tenant."""
         self._large = asyncio.Lock()
 
     async def read(self, exchange: Exchange, shape: Shape) -> bytes:
@@ -50,18 +55,21 @@ class Bodies:
 
         try:
             body = await exchange.body(self.max_bytes, self._timeout_s, shape, hold)
-            await self.turn(len(body))
+            await self.turn(tenant, len(body))
             return body
         finally:
             self.release(tenant, held)
 
-    async def turn(self, size: int) -> None:
+    async def turn(self, tenant: str, size: int) -> None:
         """Wait until a body of this size may be parsed."""
-        if size >= LARGE_BYTES:
-            async with self._large:  # whoever waits for it continues in a later iteration
-                await asyncio.sleep(0)
+        if size < LARGE_BYTES:
+            return
+        async with self._turns.setdefault(tenant, asyncio.Lock()):
+            await asyncio.sleep(size / LARGE_BYTES_PER_S)
+        async with self._large:  # no two are parsed in one iteration of the loop
+            await asyncio.sleep(0)
 
-    async def count(self, message: bytes, shape: Shape) -> None:
+    async def count(self, tenant: str, message: bytes, shape: Shape) -> None:
         """Count a message that has arrived whole, with pauses, and wait for its turn.
 
         Raises:
@@ -70,7 +78,7 @@ class Bodies:
         for start in range(0, len(message), PART_BYTES):
             shape.feed(message[start : start + PART_BYTES])
             await asyncio.sleep(0)
-        await self.turn(len(message))
+        await self.turn(tenant, len(message))
 
     def hold(self, tenant: str, size: int) -> None:
         """Count `size` more bytes that wait in memory, until `release`.

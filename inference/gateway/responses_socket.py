@@ -269,7 +269,7 @@ class _Turn:
         """
         if len(message) > self._bodies.max_bytes:
             return message
-        await self._bodies.count(message, Shape(RESPONSES.max_numbers))
+        await self._bodies.count(self._kept.tenant, message, Shape(RESPONSES.max_numbers))
         fields = _fields_of(message)
         await self._go_on(fields)
         self.items = listed(bytes(fields.get("input", NULL)))
