@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class Refused(Exception):
-    """The state of things does not allow this."""
+    """The current state does not allow this."""
 
     code: ClassVar[str] = "conflict"
 
@@ -17,31 +17,31 @@ class Refused(Exception):
 
 
 class LastOwner(Refused):
-    """A tenant keeps at least one owner: make another member owner first."""
+    """A tenant must have at least one owner. Make another member an owner first."""
 
     code = "last_owner"
 
 
 class LastOperator(Refused):
-    """The installation keeps at least one operator who can sign in: make another one first."""
+    """The installation must have at least one operator who can sign in. Add another one first."""
 
     code = "last_operator"
 
 
 class VersionNotReady(Refused):
-    """Only a version that is ready, of the same adapter, can be promoted."""
+    """Only a ready version of the same adapter can be promoted."""
 
     code = "version_not_ready"
 
 
 class VersionInUse(Refused):
-    """An alias points at this version: promote another one or delete the alias first."""
+    """An alias points at this version. Promote another version or delete the alias first."""
 
     code = "version_in_use"
 
 
 class AdapterInUse(Refused):
-    """An alias of this adapter still points at a version: delete the alias first."""
+    """An alias of this adapter still points at a version. Delete the alias first."""
 
     code = "adapter_in_use"
 
@@ -59,103 +59,103 @@ class IllegalTransition(Refused):
 
 
 class KeyRevoked(Refused):
-    """A revoked key stays as it was."""
+    """A revoked key cannot be changed."""
 
     code = "key_revoked"
 
 
 class CredentialRevoked(Refused):
-    """A revoked credential stays as it was: make another one."""
+    """A revoked credential cannot be changed. Create another one."""
 
     code = "credential_revoked"
 
 
 class CredentialExists(Refused):
-    """Another engine's credential has this name."""
+    """Another engine credential already has this name."""
 
     code = "credential_exists"
 
 
 class AlreadyDecided(Refused):
-    """This entry was billed or dismissed already."""
+    """This entry has already been billed or dismissed."""
 
     code = "already_decided"
 
 
 class NotBillable(Refused):
-    """The ledger cannot take this entry: dismiss it."""
+    """The ledger cannot accept this entry. Dismiss it."""
 
     code = "not_billable"
 
 
 class PriceInForce(Refused):
-    """A price that has come into force stays, for the bills made with it: set a later one."""
+    """A price in force cannot be withdrawn, because bills use it. Set a later price instead."""
 
     code = "price_in_force"
 
 
 class InvitationOver(Refused):
-    """This invitation was accepted or withdrawn, or has expired: ask for a new one."""
+    """This invitation has been accepted, withdrawn or has expired. Ask for a new one."""
 
     code = "invitation_over"
 
 
 class TooManyInvitations(Refused):
-    """There are as many open invitations as a tenant may have: withdraw some first."""
+    """The tenant has the maximum number of open invitations. Withdraw some first."""
 
     code = "too_many_invitations"
 
 
 class ConversationChanged(Refused):
-    """This conversation was changed elsewhere, perhaps in another tab: load it again."""
+    """This conversation was changed elsewhere, perhaps in another tab. Reload it."""
 
     code = "conversation_changed"
 
 
 class ContentUnavailable(Refused):
-    """This installation has no key (CONTENT_KEY) to encrypt content by: ask its operator."""
+    """This installation has no key to encrypt content with (CONTENT_KEY). Ask its operator."""
 
     code = "content_unavailable"
 
 
 class NoContentKey(Refused):
-    """There is no key to destroy: nothing is kept."""
+    """There is no key to destroy, because nothing is stored."""
 
     code = "no_content_key"
 
 
 class TooManyTargets(Refused):
-    """There are as many webhooks as there may be: remove some first."""
+    """The maximum number of webhooks is reached. Delete some first."""
 
     code = "too_many_webhooks"
 
 
 class TooManyConversations(Refused):
-    """There are as many conversations as one may keep: delete some first."""
+    """The maximum number of conversations is reached. Delete some first."""
 
     code = "too_many_conversations"
 
 
 class TooManySaved(Refused):
-    """There are as many of its kind as one may have: delete some first."""
+    """The maximum number of items of this kind is reached. Delete some first."""
 
     code = "too_many_saved"
 
 
 class ConversationTooLarge(Refused):
-    """The conversation is too large to be kept: begin a new one."""
+    """The conversation is too large to be stored. Start a new one."""
 
     code = "conversation_too_large"
 
 
 class RevisionInRollout(Refused):
-    """A rollout moves tenants to this revision: pause or end that instead."""
+    """A rollout is moving tenants to this revision. Pause or end the rollout instead."""
 
     code = "revision_in_rollout"
 
 
 class RolloutUnderWay(Refused):
-    """A rollout of this base model is under way: end it first."""
+    """A rollout of this base model is in progress. End it first."""
 
     code = "rollout_under_way"
 

@@ -143,7 +143,7 @@ def alike(one: Said, other: Said) -> bool:
 def _strange_answers(ask: Ask, voices: Sequence[Voice]) -> Iterator[str]:
     alone = {voice: ask(voice, QUESTION) for voice in voices}
     if any(alike(one, other) for one, other in combinations(alone.values(), 2)):
-        raise CannotTell("The base model and the adapters do not differ in what they answer.")
+        raise CannotTell("The answers of the base model and the adapters do not differ.")
     mixed = [voice for _ in range(ROUNDS) for voice in voices]
     wrong: defaultdict[tuple[Voice, Voice | None], int] = defaultdict(int)
     with ThreadPoolExecutor(len(mixed)) as threads:
@@ -152,8 +152,11 @@ def _strange_answers(ask: Ask, voices: Sequence[Voice]) -> Iterator[str]:
                 whose = next((one for one in voices if alike(said, alone[one])), None)
                 wrong[voice, whose] += 1
     for (voice, other), times in wrong.items():
-        as_whom = f"as {other} does" if other else "unlike when it is alone"
-        yield f"Beside others, {voice} answered {as_whom} ({times} of {ROUNDS} times)."
+        as_whom = f"like {other}" if other else "differently than alone"
+        yield (
+            f"With concurrent requests of others, {voice} answered {as_whom} ({times} of "
+            f"{ROUNDS} times)."
+        )
 
 
 def _shared_prefixes(asked: Asked, one: Voice, other: Voice) -> Iterator[str]:
@@ -162,7 +165,7 @@ def _shared_prefixes(asked: Asked, one: Voice, other: Voice) -> Iterator[str]:
     prompt, unknown = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
     first, again = asked.cached_tokens(one, prompt), asked.cached_tokens(one, prompt)
     if again <= first and asked.always_cached:
-        raise CannotTell("The engine did not cache a prompt that came twice.")
+        raise CannotTell("The engine did not cache a repeated prompt.")
     usual, found = asked.cached_tokens(other, unknown), asked.cached_tokens(other, prompt)
     if found > usual:
         yield (
@@ -322,7 +325,7 @@ def check(base: BaseModel) -> IsolationCheck:
     revisions: set[str] = set()
     try:
         if not (questions := questions_of(base)):
-            raise CannotTell("Its engines do nothing that could be asked.")
+            raise CannotTell("Its engines support no operation that this check can use.")
         with _installation() as here, _voices(base) as voices:
             for seed, voice in enumerate(voices[2:]):
                 here.install(voice, base, seed)

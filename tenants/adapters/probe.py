@@ -46,14 +46,14 @@ class ProbeReport(msgspec.Struct):
         delta = self.max_logprob_delta
         if not self.finite or delta is None or not math.isfinite(delta):
             return Finding(
-                Code.NOT_FINITE_OUTPUT, "With this adapter the engine's output is not finite."
+                Code.NOT_FINITE_OUTPUT, "The engine's output with this adapter is not finite."
             )
         if delta <= MIN_LOGPROB_DELTA:
-            what = "number of a vector" if self.of_vector else "log-probability"
+            what = "component of a vector" if self.of_vector else "log-probability"
             return Finding(
                 Code.NO_EFFECT,
-                f"The adapter changes no {what} by more than {MIN_LOGPROB_DELTA} "
-                f"(the largest change is {delta:.2g}): it would answer as the base model does.",
+                f"The adapter changes no {what} by more than {MIN_LOGPROB_DELTA} (the "
+                f"largest change is {delta:.2g}), so it would answer like the base model.",
             )
         return None
 
@@ -124,7 +124,7 @@ def _answer(response: httpx.Response) -> ProbeReport:
             return msgspec.json.decode(response.content, type=ProbeReport)
         error = msgspec.json.decode(response.content, type=_ErrorBody).error
     except msgspec.MsgspecError as problem:
-        raise ProbeUnavailable(f"answered {response.status_code}, not understood") from problem
+        raise ProbeUnavailable(f"answered {response.status_code} in an unknown format") from problem
     if error.code == AdapterLoadFailed.code:
         raise LoadFailed(error.message)
     raise ProbeUnavailable(f"{error.code}: {error.message}")

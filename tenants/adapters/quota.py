@@ -56,14 +56,16 @@ class Storage:
         """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
             told = (
-                f"{self.stored_bytes} bytes of adapters and files are kept, and with {more_bytes} "
-                f"more they are above the {self.max_stored_bytes} allowed"
+                f"it has {self.stored_bytes} bytes of adapters and files, and {more_bytes} "
+                f"more would exceed the limit of {self.max_stored_bytes}"
             )
         elif self.versions + more_versions > self.max_versions:
-            told = f"{self.versions} versions are kept, and {self.max_versions} are allowed"
+            told = f"it has {self.versions} versions; at most {self.max_versions} are allowed"
         else:
             return
-        message = f"The tenant's storage is full: {told}. Delete versions, or ask the operator."
+        message = (
+            f"The tenant's storage is full: {told}. Delete versions or ask the operator for more."
+        )
         raise UploadRefused(Refusal.QUOTA_EXCEEDED, message)
 
 

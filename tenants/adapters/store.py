@@ -96,11 +96,12 @@ def check(version: AdapterVersion) -> Verdict:
             }
             found = sandbox.run(task, files, limits)
     except sandbox.LimitExceeded as error:
-        message = f"Checking the adapter took more than is allowed ({error})."
+        message = f"Checking the adapter exceeded a resource limit ({error})."
         return Verdict.failed(Code.CHECK_LIMIT_EXCEEDED, message)
     except sandbox.Crashed:
         return Verdict.failed(
-            Code.CHECKS_FAILED, "The adapter could not be checked: reading it crashed."
+            Code.CHECKS_FAILED,
+            "The adapter could not be checked: the process that read it crashed.",
         )
     if digest_of(found["config_sha256"], found["weights_sha256"]) != version.digest:
         raise StoredFileDamaged(f"{version} in {version.folder} is not what was uploaded")

@@ -112,7 +112,7 @@ class RolloutFilter(FilterSet):
 class UsageFilter(FilterSet):
     key = extend_schema_field(OpenApiTypes.INT)(filters.NumberFilter("key_id", decimal_places=0))
     adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
-    model = filters.CharFilter(help_text="As requests named it.")
+    model = filters.CharFilter(help_text="The model's name as requests had it.")
     base_model = filters.CharFilter()
 
 

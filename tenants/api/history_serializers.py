@@ -24,31 +24,39 @@ class MetricsLineSerializer(serializers.Serializer[Any]):
         "key", "key_name", "adapter", "version", "base_model", "outcome", "code", "limit_kind",
         "limit_scope",
     }  # fmt: skip
-    start = serializers.DateTimeField(help_text="Of the bucket.")
+    start = serializers.DateTimeField(help_text="Start of the bucket.")
     key = serializers.IntegerField(required=False)
     key_name = serializers.CharField(
-        required=False, allow_null=True, help_text="null: the key was deleted."
+        required=False, allow_null=True, help_text="null: the key has been deleted."
     )
     adapter = serializers.CharField(
-        required=False, allow_null=True, help_text="null: the base model itself, or not known."
+        required=False,
+        allow_null=True,
+        help_text="null: the base model without an adapter, or unknown.",
     )
     version = serializers.IntegerField(
         required=False,
         allow_null=True,
-        help_text="null: the base model itself, not known, or the version was deleted.",
+        help_text="null: the base model without an adapter, unknown, or a deleted version.",
     )
     base_model = serializers.CharField(
-        required=False, allow_null=True, help_text="null: not known; it was refused before."
+        required=False,
+        allow_null=True,
+        help_text="null: unknown, because the request was refused before its model was resolved.",
     )
     outcome = serializers.CharField(
         required=False, help_text="`completed`, `cancelled`, `refused` or `failed`."
     )
-    code = serializers.CharField(required=False, help_text="The finish reason, or the error's.")
+    code = serializers.CharField(required=False, help_text="The finish reason or the error code.")
     limit_kind = serializers.CharField(
-        required=False, allow_null=True, help_text="Of the limit that refused, if one did."
+        required=False,
+        allow_null=True,
+        help_text="Kind of the limit that refused the requests. null: none did.",
     )
     limit_scope = serializers.CharField(
-        required=False, allow_null=True, help_text="`tenant`, `key` or `adapter`."
+        required=False,
+        allow_null=True,
+        help_text="Scope of that limit: `tenant`, `key` or `adapter`.",
     )
     requests = serializers.IntegerField()
     completed = serializers.IntegerField()
@@ -56,16 +64,16 @@ class MetricsLineSerializer(serializers.Serializer[Any]):
     refused = serializers.IntegerField()
     failed = serializers.IntegerField()
     prompt_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField(help_text="Of the prompt tokens.")
+    cached_tokens = serializers.IntegerField(help_text="Prompt tokens that were in the cache.")
     output_tokens = serializers.IntegerField()
     cost = serializers.DecimalField(
         max_digits=38,
         decimal_places=12,
-        help_text="As gateways saw it; what is billed is at `/api/v1/costs`.",
+        help_text="As observed by gateways. Billed costs are at `/api/v1/costs`.",
     )
     currency = serializers.CharField()
     output_tokens_per_s = serializers.FloatField(
-        allow_null=True, help_text="Of an answer, after its first token."
+        allow_null=True, help_text="Average speed of an answer after its first token."
     )
     ttft_p50_s = serializers.FloatField(allow_null=True)
     ttft_p95_s = serializers.FloatField(allow_null=True)
@@ -73,27 +81,41 @@ class MetricsLineSerializer(serializers.Serializer[Any]):
     total_p95_s = serializers.FloatField(allow_null=True)
     first_tokens = serializers.ListField(
         child=serializers.IntegerField(),
-        help_text="How many requests had their first token within which time: of each bucket, whose"
-        f" upper bounds are {BOUNDS} seconds, and one more. To be added up; percentiles aren't.",
+        help_text=(
+            "Histogram of times to first token: the number of requests in each bucket. "
+            f"The upper bounds are {BOUNDS} seconds; the last bucket has none. Histograms "
+            "can be added up, percentiles cannot."
+        ),
     )
     totals = serializers.ListField(
-        child=serializers.IntegerField(), help_text="The same of the whole time of completed ones."
+        child=serializers.IntegerField(),
+        help_text="The same histogram of the total times of completed requests.",
     )
 
 
 class RequestSerializer(serializers.Serializer[Entry]):
     """One request. Figures from an engine are null if it never reached one."""
 
-    id = serializers.CharField(source="event.id", help_text="As `x-request-id` has it after req_.")
+    id = serializers.CharField(
+        source="event.id", help_text="The value of `x-request-id` without `req_`."
+    )
     started_at = serializers.DateTimeField(source="event.started_at")
     outcome = serializers.ChoiceField(choices=Outcome.values)
-    status = serializers.IntegerField(help_text="Of HTTP; 499: the client went away.")
-    code = serializers.CharField(help_text="The finish reason, or the error's code.")
-    message = serializers.SerializerMethodField(help_text="The error's, as its client got it.")
-    limit_kind = serializers.SerializerMethodField(help_text="Of the limit that refused it.")
-    limit_scope = serializers.SerializerMethodField(help_text="`tenant`, `key` or `adapter`.")
+    status = serializers.IntegerField(help_text="HTTP status. 499: the client disconnected.")
+    code = serializers.CharField(help_text="The finish reason or the error code.")
+    message = serializers.SerializerMethodField(
+        help_text="The error message that the client received."
+    )
+    limit_kind = serializers.SerializerMethodField(
+        help_text="Kind of the limit that refused the request. null: none did."
+    )
+    limit_scope = serializers.SerializerMethodField(
+        help_text="Scope of that limit: `tenant`, `key` or `adapter`."
+    )
     key = serializers.IntegerField(source="event.key_id")
-    model = serializers.SerializerMethodField(help_text="As written; null: that was not read.")
+    model = serializers.SerializerMethodField(
+        help_text="The model's name as the request had it. null: it was not read."
+    )
     adapter = serializers.SerializerMethodField()
     base_model = serializers.SerializerMethodField()
     engine = serializers.SerializerMethodField()
@@ -104,7 +126,9 @@ class RequestSerializer(serializers.Serializer[Entry]):
     currency = serializers.SerializerMethodField()
     ttft_s = serializers.SerializerMethodField()
     total_s = serializers.FloatField(source="event.total_s")
-    trace_id = serializers.SerializerMethodField(help_text="Of its OpenTelemetry trace, if traced.")
+    trace_id = serializers.SerializerMethodField(
+        help_text="Id of the request's OpenTelemetry trace, if it has one."
+    )
 
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_trace_id(self, entry: Entry) -> str | None:
@@ -169,25 +193,33 @@ class AttemptSerializer(serializers.Serializer[Any]):
     0."""
 
     attempt = serializers.IntegerField(
-        help_text="Rising: from 1 at the gateway that took it, from a higher thousand where "
-        "another went on with it, and in batches."
+        help_text=(
+            "Increasing number: from 1 at the first gateway; from a higher thousand after "
+            "another gateway continued the request, and in batches."
+        )
     )
     engine = serializers.CharField(source="engine_id")
     finish_reason = serializers.CharField()
     prompt_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField(help_text="Of the prompt tokens.")
+    cached_tokens = serializers.IntegerField(help_text="Prompt tokens that were in the cache.")
     output_tokens = serializers.IntegerField(source="completion_tokens")
     inherited_tokens = serializers.IntegerField(
-        help_text="Of the output tokens, those that lower attempts generated."
+        help_text="Output tokens that lower attempts generated."
     )
     given_s = serializers.FloatField(
-        help_text="From when the gateway took the request until the engine was given it; the other "
-        "times count from there."
+        help_text=(
+            "Seconds from the gateway's admission of the request until it was dispatched "
+            "to the engine. The other times start there."
+        )
     )
-    queue_s = serializers.FloatField(help_text="In the engine's queue.")
-    load_s = serializers.FloatField(help_text="Until its adapter was loaded.")
+    queue_s = serializers.FloatField(help_text="Seconds in the engine's queue.")
+    load_s = serializers.FloatField(help_text="Seconds until the adapter was loaded.")
     ttft_s = serializers.FloatField(
-        allow_null=True, help_text="The whole request's where it inherited tokens, like `total_s`."
+        allow_null=True,
+        help_text=(
+            "Time to first token. Like `total_s`, of the whole request if the attempt "
+            "inherited tokens."
+        ),
     )
     total_s = serializers.FloatField()
 
@@ -196,7 +228,7 @@ class OneRequestSerializer(RequestSerializer):
     """One request with its attempts."""
 
     attempts = serializers.SerializerMethodField(
-        help_text="In order, the billed one last; none where no engine had it."
+        help_text="In order, the billed attempt last. Empty if no engine received the request."
     )
 
     @extend_schema_field(AttemptSerializer(many=True))
@@ -210,7 +242,10 @@ class RequestsSerializer(serializers.Serializer[Any]):
 
     next = serializers.URLField(
         allow_null=True,
-        help_text="The next page; null at the end. A page may have fewer than `limit`, or none, "
-        "before that: where little matches, each looks through so many requests only.",
+        help_text=(
+            "URL of the next page, null at the end. Earlier pages may also have fewer "
+            "than `limit` results or none, because each page searches only a limited "
+            "number of requests."
+        ),
     )
     results = RequestSerializer(many=True)

@@ -29,8 +29,11 @@ class Pages(PageNumberPagination):
         return min(asked or self.page_size, self.max_page_size)
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
-        most = f"Default {self.page_size}; a page has {self.max_page_size} at most."
-        described = {"page": "From 1.", "limit": f"How many are in a page. {most}"}
+        most = f"Default: {self.page_size}, maximum: {self.max_page_size}."
+        described = {
+            "page": "Page number, starting at 1.",
+            "limit": f"Number of results per page. {most}",
+        }
         return [
             {"name": name, "in": "query", "schema": INTEGER, "description": description}
             for name, description in described.items()
@@ -42,7 +45,11 @@ class Pages(PageNumberPagination):
             "type": "object",
             "required": ["count", "next", "previous", "results"],
             "properties": {
-                "count": {"type": "integer", "minimum": 0, "description": "Of all pages."},
+                "count": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "Number of results on all pages.",
+                },
                 "next": address,
                 "previous": address,
                 "results": schema,

@@ -68,8 +68,11 @@ class Question:
         if end - start > bucket.longest:
             raise ValidationError(
                 {
-                    "start": f"From {shown(start)} to {shown(end)} it is {_days(end - start)} "
-                    f"days; with the bucket `{name}` it can be {_days(bucket.longest)}."
+                    "start": (
+                        f"The period from {shown(start)} to {shown(end)} has "
+                        f"{_days(end - start)} days; with the bucket `{name}` at most "
+                        f"{_days(bucket.longest)} are allowed."
+                    )
                 }
             )
         by = _groups(params, groups)

@@ -47,7 +47,11 @@ def _only(tenants: Any) -> Tenant:
     if len(found) == 1:
         return found[0]
     names = ", ".join(tenant.slug for tenant in found[:5]) + (", ..." if len(found) > 5 else "")
-    message = f"Say which: {names}." if found else "You are not a member of any tenant."
+    message = (
+        f"You are a member of several tenants. Set `tenant` to one of {names}."
+        if found
+        else "You are not a member of any tenant."
+    )
     raise ValidationError({"tenant": message})
 
 

@@ -21,15 +21,23 @@ class RevisionSerializer(StrictMixin, serializers.ModelSerializer[PoolRevision])
     """A kind of engine of one base model: its weights, its software and how it was started."""
 
     base_model = serializers.SlugRelatedField[Any](slug_field="name", read_only=True)
-    engines = serializers.SerializerMethodField(help_text="That take new requests now.")
+    engines = serializers.SerializerMethodField(
+        help_text="Number of engines that accept new requests."
+    )
     tried = serializers.IntegerField(
-        source="trials_passed", read_only=True, help_text="Adapter versions that passed on it."
+        source="trials_passed",
+        read_only=True,
+        help_text="Adapter versions that passed their test on this revision.",
     )
     failed = serializers.IntegerField(
-        source="trials_failed", read_only=True, help_text="Adapter versions that failed on it."
+        source="trials_failed",
+        read_only=True,
+        help_text="Adapter versions that failed their test on this revision.",
     )
     parsers = serializers.DictField(
-        child=serializers.CharField(), read_only=True, help_text="vLLM's, by what they read."
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="vLLM's parsers by purpose, `tool` or `reasoning`.",
     )
     operations = serializers.ListField(child=serializers.CharField(), read_only=True)
 
@@ -60,34 +68,45 @@ class SideSerializer(serializers.Serializer[Any]):
     errors = serializers.IntegerField()  # type: ignore[assignment]
     error_percent = serializers.FloatField()
     ttft_p95_s = serializers.FloatField(
-        allow_null=True, help_text="Of first tokens, at most; null: there were too few."
+        allow_null=True,
+        help_text=(
+            "Upper bound of the 95th percentile of times to first token. null: too few requests."
+        ),
     )
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
     """The progress of a rollout, by its last evaluation and present figures."""
 
-    waits_for = serializers.CharField(help_text="What the next step waits for; empty: nothing.")
+    waits_for = serializers.CharField(
+        help_text="What the next step is waiting for. Empty: nothing."
+    )
     tenants = serializers.IntegerField()
     moved = serializers.IntegerField(help_text="Tenants on the new revision.")
     untried = serializers.IntegerField(
-        help_text="Live adapters that have to be tried before the next step."
+        help_text="Live adapters that must be tested before the next step."
     )
     behind = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Tenants that cannot move, as an adapter failed on the new revision; some of "
-        "them, if they are many.",
+        help_text=(
+            "Tenants that cannot move because an adapter failed on the new revision. "
+            "Incomplete if there are many."
+        ),
     )
     behind_count = serializers.IntegerField()
-    old = SideSerializer(help_text="On the present revisions, in the last hour and since then.")
-    new = SideSerializer(help_text="On the new revision, at this weight, at most 10 minutes ago.")
+    old = SideSerializer(
+        help_text="Results on the present revisions since one hour before the rollout."
+    )
+    new = SideSerializer(
+        help_text="Results on the new revision at this weight, of at most the last 10 minutes."
+    )
 
 
 class RolloutSerializer(StrictMixin, serializers.ModelSerializer[Rollout]):
     """Tenants of a base model move to a new revision of it, by weight."""
 
     revision = serializers.PrimaryKeyRelatedField[PoolRevision](
-        queryset=PoolRevision.objects.all(), help_text="The id of one that waits."
+        queryset=PoolRevision.objects.all(), help_text="Id of a revision in the state `waiting`."
     )
     base_model = serializers.SlugRelatedField[Any](slug_field="name", read_only=True)
     steps = serializers.ListField(
@@ -95,7 +114,7 @@ class RolloutSerializer(StrictMixin, serializers.ModelSerializer[Rollout]):
         required=False,
         min_length=1,
         max_length=MAX_STEPS,
-        help_text="Weights in percent, one after another; the last is 100.",
+        help_text="Weights in percent, in increasing order; the last is 100.",
     )
     created_by = Maker()
     progress = serializers.SerializerMethodField()

@@ -72,13 +72,15 @@ class BadUpload(APIException):
 
 class DatabaseAway(APIException):
     status_code = HTTPStatus.SERVICE_UNAVAILABLE
-    default_detail = "The database cannot be reached. Try again in a moment."
+    default_detail = "The database is unavailable. Try again later."
     default_code = "service_unavailable"
     wait = 1
 
 
 class FieldErrorSerializer(serializers.Serializer[Any]):
-    field = serializers.CharField(help_text="Dotted path in the body, or a query parameter.")
+    field = serializers.CharField(
+        help_text="Dotted path in the body, or name of a query parameter."
+    )
     message = serializers.CharField()
 
 
@@ -87,10 +89,10 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
     absent = {"errors"}
     type = serializers.CharField(default="about:blank")
-    title = serializers.CharField(help_text="The status in words.")
+    title = serializers.CharField(help_text="The HTTP status as text.")
     status = serializers.IntegerField()
-    detail = serializers.CharField(help_text="What went wrong, for people.")
-    code = serializers.CharField(help_text="What went wrong, for programs.")
+    detail = serializers.CharField(help_text="Human-readable explanation of the error.")
+    code = serializers.CharField(help_text="Machine-readable error code.")
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
 
 
@@ -133,14 +135,14 @@ def _told(error: Exception) -> Exception:
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()
         case Http404() if named := NONE_FOUND.fullmatch(str(error)):
-            return NotFound(f"There is no {_words(named[1])} of this name or id.")
+            return NotFound(f"There is no {_words(named[1])} with this name or id.")
         case ObjectDoesNotExist():  # deleted after the view had found it
-            return NotFound("It was deleted meanwhile.")
+            return NotFound("The resource was deleted in the meantime.")
         case IntegrityError():  # changed after the view had checked it
             log.warning("conflict", error=str(error))
-            return Conflict("Another request changed this at the same time: try again.", "conflict")
+            return Conflict("Another request changed this at the same time. Try again.", "conflict")
         case DataError() if _is_of_a_value(error):  # a value in the URL or the body
-            return ParseError("A text holds a null character, or a number is too large.")
+            return ParseError("A string contains a null character, or a number is too large.")
         case DatabaseError() if _is_away(error):
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()
@@ -206,7 +208,7 @@ def _fields(detail: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, str]]
 @csrf_exempt
 def not_found(request: HttpRequest) -> JsonResponse:
     """The answer for an unknown URL under the API, for any method."""
-    return failure(HTTPStatus.NOT_FOUND, "There is nothing at this address.", "not_found")
+    return failure(HTTPStatus.NOT_FOUND, "There is no resource at this URL.", "not_found")
 
 
 def failure(status: int, detail: str, code: str) -> JsonResponse:

@@ -19,36 +19,36 @@ from tenants.api.serializers import StrictMixin
 TENANT = OpenApiParameter(
     "tenant",
     str,
-    description="The tenant's slug. A key has one tenant; a person with one may leave it out.",
+    description="The tenant's slug. Optional for API keys and for users with only one tenant.",
 )
 ANYWHERE = {400, 401, 403, 406, 431, 500, 503}
 """Error statuses of any endpoint."""
 CHANGING = {409, 413}
 """Further error statuses of endpoints that change something."""
 ERRORS = {
-    400: "A parameter, a header or the body is not as it has to be; `errors` names the fields.",
-    401: "There is no key and no session, or the key is no longer usable.",
-    403: "The caller may not do this, or a session's request lacks its CSRF token.",
-    404: "There is nothing of that name, or not for this caller.",
-    406: "The answer cannot be written in what `Accept` asks for.",
-    409: "The state of things does not allow this; `code` says why.",
-    412: "The header `Tus-Resumable` is missing or names another version.",
+    400: "A parameter, a header or the body is invalid. `errors` lists the fields.",
+    401: "The request has no API key and no session, or the key can no longer be used.",
+    403: "The caller lacks the permission, or a request with a session lacks the CSRF token.",
+    404: "The resource does not exist, or the caller may not see it.",
+    406: "The response is not available in a media type that `Accept` allows.",
+    409: "The current state does not allow this. `code` tells why.",
+    412: "The header `Tus-Resumable` is missing or has an unsupported version.",
     413: "The body is too large.",
-    415: "The body's media type or encoding is not read here.",
-    429: "Too much is under way: try again after `Retry-After`.",
+    415: "The body's media type or encoding is not supported.",
+    429: "Too many requests or uploads at the same time. Retry after `Retry-After`.",
     431: "The headers are too large.",
-    500: "The server had an error.",
-    503: "The database or another part cannot be reached: try again after `Retry-After`.",
+    500: "Internal server error.",
+    503: "The database or another service is unavailable. Retry after `Retry-After`.",
     507: "The server's disk is full.",
 }
 REQUEST_ID = {
-    "description": "Names the request in the logs; tell it when you ask for help.",
+    "description": "Identifies the request in the logs. Include it in support requests.",
     "schema": {"type": "string"},
 }
 OF_STATUS = {
-    401: {"WWW-Authenticate": "How to say who asks."},
-    429: {"Retry-After": "When to try again, in seconds."},
-    503: {"Retry-After": "When to try again, in seconds."},
+    401: {"WWW-Authenticate": "The supported authentication scheme."},
+    429: {"Retry-After": "Seconds to wait before retrying."},
+    503: {"Retry-After": "Seconds to wait before retrying."},
 }
 """Headers of error responses, by status."""
 
@@ -122,7 +122,7 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
         "type": "apiKey",
         "in": "header",
         "name": "X-CSRFToken",
-        "description": f"What the cookie `{settings.CSRF_COOKIE_NAME}` holds.",
+        "description": f"The value of the cookie `{settings.CSRF_COOKIE_NAME}`.",
     }
     _add_tus(result["paths"])
     for item in result["paths"].values():
@@ -143,18 +143,21 @@ def _add_tus(paths: dict[str, Any]) -> None:
     resumable = [param for param in one["patch"]["parameters"] if param["name"] == "Tus-Resumable"]
     one["head"] = one["get"] | {
         "operationId": "uploads_measure",
-        "description": "Where to go on (tus 1.0).",
+        "description": "The offset from which to continue (tus 1.0).",
         "parameters": [*one["get"]["parameters"], *resumable],
         "responses": {
-            "200": {"description": "How much has arrived.", "headers": progress},
+            "200": {"description": "The number of bytes received.", "headers": progress},
             **_refusals(one["patch"]),
         },
     }
     for item, name in ((every, "uploads_options"), (one, "uploads_options_of_one")):
-        said = {"description": "In headers.", "headers": _words("Tus-Extension", "Tus-Max-Size")}
+        said = {
+            "description": "Returned in headers.",
+            "headers": _words("Tus-Extension", "Tus-Max-Size"),
+        }
         item["options"] = item["get"] | {
             "operationId": name,
-            "description": "What this server takes (tus 1.0).",
+            "description": "The capabilities of this server (tus 1.0).",
             "responses": {"204": said, **_refusals(item["get"])},
         }
 

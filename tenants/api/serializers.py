@@ -59,7 +59,7 @@ class StrictMixin:
         fields: Mapping[str, Field] = self.fields  # type: ignore[attr-defined]
         given = data if isinstance(data, Mapping) else {}
         errors = {
-            name: "This field cannot be set." if name in fields else "There is no such field."
+            name: "This field is read-only." if name in fields else "Unknown field."
             for name in given
             if name not in fields or fields[name].read_only
         }
@@ -100,7 +100,12 @@ class Maker(serializers.SlugRelatedField[User]):
 
     def __init__(self, **options: Any) -> None:
         options |= {"slug_field": "username", "read_only": True, "allow_null": True}
-        super().__init__(help_text="null: a key, or somebody who is no longer there.", **options)
+        super().__init__(
+            help_text=(
+                "Username of the creator. null: an API key, or a user who has been deleted."
+            ),
+            **options,
+        )
 
 
 class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tenant]):
@@ -114,16 +119,16 @@ class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tena
 
     def validate_slug(self, slug: str) -> str:
         if self.instance is not None and slug != self.instance.slug:
-            raise ValidationError("A tenant keeps its slug: adapters are named by it.")
+            raise ValidationError("The slug cannot be changed, because adapter names contain it.")
         return slug
 
 
 class StorageSerializer(serializers.Serializer[Storage]):
     """What a tenant stores, and its quota."""
 
-    stored_bytes = serializers.IntegerField(help_text="Of adapter files.")
+    stored_bytes = serializers.IntegerField(help_text="Total size of adapter files.")
     max_stored_bytes = serializers.IntegerField()
-    versions = serializers.IntegerField(help_text="In every state.")
+    versions = serializers.IntegerField(help_text="Number of versions, in any state.")
     max_versions = serializers.IntegerField()
 
 
@@ -145,7 +150,7 @@ class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
 
     # Never looked up: a caller must not learn usernames of other tenants' members.
     username = serializers.SlugRelatedField[User](
-        slug_field="username", source="user", read_only=True, help_text="Who it is."
+        slug_field="username", source="user", read_only=True, help_text="Username of the member."
     )
 
     class Meta:
@@ -170,7 +175,9 @@ class InvitationSerializer(StrictMixin, serializers.ModelSerializer[Invitation])
 class NewInvitationSerializer(InvitationSerializer):
     """An invitation with its link, which is shown only once."""
 
-    url = serializers.URLField(read_only=True, help_text="The link to send: keep it now.")
+    url = serializers.URLField(
+        read_only=True, help_text="The invitation link to send. It is shown only once."
+    )
 
     class Meta(InvitationSerializer.Meta):
         fields = [*InvitationSerializer.Meta.fields, "url"]
@@ -185,7 +192,7 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
     models = serializers.ListField(
         child=serializers.RegexField(
             rf"^{MODEL_NAME.pattern}\Z",
-            error_messages={"invalid": "Not a model's name; the version is not part of it."},
+            error_messages={"invalid": "Not a valid model name. Leave out the version."},
         ),
         source="allowed_models",
         allow_null=True,
@@ -193,7 +200,7 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
         min_length=1,
         max_length=1000,
         required=False,
-        help_text="The models that this key may use, without a version; null: all.",
+        help_text="Models that this key may use, without versions. null: all.",
     )
     created_by = Maker()
 
@@ -209,7 +216,9 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
         caller: Caller = self.context["caller"]
         beyond = sorted(set(scopes) - caller.key_scopes)
         if beyond:
-            raise ValidationError(f"You cannot give the scope {', '.join(beyond)}.")
+            raise ValidationError(
+                f"You cannot grant scopes that you do not have: {', '.join(beyond)}."
+            )
         return sorted(set(scopes))
 
     def validate_models(self, models: list[str] | None) -> list[str] | None:
@@ -217,7 +226,7 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
 
     def validate_expires_at(self, at: datetime | None) -> datetime | None:
         if at is not None and at <= timezone.now():
-            raise ValidationError("This is in the past.")
+            raise ValidationError("The time must be in the future.")
         return at
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -238,18 +247,26 @@ def _require_within(key: ApiKey, attrs: dict[str, Any]) -> None:
     models, expires_at = attrs.get("allowed_models"), attrs.get("expires_at")
     if key.allowed_models is not None and not set(models or ["*"]) <= set(key.allowed_models):
         allowed = ", ".join(key.allowed_models)
-        raise ValidationError({"models": f"Only of those that this key may use: {allowed}."})
+        raise ValidationError(
+            {"models": f"Must be among the models that your own key may use: {allowed}."}
+        )
     if key.expires_at is not None and (expires_at is None or expires_at > key.expires_at):
         latest = key.expires_at.isoformat()
-        raise ValidationError({"expires_at": f"Not later than this key's own: {latest}."})
+        raise ValidationError(
+            {"expires_at": f"Must not be later than the expiry of your own key, {latest}."}
+        )
     if key.keeps_nothing and not attrs.get("keeps_nothing"):
-        raise ValidationError({"keeps_nothing": "This key keeps nothing, nor do those it makes."})
+        raise ValidationError(
+            {"keeps_nothing": "Must be true, because your own key has it set to true."}
+        )
 
 
 class NewKeySerializer(KeySerializer):
     """A key with its text, which is shown only once."""
 
-    secret = serializers.CharField(read_only=True, help_text="The key's text: keep it now.")
+    secret = serializers.CharField(
+        read_only=True, help_text="The API key itself. It is shown only once."
+    )
 
     class Meta(KeySerializer.Meta):
         fields = [*KeySerializer.Meta.fields, "secret"]
@@ -265,7 +282,7 @@ class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCreden
         min_length=1,
         max_length=1000,
         required=False,
-        help_text="The base models that its engine may serve; null: all.",
+        help_text="Base models that the engine may serve. null: all.",
     )
     created_by = Maker()
 
@@ -282,7 +299,9 @@ class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCreden
 class NewCredentialSerializer(CredentialSerializer):
     """A credential with its text, which is shown only once."""
 
-    secret = serializers.CharField(read_only=True, help_text="ENGINE_CREDENTIAL: keep it now.")
+    secret = serializers.CharField(
+        read_only=True, help_text="The value of ENGINE_CREDENTIAL. It is shown only once."
+    )
 
     class Meta(CredentialSerializer.Meta):
         fields = [*CredentialSerializer.Meta.fields, "secret"]
@@ -296,13 +315,19 @@ class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
         default=None,
         allow_null=True,
         read_only=True,
-        help_text="Of the engine that reported it; null: it has none of its own.",
+        help_text=(
+            "Credential of the engine that reported the entry. null: the engine has no "
+            "credential of its own."
+        ),
     )
-    why = serializers.CharField(read_only=True, help_text="The reason in words.")
-    tenant_id = serializers.SerializerMethodField(help_text="As the entry says.")
-    key_id = serializers.SerializerMethodField(help_text="As the entry says.")
+    why = serializers.CharField(read_only=True, help_text="Human-readable reason.")
+    tenant_id = serializers.SerializerMethodField(help_text="As stated in the entry.")
+    key_id = serializers.SerializerMethodField(help_text="As stated in the entry.")
     decided_by = serializers.SlugRelatedField[User](
-        slug_field="username", read_only=True, allow_null=True
+        slug_field="username",
+        read_only=True,
+        allow_null=True,
+        help_text="Username of the operator who decided. null: undecided, or a deleted user.",
     )
 
     class Meta:
@@ -343,13 +368,13 @@ class BaseModelSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[B
     """A model that engines serve and adapters are based on."""
 
     defaults = DefaultsSerializer(
-        required=False, help_text="Sampling parameters for requests that lack them."
+        required=False, help_text="Default sampling parameters for requests that do not set them."
     )
 
     modules = serializers.DictField(
         child=serializers.ListField(child=serializers.IntegerField()),
         read_only=True,
-        help_text="[out_features, in_features] of each module that can carry an adapter.",
+        help_text="[out_features, in_features] of each module that an adapter can target.",
     )
 
     class Meta:
@@ -371,7 +396,7 @@ class AliasSerializer(serializers.ModelSerializer[Alias]):
         slug_field="number",
         read_only=True,
         allow_null=True,
-        help_text="Where a roll back leads; null: nowhere.",
+        help_text="The version that a roll back restores. null: there is none.",
     )
 
     class Meta:
@@ -397,11 +422,9 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
 
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
-    trained_on = serializers.CharField(
-        help_text="What its adapter_config.json names as its base model."
-    )
-    config = serializers.DictField(help_text="Its adapter_config.json.")
-    report = serializers.DictField(help_text="What validation and the probe found.")
+    trained_on = serializers.CharField(help_text="The base model that adapter_config.json names.")
+    config = serializers.DictField(help_text="Content of adapter_config.json.")
+    report = serializers.DictField(help_text="Results of the checks and of the probe.")
     created_by = Maker()
 
     class Meta:
@@ -419,7 +442,7 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
 class PromotionSerializer(StrictMixin, serializers.Serializer[Any]):
     """The version that an alias is to point at."""
 
-    version = serializers.IntegerField(min_value=1, help_text="The number of a ready version.")
+    version = serializers.IntegerField(min_value=1, help_text="Number of a ready version.")
 
 
 class EngineSerializer(serializers.Serializer[Any]):
@@ -435,11 +458,13 @@ class EngineSerializer(serializers.Serializer[Any]):
         "completion_tokens", "failures", "last_failure", "refused_suspects",
     }  # fmt: skip
     id = serializers.CharField()
-    credential = serializers.CharField(required=False, help_text="By which it is connected.")
+    credential = serializers.CharField(
+        required=False, help_text="Credential with which the engine is connected."
+    )
     kind = serializers.CharField(help_text="The implementation: `vllm` or `synthetic`.")
     base_model = serializers.CharField()
     max_model_len = serializers.IntegerField()
-    max_loras = serializers.IntegerField(help_text="Adapters that can be in one batch.")
+    max_loras = serializers.IntegerField(help_text="Maximum number of adapters in one batch.")
     max_lora_rank = serializers.IntegerField()
     kv_tokens = serializers.IntegerField(help_text="Capacity of the KV cache.")
     revision = serializers.CharField(
@@ -447,15 +472,17 @@ class EngineSerializer(serializers.Serializer[Any]):
     )
     pool_revision = serializers.CharField(
         required=False,
-        help_text="Digest of that, of its version and of how it was started: engines of one digest "
-        "can take over from each other.",
+        help_text=(
+            "Digest of `revision`, the engine's version and its start options. Engines "
+            "with the same digest can take over requests from each other."
+        ),
     )
     engine_version = serializers.CharField(required=False)
     operations = serializers.ListField(child=serializers.CharField(), required=False)
     parsers = serializers.DictField(
         child=serializers.CharField(),
         required=False,
-        help_text="vLLM's parsers in use, by what they read: `tool`, `reasoning`.",
+        help_text="vLLM's parsers by purpose, `tool` or `reasoning`.",
     )
     connected_at = serializers.DateTimeField()
     draining = serializers.BooleanField()
@@ -464,20 +491,21 @@ class EngineSerializer(serializers.Serializer[Any]):
     waiting = serializers.IntegerField(required=False)
     queued = serializers.IntegerField(required=False)
     kv_usage = serializers.FloatField(
-        required=False, help_text="Share of KV blocks in use, 0 to 1."
+        required=False, help_text="Fraction of KV blocks in use, 0 to 1."
     )
     prompt_tokens = serializers.IntegerField(required=False)
     cached_tokens = serializers.IntegerField(required=False)
     completion_tokens = serializers.IntegerField(required=False)
     failures = serializers.IntegerField(
-        required=False, help_text="Times that its core died or hung, over restarts."
+        required=False,
+        help_text="How often the engine's core died or hung, counted across restarts.",
     )
     last_failure = serializers.CharField(
-        required=False, help_text="How it failed last: `died` or `hung`; empty if it never did."
+        required=False, help_text="The last failure: `died` or `hung`. Empty: none."
     )
     refused_suspects = serializers.IntegerField(
         required=False,
-        help_text="Requests refused since its start because engines had failed with them twice.",
+        help_text="Requests refused since the engine's start because they made engines fail twice.",
     )
 
 
@@ -490,7 +518,10 @@ class EnginesSerializer(serializers.Serializer[Any]):
     silent_gateways = serializers.ListField(
         child=serializers.CharField(),
         required=False,
-        help_text="For operators: the gateways that did not answer, whose engines are missing.",
+        help_text=(
+            "Only for operators: gateways that did not answer, whose engines are missing "
+            "from the list."
+        ),
     )
 
 
@@ -498,8 +529,8 @@ class OwnAdapter(serializers.SlugRelatedField[Adapter]):
     """The name of an adapter of the tenant that the request is about."""
 
     default_error_messages = {
-        "does_not_exist": "There is no adapter `{value}`.",
-        "whose": "Say whose adapter it is: ?tenant=<slug>.",
+        "does_not_exist": "The adapter `{value}` does not exist.",
+        "whose": "Name the adapter's tenant with the query parameter `tenant`.",
     }
 
     def __init__(self, **options: Any) -> None:
@@ -521,19 +552,21 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
         read_only=True,
         allow_null=True,
         default=None,
-        help_text="Whose adapter it is for; null: it is a base model's.",
+        help_text="Tenant of the adapter. null: the price is for a base model.",
     )
     base_model = serializers.SlugRelatedField[BaseModel](
         slug_field="name",
         queryset=BaseModel.objects.all(),
         required=False,
         allow_null=True,
-        error_messages={"does_not_exist": "There is no base model `{value}`."},
+        error_messages={"does_not_exist": "The base model `{value}` does not exist."},
     )
     adapter = OwnAdapter(required=False, allow_null=True)
     starts_at = serializers.DateTimeField(required=False, help_text="Default: now.")
     prompt = serializers.IntegerField(
-        min_value=0, max_value=MAX_PRICE, help_text="Of prompt tokens that were not in the cache."
+        min_value=0,
+        max_value=MAX_PRICE,
+        help_text="Price of prompt tokens that were not in the cache.",
     )
     cached_prompt = serializers.IntegerField(min_value=0, max_value=MAX_PRICE)
     output = serializers.IntegerField(min_value=0, max_value=MAX_PRICE)
@@ -552,7 +585,9 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
 
     def validate_starts_at(self, at: datetime) -> datetime:
         if at < timezone.now():
-            raise ValidationError(f"{at.isoformat()} is in the past: bills are written already.")
+            raise ValidationError(
+                f"{at.isoformat()} is in the past, for which usage has already been billed."
+            )
         return at
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -568,18 +603,22 @@ class LineSerializer(serializers.Serializer[Any]):
     """One sum. Of the grouping fields after `start` it has only those requested by `by`."""
 
     absent = {"key", "key_name", "member", "adapter", "model", "base_model"}
-    start = serializers.DateTimeField(help_text="Of the bucket, or of the period if that is later.")
+    start = serializers.DateTimeField(
+        help_text="Start of the bucket, or of the period if that is later."
+    )
     key = serializers.IntegerField(required=False)
     key_name = serializers.CharField(
-        required=False, allow_null=True, help_text="null: the key was deleted."
+        required=False, allow_null=True, help_text="null: the key has been deleted."
     )
     member = serializers.CharField(
         required=False,
         allow_null=True,
-        help_text="Who made the key; null: nobody who is still there.",
+        help_text=(
+            "Username of the key's creator. null: there is none, or the user has been deleted."
+        ),
     )
     adapter = serializers.CharField(
-        required=False, allow_null=True, help_text="null: the base model itself."
+        required=False, allow_null=True, help_text="null: the base model without an adapter."
     )
     model = serializers.CharField(required=False)
     base_model = serializers.CharField(required=False)
@@ -588,13 +627,13 @@ class LineSerializer(serializers.Serializer[Any]):
 
 class UsageLineSerializer(LineSerializer):
     prompt_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField(help_text="Of the prompt tokens.")
+    cached_tokens = serializers.IntegerField(help_text="Prompt tokens that were in the cache.")
     completion_tokens = serializers.IntegerField()
-    reasoning_tokens = serializers.IntegerField(help_text="Of the completion tokens.")
+    reasoning_tokens = serializers.IntegerField(help_text="Completion tokens used for reasoning.")
 
 
 class CostLineSerializer(LineSerializer):
     cost = serializers.DecimalField(
-        max_digits=38, decimal_places=12, help_text="A decimal number of the currency, exact."
+        max_digits=38, decimal_places=12, help_text="Exact decimal amount in the currency."
     )
     currency = serializers.CharField()

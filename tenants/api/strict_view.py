@@ -67,7 +67,8 @@ class StrictView(APIView):
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise UnsupportedMediaType(
-                encoding, f"The body's Content-Encoding is `{encoding}`: send it without one."
+                encoding,
+                f"The Content-Encoding `{encoding}` is not supported: send the body unencoded.",
             )
         reads_json = StrictJSONParser in self.parser_classes and request.method != "DELETE"
         if reads_json and getattr(self, "action", None) not in self.bodiless:
@@ -84,9 +85,13 @@ def require_known(given: QueryDict, known: Collection[str]) -> None:
     """
     for name, values in given.lists():
         if name not in known:
-            there = f"There are {', '.join(sorted(known))}." if known else "There are none here."
+            there = (
+                f"Unknown parameter. Allowed are {', '.join(sorted(known))}."
+                if known
+                else "Unknown parameter. This URL has no query parameters."
+            )
             raise ValidationError({name: there})
         if len(values) > 1:
-            raise ValidationError({name: "It can be given once."})
+            raise ValidationError({name: "The parameter must not be repeated."})
         if not values[0] and name != "tenant":  # a user without a tenant may leave it empty
-            raise ValidationError({name: "It has no value."})
+            raise ValidationError({name: "The parameter must not be empty."})

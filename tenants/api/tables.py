@@ -44,7 +44,7 @@ class TooManyDownloads(APIException):
     """The tenant has used its share of downloads."""
 
     status_code = HTTPStatus.TOO_MANY_REQUESTS
-    default_detail = "Too many downloads run at this time: try again when one has ended."
+    default_detail = "Too many downloads are running. Try again when one has ended."
     default_code = "too_many_downloads"
     wait = 1
     """When to try again, in seconds; sent as Retry-After."""

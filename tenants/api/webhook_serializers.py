@@ -24,16 +24,14 @@ INSTALLATION_EVENTS = [(kind.value, kind.label) for kind in OF_INSTALLATION]
 class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
     """A tenant's webhook without its secret, which cannot be shown again."""
 
-    url = serializers.CharField(
-        max_length=MAX_URL, help_text="It begins with `https://`, and is reached over the Internet."
-    )
+    url = serializers.CharField(max_length=MAX_URL, help_text="An `https://` URL of a public host.")
     events = serializers.ListField(
         child=serializers.ChoiceField(choices=TENANT_EVENTS),
         source="kinds",
         allow_empty=False,
         min_length=1,
         max_length=len(Kind),
-        help_text="What it is told of.",
+        help_text="Events that are sent to the webhook.",
     )
     created_by = Maker()
 
@@ -42,8 +40,10 @@ class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
         fields = ["id", "url", "events", "created_by", "created_at", "rotated_at", "ended_at"]
         read_only_fields = ["created_at", "rotated_at", "ended_at"]
         extra_kwargs = {
-            "ended_at": {"help_text": "When it answered 410: it gets nothing any more."},
-            "rotated_at": {"help_text": "When its secret was changed."},
+            "ended_at": {
+                "help_text": "When the webhook answered 410. Nothing is sent to it since then."
+            },
+            "rotated_at": {"help_text": "When the secret was last rotated."},
         }
 
     def validate_url(self, url: str) -> str:
@@ -66,11 +66,11 @@ class InstallationWebhookSerializer(WebhookSerializer):
         allow_empty=False,
         min_length=1,
         max_length=len(Kind),
-        help_text="What it is told of.",
+        help_text="Events that are sent to the webhook.",
     )
 
 
-SECRET = "Deliveries are signed with it, as Standard Webhooks are: keep it now."
+SECRET = "Secret that signs deliveries, as defined by Standard Webhooks. It is shown only once."
 
 
 class NewWebhookSerializer(WebhookSerializer):
@@ -94,10 +94,15 @@ class NewInstallationWebhookSerializer(InstallationWebhookSerializer):
 class DeliverySerializer(serializers.ModelSerializer[Delivery]):
     """The delivery of one event to one webhook, and its state."""
 
-    webhook = serializers.IntegerField(source="target_id", read_only=True, help_text="By its id.")
+    webhook = serializers.IntegerField(
+        source="target_id", read_only=True, help_text="Id of the webhook."
+    )
     event = serializers.ChoiceField(source="notification.kind", choices=Kind.choices)
     message_id = serializers.SerializerMethodField(
-        help_text="The `webhook-id` of each attempt, by which a receiver knows a repeated one."
+        help_text=(
+            "The header `webhook-id`, equal in all attempts, by which a receiver "
+            "recognises repeated deliveries."
+        )
     )
     data = serializers.JSONField(source="notification.data")  # type: ignore[assignment]
     happened_at = serializers.DateTimeField(source="notification.at")
@@ -111,9 +116,9 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
-            "due_at": {"help_text": "When it is tried next, while it is `waiting`."},
-            "status": {"help_text": "Of the last answer; null: there was none."},
-            "error": {"help_text": "Why the last attempt failed; empty: it did not."},
+            "due_at": {"help_text": "Time of the next attempt while the state is `waiting`."},
+            "status": {"help_text": "HTTP status of the last answer. null: there was none."},
+            "error": {"help_text": "Why the last attempt failed. Empty: it did not."},
         }
 
     def get_message_id(self, delivery: Delivery) -> str:

@@ -128,7 +128,7 @@ class BatchLease(Lease):
             batch = found.filter(status__in=RUNNING).first()
             if batch is None:
                 raise Lost(self.id)
-            message = f"Its API key can't be used any more: `{code}`."
+            message = f"The batch's API key can no longer be used: `{code}`."
             errors = [{"code": "batch_ended", "message": message, "param": None, "line": None}]
             batch.advance(Status.FINALIZING, ending=ending, errors=errors if code else [])
             jobs.write_later(batch)

@@ -64,7 +64,7 @@ def _read(batch: Batch) -> dict[str, Any]:
     """The fields of a `reading.Report`."""
     size = batch.input_file.size_bytes
     if size > MAX_BYTES:
-        told = f"The file has {size} bytes, and a batch's can have {MAX_BYTES}."
+        told = f"The file has {size} bytes; the input file of a batch can have at most {MAX_BYTES}."
         return _refused("file_too_large", told)
     task = {
         "task": "batch",
@@ -75,11 +75,11 @@ def _read(batch: Batch) -> dict[str, Any]:
         with disk.path(batch.input_file_id).open("rb") as file:
             return sandbox.run(task, {"batch": (file, "rb")}, sandbox.Limits.for_bytes(size))
     except sandbox.LimitExceeded as error:
-        return _refused("file_unreadable", f"Reading it took more than is allowed ({error}).")
+        return _refused("file_unreadable", f"Reading the file exceeded a resource limit ({error}).")
     except sandbox.Crashed:
         return _refused("file_unreadable", "The file could not be read.")
     except FileNotFoundError:
-        return _refused("file_missing", "The file is gone.")
+        return _refused("file_missing", "The file was deleted.")
 
 
 def _refused(

@@ -98,7 +98,7 @@ def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> Report:
     for line in lines(file, most):
         report.requests += 1
         if report.requests > MAX_LINES:
-            report.refuse("too_many_lines", f"A batch has {MAX_LINES} requests at most.")
+            report.refuse("too_many_lines", f"A batch can have at most {MAX_LINES} requests.")
             break
         if len(line.text) > most:
             told = f"This line has more than {most} bytes; lines after it were not read."
@@ -123,12 +123,14 @@ def _read_line(
     try:
         request = request_of(line.text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return report.refuse("invalid_json_line", f"This line is no request: {error}.", number)
+        return report.refuse(
+            "invalid_json_line", f"This line is not a valid request: {error}.", number
+        )
     if not 0 < len(request.custom_id) <= MAX_CUSTOM_ID:
         told = f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters."
         return report.refuse("invalid_custom_id", told, number, "custom_id")
     if (before := seen.setdefault(request.custom_id, number)) != number:
-        told = f"Line {before} has this `custom_id` as well."
+        told = f"Line {before} has the same `custom_id`."
         return report.refuse("duplicate_custom_id", told, number, "custom_id")
     if request.method != "POST":
         return report.refuse("invalid_method", "`method` must be `POST`.", number, "method")
@@ -142,10 +144,10 @@ def _read_line(
     before, model = report.texts, call.model
     report.texts += call.prompts if operation.pools else 0
     if before <= MAX_TEXTS < report.texts:  # told once
-        told = f"A batch can have {MAX_TEXTS} inputs at most, and this one is beyond."
+        told = f"A batch can have at most {MAX_TEXTS} inputs, and this line exceeds that."
         return report.refuse("too_many_inputs", told, number, "body.input")
     if model not in report.models and len(report.models) >= MAX_MODELS:
-        told = f"A batch can be for {MAX_MODELS} models at most."
+        told = f"A batch can use at most {MAX_MODELS} models."
         return report.refuse("too_many_models", told, number, "body.model")
     report.models.setdefault(model, number)
     return None

@@ -24,7 +24,7 @@ NEVER_ANSWERED = {
         "batch_expired",
         "This request could not be executed before the completion window expired.",
     ),
-    Status.CANCELLED: ("batch_cancelled", "This request was not executed: the batch ended."),
+    Status.CANCELLED: ("batch_cancelled", "This request was not executed because the batch ended."),
 }
 """Code and message for lines without an answer, by how the batch ends."""
 

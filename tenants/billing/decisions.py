@@ -37,7 +37,7 @@ _BILLED = """
 UPDATE tenants_quarantinedentry SET status = 'billed', decided_at = now(), decided_by_id = %s
 WHERE id = %s
 """
-IN_LEDGER = "This attempt of the request is in the ledger already: dismiss the entry."
+IN_LEDGER = "This attempt of the request is already in the ledger. Dismiss the entry."
 
 
 def said(entry: QuarantinedEntry) -> LedgerEntry | None:
@@ -90,7 +90,7 @@ async def _bill(pk: int, by: int | None, actor: Actor | None) -> None:
         try:
             await _write(connection, Line(row[1], row[2], _decoded(row[0])))
         except REFUSED as error:
-            raise NotBillable(f"The ledger cannot take this entry: {error}") from None
+            raise NotBillable(f"The ledger cannot accept this entry: {error}") from None
         await connection.execute(_BILLED, [by, pk])
 
 
@@ -100,7 +100,7 @@ def _decoded(text: str) -> LedgerEntry:
     except msgspec.MsgspecError:
         raise NotBillable from None
     if not is_billable(entry):
-        raise NotBillable("Its figures are impossible: dismiss the entry.")
+        raise NotBillable("The entry's figures are impossible. Dismiss the entry.")
     return entry
 
 

@@ -108,7 +108,7 @@ class PublicKey:
         except (ValueError, UnsupportedAlgorithm) as error:
             if isinstance(error, InvalidPublicKey):
                 raise
-            raise InvalidPublicKey("neither PEM, 64 hexadecimal digits nor a JWK") from error
+            raise InvalidPublicKey("it is neither PEM, 64 hexadecimal digits nor a JWK") from error
 
     @classmethod
     def _of_json(cls, text: str) -> list[PublicKey]:
@@ -117,12 +117,12 @@ class PublicKey:
             keys = found.get("keys", [found])
             return [cls._of(PyJWK.from_dict(key, ALGORITHM).key) for key in keys]
         except (BadJson, PyJWTError, TypeError, AttributeError) as error:
-            raise InvalidPublicKey(f"no JWK or JWK set: {error}") from error
+            raise InvalidPublicKey(f"it is not a JWK or JWK set: {error}") from error
 
     @classmethod
     def _of(cls, key: object) -> PublicKey:
         if not isinstance(key, Ed25519PublicKey):
-            raise InvalidPublicKey("a key, but not a public one of Ed25519")
+            raise InvalidPublicKey("it is not an Ed25519 public key")
         return cls(key.public_bytes_raw())
 
     @property
@@ -154,7 +154,7 @@ def verify(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[st
     if isinstance(jws := signed.get("jws"), str):
         receipt = _verify_jws(jws, keys)
         if signed.get("receipt", receipt) != receipt:
-            raise InvalidReceipt("`receipt` is not what `jws` holds")
+            raise InvalidReceipt("`receipt` differs from the payload of `jws`")
         return receipt
     return _verify_legacy(signed, keys)
 
@@ -167,7 +167,7 @@ def _verify_jws(jws: str, keys: Collection[PublicKey]) -> Mapping[str, Any]:
         key = _named(header.get("kid"), keys)
         receipt = load_object(PyJWS().decode(jws, key.key, algorithms=[ALGORITHM]))
     except (PyJWTError, BadJson) as error:
-        raise InvalidReceipt("the signature is not of what the receipt says") from error
+        raise InvalidReceipt("the signature does not match the receipt") from error
     if receipt.get("format") != FORMAT:
         raise InvalidReceipt(f"it is not a receipt of the format {FORMAT}")
     return receipt
@@ -176,14 +176,16 @@ def _verify_jws(jws: str, keys: Collection[PublicKey]) -> Mapping[str, Any]:
 def _verify_legacy(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[str, Any]:
     receipt, signature = signed.get("receipt"), signed.get("signature")
     if not isinstance(receipt, dict) or receipt.get("format") != LEGACY_FORMAT:
-        raise InvalidReceipt(f"it is not a receipt: it has no `jws`, nor is it {LEGACY_FORMAT}")
+        raise InvalidReceipt(
+            f"it is not a receipt: it neither has a `jws` nor is of the format {LEGACY_FORMAT}"
+        )
     if not isinstance(signature, dict) or signature.get("algorithm") != LEGACY_ALGORITHM:
         raise InvalidReceipt(f"it has no {LEGACY_ALGORITHM} signature")
     key = _named(signature.get("key_id"), keys)
     try:
         key.key.verify(bytes.fromhex(str(signature.get("value"))), canonical(receipt))
     except (ValueError, InvalidSignature) as error:
-        raise InvalidReceipt("the signature is not of what the receipt says") from error
+        raise InvalidReceipt("the signature does not match the receipt") from error
     return receipt
 
 
@@ -192,7 +194,7 @@ def _named(key_id: object, keys: Collection[PublicKey]) -> PublicKey:
         if key.id == key_id:
             return key
     known = ", ".join(repr(key.id) for key in keys)
-    raise InvalidReceipt(f"it names the key {str(key_id)[:64]!r}, known is {known}")
+    raise InvalidReceipt(f"it names the key {str(key_id)[:64]!r}, but the given keys are {known}")
 
 
 class Signer:

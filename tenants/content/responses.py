@@ -152,14 +152,15 @@ class PostgresResponses:
         (waiting,) = await self._contents.rows(_Waiting, WAITING, values)
         if waiting.responses >= self._most:
             raise RateLimitExceeded(
-                f"{waiting.responses} responses of this tenant run in the background or wait to "
-                f"be, and {self._most} may.",
+                f"This tenant has {waiting.responses} unfinished background responses; at "
+                f"most {self._most} are allowed.",
                 retry_after_s=RETRY_S,
             )
         if waiting.bytes + values["size"] > MOST_BYTES:
             raise RateLimitExceeded(
-                f"The responses of this tenant that run in the background or wait to be have "
-                f"{waiting.bytes} bytes, this one {values['size']}, and {MOST_BYTES} are allowed.",
+                f"The unfinished background responses of this tenant have {waiting.bytes} "
+                f"bytes and this one has {values['size']}; together at most {MOST_BYTES} "
+                "are allowed.",
                 retry_after_s=RETRY_S,
             )
 

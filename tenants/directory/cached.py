@@ -308,7 +308,7 @@ class CachedDirectory:
     async def _find_playground(self, tenant_id: int, user_id: int) -> KnownKey:
         row = await self._reader.playground_key(tenant_id, user_id)
         if row is None:
-            raise InvalidApiKey("You have not opened the playground of this tenant yet.")
+            raise InvalidApiKey("You have not yet opened the playground of this tenant.")
         return KnownKey(row.id, row.tenant_id, row.verdict(), limited_by=row.origin_id)
 
     async def _find_successor(self, key_id: int) -> KnownKey:

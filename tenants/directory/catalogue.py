@@ -130,7 +130,8 @@ class Catalogue:
             found = _pinned(versions, pin)
         if len(found) > 1:
             raise unknown(
-                name, f"`{pin}` is the beginning of {len(found)} digests: write more of it."
+                name,
+                f"`{pin}` matches the beginning of {len(found)} digests: use more of its digits.",
             )
         if not found:
             raise unknown(name)

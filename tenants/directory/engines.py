@@ -54,12 +54,12 @@ class KnownEngines:
             return SHARED
         prefix = engine_prefix_of(secret)
         if prefix is None:
-            raise InvalidApiKey("This is no credential of an engine.")
+            raise InvalidApiKey("The bearer token is not an engine credential.")
         if self._rows is None:
-            raise Unavailable("The credentials of engines are not known yet.", retry_after_s=1)
+            raise Unavailable("The engine credentials have not been loaded yet.", retry_after_s=1)
         row = self._rows.get(prefix)
         if row is None or not hmac.compare_digest(row.secret_hmac, hmac_of(secret)):
-            raise InvalidApiKey("No engine has this credential, or it was revoked.")
+            raise InvalidApiKey("The engine credential does not exist or was revoked.")
         return self._known[row.id]
 
     def holds(self, credential: EngineCredential) -> bool:

@@ -88,8 +88,8 @@ class FileIntake:
             raise PermissionDenied("This API key lacks the scope `inference`.")
         if self._receiving[grant.tenant_id] >= TENANT_AT_ONCE:
             raise RateLimitExceeded(
-                f"{TENANT_AT_ONCE} files of tenant `{grant.tenant}` are being received: send one "
-                "when one of them has arrived.",
+                f"Tenant `{grant.tenant}` is already uploading {TENANT_AT_ONCE} files, the "
+                "maximum at the same time. Retry when one is complete.",
                 retry_after_s=1,
             )
 

@@ -31,7 +31,8 @@ def require_room(tenant: Tenant, size_bytes: int) -> None:
     count = tenant.files.current().count()
     if count >= settings.TENANT_FILES:
         raise StorageFull(
-            f"The tenant has {count} files, and {settings.TENANT_FILES} are allowed: delete some."
+            f"The tenant has {count} files; at most {settings.TENANT_FILES} are allowed. "
+            "Delete some first."
         )
     try:
         quota.Storage.of(tenant).require(size_bytes, more_versions=0)
@@ -75,7 +76,10 @@ def delete(tenant: Tenant, id: str) -> None:
         if file is None:
             raise NotFound(f"No such file: {id[:64]}.")
         if (batch := Batch.objects.unfinished().filter(input_file=file).first()) is not None:
-            raise FileInUse(f"The batch {batch.pk} reads this file: cancel it, or wait.")
+            raise FileInUse(
+                f"The batch {batch.pk} is using this file. Cancel the batch or wait until "
+                "it has ended."
+            )
         _delete([file])
 
 

@@ -41,7 +41,9 @@ def begin(upload: Upload) -> None:
         tenant = quota.locked(upload.tenant_id)
         if tenant.file_uploads.pending().count() >= AT_ONCE:
             raise RateLimitExceeded(
-                f"{AT_ONCE} uploads have not ended: complete one, or cancel it.", retry_after_s=60
+                f"The tenant has {AT_ONCE} unfinished uploads, the maximum. Complete or "
+                "cancel one first.",
+                retry_after_s=60,
             )
         keeping.require_room(tenant, upload.size_bytes)
         upload.expires_at = upload.created_at + LASTS
@@ -61,9 +63,9 @@ def add(tenant: Tenant, id: str, content: TemporaryUploadedFile) -> UploadPart:
         _require_pending(upload)
         before = [*upload.parts.values_list("size_bytes", flat=True)]
         if part.size_bytes > min(MAX_PART_BYTES, upload.size_bytes):
-            raise InvalidRequest("The part is larger than the upload, or than 64 MiB.")
+            raise InvalidRequest("The part is larger than the upload or than 64 MiB.")
         if len(before) >= MAX_PARTS or sum(before) + part.size_bytes > 2 * upload.size_bytes:
-            raise InvalidRequest("The upload has too many parts, or too large ones.")
+            raise InvalidRequest("The upload has too many parts, or they are too large.")
         part.save(force_insert=True)
     return part
 
@@ -139,11 +141,11 @@ def _require_all(upload: Upload, kept: Mapping[str, UploadPart], part_ids: Seque
         told = f"The upload has no part {unknown[0][:64]}."
         raise InvalidRequest(told, param="part_ids")
     if len({*part_ids}) < len(part_ids):
-        raise InvalidRequest("A part is named twice.", param="part_ids")
+        raise InvalidRequest("`part_ids` contains a part twice.", param="part_ids")
     size = sum(kept[id].size_bytes for id in part_ids)
     if size != upload.size_bytes:
         raise InvalidRequest(
-            f"These parts have {size} bytes, but {upload.size_bytes} were announced.",
+            f"The parts have {size} bytes in total, but {upload.size_bytes} were announced.",
             param="part_ids",
         )
 
@@ -157,7 +159,7 @@ def _join(id: str, part_ids: Sequence[str], md5: str | None) -> None:
                     whole.write(chunk)
                     digest.update(chunk)
         if md5 is not None and md5.lower() != digest.hexdigest():
-            told = f"The parts' MD5 is {digest.hexdigest()}."
+            told = f"The MD5 of the parts is {digest.hexdigest()}, which is not `md5`."
             raise InvalidRequest(told, param="md5")
 
 

@@ -79,12 +79,14 @@ async def _take(id: UUID, most: int, receive: Receive) -> None:
         finally:
             writer.close()
     except (OffsetMoved, FileNotFoundError) as error:
-        message = "Another request sends this, or has committed it."
+        message = "Another request is sending this object or has already committed it."
         raise UploadRefused(Refusal.OFFSET_MISMATCH, message) from error
     except OSError as error:
         if error.errno not in FULL:
             raise
-        message = "The server's disk for uploads is full: push again when its operator made room."
+        message = (
+            "The server's disk for uploads is full. Push again once the operator has freed space."
+        )
         raise UploadRefused(Refusal.STORAGE_FULL, message) from error
 
 

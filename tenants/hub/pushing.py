@@ -75,10 +75,12 @@ def create(request: HttpRequest, caller: Caller) -> HttpResponse:
     asked = read(request, NewRepo)
     owner = asked.organization or caller.tenant.slug
     if asked.type not in (None, "model"):
-        raise HubError(400, f"There are models here alone, and no {shown(asked.type)}.")
+        raise HubError(
+            400, f'This hub has only repositories of type "model", not {shown(asked.type)}.'
+        )
     if owner != caller.tenant.slug:
         raise HubError(
-            403, f"This API key makes adapters of {caller.tenant.slug}, not of {shown(owner)}."
+            403, f"This API key can create adapters of {caller.tenant.slug}, not of {shown(owner)}."
         )
     check_name(caller.tenant, asked.name)
     told = {"url": repos.url(request, caller, asked.name), "name": f"{owner}/{asked.name}"}
@@ -99,7 +101,9 @@ def preupload(request: HttpRequest, caller: Caller, name: str, revision: str) ->
     _require_main(request, revision)
     files = read(request, Question).files
     if len(files) > MAX_FILES:
-        raise HubError(400, f"There are {len(files)} files, but {MAX_FILES} can be asked for.")
+        raise HubError(
+            400, f"The request lists {len(files)} files; at most {MAX_FILES} are allowed."
+        )
     return {"files": [_how(file) for file in files]}
 
 
@@ -108,7 +112,7 @@ def _how(file: ToSend) -> dict[str, Any]:
     if stem == WEIGHTS.rpartition(".")[0] and dot + kind in PICKLE_NAMES:
         raise UploadRefused(
             Refusal.PICKLE_REFUSED,
-            f"{file.path} can run code when it is loaded: save the adapter as safetensors.",
+            f"{file.path} can run code when it is loaded. Save the adapter as safetensors.",
         )
     ours = file.path in FILES
     if ours and file.size > settings.MAX_ADAPTER_BYTES:
@@ -126,7 +130,7 @@ def _require_main(request: HttpRequest, revision: str) -> None:
     if revision != repos.MAIN or "create_pr" in request.GET:
         raise HubError(
             400,
-            "Push to main: each push becomes a version. Aliases are pointed at it with promote.",
+            "Push to `main`: each push becomes a version. Use promote to point aliases at it.",
         )
 
 
@@ -135,8 +139,8 @@ def xet_token(request: HttpRequest, caller: Caller, name: str, revision: str) ->
     """Requested by clients that have Xet, for a file that they were told to send by Git LFS."""
     raise HubError(
         400,
-        f"Weights of more than {settings.HUB_COMMIT_BYTES} bytes are sent by Git LFS: "
-        "set HF_HUB_DISABLE_XET=1 and push again.",
+        f"Weights of more than {settings.HUB_COMMIT_BYTES} bytes must be sent with Git "
+        "LFS. Set HF_HUB_DISABLE_XET=1 and push again.",
     )
 
 
@@ -148,9 +152,9 @@ def batch(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     """Where to send a large object, unless it is here already (Git LFS's batch API)."""
     asked = read(request, Batch)
     if asked.operation != "upload" or "basic" not in asked.transfers:
-        raise HubError(400, "Git LFS is for uploads here, with the transfer `basic`.")
+        raise HubError(400, "Git LFS is supported only for uploads with the transfer `basic`.")
     if len(asked.objects) != 1:
-        raise HubError(400, f"An adapter has one large file, {WEIGHTS}.")
+        raise HubError(400, f"An adapter has exactly one large file, {WEIGHTS}.")
     (one,) = asked.objects
     session = _announced(caller, name, one)
     answer: dict[str, Any] = {"oid": one.oid, "size": one.size, "authenticated": True}
@@ -170,11 +174,11 @@ def _announced(caller: Caller, name: str, one: LargeObject) -> UploadSession:
             or no storage left.
     """
     if not objects.OID.fullmatch(one.oid):
-        raise HubError(400, f"{shown(one.oid)} is no SHA-256.")
+        raise HubError(400, f"{shown(one.oid)} is not a SHA-256 digest.")
     if one.size > settings.MAX_ADAPTER_BYTES:
         raise too_large(settings.MAX_ADAPTER_BYTES)
     if one.size < 1:
-        raise HubError(400, f"The object's size is {one.size}, but must be at least 1.")
+        raise HubError(400, f"The object's size is {one.size}: it must be at least 1 byte.")
     Destination(caller.tenant, name, "", None).refuse_unless_possible()
     known = objects.waiting(caller.tenant, name, one.oid).filter(length_bytes=one.size).first()
     session = known or UploadSession(
@@ -199,13 +203,13 @@ def _admitted(session: UploadSession) -> UploadSession:
 def put_object(request: HttpRequest, signed: str) -> HttpResponse:
     """Accept an object's bytes from any client that has its signed address."""
     if request.method != "PUT":
-        raise HubError(405, f"This address does not take {request.method}.")
+        raise HubError(405, f"This URL does not support {request.method}.")
     session = _signed(signed)
     refuse_suspended(session.tenant)
     if request.scope.get(RECEIVED) is None:  # type: ignore[attr-defined]
         return _go_on(session)
     if not objects.is_complete(session):
-        raise HubError(400, f"The body is shorter than the {session.length_bytes} bytes announced.")
+        raise HubError(400, f"The body has fewer than the announced {session.length_bytes} bytes.")
     return reply({})
 
 
@@ -213,11 +217,11 @@ def _signed(signed: str) -> UploadSession:
     try:
         id = _signer().unsign(signed, max_age=objects.LIFETIME)
     except signing.BadSignature:
-        raise HubError(403, "This address has expired, or is none that was given.") from None
+        raise HubError(403, "The upload URL has expired or is invalid.") from None
     waiting = UploadSession.objects.unfinished().exclude(oid="").select_related("tenant")
     session = waiting.filter(pk=UUID(id), received_at=None).first()
     if session is None:
-        raise HubError(404, "This object has been committed, or was given up.")
+        raise HubError(404, "This object has already been committed, or its upload was discarded.")
     return session
 
 
@@ -234,7 +238,7 @@ def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> Ht
         return _go_on(_begun(caller, name, request.scope.get(LENGTH, 0)))  # type: ignore[attr-defined]
     session = caller.tenant.uploads.unfinished().filter(pk=received, received_at=None).first()
     if session is None:
-        raise HubError(404, "This push was given up meanwhile: push again.")
+        raise HubError(404, "This push was discarded in the meantime. Push again.")
     actor = actor_of(request, caller.key)
     assert actor is not None, "a caller is a key"
     handover.hand_over(session, actor)
@@ -255,7 +259,7 @@ def _begun(caller: Caller, name: str, length: int) -> UploadSession:
     most = settings.HUB_COMMIT_BYTES * 4 // 3 + MAX_COMMIT_LINES_BYTES
     if length > most:
         raise UploadRefused(
-            Refusal.PAYLOAD_TOO_LARGE, f"The commit has {length} bytes, but {most} are allowed."
+            Refusal.PAYLOAD_TOO_LARGE, f"The commit has {length} bytes; at most {most} are allowed."
         )
     Destination(caller.tenant, name, "", None).refuse_unless_possible()
     return _admitted(

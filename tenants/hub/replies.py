@@ -67,7 +67,7 @@ def hub_view(
         @wraps(answer)
         def view(request: HttpRequest, **named: Any) -> HttpResponseBase:
             if request.method not in methods:
-                raise HubError(405, f"This address does not take {request.method}.")
+                raise HubError(405, f"This URL does not support {request.method}.")
             caller = _authenticate(request)
             if named.pop("tenant", caller.tenant.slug) != caller.tenant.slug:
                 raise RepoNotFound
@@ -96,7 +96,7 @@ def refusing(view: View) -> View:
             return refusal(HubError(403, str(error)))
         except DatabaseError as error:
             log.error("database_unavailable", error=str(error))
-            return refusal(HubError(503, "The database cannot be reached.", wait=1))
+            return refusal(HubError(503, "The database is unavailable.", wait=1))
 
     return guarded
 
@@ -104,7 +104,9 @@ def refusing(view: View) -> View:
 @csrf_exempt
 def not_found(request: HttpRequest, **named: Any) -> HttpResponse:
     """For addresses that other hubs have and this one does not."""
-    message = "This hub takes and gives adapters of tenants; it has no such address."
+    message = (
+        "There is no resource at this URL. This hub supports only pushing and pulling adapters."
+    )
     return refusal(HubError(404, message))
 
 
@@ -137,9 +139,7 @@ def read(request: HttpRequest, shape: type[Any]) -> Any:
     try:
         return msgspec.json.decode(request.body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HubError(
-            HTTPStatus.BAD_REQUEST, f"The body is not as it should be: {error}"
-        ) from None
+        raise HubError(HTTPStatus.BAD_REQUEST, f"The body is invalid: {error}") from None
 
 
 def _authenticate(request: HttpRequest) -> Caller:

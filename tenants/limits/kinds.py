@@ -52,13 +52,13 @@ class Kind:
     def __post_init__(self) -> None:
         """Raises ValueError if nothing can count this."""
         if self.is_budget and self.measure not in BUDGETED:
-            raise ValueError(f"{self.name}: the ledger keeps no sums of {self.measure}")
+            raise ValueError(f"{self.name}: the ledger does not sum {self.measure}")
         if self.is_money and not self.is_budget:
-            raise ValueError(f"{self.name}: costs are counted by day or month")
+            raise ValueError(f"{self.name}: costs can only be limited by day or month")
         if self.window == "concurrent" and self.measure != "requests":
-            raise ValueError(f"{self.name}: only requests are concurrent")
+            raise ValueError(f"{self.name}: only requests can be limited as concurrent")
         if self.header and self.window != "minute":
-            raise ValueError(f"{self.name}: headers tell of sliding windows alone")
+            raise ValueError(f"{self.name}: only limits with a sliding window can have headers")
 
     @property
     def is_budget(self) -> bool:
@@ -100,7 +100,7 @@ KINDS = table(
         "requests",
         label="Requests per minute",
         wording="requests per minute",
-        help="Requests in any minute.",
+        help="Requests in any 60 seconds.",
         header="requests",
     ),
     Kind(
@@ -109,7 +109,7 @@ KINDS = table(
         "tokens",
         label="Tokens per minute",
         wording="tokens per minute",
-        help="Prompt and output tokens in any minute.",
+        help="Prompt and output tokens in any 60 seconds.",
         header="tokens",
     ),
     Kind(
@@ -117,24 +117,24 @@ KINDS = table(
         "minute",
         PROMPT_TOKENS,
         label="Uncached prompt tokens per minute",
-        wording="prompt tokens per minute",
-        help="Prompt tokens that were not in the cache, in any minute.",
+        wording="uncached prompt tokens per minute",
+        help="Prompt tokens that were not in the cache, in any 60 seconds.",
     ),
     Kind(
         "output_tokens_per_minute",
         "minute",
         "output_tokens",
         label="Output tokens per minute",
-        wording="generated tokens per minute",
-        help="Generated tokens in any minute.",
+        wording="output tokens per minute",
+        help="Output tokens in any 60 seconds.",
     ),
     Kind(
         "concurrent_streams",
         "concurrent",
         "requests",
         label="Concurrent requests",
-        wording="requests at the same time",
-        help="Requests that run or wait at the same time.",
+        wording="concurrent requests",
+        help="Requests running or waiting at the same time.",
     ),
     Kind(
         "tokens_per_day",
@@ -142,7 +142,7 @@ KINDS = table(
         "tokens",
         label="Tokens per day",
         wording="tokens per day",
-        help="Prompt and output tokens in a day of UTC.",
+        help="Prompt and output tokens in a UTC day.",
     ),
     Kind(
         "tokens_per_month",
@@ -150,7 +150,7 @@ KINDS = table(
         "tokens",
         label="Tokens per month",
         wording="tokens per month",
-        help="Prompt and output tokens in a month of UTC.",
+        help="Prompt and output tokens in a UTC month.",
     ),
     Kind(
         "cost_per_day",
@@ -158,7 +158,7 @@ KINDS = table(
         "cost",
         label="Cost per day",
         wording="per day",
-        help="Micro-units of the currency in a day of UTC.",
+        help="Micro-units of the currency in a UTC day.",
     ),
     Kind(
         "cost_per_month",
@@ -166,6 +166,6 @@ KINDS = table(
         "cost",
         label="Cost per month",
         wording="per month",
-        help="Micro-units of the currency in a month of UTC.",
+        help="Micro-units of the currency in a UTC month.",
     ),
 )

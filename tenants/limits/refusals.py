@@ -36,9 +36,11 @@ def _worded(refused: Refused, limits: Limits, currency: str, kinds: Kinds) -> In
     )
     if refused.renews_at is not None:
         renewal = datetime.fromtimestamp(refused.renews_at, UTC)
-        return InsufficientQuota(f"Budget used up for {facts} It renews on {renewal:%Y-%m-%d} UTC.")
+        return InsufficientQuota(
+            f"Budget exhausted for {facts} It renews on {renewal:%Y-%m-%d} UTC."
+        )
     if refused.wait_ms is None:
-        return RateLimitExceeded(f"Request too large for {facts} It is more than the limit allows.")
+        return RateLimitExceeded(f"Request too large for {facts} It exceeds the limit on its own.")
     # A bucket leaves when its whole second is a minute ago, so up to a second late; OpenAI's SDKs
     # ignore a `retry-after` above a minute.
     wait_s = min(refused.wait_ms / 1000, WINDOW_S)

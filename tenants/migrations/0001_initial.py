@@ -110,7 +110,7 @@ class Migration(migrations.Migration):
             name='Alias',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9][a-z0-9._-]{0,62}$', 'Lower-case letters, digits, dots, underscores and hyphens, up to 63.'), django.core.validators.RegexValidator('^([0-9]+|[0-9a-f]{8,64})$', 'This looks like a version number or a digest.', inverse_match=True)])),
+                ('name', models.CharField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9][a-z0-9._-]{0,62}$', 'Lower-case letters, digits, dots, underscores and hyphens, up to 63.'), django.core.validators.RegexValidator('^([0-9]+|[0-9a-f]{8,64})$', 'The name must not look like a version number or a digest.', inverse_match=True)])),
                 ('changed_at', models.DateTimeField(auto_now=True)),
                 ('adapter', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='aliases', to='tenants.adapter')),
                 ('previous', models.ForeignKey(editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='tenants.adapterversion')),
@@ -158,7 +158,7 @@ class Migration(migrations.Migration):
                 ('prefix', models.CharField(editable=False, max_length=12, unique=True)),
                 ('secret_hmac', models.BinaryField(max_length=32)),
                 ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('inference', 'Inference'), ('adapters:write', 'Write Adapters'), ('usage:read', 'Read Usage'), ('admin', 'Admin')], max_length=32), size=None)),
-                ('allowed_models', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=255), blank=True, help_text='Model names (without a version) that this key may use; empty: all.', null=True, size=None)),
+                ('allowed_models', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=255), blank=True, help_text='Model names, without versions, that this key may use; empty: all.', null=True, size=None)),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
                 ('last_used_at', models.DateTimeField(editable=False, null=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),

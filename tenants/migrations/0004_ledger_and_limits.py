@@ -161,15 +161,15 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('author', models.CharField(choices=[('operator', 'Operator'), ('tenant', 'Tenant')], max_length=16)),
-                ('requests_per_minute', models.BigIntegerField(blank=True, help_text='Requests in any minute.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('tokens_per_minute', models.BigIntegerField(blank=True, help_text='Prompt and output tokens in any minute.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('prompt_tokens_per_minute', models.BigIntegerField(blank=True, help_text='Prompt tokens that were not in the cache, in any minute.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('output_tokens_per_minute', models.BigIntegerField(blank=True, help_text='Generated tokens in any minute.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('concurrent_streams', models.BigIntegerField(blank=True, help_text='Requests that run or wait at the same time.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('tokens_per_day', models.BigIntegerField(blank=True, help_text='Prompt and output tokens in a day of UTC.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('tokens_per_month', models.BigIntegerField(blank=True, help_text='Prompt and output tokens in a month of UTC.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('cost_per_day', models.BigIntegerField(blank=True, help_text='Micro-units of the currency in a day of UTC.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
-                ('cost_per_month', models.BigIntegerField(blank=True, help_text='Micro-units of the currency in a month of UTC.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('requests_per_minute', models.BigIntegerField(blank=True, help_text='Requests in any 60 seconds.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('tokens_per_minute', models.BigIntegerField(blank=True, help_text='Prompt and output tokens in any 60 seconds.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('prompt_tokens_per_minute', models.BigIntegerField(blank=True, help_text='Prompt tokens that were not in the cache, in any 60 seconds.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('output_tokens_per_minute', models.BigIntegerField(blank=True, help_text='Output tokens in any 60 seconds.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('concurrent_streams', models.BigIntegerField(blank=True, help_text='Requests running or waiting at the same time.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('tokens_per_day', models.BigIntegerField(blank=True, help_text='Prompt and output tokens in a UTC day.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('tokens_per_month', models.BigIntegerField(blank=True, help_text='Prompt and output tokens in a UTC month.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('cost_per_day', models.BigIntegerField(blank=True, help_text='Micro-units of the currency in a UTC day.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
+                ('cost_per_month', models.BigIntegerField(blank=True, help_text='Micro-units of the currency in a UTC month.', null=True, validators=[django.core.validators.MinValueValidator(0)])),
                 ('updated_at', models.DateTimeField(auto_now=True)),
             ],
             options={
@@ -213,7 +213,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='adapter',
             name='pinned',
-            field=models.BooleanField(default=False, help_text='Engines keep its live version loaded. For operators to set.'),
+            field=models.BooleanField(default=False, help_text='Engines keep its live version loaded. Only operators can set this.'),
         ),
         migrations.AddField(
             model_name='apikey',

@@ -4,15 +4,15 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import migrations, models
 
 LIMITS = {
-    "requests_per_minute": "Requests in any minute.",
-    "tokens_per_minute": "Prompt and output tokens in any minute.",
-    "prompt_tokens_per_minute": "Prompt tokens that were not in the cache, in any minute.",
-    "output_tokens_per_minute": "Generated tokens in any minute.",
-    "concurrent_streams": "Requests that run or wait at the same time.",
-    "tokens_per_day": "Prompt and output tokens in a day of UTC.",
-    "tokens_per_month": "Prompt and output tokens in a month of UTC.",
-    "cost_per_day": "Micro-units of the currency in a day of UTC.",
-    "cost_per_month": "Micro-units of the currency in a month of UTC.",
+    "requests_per_minute": 'Requests in any 60 seconds.',
+    "tokens_per_minute": 'Prompt and output tokens in any 60 seconds.',
+    "prompt_tokens_per_minute": 'Prompt tokens that were not in the cache, in any 60 seconds.',
+    "output_tokens_per_minute": 'Output tokens in any 60 seconds.',
+    "concurrent_streams": 'Requests running or waiting at the same time.',
+    "tokens_per_day": 'Prompt and output tokens in a UTC day.',
+    "tokens_per_month": 'Prompt and output tokens in a UTC month.',
+    "cost_per_day": 'Micro-units of the currency in a UTC day.',
+    "cost_per_month": 'Micro-units of the currency in a UTC month.',
 }
 
 NOTIFY_LIMITS = """

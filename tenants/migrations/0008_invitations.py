@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('role', models.CharField(choices=[('owner', 'Owner'), ('admin', 'Admin'), ('developer', 'Developer'), ('viewer', 'Viewer')], max_length=16)),
-                ('note', models.CharField(blank=True, help_text='Whom it is for.', max_length=200)),
+                ('note', models.CharField(blank=True, help_text='Who the invitation is for.', max_length=200)),
                 ('token_digest', models.BinaryField(max_length=32, unique=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('expires_at', models.DateTimeField()),

@@ -43,10 +43,10 @@ class Migration(migrations.Migration):
             name='EngineCredential',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(help_text='Such as the machine that it is for.', max_length=200)),
+                ('name', models.CharField(help_text='For example the machine that the engine runs on.', max_length=200)),
                 ('prefix', models.CharField(editable=False, max_length=12, unique=True)),
                 ('secret_hmac', models.BinaryField(max_length=32)),
-                ('pools', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=255), blank=True, help_text='Base models that its engine may serve; empty: all.', null=True, size=None)),
+                ('pools', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=255), blank=True, help_text='Base models that the engine may serve; empty: all.', null=True, size=None)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('last_seen_at', models.DateTimeField(editable=False, null=True)),
                 ('revoked_at', models.DateTimeField(editable=False, null=True)),

@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='basemodel',
             name='serves_new',
-            field=models.BooleanField(db_default=False, default=False, help_text='A new revision serves at once beside the others, without a rollout.'),
+            field=models.BooleanField(db_default=False, default=False, help_text='A new revision serves at once, beside the others, without a rollout.'),
         ),
         migrations.AddField(
             model_name='gatewayprocess',
@@ -63,7 +63,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='poolrevision',
             name='standing',
-            field=models.CharField(choices=[('serving', 'Serving'), ('waiting', 'Waiting'), ('withdrawn', 'Withdrawn')], db_default='serving', default='serving', help_text='`serving`: it serves tenants. `waiting`: for a rollout, or to take over where no engine of those that serve is there. `withdrawn`: it gets nothing.', max_length=16),
+            field=models.CharField(choices=[('serving', 'Serving'), ('waiting', 'Waiting'), ('withdrawn', 'Withdrawn')], db_default='serving', default='serving', help_text='`serving`: serves tenants. `waiting`: waits for a rollout, and takes over if no engine of a serving revision is connected. `withdrawn`: receives no requests.', max_length=16),
         ),
         migrations.AddConstraint(
             model_name='poolrevision',
@@ -76,13 +76,13 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(editable=False, max_length=300)),
                 ('state', models.CharField(choices=[('running', 'Running'), ('paused', 'Paused'), ('finished', 'Finished'), ('aborted', 'Aborted'), ('rolled back', 'Rolled Back')], default='running', editable=False, max_length=16)),
                 ('weight', models.PositiveSmallIntegerField(default=0, editable=False, help_text='Share of tenants on the new revision, in percent.')),
-                ('steps', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), default=tenants.models.fleet.rollouts.default_steps, help_text='Weights in percent, one after another; the last is 100.', size=None, validators=[tenants.models.fleet.rollouts.check_steps])),
-                ('step_s', models.PositiveIntegerField(default=600, help_text='How long each weight is watched at least, in seconds.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(604800)])),
-                ('min_requests', models.PositiveIntegerField(default=20, help_text='Requests that the new revision answers at each weight before the next one.', validators=[django.core.validators.MaxValueValidator(1000000)])),
-                ('max_error_percent', models.FloatField(default=2.0, help_text="How many percent more of its requests may fail than of the present revisions'.", validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(100.0)])),
-                ('max_ttft_ratio', models.FloatField(blank=True, default=1.5, help_text='How many times as long its first tokens may take (p95); empty: any time.', null=True, validators=[django.core.validators.MinValueValidator(1.0), django.core.validators.MaxValueValidator(1000.0)])),
-                ('needs_isolation', models.BooleanField(default=True, help_text='Each weight takes a check of isolation that passed.')),
-                ('reason', models.CharField(blank=True, editable=False, help_text='Why it ended, or was paused.', max_length=1000)),
+                ('steps', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), default=tenants.models.fleet.rollouts.default_steps, help_text='Weights in percent, in increasing order; the last is 100.', size=None, validators=[tenants.models.fleet.rollouts.check_steps])),
+                ('step_s', models.PositiveIntegerField(default=600, help_text='Minimum time at each weight, in seconds.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(604800)])),
+                ('min_requests', models.PositiveIntegerField(default=20, help_text='Requests that the new revision must answer at each weight before the next step.', validators=[django.core.validators.MaxValueValidator(1000000)])),
+                ('max_error_percent', models.FloatField(default=2.0, help_text='By how many percentage points its error rate may exceed that of the present revisions.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(100.0)])),
+                ('max_ttft_ratio', models.FloatField(blank=True, default=1.5, help_text='Maximum ratio of its time to first token (p95) to that of the present revisions; empty: no limit.', null=True, validators=[django.core.validators.MinValueValidator(1.0), django.core.validators.MaxValueValidator(1000.0)])),
+                ('needs_isolation', models.BooleanField(default=True, help_text='Each step requires a passed isolation check.')),
+                ('reason', models.CharField(blank=True, editable=False, help_text='Why the rollout ended or was paused.', max_length=1000)),
                 ('report', models.JSONField(default=dict, editable=False)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('stepped_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),

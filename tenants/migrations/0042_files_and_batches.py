@@ -124,7 +124,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='price',
             name='tier',
-            field=models.CharField(choices=[('standard', 'Standard'), ('batch', 'Batch')], db_default='standard', default='standard', help_text='`batch`: of lines of batches, which else cost the standard price.', max_length=8),
+            field=models.CharField(choices=[('standard', 'Standard'), ('batch', 'Batch')], db_default='standard', default='standard', help_text='`batch`: for requests of batches, which otherwise cost the standard price.', max_length=8),
         ),
         migrations.AddConstraint(
             model_name='price',

@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='apikey',
             name='keeps_nothing',
-            field=models.BooleanField(db_default=False, default=False, help_text='Its prompts and answers are not kept, whatever the tenant keeps.'),
+            field=models.BooleanField(db_default=False, default=False, help_text="Prompts and answers of this key are never stored, whatever the tenant's setting."),
         ),
         migrations.AddField(
             model_name='tenant',

@@ -50,15 +50,15 @@ def check_defaults(fields: Any) -> None:
         ValidationError: a name, type or value is not allowed.
     """
     if not isinstance(fields, dict):
-        raise ValidationError("This is a JSON object.")
+        raise ValidationError("This must be a JSON object.")
     for name, value in fields.items():
         if name not in DEFAULTS:
-            raise ValidationError(f"`{name}` is none of {', '.join(DEFAULTS)}.")
+            raise ValidationError(f"`{name}` is not one of {', '.join(DEFAULTS)}.")
         kind, least, most = DEFAULTS[name]
         number = isinstance(value, int if kind is int else (int, float))
         if isinstance(value, bool) or not number or not least <= value <= most:
             number_kind = "whole number" if kind is int else "number"
-            raise ValidationError(f"`{name}` is a {number_kind} from {least:g} to {most:g}.")
+            raise ValidationError(f"`{name}` must be a {number_kind} from {least:g} to {most:g}.")
 
 
 class BaseModelQuerySet(models.QuerySet["BaseModel"]):
@@ -93,7 +93,7 @@ class BaseModel(models.Model):
     serves_new = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="A new revision serves at once beside the others, without a rollout.",
+        help_text="A new revision serves at once, beside the others, without a rollout.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -115,7 +115,7 @@ class Adapter(models.Model):
     base_model = models.ForeignKey(BaseModel, models.PROTECT, related_name="adapters")
     pinned = models.BooleanField(
         default=False,
-        help_text="Engines keep its live version loaded. For operators to set.",
+        help_text="Engines keep its live version loaded. Only operators can set this.",
     )
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"
@@ -135,7 +135,7 @@ class Adapter(models.Model):
 
     def clean(self) -> None:
         if BaseModel.objects.filter(name=self.name).exists():
-            raise ValidationError({"name": "This is the name of a base model."})
+            raise ValidationError({"name": "A base model already has this name."})
 
     def add_version(self, digest: str, **fields: Any) -> tuple[AdapterVersion, bool]:
         """The version with this content, and whether it is new.
@@ -342,7 +342,7 @@ class Alias(models.Model):
             RegexValidator(NAME, NAME_RULE),
             RegexValidator(
                 LOOKS_LIKE_A_VERSION,
-                "This looks like a version number or a digest.",
+                "The name must not look like a version number or a digest.",
                 inverse_match=True,
             ),
         ],

@@ -72,7 +72,7 @@ class Invitation(models.Model):
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="invitations")
     role = models.CharField(max_length=16, choices=Role)
-    note = models.CharField(max_length=200, blank=True, help_text="Whom it is for.")
+    note = models.CharField(max_length=200, blank=True, help_text="Who the invitation is for.")
     token_digest = models.BinaryField(max_length=32, unique=True)
     created_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)

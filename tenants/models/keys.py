@@ -132,7 +132,7 @@ class ApiKey(models.Model):
         models.CharField(max_length=255),
         null=True,
         blank=True,
-        help_text="Model names (without a version) that this key may use; empty: all.",
+        help_text="Model names, without versions, that this key may use; empty: all.",
     )
     lane = models.CharField(
         max_length=16,
@@ -143,7 +143,9 @@ class ApiKey(models.Model):
     keeps_nothing = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="Its prompts and answers are not kept, whatever the tenant keeps.",
+        help_text=(
+            "Prompts and answers of this key are never stored, whatever the tenant's setting."
+        ),
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, editable=False)

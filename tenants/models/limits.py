@@ -98,7 +98,7 @@ class LimitSet(models.Model):
         (`migrations/0005_limit_notices.py`)."""
         for name, owned in (("key", self.key), ("adapter", self.adapter)):
             if owned is not None and owned.tenant_id != self.tenant_id:
-                raise ValidationError({name: f"This is not the tenant's {name}."})
+                raise ValidationError({name: f"The {name} does not belong to the tenant."})
 
     @property
     def figures(self) -> Figures:

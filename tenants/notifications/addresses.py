@@ -21,7 +21,7 @@ MAX_URL = 500
 MAX_NAME = 253
 LABEL = re.compile(r"[a-zA-Z0-9_-]{1,63}")
 """One label of a host's name."""
-NOWHERE = "The host is unknown or in a private network, where webhooks do not lead."
+NOWHERE = "The host is unknown or in a private network, to which webhooks are not sent."
 PUBLIC = ipaddress.IPv6Network("2000::/3")
 """Global unicast addresses; all other IPv6 addresses are local to a host or site, or unassigned."""
 NOT_PUBLIC = [ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
@@ -56,15 +56,15 @@ def check_form(url: str, *, private: bool) -> tuple[str, int]:
     except ValueError:
         raise Forbidden("This is not a URL.") from None
     if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
-        raise Forbidden(f"A URL of at most {MAX_URL} ASCII characters.")
+        raise Forbidden(f"The URL must have at most {MAX_URL} characters, all ASCII.")
     if parts.scheme != "https" and not (private and parts.scheme == "http"):
         raise Forbidden("The URL must begin with https://.")
     if not parts.hostname or parts.username is not None or parts.password is not None:
-        raise Forbidden("The URL must have a host, and neither a user nor a password.")
+        raise Forbidden("The URL must have a host, but no user and no password.")
     if not _is_host(parts.hostname, in_brackets="[" in parts.netloc):
-        raise Forbidden("The URL's host is neither a name nor an address.")
+        raise Forbidden("The URL's host is not a valid name or address.")
     if port == 0:
-        raise Forbidden("There is no port 0.")
+        raise Forbidden("The port must not be 0.")
     return parts.hostname, port or (443 if parts.scheme == "https" else 80)
 
 

@@ -118,14 +118,14 @@ def written(told: Notification) -> tuple[str, str]:
     """The subject and the text of the email."""
     if told.tenant is None:
         whose, where = "Lorikeet", reverse("operate_notifications")
-        why = "You get this mail as an operator of this installation."
+        why = "You receive this email because you are an operator of this installation."
     else:
         whose, where = told.tenant.name, reverse("notifications", args=[told.tenant.slug])
-        why = f"You get this mail as a member of {told.tenant.name}."
+        why = f"You receive this email because you are a member of {told.tenant.name}."
     title, details = WORDS[Kind(told.kind)](told.data)
     lines = [
         f"{title}.", "", *details, *([""] if details else []),
-        f"{why} Choose what you are mailed:", f"{settings.CONSOLE_URL}{where}",
+        f"{why} Change your notification settings:", f"{settings.CONSOLE_URL}{where}",
     ]  # fmt: skip
     subject = " ".join(f"{title} ({whose})".split())
     return subject[:MAX_SUBJECT], "\n".join(lines) + "\n"
@@ -148,8 +148,10 @@ def _budget(data: Data) -> Words:
     kind = KINDS[data["budget"]]
     label = f"{kind.label}{_scope(data)}"
     used, limit = (_amount(kind, data[name]) for name in ("used", "limit"))
-    more = ["Further requests are refused."] if data["percent"] == 100 else []
-    return f"{data['percent']}% of a budget are used", [f"{label}: {used} of {limit}", *more]
+    more = (
+        ["Further requests are refused until the budget renews."] if data["percent"] == 100 else []
+    )
+    return f"{data['percent']}% of a budget is used", [f"{label}: {used} of {limit}", *more]
 
 
 def _scope(data: Data) -> str:
@@ -169,7 +171,7 @@ def _key(data: Data) -> Words:
     expires = datetime.fromisoformat(data["expires_at"])
     return (
         f"The API key {data['key']} expires on {expires:%-d %B %Y}",
-        [f"It begins with lk_{data['prefix']} and expires at {expires:%H:%M} UTC."],
+        [f"It starts with lk_{data['prefix']} and expires at {expires:%H:%M} UTC."],
     )
 
 
@@ -184,7 +186,7 @@ def _engine(data: Data) -> Words:
 def _drift(data: Data) -> Words:
     lacks = f"{data['requests']:,} requests, {data['tokens']:,} tokens"
     return (
-        f"The ledger differs from the engine {data['engine']}",
+        f"The ledger differs from the journal of the engine {data['engine']}",
         [f"Journal {data['journal']}: {lacks}."],
     )
 

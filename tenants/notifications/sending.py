@@ -220,7 +220,7 @@ class Sender:
             )  # fmt: skip
             async with sent as answer:  # its body is never read
                 status = answer.status_code
-        return Result("" if 200 <= status < 300 else f"It answered {status}.", status)
+        return Result("" if 200 <= status < 300 else f"The webhook answered {status}.", status)
 
 
 async def send() -> None:

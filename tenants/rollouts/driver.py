@@ -130,7 +130,7 @@ def decide(plan: Plan, seen: Seen) -> Decision:
     if (reason := failed_guard(plan, seen)) is not None:
         return RollBack(reason)
     if plan.paused:
-        return Wait("an operator, who paused it")
+        return Wait("an operator to resume it")
     if seen.gone_s is not None:
         return Wait("an engine of the new revision")
     if (wait := _not_yet(plan, seen)) is not None:
@@ -139,8 +139,8 @@ def decide(plan: Plan, seen: Seen) -> Decision:
         return Raise(plan.next_weight)
     if seen.behind:
         return Wait(
-            f"an operator: {_tenants(seen.behind)} cannot move, as an adapter failed on the new "
-            "revision"
+            f"an operator: {_tenants(seen.behind)} cannot move because an adapter failed "
+            "on the new revision"
         )
     return Finish()
 
@@ -148,13 +148,14 @@ def decide(plan: Plan, seen: Seen) -> Decision:
 def failed_guard(plan: Plan, seen: Seen) -> str | None:
     """Why the rollout has to be rolled back; None if no guard failed. Rule 1."""
     if seen.isolation is False:
-        return "The check of isolation failed on the new revision."
+        return "The isolation check failed on the new revision."
     old, new = seen.old, seen.new
     allowed = old.error_percent + plan.max_error_percent
     if new.errors >= MIN_ERRORS and new.error_percent > allowed:
         return (
-            f"{new.error_percent:.1f}% of {new.requests} requests failed on the new revision; "
-            f"{allowed:.1f}% may ({old.error_percent:.1f}% failed on the present ones)."
+            f"{new.error_percent:.1f}% of {new.requests} requests failed on the new "
+            f"revision; at most {allowed:.1f}% are allowed ({old.error_percent:.1f}% "
+            "failed on the present ones)."
         )
     if plan.max_ttft_ratio is not None:
         before_s, now_s = old.ttft_p95_s, new.ttft_p95_s
@@ -184,7 +185,7 @@ def _not_yet(plan: Plan, seen: Seen) -> Wait | None:
         number = "adapter" if seen.untried == 1 else "adapters"
         return Wait(f"{seen.untried} {number} to be tried on the new revision")
     if plan.needs_isolation and seen.isolation is None:
-        return CheckIsolation("a check of isolation on the new revision")
+        return CheckIsolation("an isolation check on the new revision")
     return None
 
 

@@ -125,7 +125,7 @@ def test_a_batch_that_has_all_answers_is_to_be_written_down(key: ApiKey) -> None
     batch.refresh_from_db()
     assert (batch.status, batch.ending) == (Status.FINALIZING, Status.CANCELLED)
     assert [one["message"] for one in batch.errors] == [
-        "Its API key can't be used any more: `api_key_revoked`."
+        "The batch's API key can no longer be used: `api_key_revoked`."
     ]
     (job,) = ProcrastinateJob.objects.all()
     assert (job.task_name, job.args) == ("write_batch", {"batch_id": batch.pk})

@@ -194,7 +194,7 @@ def _batch(key: ApiKey) -> None:
     """One that was wrong, one that is done, and one that a worker seems to have."""
     now = timezone.now()
     wrong = {"code": "duplicate_custom_id", "param": "custom_id", "line": 4711}
-    wrong["message"] = "Line 12 has this `custom_id` as well."
+    wrong["message"] = "Line 12 has the same `custom_id`."
     common = {
         "completed": 20_412,
         "prompt_tokens": 4_128_300,

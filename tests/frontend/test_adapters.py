@@ -299,7 +299,7 @@ def test_the_form_makes_a_version_once(worker: None, tenant: Tenant, folders: Pa
         ({"name": "Upper"}, "Lower-case letters"),
         ({"name": ""}, "cannot be blank"),
         ({"files": []}, "adapter_config.json is missing"),
-        ({"base_model": "none"}, "There is no base model &#x27;none&#x27;; there are: base."),
+        ({"base_model": "none"}, "base model &#x27;none&#x27; does not exist. Available: base."),
     ],
 )
 def test_the_form_says_what_is_wrong(
@@ -318,7 +318,7 @@ def test_the_form_takes_no_more_than_the_limit(
     settings.MAX_ADAPTER_BYTES = 5
     page = client_of(tenant, "developer").post(url(tenant, "upload"), sent())
     assert page.status_code == 422
-    assert "over this server&#x27;s limit of 5 bytes" in text(page)
+    assert "exceeds this server&#x27;s limit of 5 bytes" in text(page)
     assert not Adapter.objects.exists()
 
 
@@ -437,7 +437,7 @@ def test_promoting_makes_an_alias_and_deleting_it_keeps_the_version(
         ({"version": "9" * 30, "alias": "live"}, "not a ready version"),
         ({"version": "one", "alias": "live"}, "not a ready version"),
         ({"version": "1", "alias": "Upper"}, "Lower-case letters"),
-        ({"version": "1", "alias": "12"}, "looks like a version number"),
+        ({"version": "1", "alias": "12"}, "must not look like a version number"),
         ({"version": "1", "alias": "x" * 64}, "at most 63"),
         ({"version": "1"}, "required"),
     ],
@@ -484,11 +484,11 @@ def test_a_version_tells_what_is_known_of_it(
 
 def test_a_rejected_version_says_exactly_why(tenant: Tenant, adapter: Adapter) -> None:
     version = make_version(adapter, state=State.REJECTED)
-    finding = {"code": "rank_too_large", "message": "The rank 128 is above this pool's 64."}
+    finding = {"code": "rank_too_large", "message": "Rank 128 is above the limit of 64."}
     version.report = {"findings": [finding], "findings_omitted": 3}
     version.save()
     body = text(client_of(tenant, "viewer").get(url(tenant, "support", "versions", 1)))
-    assert "The rank 128 is above this pool&#x27;s 64." in body
+    assert "Rank 128 is above the limit of 64." in body
     assert "rank_too_large" in body and "and 3 more" in body
 
 

@@ -69,7 +69,7 @@ def test_members_are_removed_but_for_the_last_owner(tenant: Tenant) -> None:
     rows = [member.pk for member in tenant.memberships.all()]
     before = noted(tenant)
     said = sent(owner, address(tenant, "members/remove"), *rows)
-    assert "2 members are removed." in said and "keeps at least one owner" in said
+    assert "2 members are removed." in said and "must have at least one owner" in said
     assert tenant.memberships.get().user == user_of(owner) and noted(tenant) == before + 2
     admin = client_of(tenant, "admin")
     assert "you may not change it" in sent(admin, address(tenant, "members/remove"), rows[0])

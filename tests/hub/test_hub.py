@@ -182,7 +182,7 @@ def test_a_bad_adapter_ends_rejected_as_any_upload(hub: Hub, gateway: FakeGatewa
 @pytest.mark.parametrize("where", [{"revision": "canary"}, {"create_pr": True}])
 def test_pushes_go_to_main(hub: Hub, where: dict[str, Any]) -> None:
     operations = [CommitOperationAdd(name, data) for name, data in FILES.items()]
-    with pytest.raises(BadRequestError, match="Push to main"):
+    with pytest.raises(BadRequestError, match="Push to `main`"):
         hub.api.create_commit("acme/pirate", operations, commit_message="x", **where)
 
 

@@ -69,7 +69,7 @@ class MemoryResponses:
             if queued.once and run.queued.once == queued.once:
                 return run.queued.id
         if sum(run.status in LIVE for run in runs) >= self._most:
-            raise RateLimitExceeded(f"{self._most} may.", retry_after_s=10.0)
+            raise RateLimitExceeded(f"at most {self._most} are allowed", retry_after_s=10.0)
         self.rows[queued.tenant_id, queued.id] = queued.record
         self.runs[queued.tenant_id, queued.id] = Run(queued)
         return queued.id

@@ -296,7 +296,7 @@ async def test_a_stream_goes_on_whatever_becomes_of_redis(mortal_redis: RedisSer
         gate.settle("r1", USED)
         await gate.flushed()
         await gate.reserve("r2", caller, target(), wanted(10, 20))
-        with pytest.raises(RateLimitExceeded, match="1 requests at the same time"):
+        with pytest.raises(RateLimitExceeded, match="1 concurrent requests"):
             await gate.reserve("r3", caller, target(), wanted(10, 20))
 
 
@@ -310,7 +310,7 @@ async def test_a_restarted_redis_learns_of_the_streams_that_run(mortal_redis: Re
             pass
         await gate.extend(stream, 30)
         assert gate.redis_failures == 0
-        with pytest.raises(RateLimitExceeded, match="1 requests at the same time"):
+        with pytest.raises(RateLimitExceeded, match="1 concurrent requests"):
             await gate.reserve("r2", caller, target(), wanted())
         gate.settle("r1", USED)
         await gate.flushed()

@@ -20,12 +20,12 @@ def kind(name: str = "images_per_minute", **fields: Any) -> Kind:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"window": "day"}, "images_per_minute: the ledger keeps no sums of images"),
-        ({"window": "month", "measure": "requests"}, "no sums of requests"),
-        ({"measure": "cost"}, "costs are counted by day or month"),
-        ({"window": "concurrent"}, "only requests are concurrent"),
-        ({"window": "day", "measure": "tokens", "header": "tokens"}, "sliding windows alone"),
-        ({"window": "concurrent", "measure": "requests", "header": "x"}, "sliding windows alone"),
+        ({"window": "day"}, "images_per_minute: the ledger does not sum images"),
+        ({"window": "month", "measure": "requests"}, "does not sum requests"),
+        ({"measure": "cost"}, "costs can only be limited by day or month"),
+        ({"window": "concurrent"}, "only requests can be limited as concurrent"),
+        ({"window": "day", "measure": "tokens", "header": "tokens"}, "with a sliding window"),
+        ({"window": "concurrent", "measure": "requests", "header": "x"}, "with a sliding window"),
     ],
 )
 def test_what_nothing_could_count_is_refused(fields: dict[str, str], why: str) -> None:

@@ -201,7 +201,7 @@ async def test_a_caller_that_goes_away_leaves_nothing(limiter: StoreLimiter) -> 
 
 async def test_a_huge_ask_is_refused_like_any_other(limiter: StoreLimiter) -> None:
     caller = grant(limits(tokens_per_minute=100))
-    with pytest.raises(RateLimitExceeded, match="more than the limit allows"):
+    with pytest.raises(RateLimitExceeded, match="exceeds the limit on its own"):
         await limiter.reserve("r1", caller, target(), wanted(10, 10**30))
 
 

@@ -56,9 +56,7 @@ def test_a_wait_is_a_minute_at_most() -> None:
 
 def test_a_wait_is_a_second_at_least() -> None:
     error = error_of(refusal("concurrent_streams", wait_ms=0), limits(concurrent_streams=2), "usd")
-    assert error.message.endswith(
-        "2 requests at the same time; used 100, requested 1. Try again in 1 s."
-    )
+    assert error.message.endswith("2 concurrent requests; used 100, requested 1. Try again in 1 s.")
 
 
 def test_what_never_fits_is_not_to_be_tried_again() -> None:
@@ -68,7 +66,7 @@ def test_what_never_fits_is_not_to_be_tried_again() -> None:
     assert isinstance(error, RateLimitExceeded)
     assert error.message == (
         "Request too large for tenant `acme`: 100 tokens per minute; used 0, requested 500. "
-        "It is more than the limit allows."
+        "It exceeds the limit on its own."
     )
     assert error.retry_after_s is None
 
@@ -81,7 +79,7 @@ def test_a_budget_in_tokens_says_when_it_renews() -> None:
     )
     assert isinstance(error, InsufficientQuota)
     assert error.message == (
-        "Budget used up for key `ci`: 100 tokens per month; used 100, requested 1. "
+        "Budget exhausted for key `ci`: 100 tokens per month; used 100, requested 1. "
         "It renews on 2027-01-01 UTC."
     )
     assert error.retry_after_s is None
@@ -94,7 +92,7 @@ def test_a_budget_in_money_is_in_the_currency() -> None:
         "eur",
     )
     assert error.message == (
-        "Budget used up for tenant `acme`: 12.50 EUR per day; used 12.49999 EUR, "
+        "Budget exhausted for tenant `acme`: 12.50 EUR per day; used 12.49999 EUR, "
         "requested 0.00002 EUR. It renews on 2027-01-01 UTC."
     )
 

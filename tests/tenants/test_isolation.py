@@ -105,7 +105,8 @@ def test_a_base_model_that_answers_as_an_adapter_is_found() -> None:
     fleet = Fleet()
     fleet.swapped = {BASE_B: "I am x"}
     assert isolation.findings(fleet, VOICES) == [
-        f"Beside others, base of b answered as x of a does ({ROUNDS} of {ROUNDS} times)."
+        "With concurrent requests of others, base of b answered like x of a "
+        f"({ROUNDS} of {ROUNDS} times)."
     ]
 
 
@@ -113,8 +114,8 @@ def test_an_answer_that_nobody_gives_alone_is_found() -> None:
     fleet = Fleet()
     fleet.swapped = {ADAPTER_A: "I am!!", ADAPTER_B: "I am x"}
     first, second = isolation.findings(fleet, VOICES)
-    assert "x of a answered unlike when it is alone" in first
-    assert "y of b answered as x of a does" in second
+    assert "x of a answered differently than alone" in first
+    assert "y of b answered like x of a" in second
 
 
 def test_vectors_are_told_apart_by_more_than_rounding() -> None:
@@ -122,7 +123,8 @@ def test_vectors_are_told_apart_by_more_than_rounding() -> None:
     leaking = Embedding()
     leaking.swapped = {ADAPTER_B: leaking.answer(ADAPTER_A)}
     assert isolation.findings(leaking, VOICES) == [
-        f"Beside others, y of b answered as x of a does ({ROUNDS} of {ROUNDS} times)."
+        "With concurrent requests of others, y of b answered like x of a "
+        f"({ROUNDS} of {ROUNDS} times)."
     ]
 
 
@@ -231,7 +233,8 @@ def test_each_model_is_asked_for_what_its_engines_do() -> None:
     assert asked == [["chat"], ["embeddings", "score"], []]
     assert isolation.that_can_be_asked() == [bases[1], bases[0]]
     found = isolation.check(bases[2])
-    assert (found.passed, found.findings) == (None, ["Its engines do nothing that could be asked."])
+    reason = "Its engines support no operation that this check can use."
+    assert (found.passed, found.findings) == (None, [reason])
 
 
 def test_a_refusal_tells_nothing_of_isolation() -> None:

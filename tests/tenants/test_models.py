@@ -206,7 +206,7 @@ def test_an_adapters_name_is_a_models_name(tenant: Tenant, name: str) -> None:
 
 def test_an_adapters_name_is_no_base_models(tenant: Tenant) -> None:
     base = make_adapter(tenant).base_model
-    with pytest.raises(ValidationError, match="name of a base model"):
+    with pytest.raises(ValidationError, match="base model already has this name"):
         Adapter(tenant=tenant, name=base.name, base_model=base).full_clean()
 
 

@@ -109,7 +109,7 @@ def test_what_a_mail_says(tenant: Tenant, settings: Any) -> None:
     tenant.name = "Acme\r\nBcc: everybody@example.com"
     told = Notification(kind=Kind.BUDGET_REACHED, data=SAID[Kind.BUDGET_REACHED], tenant=tenant)
     subject, text = mail.written(told)
-    assert subject == "80% of a budget are used (Acme Bcc: everybody@example.com)"
+    assert subject == "80% of a budget is used (Acme Bcc: everybody@example.com)"
     assert "Cost per month: 8.00 USD of 10.00 USD" in text
     for scope, named in (
         ({"key": "ci", "prefix": "abc"}, "Cost per month of the API key ci (lk_abc): 8.00"),

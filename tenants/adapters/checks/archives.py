@@ -71,7 +71,7 @@ class _Bounded(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_SET and not 0 <= offset <= self._size:
-            raise _invalid("it points to before its start or behind its end")
+            raise _invalid("it has an offset before its start or after its end")
         return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
@@ -130,7 +130,7 @@ def open_zip(stream: IO[bytes]) -> Iterator[list[Member]]:
             archive = stack.enter_context(zipfile.ZipFile(_Bounded(stream)))
             infos = archive.infolist()
             if infos and min(info.header_offset for info in infos) != 0:
-                raise _invalid("there is data before its start")
+                raise _invalid("there is data before the first file")
             _refuse_bomb(infos)
             members = _checked(_zip_entry(archive, info) for info in infos)
         yield members
@@ -146,7 +146,7 @@ def _check_zip_end(stream: IO[bytes]) -> None:
         or not record.startswith(_END_OF_ZIP)
         or record[-2:] != b"\0\0"
     ):
-        raise _invalid("a zip's directory is not at its end")
+        raise _invalid("the zip's directory is not at its end")
 
 
 def _refuse_bomb(infos: list[zipfile.ZipInfo]) -> None:
@@ -155,8 +155,8 @@ def _refuse_bomb(infos: list[zipfile.ZipInfo]) -> None:
     if inflated > RATIO_FREE_BYTES + MAX_RATIO * stored:
         raise UploadRefused(
             Refusal.ARCHIVE_BOMB,
-            f"The archive would grow from {stored} to {inflated} bytes, "
-            f"more than {MAX_RATIO} times.",
+            f"The archive would expand from {stored} to {inflated} bytes, more than "
+            f"{MAX_RATIO} times its size.",
         )
 
 
@@ -168,8 +168,8 @@ def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UploadRefused(
             Refusal.ARCHIVE_UNSUPPORTED,
-            f"{shown(info.filename)} is compressed by method {info.compress_type}: "
-            "use deflate or none.",
+            f"{shown(info.filename)} has the compression method {info.compress_type}: use "
+            "deflate or none.",
         )
     kind = stat.S_IFMT(info.external_attr >> 16)  # Unix mode bits; 0 if made on another system
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -180,7 +180,8 @@ def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
 def _wrong_kind(path: str) -> UploadRefused:
     return UploadRefused(
         Refusal.ARCHIVE_MEMBER_REFUSED,
-        f"{shown(path)} in the archive is a link, a device or another thing that is no file.",
+        f"{shown(path)} in the archive is a link, a device or something else that is not a "
+        "regular file.",
     )
 
 
@@ -190,7 +191,8 @@ def _checked(entries: Iterator[_Entry]) -> list[Member]:
     for seen, entry in enumerate(entries, start=1):
         if seen > MAX_MEMBERS:
             raise UploadRefused(
-                Refusal.FILE_UNEXPECTED, f"The archive has more than {MAX_MEMBERS} members."
+                Refusal.FILE_UNEXPECTED,
+                f"The archive has more than {MAX_MEMBERS} files and folders.",
             )
         parts = _parts(entry.path)
         if not entry.is_folder and parts:

@@ -76,11 +76,11 @@ class _Found:
         """Add an operation that was read whole."""
         if key in _IGNORED:
             if value.get("parentCommit"):
-                raise _invalid("it names a parent commit, but versions have none")
+                raise _invalid("it has a parent commit, but versions have none")
             return
         path = _text(value, "path")
         if key not in ("file", "lfsFile"):
-            raise _invalid(f"it has the operation {shown(key)}")
+            raise _invalid(f"it has the unsupported operation {shown(key)}")
         if path not in FILES:
             return
         self.names.append(path)
@@ -96,7 +96,7 @@ class _Found:
         """Add a file whose line begins with `beginning`, and read the rest of that line."""
         match = _LONG_CONTENT.search(beginning)
         if match is None:
-            raise _invalid(f"it has a line of more than {SHORT_BYTES} bytes that holds no file")
+            raise _invalid(f"it has a line of more than {SHORT_BYTES} bytes that is not a file")
         content = _Content(beginning[match.end() :], commit)
         # Its path may follow the content, so write it to the weights and undo that if it is not.
         target = self.targets[WEIGHTS]
@@ -107,7 +107,7 @@ class _Found:
         key, value = _operation(beginning[: match.end()] + b'"' + content.rest)
         path = _text(value, "path")
         if key != "file" or value.get("content") != "":
-            raise _invalid("it has a long text that is not the content of a file")
+            raise _invalid("it has a long string that is not the content of a file")
         _require_base64(value)
         if path == CONFIG:
             raise _invalid(f"{CONFIG} has more than {SHORT_BYTES} bytes")
@@ -121,7 +121,9 @@ class _Found:
     def _name_object(self, path: str, value: Mapping[str, Any]) -> None:
         oid = _text(value, "oid")
         if path != WEIGHTS or not OID.fullmatch(oid):
-            raise _invalid(f"it names a large object for {path} which is no SHA-256 of {WEIGHTS}")
+            raise _invalid(
+                f"it has a large object for {path}: only {WEIGHTS} can be one, with its SHA-256"
+            )
         self.oid = oid
 
     def _spend(self, size: int) -> None:
@@ -143,7 +145,7 @@ class _Content:
         while not ended:
             more = self._commit.readline(COPY_BYTES)
             if not more:
-                raise _invalid("it ends within a file")
+                raise _invalid("it ends inside a file")
             content, quote, rest = more.partition(b'"')
             self._text += content
             if ended := bool(quote):
@@ -151,14 +153,14 @@ class _Content:
             whole = len(self._text) if ended else len(self._text) // 4 * 4
             chunk, self._text = self._text[:whole], self._text[whole:]
             if not ended and b"=" in chunk:
-                raise _invalid("a content goes on after its end")
+                raise _invalid("a file's content continues after its end")
             yield _decoded(chunk)
 
     def _finish(self, rest: bytes) -> None:
         if not rest.endswith(b"\n"):
             rest += self._commit.readline(SHORT_BYTES)
         if len(rest) >= SHORT_BYTES:
-            raise _invalid("a line goes on too long after its content")
+            raise _invalid("a line is too long after its content")
         self.rest = rest
 
 
@@ -166,10 +168,10 @@ def _operation(line: bytes) -> tuple[str, Mapping[str, Any]]:
     try:
         read = load_object(line)
     except BadJson as error:
-        raise _invalid(f"a line is no JSON object: {error}") from None
+        raise _invalid(f"a line is not a valid JSON object: {error}") from None
     key, value = read.get("key"), read.get("value")
     if not isinstance(key, str) or not isinstance(value, dict):
-        raise _invalid("a line is not of the form {key, value}")
+        raise _invalid("a line does not have the form {key, value}")
     return key, value
 
 
@@ -182,15 +184,15 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 
 def _require_base64(value: Mapping[str, Any]) -> None:
     if value.get("encoding") != "base64":
-        raise _invalid("a file's content is not in Base64")
+        raise _invalid("a file's content is not encoded in Base64")
 
 
 def _decoded(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise _invalid("a file's content is not Base64") from None
+        raise _invalid("a file's content is not valid Base64") from None
 
 
 def _invalid(reason: str) -> UploadRefused:
-    return UploadRefused(Refusal.COMMIT_INVALID, f"The commit cannot be taken: {reason}.")
+    return UploadRefused(Refusal.COMMIT_INVALID, f"The commit is invalid: {reason}.")

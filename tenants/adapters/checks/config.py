@@ -89,10 +89,12 @@ def parse(raw: bytes, targets: TargetModules, findings: Findings) -> LoraConfig 
     try:
         fields = load_object(raw)
     except DuplicateKey as error:
-        findings.add(Code.CONFIG_DUPLICATE_KEY, f"In adapter_config.json {error}.")
+        findings.add(Code.CONFIG_DUPLICATE_KEY, f"In adapter_config.json, {error}.")
         return None
     except BadJson as error:
-        findings.add(Code.CONFIG_NOT_JSON, f"adapter_config.json is no JSON object: {error}.")
+        findings.add(
+            Code.CONFIG_NOT_JSON, f"adapter_config.json is not a valid JSON object: {error}."
+        )
         return None
     _check_kind(fields, findings)
     _check_options(fields, findings)
@@ -121,8 +123,8 @@ def _check_options(fields: dict[str, Any], findings: Findings) -> None:
     def refuse(name: str, allowed: str) -> None:
         findings.add(
             Code.OPTION_UNSUPPORTED,
-            f"{shown(name)} is {shown(fields[name])}, which the engine cannot serve: "
-            f"it must be {allowed}.",
+            f"{shown(name)} is {shown(fields[name])}, which engines do not support: it "
+            f"must be {allowed}.",
         )
 
     if fields.get("bias", "none") != "none":
@@ -139,12 +141,14 @@ def _check_options(fields: dict[str, Any], findings: Findings) -> None:
 
 def _rank(value: object, targets: TargetModules, findings: Findings) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        findings.add(Code.RANK_INVALID, f"r is {shown(value)}, but must be a whole number from 1.")
+        findings.add(
+            Code.RANK_INVALID, f"r is {shown(value)}, but must be an integer of at least 1."
+        )
         return 0
     if value > targets.max_lora_rank:
         findings.add(
             Code.RANK_TOO_LARGE,
-            f"Rank {shown(value)} is above this pool's {targets.max_lora_rank}.",
+            f"Rank {shown(value)} is above this base model's limit of {targets.max_lora_rank}.",
         )
     return value
 
@@ -166,15 +170,15 @@ def _targeted(value: object, targets: TargetModules, findings: Findings) -> froz
         # PEFT takes a string as a regular expression, and an untrusted one can run for hours.
         findings.add(
             Code.TARGET_MODULES_INVALID,
-            f"target_modules is {shown(value)}, but must be a list of module names "
-            'or "all-linear" (no pattern).',
+            f"target_modules is {shown(value)}, but must be a list of module names or "
+            '"all-linear", not a pattern.',
         )
         return frozenset()
     for target in value:
         if not targets.matching(target):
             findings.add(
                 Code.TARGET_MODULE_UNKNOWN,
-                f"The target module {shown(target)} is none of this base model's: "
+                f"The base model has no target module {shown(target)}. It has "
                 f"{', '.join(targets.leaf_names)}.",
             )
     return frozenset(path for target in value for path in targets.matching(target))

@@ -80,7 +80,7 @@ def _refuse_pickle(weights: IO[bytes]) -> None:
     weights.seek(0)
     if _PICKLE.match(weights.read(9)):
         raise UploadRefused(
-            Refusal.PICKLE_REFUSED, f"{WEIGHTS} is a pickle or a torch file, not safetensors."
+            Refusal.PICKLE_REFUSED, f"{WEIGHTS} is a pickle or PyTorch file, not safetensors."
         )
 
 

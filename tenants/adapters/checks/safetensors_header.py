@@ -48,7 +48,7 @@ def read(
     if len(entries) > max_tensors:
         findings.add(
             Code.TOO_MANY_TENSORS,
-            f"There are {len(entries)} tensors, but the base model takes {max_tensors} at most.",
+            f"There are {len(entries)} tensors, but the base model supports at most {max_tensors}.",
         )
     if findings.total > before:
         return None
@@ -65,19 +65,20 @@ def _header_length(stream: Readable, file_bytes: int, findings: Findings) -> int
     prefix = stream.read(8)
     if len(prefix) < 8:
         findings.add(
-            Code.HEADER_INVALID, f"The file has {file_bytes} bytes: too few for safetensors."
+            Code.HEADER_INVALID, f"The file has {file_bytes} bytes, too few for safetensors."
         )
         return None
     length = int.from_bytes(prefix, "little")
     if length > file_bytes - 8:
         findings.add(
             Code.HEADER_INVALID,
-            f"The header's length is {length} bytes, but only {file_bytes - 8} follow.",
+            f"The header's length is given as {length} bytes, but only {file_bytes - 8} follow.",
         )
         return None
     if length > MAX_HEADER_BYTES:
         findings.add(
-            Code.HEADER_TOO_LARGE, f"The header has {length} bytes; {MAX_HEADER_BYTES} are allowed."
+            Code.HEADER_TOO_LARGE,
+            f"The header has {length} bytes; at most {MAX_HEADER_BYTES} are allowed.",
         )
         return None
     return length
@@ -90,14 +91,14 @@ def _entries(raw: bytes, findings: Findings) -> dict[str, Any]:
     try:
         entries = load_object(raw)
     except DuplicateKey as error:
-        findings.add(Code.HEADER_DUPLICATE_KEY, f"In the header {error}.")
+        findings.add(Code.HEADER_DUPLICATE_KEY, f"In the header, {error}.")
         return {}
     except BadJson as error:
-        findings.add(Code.HEADER_INVALID, f"The header is no JSON object: {error}.")
+        findings.add(Code.HEADER_INVALID, f"The header is not a valid JSON object: {error}.")
         return {}
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        findings.add(Code.HEADER_INVALID, "__metadata__ must map texts to texts.")
+        findings.add(Code.HEADER_INVALID, "__metadata__ must map strings to strings.")
     return entries
 
 
@@ -106,21 +107,21 @@ def _tensor(name: str, entry: object, start: int, findings: Findings) -> Tensor 
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         findings.add(
             Code.TENSOR_INVALID,
-            f"The entry of {shown(name)} must have dtype, shape and data_offsets, no more.",
+            f"The entry of {shown(name)} must have exactly dtype, shape and data_offsets.",
         )
         return None
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         findings.add(
             Code.DTYPE_UNSUPPORTED,
-            f"{shown(name)} has dtype {shown(dtype)}; allowed are {', '.join(DTYPE_BYTES)}.",
+            f"{shown(name)} has dtype {shown(dtype)}: it must be one of {', '.join(DTYPE_BYTES)}.",
         )
         return None
     if not _naturals(shape, MAX_DIMENSIONS) or not _naturals(offsets, 2) or len(offsets) != 2:
         findings.add(
             Code.TENSOR_INVALID,
             f"{shown(name)} has shape {shown(shape)} and data_offsets {shown(offsets)}: "
-            "a list of whole numbers and a pair of them are expected.",
+            "they must be a list and a pair of integers.",
         )
         return None
     begin, end = offsets
@@ -128,7 +129,7 @@ def _tensor(name: str, entry: object, start: int, findings: Findings) -> Tensor 
     if end - begin != needed:
         findings.add(
             Code.OFFSETS_INVALID,
-            f"{shown(name)} takes {needed} bytes, but its offsets {shown(offsets)} do not span it.",
+            f"{shown(name)} needs {needed} bytes, which its offsets {shown(offsets)} do not span.",
         )
         return None
     return Tensor(name, dtype, tuple(shape), start + begin, start + end)
@@ -146,9 +147,9 @@ def _check_cover(tensors: list[Tensor], start: int, file_bytes: int, findings: F
     position = start
     for tensor in tensors:
         if tensor.begin != position:
-            relation = "overlaps" if tensor.begin < position else "leaves a hole after"
+            relation = "overlaps" if tensor.begin < position else "leaves a gap after"
             findings.add(
-                Code.OFFSETS_INVALID, f"{shown(tensor.name)} {relation} what comes before it."
+                Code.OFFSETS_INVALID, f"{shown(tensor.name)} {relation} the preceding tensor."
             )
             return
         position = tensor.end

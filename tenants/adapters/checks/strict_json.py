@@ -25,12 +25,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         again, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise DuplicateKey(f"the key {shown(again)} is there twice")
+        raise DuplicateKey(f"the key {shown(again)} occurs twice")
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise BadJson(f"{name} is not JSON")
+    raise BadJson(f"{name} is not valid JSON")
 
 
 def load_object(raw: bytes) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def load_object(raw: bytes) -> dict[str, Any]:
             raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
         )
     except UnicodeDecodeError as error:
-        raise BadJson(f"it is not UTF-8 at byte {error.start}") from None
+        raise BadJson(f"it is not valid UTF-8 at byte {error.start}") from None
     except BadJson:
         raise
     except RecursionError:

@@ -48,7 +48,7 @@ def check_names(
         if match is None:
             findings.add(
                 Code.TENSOR_NAME_UNSUPPORTED,
-                f"{shown(tensor.name)} is not of the form "
+                f"{shown(tensor.name)} does not have the form "
                 f"{PREFIX}<module>.lora_A.weight or .lora_B.weight.",
             )
             continue
@@ -70,7 +70,7 @@ def _check_pair(
         return
     if module not in config.targeted:
         findings.add(
-            Code.MODULE_NOT_TARGETED, f"{shown(module)} has tensors, but is not in target_modules."
+            Code.MODULE_NOT_TARGETED, f"{shown(module)} has tensors but is not in target_modules."
         )
     if sides.keys() != {"A", "B"}:
         missing = "B" if "A" in sides else "A"
@@ -91,8 +91,8 @@ def _check_shape(
     rank_only = len(tensor.shape) == 2 and tensor.shape[other] == expected[other]
     findings.add(
         Code.RANK_MISMATCH if rank_only else Code.SHAPE_MISMATCH,
-        f"{shown(tensor.name)} has shape {list(tensor.shape)}, but the base model and "
-        f"r = {expected[rank_axis]} ask for {list(expected)}.",
+        f"{shown(tensor.name)} has shape {list(tensor.shape)}, but the base model and r = "
+        f"{expected[rank_axis]} require {list(expected)}.",
     )
 
 
@@ -102,7 +102,7 @@ def _check_targets(with_tensors: Collection[str], config: LoraConfig, findings: 
     if bare:
         findings.add(
             Code.TARGET_WITHOUT_TENSORS,
-            f"{len(bare)} modules in target_modules have no tensors, the first is {bare[0]}.",
+            f"{len(bare)} modules in target_modules have no tensors; the first is {bare[0]}.",
         )
 
 
@@ -120,8 +120,9 @@ def check_values(
         if largest * factor > MAX_VALUE:
             findings.add(
                 Code.VALUE_TOO_LARGE,
-                f"{shown(tensor.name)} reaches {largest * factor:.4g} (scaling included), "
-                f"above {MAX_VALUE:.0f}, the largest value that every engine can hold.",
+                f"{shown(tensor.name)} reaches {largest * factor:.4g} (including scaling), "
+                f"above {MAX_VALUE:.0f}, the largest value that every engine can "
+                "represent.",
             )
 
 

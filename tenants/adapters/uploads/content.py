@@ -47,7 +47,7 @@ def named(names: Iterable[str]) -> list[str]:
     for name in names:
         _refuse_name(name)
         if name in found:
-            raise UploadRefused(Refusal.FILE_DUPLICATE, f"{name} is there twice.")
+            raise UploadRefused(Refusal.FILE_DUPLICATE, f"{name} is included twice.")
         found.append(name)
     for name in FILES:
         if name not in found:
@@ -64,14 +64,14 @@ def _refuse_name(name: str) -> None:
     if lower.endswith(PICKLE_NAMES):
         raise UploadRefused(
             Refusal.PICKLE_REFUSED,
-            f"{shown(name)} can run code when it is loaded: save the adapter as safetensors.",
+            f"{shown(name)} can run code when it is loaded. Save the adapter as safetensors.",
         )
     if lower.endswith(COMPRESSED_TAR_NAMES):
         raise UploadRefused(
-            Refusal.ARCHIVE_UNSUPPORTED, f"{shown(name)} must be a plain .tar or a .zip."
+            Refusal.ARCHIVE_UNSUPPORTED, f"{shown(name)} must be an uncompressed .tar or a .zip."
         )
     raise UploadRefused(
         Refusal.FILE_UNEXPECTED,
-        f"{shown(name)} does not belong to an adapter: only {CONFIG} and {WEIGHTS} do, "
-        "or one .tar or .zip of them.",
+        f"{shown(name)} is not a file of an adapter: send {CONFIG} and {WEIGHTS}, or one "
+        ".tar or .zip of them.",
     )

@@ -92,7 +92,7 @@ def _adapter() -> tuple[int, UploadRefused]:
 def _small() -> tuple[int, UploadRefused]:
     """The largest size of any other body, which Django reads into memory, and the error."""
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    message = f"The body is larger than the {limit} bytes that this address takes."
+    message = f"The body exceeds this URL's limit of {limit} bytes."
     return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
 
 

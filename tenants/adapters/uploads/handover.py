@@ -84,11 +84,12 @@ def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
     unfinished, length = tenant.uploads.unfinished().exclude(pk=session.pk), session.length_bytes
     used = unfinished.aggregate(n=models.Count("pk"), bytes=models.Sum("length_bytes"))
     if used["n"] >= settings.MAX_TENANT_UPLOADS:
-        limit = f"{used['n']} unfinished uploads, and {settings.MAX_TENANT_UPLOADS} are allowed"
+        limit = f"{used['n']} unfinished uploads; at most {settings.MAX_TENANT_UPLOADS} are allowed"
     elif (used["bytes"] or 0) + length > settings.MAX_TENANT_UPLOAD_BYTES:
         limit = (
-            f"unfinished uploads of {used['bytes'] or 0} bytes; with this one's Upload-Length of "
-            f"{length} they are above the {settings.MAX_TENANT_UPLOAD_BYTES} bytes allowed"
+            f"unfinished uploads of {used['bytes'] or 0} bytes; together with this "
+            f"upload's {length} bytes, they exceed the limit of "
+            f"{settings.MAX_TENANT_UPLOAD_BYTES} bytes"
         )
     else:
         return
@@ -96,7 +97,7 @@ def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
     wait = max(1, int((first - timezone.now()).total_seconds())) if first else None
     raise UploadRefused(
         Refusal.TOO_MANY_UPLOADS,
-        f"The tenant {tenant.slug} has {limit}: finish one, or delete it.",
+        f"The tenant {tenant.slug} has {limit}. Complete or delete one first.",
         wait,
     )
 
@@ -126,7 +127,7 @@ def outcome(session: UploadSession) -> UploadSession:
             pause = min(1.5 * pause, LONGEST_PAUSE_S)
             session.refresh_from_db()
     except UploadSession.DoesNotExist as error:
-        message = "The upload was discarded, or its adapter deleted, before it had an answer."
+        message = "The upload was discarded, or its adapter deleted, before it was checked."
         raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
     if session.refusal:
         raise UploadRefused(Refusal(session.refusal["code"]), session.refusal["detail"])

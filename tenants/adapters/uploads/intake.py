@@ -130,14 +130,14 @@ async def _take(scope: Scope, admitted: Answer, receive: Receive) -> int:
     except OffsetMoved as moved:
         raise UploadRefused(
             Refusal.OFFSET_MISMATCH,
-            f"Another request is sending this upload, which is at {moved} bytes by now.",
+            f"Another request is sending this upload, whose offset is now {moved} bytes.",
         ) from moved
     except OSError as error:
         if error.errno not in FULL:
             raise
         raise UploadRefused(
             Refusal.STORAGE_FULL,
-            "The server's disk for uploads is full: go on when its operator has made room.",
+            "The server's disk for uploads is full. Continue once the operator has freed space.",
         ) from error
     return writer.offset
 
@@ -158,7 +158,7 @@ async def copy_body(writer: Writer, length: int, receive: Receive) -> None:
 def _too_long(length: int) -> UploadRefused:
     return UploadRefused(
         Refusal.PAYLOAD_TOO_LARGE,
-        f"The body reaches beyond this upload's Upload-Length of {length} bytes.",
+        f"The body exceeds this upload's Upload-Length of {length} bytes.",
     )
 
 

@@ -76,7 +76,7 @@ def keep(where: Destination, upload: Unpacked, judge: Judge) -> tuple[AdapterVer
     try:
         return _keep(adapter, upload, where.user, judge)
     except Adapter.DoesNotExist as error:
-        message = f"The adapter {where.name} was deleted during this upload: send it again."
+        message = f"The adapter {where.name} was deleted during this upload. Send it again."
         raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
     except BaseException:
         if is_new:
@@ -96,7 +96,7 @@ def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
     if chosen is None:
         raise UploadRefused(
             Refusal.BASE_MODEL_AMBIGUOUS,
-            f"Choose a base model with the field base_model: {', '.join(known) or 'none yet'}.",
+            f"Set the field base_model to one of: {', '.join(known) or 'none yet'}.",
         )
     return chosen
 
@@ -114,7 +114,8 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
         if asked and asked != adapter.base_model.name:
             raise UploadRefused(
                 Refusal.BASE_MODEL_MISMATCH,
-                f"{where.name} is on the base model {adapter.base_model}, not on {shown(asked)}.",
+                f"{where.name} is an adapter of the base model {adapter.base_model}, not "
+                f"of {shown(asked)}.",
             )
         return adapter.base_model
     if not asked:
@@ -124,7 +125,7 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
         known = ", ".join(BaseModel.objects.values_list("name", flat=True))
         raise UploadRefused(
             Refusal.BASE_MODEL_UNKNOWN,
-            f"There is no base model {shown(asked)}; there are: {known or 'none yet'}.",
+            f"The base model {shown(asked)} does not exist. Available: {known or 'none yet'}.",
         )
     return base_model
 
@@ -135,18 +136,19 @@ def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str
     if may_be(trained_on, base_model.name):
         return
     told = (
-        f"adapter_config.json names the base model {shown(trained_on)}, but the adapter would run "
-        f"on {base_model}: trained on another model, it would answer badly."
+        f"adapter_config.json names the base model {shown(trained_on)}, but the adapter "
+        f"would run on {base_model}. An adapter trained on another model gives poor "
+        "answers."
     )
     if settings.OTHER_BASE_MODEL == "refuse":
-        raise UploadRefused(Refusal.BASE_MODEL_DIFFERS, f"{told} This server does not take it.")
+        raise UploadRefused(Refusal.BASE_MODEL_DIFFERS, f"{told} This server does not accept it.")
     known = AdapterVersion.objects.filter(
         adapter__tenant=where.tenant, adapter__base_model=base_model, trained_on=trained_on
     )
     if not where.base_confirmed and not known.exists():
         raise UploadRefused(
             Refusal.BASE_MODEL_UNCONFIRMED,
-            f"{told} If these are two names of one model, send it again with "
+            f"{told} If both names mean the same model, send it again with "
             "confirm_base_model=true.",
         )
 

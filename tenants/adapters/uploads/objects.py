@@ -48,7 +48,8 @@ def take_over(commit: UploadSession, oid: str) -> None:
     if not weights.exists():
         raise UploadRefused(
             Refusal.OBJECT_MISSING,
-            f"The commit names {WEIGHTS} by its SHA-256, {oid}, but it was not sent completely.",
+            f"The commit refers to {WEIGHTS} with the SHA-256 {oid}, but that object was "
+            "not sent completely.",
         )
 
 

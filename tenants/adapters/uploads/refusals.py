@@ -78,5 +78,5 @@ class UploadRefused(Exception):
 
 def too_large(max_bytes: int) -> UploadRefused:
     return UploadRefused(
-        Refusal.PAYLOAD_TOO_LARGE, f"The adapter is over this server's limit of {max_bytes} bytes."
+        Refusal.PAYLOAD_TOO_LARGE, f"The adapter exceeds this server's limit of {max_bytes} bytes."
     )

@@ -37,7 +37,7 @@ def max_bytes() -> int:
 def invalid(header: str, value: str | None, rule: str) -> UploadRefused:
     """The refusal of a header that breaks the protocol's rules."""
     said = "is missing" if value is None else f"is {shown(value)}"
-    return UploadRefused(Refusal.HEADER_UNUSABLE, f"{header} {said}, but must be {rule}.")
+    return UploadRefused(Refusal.HEADER_UNUSABLE, f"{header} {said}: it must be {rule}.")
 
 
 def number(headers: Mapping[str, str], name: str) -> int:
@@ -76,13 +76,17 @@ def metadata(header: str) -> dict[str, str]:
         UploadRefused: it is not of this form, too long, has a key twice, or a value is not UTF-8.
     """
     if len(header) > MAX_METADATA_BYTES:
-        message = f"Upload-Metadata is {len(header)} bytes, above the {MAX_METADATA_BYTES} allowed."
+        message = (
+            f"Upload-Metadata has {len(header)} bytes; at most {MAX_METADATA_BYTES} are allowed."
+        )
         raise UploadRefused(Refusal.HEADER_UNUSABLE, message)
     found: dict[str, str] = {}
     for pair in header.split(",") if header.strip() else ():
         key, _, value = pair.strip().partition(" ")
         if not _KEY.fullmatch(key) or key in found:
-            raise invalid("Upload-Metadata", header, "pairs of a key, once each, and its value")
+            raise invalid(
+                "Upload-Metadata", header, "pairs of a key, which occurs once, and its value"
+            )
         found[key] = _decoded(key, value)
     return found
 
@@ -94,7 +98,7 @@ def flag(name: str, value: str) -> bool:
         UploadRefused: it is neither.
     """
     if value not in ("", "true", "false"):
-        message = f"{name} is {shown(value)}, but must be true or false."
+        message = f"{name} is {shown(value)}: it must be true or false."
         raise UploadRefused(Refusal.FIELD_INVALID, message)
     return value == "true"
 

@@ -72,11 +72,12 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
         except sandbox.LimitExceeded as error:
             raise UploadRefused(
                 Refusal.CHECK_LIMIT_EXCEEDED,
-                f"Reading the upload took more than is allowed ({error}).",
+                f"Reading the upload exceeded a resource limit ({error}).",
             ) from error
         except sandbox.Crashed as error:
             raise UploadRefused(
-                Refusal.CHECKS_FAILED, "The upload could not be read: reading it crashed."
+                Refusal.CHECKS_FAILED,
+                "The upload could not be read: the process that read it crashed.",
             ) from error
         yield Unpacked(folder, contents)
 
@@ -124,7 +125,7 @@ def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
         _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
     found = _look(folder)
     if oid and found["weights_sha256"] != oid:
-        message = f"What was sent of {WEIGHTS} is not what its SHA-256 says: push it again."
+        message = f"The content of {WEIGHTS} does not match its SHA-256. Push it again."
         raise UploadRefused(Refusal.OBJECT_DIFFERS, message)
     return found
 

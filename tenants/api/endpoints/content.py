@@ -27,10 +27,13 @@ class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
     days = serializers.IntegerField(
         min_value=0,
         max_value=MAX_CONTENT_DAYS,
-        help_text="0: none are. Fewer days hold for what is stored already, too.",
+        help_text=(
+            "Days for which prompts and answers are stored. 0: not at all. A reduction "
+            "also applies to content that is already stored."
+        ),
     )
     available = serializers.BooleanField(
-        read_only=True, help_text="Whether this installation can store any."
+        read_only=True, help_text="Whether this installation can store prompts and answers."
     )
     stored = serializers.IntegerField(
         read_only=True,
@@ -40,15 +43,19 @@ class ContentSerializer(StrictMixin, serializers.Serializer[Any]):
 
 
 class ContentKeySerializer(serializers.ModelSerializer[ContentKey]):
-    """A key that encrypts a tenant's prompts and answers; of a destroyed one only this is left."""
+    """A key that encrypts a tenant's prompts and answers. Of a destroyed key only this is kept."""
 
     class Meta:
         model = ContentKey
         fields = ["id", "created_at", "destroyed_at", "confirmation"]
         read_only_fields = fields
         extra_kwargs = {
-            "destroyed_at": {"help_text": "From then on nobody can read what it encrypted."},
-            "confirmation": {"help_text": "A JWS that confirms this; empty before."},
+            "destroyed_at": {
+                "help_text": (
+                    "When the key was destroyed. Content that it encrypted can no longer be read."
+                )
+            },
+            "confirmation": {"help_text": "A JWS that confirms the destruction. Empty before it."},
         }
 
 
@@ -78,7 +85,9 @@ class Content(TenantView, GenericViewSet[Tenant]):
         with transaction.atomic():
             now = Tenant.objects.select_for_update().get(pk=tenant.pk).content_days
             if self.caller.key is not None and days > now:
-                said = f"`days` is {now}, and an API key may only lower it: ask an admin."
+                said = (
+                    f"`days` is {now}; an API key can only reduce it. Ask an admin of the tenant."
+                )
                 raise NotPermitted(said, "insufficient_permissions")
             choice.keep_for(tenant, days)
 

@@ -54,7 +54,7 @@ class Invitations(
         body = {**self.get_serializer(invitation).data, "url": url}
         return Response(body, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
-    @extend_schema(description="Withdraw the invitation: its link does nothing any more.")
+    @extend_schema(description="Withdraw the invitation. Its link stops working.")
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 

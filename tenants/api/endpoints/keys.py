@@ -50,7 +50,7 @@ class Keys(
 
     @extend_schema(responses={201: NewKeySerializer})
     def create(self, request: Request) -> Response:
-        """Make a key. Its text is shown only in this answer."""
+        """Create a key. It is shown only in this response."""
         serializer = self.get_serializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         key, secret = ApiKey.objects.issue(
@@ -67,7 +67,7 @@ class Keys(
             raise KeyRevoked
         serializer.save()
 
-    @extend_schema(description="Revoke the key for good; its open streams end.")
+    @extend_schema(description="Revoke the key permanently. Its running streams are ended.")
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 
@@ -77,5 +77,7 @@ class Keys(
 
     def _require_may_touch(self, key: ApiKey) -> None:
         if key.of_playground:
-            raise PermissionDenied("The playground's key is Lorikeet's own: limit it instead.")
+            raise PermissionDenied(
+                "Keys of the playground are managed by Lorikeet. Set limits on the key instead."
+            )
         self.caller.require(self.caller.to_change(key))

@@ -40,15 +40,18 @@ class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
     The limits of its tenant, its key and its adapter all apply to a request.
     """
 
-    operator = FiguresSerializer(required=False, help_text="For operators to set.")
-    own = FiguresSerializer(required=False, help_text="For the tenant's admins to set.")
+    operator = FiguresSerializer(required=False, help_text="Only operators can set these.")
+    own = FiguresSerializer(required=False, help_text="The tenant's admins can set these.")
     ceiling = FiguresSerializer(
         read_only=True,
-        help_text="What `own` cannot go beyond: the operator's, at the tenant as a whole else the "
-        "platform's default; for a key or an adapter also not beyond the tenant's.",
+        help_text=(
+            "Upper bounds of `own`: the operator's limits or, for the whole tenant, the "
+            "platform's default. For a key or an adapter the tenant's limits apply as "
+            "well."
+        ),
     )
     in_force = FiguresSerializer(
-        read_only=True, help_text="The lesser of the operator's (or the default) and `own`."
+        read_only=True, help_text="The lower of the operator's limit (or the default) and `own`."
     )
 
 
@@ -85,7 +88,7 @@ class Limits(TenantView, GenericViewSet[Any]):
         return self._store(request, dict.fromkeys(KINDS))
 
     def partial_update(self, request: Request, **named: Any) -> Response:
-        """Change limits of `own`, `operator` or both: an omitted limit stays."""
+        """Change limits of `own`, `operator` or both: an omitted limit is unchanged."""
         return self._store(request, {})
 
     def _store(self, request: Request, left_out: Figures) -> Response:
@@ -154,7 +157,7 @@ class DefaultLimits(StrictView, GenericViewSet[LimitSet]):
         return self._store(request, dict.fromkeys(KINDS))
 
     def partial_update(self, request: Request) -> Response:
-        """Change default limits: an omitted one stays."""
+        """Change default limits: an omitted one is unchanged."""
         return self._store(request, {})
 
     def _store(self, request: Request, left_out: Figures) -> Response:

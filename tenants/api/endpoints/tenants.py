@@ -39,7 +39,7 @@ class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, Generi
 
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if not request.user.is_staff:
-            raise PermissionDenied("Only operators make tenants.", "insufficient_permissions")
+            raise PermissionDenied("Only operators can create tenants.", "insufficient_permissions")
         return super().create(request, *args, **kwargs)
 
 

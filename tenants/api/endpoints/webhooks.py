@@ -55,7 +55,7 @@ class _Webhooks(
         target.rotate()
         return self._shown_once(target, status.HTTP_200_OK)
 
-    @extend_schema(description="Remove the webhook: it gets no more notifications.")
+    @extend_schema(description="Delete the webhook. Nothing more is sent to it.")
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 
@@ -82,7 +82,7 @@ class Webhooks(TenantView, _Webhooks):
 
     @extend_schema(request=None, responses=NewWebhookSerializer)
     def rotate(self, request: Request, pk: int) -> Response:
-        """Make a new secret. For 24 hours deliveries are also signed with the old one."""
+        """Create a new secret. For 24 hours deliveries are also signed with the old one."""
         return self.make_secret()
 
 
@@ -102,7 +102,7 @@ class InstallationWebhooks(_Webhooks):
 
     @extend_schema(request=None, responses=NewInstallationWebhookSerializer)
     def rotate(self, request: Request, pk: int) -> Response:
-        """Make a new secret. For 24 hours deliveries are also signed with the old one."""
+        """Create a new secret. For 24 hours deliveries are also signed with the old one."""
         return self.make_secret()
 
 

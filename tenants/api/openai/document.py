@@ -53,7 +53,9 @@ IDEMPOTENCY_KEY: Object = {
     "name": "Idempotency-Key",
     "in": "header",
     "schema": {"type": "string"},
-    "description": "A retry with the same key and body is answered alike and billed once.",
+    "description": (
+        "A retry with the same key and body receives the same answer and is billed only once."
+    ),
 }
 GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 AT_THE_EDGE = {414, 431}
@@ -68,7 +70,7 @@ RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
 RETRYING = ["retry-after", "x-should-retry"]
 WORD: Object = {"type": "string"}
 WORDS: Object = {"type": "array", "items": WORD}
-TIME: Object = {"type": "integer", "description": "A unix time in seconds."}
+TIME: Object = {"type": "integer", "description": "Unix time in seconds."}
 START, END = ("start_time", TIME), ("end_time", TIME)
 
 
@@ -297,7 +299,7 @@ def _posting(operation: Operation) -> Object:
     described["headers"] |= {header: {"schema": WORD} for header in RATE_LIMITS}
     if "stream" in operation.accepted:
         described["content"]["text/event-stream"] = {
-            "schema": {"type": "string", "description": "Chunks, where `stream` is true."}
+            "schema": {"type": "string", "description": "Chunks if `stream` is true."}
         }
     return {
         "operationId": operation.name,

@@ -29,7 +29,7 @@ def page(
     if (after := query.word("after")) is not None:
         last: Any = found.filter(pk=after).first()
         if last is None:
-            raise InvalidRequest("`after` is the id of nothing in this list.", param="after")
+            raise InvalidRequest("`after` is not the id of an object in this list.", param="after")
         beyond = "gt" if rising else "lt"
         found = found.filter(
             Q(**{f"created_at__{beyond}": last.created_at})

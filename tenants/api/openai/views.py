@@ -71,13 +71,13 @@ def openai_view(view: View, methods: Sequence[str] = READING) -> View:
         try:
             if request.method not in methods:
                 raise MethodNotAllowed(
-                    f"This address does not take {request.method}.", allowed=methods
+                    f"This URL does not support {request.method}.", allowed=methods
                 )
             return view(request, **named)
         except InferenceError as error:
             return refusal(error)
         except OperationalError:
-            return refusal(Unavailable("The database cannot be reached.", retry_after_s=1))
+            return refusal(Unavailable("The database is unavailable.", retry_after_s=1))
 
     return guarded
 
@@ -143,7 +143,7 @@ def ends_early(start: datetime, end: datetime) -> InvalidRequest:
     """The error for a period that is empty or reversed."""
     given, least = int(end.timestamp()), int(start.timestamp())
     return InvalidRequest(
-        f"`end_time` is {given}, but must be after `start_time`, {least}.", param="end_time"
+        f"`end_time` is {given}: it must be after `start_time`, {least}.", param="end_time"
     )
 
 
@@ -161,11 +161,11 @@ class Query:
         self._given: Mapping[str, list[str]] = dict(given.lists())
         for name, values in self._given.items():
             if any("\0" in value for value in values):
-                raise InvalidRequest(f"`{name[:64]}` holds a null character.", param=name[:64])
+                raise InvalidRequest(f"`{name[:64]}` contains a null character.", param=name[:64])
         unknown = sorted(name for name in self._given if name.removesuffix("[]") not in known)
         if unknown:
             raise InvalidRequest(
-                f"Unknown parameter: `{unknown[0][:64]}`. There are: {', '.join(sorted(known))}.",
+                f"Unknown parameter: `{unknown[0][:64]}`. Allowed are {', '.join(sorted(known))}.",
                 param=unknown[0][:64],
             )
 
@@ -181,7 +181,7 @@ class Query:
         """
         found = self.words(name)
         if len(found) > 1 or found == [""]:
-            raise InvalidRequest(f"`{name}` takes one value.", param=name)
+            raise InvalidRequest(f"`{name}` must have only one value.", param=name)
         return found[0] if found else None
 
     def integer(self, name: str, low: int, high: int) -> int | None:
@@ -197,7 +197,7 @@ class Query:
         value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
         if value is None or not low <= value <= high:
             raise InvalidRequest(
-                f"`{name}` is {text[:64]!r}, but must be an integer from {low} to {high}.",
+                f"`{name}` is {text[:64]!r}: it must be an integer from {low} to {high}.",
                 param=name,
             )
         return value
@@ -220,6 +220,8 @@ class Query:
         found = list(dict.fromkeys(part for word in self.words(name) for part in word.split(",")))
         for word in found:
             if word not in allowed:
-                message = f"`{name}` is {word[:64]!r}, but must be of {', '.join(allowed)}. {why}"
+                message = (
+                    f"`{name}` is {word[:64]!r}: it must be one of {', '.join(allowed)}. {why}"
+                )
                 raise InvalidRequest(message.rstrip(), param=name)
         return found

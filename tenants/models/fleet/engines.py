@@ -52,14 +52,16 @@ class EngineCredential(models.Model):
     Gateways are notified of every change immediately (`migrations/0027_engine_credentials.py`).
     """
 
-    name = models.CharField(max_length=200, help_text="Such as the machine that it is for.")
+    name = models.CharField(
+        max_length=200, help_text="For example the machine that the engine runs on."
+    )
     prefix = models.CharField(max_length=PREFIX_LENGTH, unique=True, editable=False)
     secret_hmac = models.BinaryField(max_length=32)
     pools = ArrayField(
         models.CharField(max_length=255),
         null=True,
         blank=True,
-        help_text="Base models that its engine may serve; empty: all.",
+        help_text="Base models that the engine may serve; empty: all.",
     )
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"

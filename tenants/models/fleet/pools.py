@@ -44,8 +44,11 @@ class PoolRevision(models.Model):
         choices=Standing,
         default=Standing.SERVING,
         db_default=Standing.SERVING,
-        help_text="`serving`: it serves tenants. `waiting`: for a rollout, or to take over where "
-        "no engine of those that serve is there. `withdrawn`: it gets nothing.",
+        help_text=(
+            "`serving`: serves tenants. `waiting`: waits for a rollout, and takes over if "
+            "no engine of a serving revision is connected. `withdrawn`: receives no "
+            "requests."
+        ),
     )
     created_at = models.DateTimeField(auto_now_add=True)
     seen_at = models.DateTimeField()
@@ -85,10 +88,13 @@ class PoolRevision(models.Model):
         """Why it cannot load an adapter version; empty if it can."""
         rank, targets = version.config.get("r", 0), version.config.get("target_modules", ())
         if rank > self.max_lora_rank:
-            return f"Its rank is {rank}; this revision takes up to {self.max_lora_rank}."
+            return (
+                f"The adapter's rank is {rank}; this revision supports at most "
+                f"{self.max_lora_rank}."
+            )
         known = {path.rpartition(".")[2] for path in self.modules}
         if missing := [name for name in targets if name not in known]:
-            return f"This revision has no modules {', '.join(missing)}."
+            return f"This revision lacks the modules {', '.join(missing)}."
         return ""
 
 

@@ -30,13 +30,15 @@ class QuarantinedEntry(models.Model):
     """
 
     REASONS: ClassVar[dict[str, str]] = {
-        "malformed": "Its figures are impossible.",
-        "unsigned": "It does not say that a gateway dispatched it.",
-        "not_dispatched": "No gateway dispatched this: request, attempt, tenant, key, adapter, "
-        "model or price is another one.",
-        "another_engine": "It was dispatched to an engine with another credential.",
-        "over_bounds": "It used more tokens than its request could.",
-        "not_billable": "The ledger cannot take it.",
+        "malformed": "The entry's figures are impossible.",
+        "unsigned": "The entry has no signature of a gateway that dispatched the request.",
+        "not_dispatched": (
+            "No gateway dispatched this: the request, attempt, tenant, key, adapter, "
+            "model or price differs."
+        ),
+        "another_engine": "The request was dispatched to an engine with another credential.",
+        "over_bounds": "The entry has more tokens than its request could use.",
+        "not_billable": "The ledger cannot accept the entry.",
     }
     """The message for each reason code."""
 

@@ -52,7 +52,8 @@ def check_steps(steps: list[int]) -> None:
     rises = all(low < high for low, high in pairwise(steps))
     if not steps or len(steps) > MAX_STEPS or not rises or steps[0] < 1 or steps[-1] != 100:
         raise ValidationError(
-            f"Weights in percent, each above the one before, at most {MAX_STEPS}; the last is 100."
+            f"At most {MAX_STEPS} weights in percent, each above the previous one; the "
+            "last must be 100."
         )
 
 
@@ -75,10 +76,10 @@ class RolloutQuerySet(models.QuerySet["Rollout"]):
                 raise RolloutUnderWay
             revision.refresh_from_db()
             if revision.standing == Standing.SERVING:
-                raise NotRollable(f"{revision} serves already.")
+                raise NotRollable(f"{revision} is already serving.")
             if not base.revisions.filter(standing=Standing.SERVING).exists():
                 raise NotRollable(
-                    f"No revision of {base} serves, so there is nothing to move from."
+                    f"No revision of {base} is serving, so there are no tenants to move."
                 )
             rollout = self.model(base_model=base, revision=revision, name=str(revision), **plan)
             rollout.full_clean()
@@ -107,35 +108,43 @@ class Rollout(models.Model):
         models.PositiveSmallIntegerField(),
         default=default_steps,
         validators=[check_steps],
-        help_text="Weights in percent, one after another; the last is 100.",
+        help_text="Weights in percent, in increasing order; the last is 100.",
     )
     step_s = models.PositiveIntegerField(
         default=600,
         validators=[MinValueValidator(1), MaxValueValidator(7 * 86_400)],
-        help_text="How long each weight is watched at least, in seconds.",
+        help_text="Minimum time at each weight, in seconds.",
     )
     min_requests = models.PositiveIntegerField(
         default=20,
         validators=[MaxValueValidator(1_000_000)],
-        help_text="Requests that the new revision answers at each weight before the next one.",
+        help_text="Requests that the new revision must answer at each weight before the next step.",
     )
     max_error_percent = models.FloatField(
         default=2.0,
         validators=[MinValueValidator(0.0), MaxValueValidator(100.0)],
-        help_text="How many percent more of its requests may fail than of the present revisions'.",
+        help_text=(
+            "By how many percentage points its error rate may exceed that of the present revisions."
+        ),
     )
     max_ttft_ratio = models.FloatField(
         null=True,
         blank=True,
         default=1.5,
         validators=[MinValueValidator(1.0), MaxValueValidator(1000.0)],
-        help_text="How many times as long its first tokens may take (p95); empty: any time.",
+        help_text=(
+            "Maximum ratio of its time to first token (p95) to that of the present "
+            "revisions; empty: no limit."
+        ),
     )
     needs_isolation = models.BooleanField(
-        default=True, help_text="Each weight takes a check of isolation that passed."
+        default=True, help_text="Each step requires a passed isolation check."
     )
     reason = models.CharField(
-        max_length=1000, blank=True, editable=False, help_text="Why it ended, or was paused."
+        max_length=1000,
+        blank=True,
+        editable=False,
+        help_text="Why the rollout ended or was paused.",
     )
     report = models.JSONField(default=dict, editable=False)
     created_by = models.ForeignKey(

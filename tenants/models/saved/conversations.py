@@ -46,8 +46,7 @@ class ConversationQuerySet(models.QuerySet["Conversation"]):
             Membership.objects.select_for_update().get(pk=member.pk)
             if self.filter(member=member).count() >= MAX_CONVERSATIONS:
                 raise TooManyConversations(
-                    f"You keep {MAX_CONVERSATIONS} conversations, the most that one may have: "
-                    "delete some first."
+                    f"You have {MAX_CONVERSATIONS} conversations, the maximum. Delete some first."
                 )
             return self.create(member=member, title=title, panes=panes)
 
@@ -124,6 +123,6 @@ class Conversation(models.Model):
 def _check_size(panes: str) -> None:
     if (size := len(panes.encode())) > MAX_BYTES:
         raise ConversationTooLarge(
-            f"This conversation has {size // 1024:,} KiB; at most {MAX_BYTES // 1024:,} are kept. "
-            "Begin a new one."
+            f"This conversation has {size // 1024:,} KiB; at most {MAX_BYTES // 1024:,} "
+            "KiB can be stored. Start a new one."
         )

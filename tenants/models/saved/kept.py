@@ -32,8 +32,8 @@ class KeptQuerySet(models.QuerySet[K]):
             mine = self.filter(member=member)
             if mine.exclude(name=name).count() >= self.model.most:
                 raise TooManySaved(
-                    f"You have {self.model.most} {self.model._meta.verbose_name_plural}, the most "
-                    "that one may have: delete some first."
+                    f"You have {self.model.most} {self.model._meta.verbose_name_plural}, "
+                    "the maximum. Delete some first."
                 )
             return mine.update_or_create(member=member, name=name, defaults=told)[0]
 

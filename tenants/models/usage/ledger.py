@@ -468,7 +468,7 @@ class Price(models.Model):
         choices=Tier,
         default=Tier.STANDARD,
         db_default=Tier.STANDARD,
-        help_text="`batch`: of lines of batches, which else cost the standard price.",
+        help_text="`batch`: for requests of batches, which otherwise cost the standard price.",
     )
     starts_at = models.DateTimeField()
     prompt = models.BigIntegerField(help_text="Prompt tokens that were not in the cache.")
@@ -510,13 +510,13 @@ class Price(models.Model):
     def clean(self) -> None:
         """Report violated constraints as form errors."""
         if (self.base_model_id is None) == (self.adapter_id is None):
-            raise ValidationError("A price is of a base model or of an adapter: give one of them.")
+            raise ValidationError("A price must be for either a base model or an adapter.")
         for name in ("prompt", "cached_prompt", "output"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= MAX_PRICE:
-                raise ValidationError({name: f"{value} is not between 0 and {MAX_PRICE}."})
+                raise ValidationError({name: f"{value} is not from 0 to {MAX_PRICE}."})
         if (self.cached_prompt or 0) > (self.prompt or 0):
-            dearer = f"{self.cached_prompt} is more than prompt tokens cost that were not cached."
+            dearer = f"{self.cached_prompt} is more than the price of uncached prompt tokens."
             raise ValidationError({"cached_prompt": dearer})
 
     def withdraw(self) -> None:

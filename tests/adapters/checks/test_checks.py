@@ -365,7 +365,8 @@ def test_malformed_weights(case: str) -> None:
 
 def test_messages_name_the_value_and_the_limit() -> None:
     found = verdict(config_bytes(r=128), lora().bytes())
-    assert [f.message for f in found.findings] == ["Rank 128 is above this pool's 16."]
+    (finding,) = found.findings
+    assert finding.message == "Rank 128 is above this base model's limit of 16."
     found = verdict(config_bytes(), BAD_WEIGHTS["hidden size of another model"][0])
     assert "[4, 12]" in next(iter(found.findings)).message
     assert "[4, 16]" in next(iter(found.findings)).message

@@ -115,7 +115,7 @@ def test_what_has_no_room_is_refused_before_it_is_received(door: Door, tenant: T
     answer = door.upload(sound())
     assert outcome(answer) == FULL
     assert door.read_bytes == 0
-    assert f"above the {SIZE - 1} allowed" in answer.json()["detail"]
+    assert f"would exceed the limit of {SIZE - 1}" in answer.json()["detail"]
     assert not UploadSession.objects.exists()
 
 
@@ -132,7 +132,7 @@ def test_versions_are_counted_too(door: Door, settings: Settings) -> None:
     assert outcome(door.upload(sound())) == STORED
     answer = door.upload(sound(lora_alpha=1))
     assert outcome(answer) == FULL
-    assert "1 versions are kept, and 1 are allowed" in answer.json()["detail"]
+    assert "1 versions; at most 1 are allowed" in answer.json()["detail"]
 
 
 def test_another_tenants_room_is_its_own(door: Door, tenant: Tenant) -> None:

@@ -210,15 +210,15 @@ def test_lengths_that_cannot_be(
         (None, "tus_header_invalid", "filename is missing"),
         (encoded(filename="a.tar"), "name_invalid", ""),
         (encoded(adapter="Not-A-Name", filename="a.tar"), "name_invalid", "Lower-case"),
-        (encoded(adapter="tiny", filename="a.tar"), "name_invalid", "name of a base model"),
+        (encoded(adapter="tiny", filename="a.tar"), "name_invalid", "base model already has"),
         (encoded(adapter="pirate", filename="a.bin"), "tus_header_invalid", ".tar or .zip"),
         (encoded(adapter="pirate", filename="a.tar", base_model="none"), "base_model_unknown", ""),
         ("adapter !!!,filename YS50YXI=", "tus_header_invalid", "Base64"),
         ("adapter /w==", "tus_header_invalid", "UTF-8"),
         ("adapter AA==", "tus_header_invalid", "null character"),
-        ("a YQ==,a YQ==", "tus_header_invalid", "once each"),
+        ("a YQ==,a YQ==", "tus_header_invalid", "occurs once"),
         (", ,", "tus_header_invalid", "pairs"),
-        ("a " + "A" * 5000, "tus_header_invalid", "above the 4096"),
+        ("a " + "A" * 5000, "tus_header_invalid", "at most 4096"),
     ],
 )
 def test_metadata_that_cannot_be(client: Tus, header: str | None, code: str, words: str) -> None:
@@ -452,7 +452,7 @@ def test_so_many_at_once(client: Tus, settings: Settings) -> None:
     first, _ = client.begin(), client.begin()
     refused = client.create()
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_uploads")
-    assert "2 unfinished uploads, and 2 are allowed" in refused.json()["detail"]
+    assert "2 unfinished uploads; at most 2 are allowed" in refused.json()["detail"]
     assert 23 * 3600 < int(refused.headers["retry-after"]) <= 24 * 3600
     client.append(first, 0, TAR)
     assert client.create().status_code == 201, "one was finished"
@@ -465,8 +465,8 @@ def test_so_many_bytes_at_once(client: Tus, settings: Settings) -> None:
     url = client.begin(600)
     refused = client.create(401)
     assert refused.status_code == 429
-    assert "600 bytes; with this one's Upload-Length of 401" in refused.json()["detail"]
-    assert "1000 bytes allowed" in refused.json()["detail"]
+    assert "600 bytes; together with this upload's 401 bytes" in refused.json()["detail"]
+    assert "limit of 1000 bytes" in refused.json()["detail"]
     assert client.create(400).status_code == 201
     client("DELETE", url)
     assert client.create(600).status_code == 201

@@ -44,7 +44,7 @@ def test_a_credential_is_made_and_shown_once() -> None:
     operator.post(reverse("operate_engines-revoke", args=[credential.pk]))
     assert not EngineCredential.objects.live().exists()
     gone = operator.post(reverse("operate_engines-rotate", args=[credential.pk]), follow=True)
-    assert b"A revoked credential stays as it was" in gone.content
+    assert b"A revoked credential cannot be changed" in gone.content
 
 
 def quarantined(tenant: Tenant, id: str, **fields: Any) -> QuarantinedEntry:
@@ -84,7 +84,7 @@ def test_what_is_quarantined_is_shown_and_decided() -> None:
     assert shown(operator.get(url, {"state": "dismissed"})) == ["r2"]
     assert shown(operator.get(url, {"state": "all"})) == ["r3", "r2", "r1"]
     again = operator.post(reverse("operate_quarantine-bill", args=[billed.pk]), follow=True)
-    assert b"billed or dismissed already" in again.content
+    assert b"already been billed or dismissed" in again.content
 
 
 @pytest.mark.parametrize("role", ["owner", "outsider"])

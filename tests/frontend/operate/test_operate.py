@@ -373,7 +373,7 @@ def test_a_price_in_force_is_not_withdrawn(operator: Client) -> None:
     operator.post(reverse("operate_prices"), PRICE)
     where = reverse("operate_prices-withdraw", args=[Price.objects.get().pk])
     page = operator.post(where, follow=True)
-    assert "has come into force" in page.content.decode()
+    assert "A price in force cannot be withdrawn" in page.content.decode()
     assert Price.objects.exists()
 
 

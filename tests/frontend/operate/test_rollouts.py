@@ -77,7 +77,7 @@ def test_a_rollout_is_started_from_there(operator: Client, revision: PoolRevisio
     assert (made.steps, made.step_s, made.max_ttft_ratio) == ([10, 100], 60, None)
     assert made.created_by is not None
     again = operator.post(start, PLAN | {"revision": revision.pk}, follow=True)
-    assert "A rollout of this base model is under way" in text_of(again)
+    assert "A rollout of this base model is in progress" in text_of(again)
     page = operator.get(reverse("operate_models-one", args=[revision.base_model_id]))
     assert "Rollout at 0%" in text_of(page)
 
@@ -206,7 +206,7 @@ def test_nobody_else_hears_of_them(tenant: Tenant, rollout: Rollout, role: str) 
 
 def test_a_tenant_sees_where_its_adapter_was_tried(tenant: Tenant, rollout: Rollout) -> None:
     version = make_version(make_adapter(tenant))
-    reason = {"reason": "With this adapter the engine's output is not finite."}
+    reason = {"reason": "The engine's output with this adapter is not finite."}
     Trial.objects.create(version=version, revision=rollout.revision, passed=False, report=reason)
     url = reverse("adapters-version", args=["acme", "support", version.number])
     text = text_of(client_of(tenant, "viewer").get(url))

@@ -156,7 +156,7 @@ def test_a_rejected_version_needs_attention_until_there_is_a_newer_one(
     tenant: Tenant, admin: Client
 ) -> None:
     adapter = make_adapter(tenant)
-    reason = "rank 128 is above this pool's 64"
+    reason = "rank 128 is above this base model's limit of 64"
     version = make_version(adapter, state=State.REJECTED)
     version.report = {"findings": [{"code": "rank", "message": reason}]}
     version.save()

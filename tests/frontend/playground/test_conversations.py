@@ -183,7 +183,7 @@ def test_who_has_too_many_is_told_so_when_continuing(client: Client, member: Mem
     full = [Conversation(member=member, title="t", panes="[]") for _ in range(MAX_CONVERSATIONS)]
     Conversation.objects.bulk_create(full)
     page = client.post(f"/t/acme/playground/shared/{link}/copy", follow=True)
-    assert page.status_code == 200 and "delete some first" in page.content.decode()
+    assert page.status_code == 200 and "Delete some first" in page.content.decode()
 
 
 def test_operators_look_and_keep_nothing(tenant: Tenant) -> None:

@@ -125,7 +125,7 @@ def test_streams_at_the_same_time_are_limited_and_their_slots_freed(customer: Cu
             assert all(next(stream) for stream in open_ones)
             refused = client.post(second + CHAT, json=ask(MODEL_NAME))
             assert refused.status_code == 429
-            assert "2 requests at the same time" in refused.json()["error"]["message"]
+            assert "2 concurrent requests" in refused.json()["error"]["message"]
         until(lambda: client.post(second + CHAT, json=ask(MODEL_NAME)).is_success)
     for ended in (one, two):
         assert customer.receipt(ended)["finish_reason"] == "cancelled", "and not by its length"

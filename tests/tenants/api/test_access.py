@@ -365,7 +365,8 @@ def test_a_member_of_two_tenants_says_which(tenant: Tenant) -> None:
     Membership.objects.create(user=user, tenant=second, role="viewer")
     answer = ask("GET", "keys")
     assert answer.status_code == 400
-    assert answer.json()["errors"] == [{"field": "tenant", "message": "Say which: acme, second."}]
+    message = "You are a member of several tenants. Set `tenant` to one of acme, second."
+    assert answer.json()["errors"] == [{"field": "tenant", "message": message}]
     assert ask("GET", "keys", tenant="second").status_code == 200
     assert ask("POST", "keys", NEW_KEY, tenant="second").status_code == 403
 

@@ -93,11 +93,11 @@ def test_an_error_is_an_rfc_9457_problem(owner: Api) -> None:
         "type": "about:blank",
         "title": "Bad Request",
         "status": 400,
-        "detail": "nmae: There is no such field.",
+        "detail": "nmae: Unknown field.",
         "code": "invalid",
         "errors": [
-            {"field": "nmae", "message": "There is no such field."},
-            {"field": "prefix", "message": "This field cannot be set."},
+            {"field": "nmae", "message": "Unknown field."},
+            {"field": "prefix", "message": "This field is read-only."},
         ],
     }
     answer = owner("POST", "keys", {"scopes": ["inference", "root"]})
@@ -180,9 +180,9 @@ def test_what_others_did_since_the_view_looked_is_no_server_error(
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("adapters/nothing", "There is no adapter of this name or id."),
-        ("keys/999999", "There is no API key of this name or id."),
-        ("adapters/support/versions/9", "There is no adapter version of this name or id."),
+        ("adapters/nothing", "There is no adapter with this name or id."),
+        ("keys/999999", "There is no API key with this name or id."),
+        ("adapters/support/versions/9", "There is no adapter version with this name or id."),
     ],
 )
 def test_what_is_not_there_is_said_in_words(
@@ -497,13 +497,17 @@ def test_nobody_gives_more_than_he_has(tenant: Tenant) -> None:
     key, _ = with_key(tenant, "admin", "usage:read")
     wanted = {"name": "k", "scopes": ["admin", "inference"]}
     assert errors(developer("POST", "keys", wanted)) == {
-        "scopes": "You cannot give the scope admin."
+        "scopes": "You cannot grant scopes that you do not have: admin."
     }
-    assert errors(key("POST", "keys", wanted)) == {"scopes": "You cannot give the scope inference."}
+    assert errors(key("POST", "keys", wanted)) == {
+        "scopes": "You cannot grant scopes that you do not have: inference."
+    }
     mine = make_key(tenant, "inference", created_by=me)[0]
     for scope in ("admin", "usage:read"):
         changed = developer("PATCH", f"keys/{mine.pk}", {"scopes": [scope]})
-        assert errors(changed) == {"scopes": f"You cannot give the scope {scope}."}
+        assert errors(changed) == {
+            "scopes": f"You cannot grant scopes that you do not have: {scope}."
+        }
     assert key("POST", "keys", wanted | {"scopes": ["usage:read"]}).status_code == 201
 
 

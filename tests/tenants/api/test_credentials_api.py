@@ -90,7 +90,7 @@ def test_quarantined_entries_are_listed_billed_and_dismissed(operator: Client) -
     assert listed["count"] == 1
     (row,) = listed["results"]
     assert (row["tenant_id"], row["reason"], row["status"]) == (tenant.pk, "unsigned", "open")
-    assert row["why"].endswith("dispatched it.") and row["credential"] is None
+    assert row["why"].endswith("dispatched the request.") and row["credential"] is None
     billed = post(operator, f"quarantine/{rows[0].pk}/bill").json()
     assert (billed["status"], billed["decided_by"]) == ("billed", "operator")
     dismissed = post(operator, f"quarantine/{rows[1].pk}/dismiss").json()

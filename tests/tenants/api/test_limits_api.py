@@ -229,7 +229,7 @@ def test_the_default_holds_where_the_operator_set_nothing_else(admin: Api, opera
     assert operator("PUT", "limits/default", {}).json() == NONE
     assert operator("GET", "limits/default").json() == NONE
     assert refusals(operator("PUT", "limits/default", {"tokens_per_day": -1, "own": {}})) == {
-        "own": "There is no such field."
+        "own": "Unknown field."
     }
     assert refusals(operator("PUT", "limits/default", {"tokens_per_day": -1})).keys() == {
         "tokens_per_day"

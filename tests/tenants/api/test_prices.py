@@ -74,7 +74,7 @@ def test_an_operator_prices_a_tenants_adapter(operator: Api, adapter: Adapter) -
     make_adapter(make_tenant("other"))
     body = {"adapter": "support", "starts_at": LATER.isoformat(), **VALUES}
     assert errors(operator("POST", "prices", body)) == {
-        "adapter": "Say whose adapter it is: ?tenant=<slug>."
+        "adapter": "Name the adapter's tenant with the query parameter `tenant`."
     }
     answer = operator("POST", "prices", body, tenant="acme")
     assert answer.status_code == 201
@@ -113,15 +113,15 @@ def test_who_sees_which_price(operator: Api, adapter: Adapter) -> None:
         ({"output": 0.5}, "output", "A valid integer is required."),
         ({"output": "1e3"}, "output", "A valid integer is required."),
         ({"output": None}, "output", "This field may not be null."),
-        ({"cached_prompt": 150_001}, "cached_prompt", "150001 is more than prompt tokens cost"),
-        ({"base_model": "none"}, "base_model", "There is no base model `none`."),
-        ({"adapter": "none"}, "adapter", "There is no adapter `none`."),
-        ({"adapter": "support"}, "", "give one of them"),
-        ({"base_model": None}, "", "give one of them"),
+        ({"cached_prompt": 150_001}, "cached_prompt", "150001 is more than the price of uncached"),
+        ({"base_model": "none"}, "base_model", "The base model `none` does not exist."),
+        ({"adapter": "none"}, "adapter", "The adapter `none` does not exist."),
+        ({"adapter": "support"}, "", "either a base model or an adapter"),
+        ({"base_model": None}, "", "either a base model or an adapter"),
         ({"starts_at": "2020-01-01T00:00:00Z"}, "starts_at", "2020-01-01T00:00:00+00:00 is in the"),
         ({"starts_at": "soon"}, "starts_at", "Datetime has wrong format."),
-        ({"currency": "eur"}, "currency", "This field cannot be set."),
-        ({"prize": 1}, "prize", "There is no such field."),
+        ({"currency": "eur"}, "currency", "This field is read-only."),
+        ({"prize": 1}, "prize", "Unknown field."),
     ],
 )
 def test_a_price_that_cannot_be(
@@ -138,7 +138,7 @@ def test_there_is_one_price_from_one_moment_on(operator: Api, adapter: Adapter) 
     for thing in ({"base_model": "base"}, {"adapter": "support"}):
         assert operator("POST", "prices", body | thing, tenant="acme").status_code == 201
         again = operator("POST", "prices", body | thing, tenant="acme")
-        assert errors(again) == {"starts_at": "There is a price from then on already."}
+        assert errors(again) == {"starts_at": "There is already a price that starts at this time."}
     assert Price.objects.count() == 2
 
 

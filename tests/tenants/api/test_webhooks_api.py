@@ -61,13 +61,13 @@ def test_deliveries_are_listed_and_sent_again(tenant: Tenant) -> None:
     Notification.objects.post(Kind.KEY_EXPIRING, {"key": "ci"}, tenant=tenant)
     Notification.objects.post(Kind.ADAPTER_READY, {"adapter": "a"}, tenant=tenant)
     Delivery.objects.filter(target=target).update(
-        state=DeliveryState.FAILED, attempts=10, status=500, error="It answered 500."
+        state=DeliveryState.FAILED, attempts=10, status=500, error="The webhook answered 500."
     )
     assert ask("GET", "webhook-deliveries").json()["count"] == 4
     found = ask("GET", "webhook-deliveries", state="failed", event="key.expiring").json()
     (row,) = found["results"]
     assert row | {"webhook": target.pk, "data": {"key": "ci"}, "status": 500, "attempts": 10} == row
-    assert row["message_id"].startswith("msg_") and row["error"] == "It answered 500."
+    assert row["message_id"].startswith("msg_") and row["error"] == "The webhook answered 500."
     assert ask("GET", "webhook-deliveries", webhook=other.pk).json()["count"] == 2
     again = ask("POST", f"webhook-deliveries/{row['id']}/replay").json()
     assert (again["state"], again["attempts"]) == ("waiting", 0)

@@ -127,7 +127,7 @@ def test_a_name_that_means_nothing(name: str) -> None:
 
 
 def test_an_ambiguous_digest_says_so() -> None:
-    with pytest.raises(UnknownModel, match="is the beginning of 2 digests"):
+    with pytest.raises(UnknownModel, match="matches the beginning of 2 digests"):
         resolve(grant(), "support@cdcdcdcd", BASES, OWN)
 
 

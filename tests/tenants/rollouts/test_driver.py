@@ -79,7 +79,7 @@ def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
         ({"step_age_s": 590.0}, "10 s more at 25%"),
         ({"answered": 19}, "1 more requests"),
         ({"untried": 1}, "1 adapter to be tried"),
-        ({"isolation": None}, "check of isolation"),
+        ({"isolation": None}, "isolation check"),
         ({"gone_s": 1.0}, "an engine of the new revision"),
     ],
 )

@@ -127,14 +127,14 @@ def test_what_is_brought_back_is_withdrawn(pool: Pool, by_itself: bool) -> None:
 
 
 def test_what_cannot_be_rolled_out(pool: Pool) -> None:
-    with pytest.raises(NotRollable, match="serves already"):
+    with pytest.raises(NotRollable, match="is already serving"):
         Rollout.objects.start(pool.old)
     Rollout.objects.start(pool.new)
     with pytest.raises(RolloutUnderWay):
         Rollout.objects.start(pool.new)
     Rollout.objects.get().abort()
     pool.old.stand(Standing.WITHDRAWN)
-    with pytest.raises(NotRollable, match="nothing to move from"):
+    with pytest.raises(NotRollable, match="no tenants to move"):
         Rollout.objects.start(pool.new)
 
 

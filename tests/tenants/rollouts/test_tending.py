@@ -116,11 +116,11 @@ def test_what_a_revision_cannot_take_is_not_tried_there(pool: Pool, gateway: Fak
     trials.try_on(high, pool.new)
     assert gateway.asked == []
     assert high.trials.get(revision=pool.new).reason == (
-        "Its rank is 64; this revision takes up to 16."
+        "The adapter's rank is 64; this revision supports at most 16."
     )
     AdapterVersion.objects.update(config={"r": 1, "target_modules": ["q_proj", "v_proj"]})
     high.refresh_from_db()
-    assert "no modules v_proj" in pool.new.cannot_take(high)
+    assert "lacks the modules v_proj" in pool.new.cannot_take(high)
 
 
 def test_a_load_that_fails_is_tried_again_before_it_counts(

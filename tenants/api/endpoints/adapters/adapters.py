@@ -55,11 +55,13 @@ class Adapters(
         adapters = self.caller.tenant.adapters.select_related("base_model", "created_by")
         return adapters.prefetch_related(*related)
 
-    @extend_schema(description="Pin the adapter or no longer. For operators.")
+    @extend_schema(description="Pin or unpin the adapter. Only for operators.")
     def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().partial_update(request, *args, **kwargs)
 
-    @extend_schema(description="Delete the adapter and its versions: first delete its aliases.")
+    @extend_schema(
+        description="Delete the adapter and its versions. Its aliases must be deleted first."
+    )
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 
@@ -108,19 +110,23 @@ class Versions(
                     },
                     "base_model": {
                         "type": "string",
-                        "description": "For a new adapter, where there are several.",
+                        "description": (
+                            "Required for a new adapter if there are several base models."
+                        ),
                     },
                     "confirm_base_model": {
                         "type": "boolean",
-                        "description": "adapter_config.json may name another base model: it is "
-                        "the same one under another name.",
+                        "description": (
+                            "Confirms that adapter_config.json has another name for the "
+                            "same base model."
+                        ),
                     },
                 },
                 "required": ["files"],
             }
         },
         responses={200: VersionSerializer, 201: VersionSerializer, 202: UploadSerializer},
-        parameters=[header("Location", "Where to ask for the upload.", str, response=[202])],
+        parameters=[header("Location", "URL of the upload's state.", str, response=[202])],
     )
     def create(self, request: Request, name: str) -> Response:
         """Upload a version: 201 if it is new and now being checked, 200 if its content is known.
@@ -174,7 +180,7 @@ class Aliases(
         adapter, number = self.adapter(), asked.validated_data["version"]
         version = adapter.versions.filter(number=number).first()
         if version is None:
-            raise ValidationError({"version": f"There is no version {number} of {adapter.name}."})
+            raise ValidationError({"version": f"{adapter.name} has no version {number}."})
         try:
             Alias(adapter=adapter, name=alias).clean_fields(exclude=["version"])
         except InvalidFields as error:

@@ -52,9 +52,11 @@ def header(name: str, description: str, type: Any = int, **options: Any) -> Open
 
 
 RESUMABLE = header("Tus-Resumable", "1.0.0", str, required=True, enum=[tus.VERSION])
-OFFSET = header("Upload-Offset", "Bytes that have arrived.", response=[200, 204])
-LENGTH = header("Upload-Length", "Bytes of the whole archive.", response=[200, 204])
-EXPIRES = header("Upload-Expires", "Until when it can go on.", str, response=[200, 201, 204])
+OFFSET = header("Upload-Offset", "Bytes received so far.", response=[200, 204])
+LENGTH = header("Upload-Length", "Size of the whole archive in bytes.", response=[200, 204])
+EXPIRES = header(
+    "Upload-Expires", "When the unfinished upload expires.", str, response=[200, 201, 204]
+)
 UPLOAD_STATES = ["receiving", "checking", "complete", "refused"]
 BYTES = {tus.CONTENT_TYPE: OpenApiTypes.BINARY}
 
@@ -63,13 +65,19 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
     """An upload and its result."""
 
     adapter = serializers.CharField(source="adapter_name")
-    state = serializers.SerializerMethodField(help_text="`checking`: a worker looks into it.")
-    offset = serializers.SerializerMethodField(help_text="Bytes that have arrived.")
-    length = serializers.IntegerField(source="length_bytes", help_text="Bytes of the upload.")
+    state = serializers.SerializerMethodField(
+        help_text="`checking`: a worker is reading the upload."
+    )
+    offset = serializers.SerializerMethodField(help_text="Bytes received so far.")
+    length = serializers.IntegerField(
+        source="length_bytes", help_text="Size of the upload in bytes."
+    )
     created_by = Maker()
-    version = VersionSerializer(help_text="What it became.", allow_null=True)
-    known = serializers.BooleanField(help_text="That version had this content before.")
-    problem = serializers.SerializerMethodField(help_text="Why it was refused.")
+    version = VersionSerializer(help_text="The version that the upload became.", allow_null=True)
+    known = serializers.BooleanField(
+        help_text="Whether that version already existed with this content."
+    )
+    problem = serializers.SerializerMethodField(help_text="Why the upload was refused.")
 
     class Meta:
         model = UploadSession
@@ -115,7 +123,7 @@ class Uploads(
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in SPOKEN and request.headers.get("Tus-Resumable") != tus.VERSION:
-            message = f"Tus-Resumable must be {tus.VERSION}, the version that this server speaks."
+            message = f"Tus-Resumable must be {tus.VERSION}, the version that this server supports."
             raise UploadRefused(Refusal.VERSION_UNSUPPORTED, message)
 
     def finalize_response(self, *args: Any, **kwargs: Any) -> Response:
@@ -136,7 +144,7 @@ class Uploads(
         said = {"Tus-Extension": tus.EXTENSIONS, "Tus-Max-Size": str(tus.max_bytes())}
         return Response(status=status.HTTP_204_NO_CONTENT, headers=said)
 
-    @extend_schema(description="Uploads that are not finished.")
+    @extend_schema(description="Unfinished uploads.")
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().list(request, *args, **kwargs)
 
@@ -144,19 +152,24 @@ class Uploads(
         request=None,
         parameters=[
             RESUMABLE,
-            header("Upload-Length", "Bytes of the whole archive.", required=True),
+            header("Upload-Length", "Size of the whole archive in bytes.", required=True),
             header(
                 "Upload-Metadata",
-                "Keys, each with its value in Base64: `adapter`, its name; `filename`, which ends "
-                "with .tar or .zip; `base_model`, for a new adapter where there are several; "
-                "`confirm_base_model`, `true` where adapter_config.json is meant to name another.",
+                "Keys, each with its value in Base64: `adapter`, its name; `filename`, "
+                "which ends in .tar or .zip; `base_model`, required for a new adapter if "
+                "there are several; `confirm_base_model`, `true` if adapter_config.json "
+                "has another name for the same base model.",
                 str,
                 required=True,
             ),
-            header("Location", "The upload's own address.", str, response=[201]),
+            header("Location", "URL of the upload.", str, response=[201]),
             EXPIRES,
         ],
-        responses={201: OpenApiResponse(description="Made; PATCH its address.")},
+        responses={
+            201: OpenApiResponse(
+                description="Created. Send the archive with PATCH to the URL in `Location`."
+            )
+        },
     )
     def create(self, request: Request) -> Response:
         """Begin an upload that survives a broken connection (tus 1.0, extension creation)."""
@@ -170,8 +183,10 @@ class Uploads(
         return Response(status=status.HTTP_201_CREATED, headers=headers)
 
     @extend_schema(
-        description="An upload: how much of it has arrived, and what became of it. HEAD answers "
-        "with the headers Upload-Offset, Upload-Length and Upload-Metadata (tus 1.0)."
+        description=(
+            "The state of an upload: the bytes received and its result. HEAD returns the "
+            "headers Upload-Offset, Upload-Length and Upload-Metadata (tus 1.0)."
+        )
     )
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().retrieve(request, *args, **kwargs)
@@ -188,13 +203,13 @@ class Uploads(
         request=BYTES,
         parameters=[
             RESUMABLE,
-            header("Upload-Offset", "Where the body belongs: what HEAD says.", required=True),
+            header("Upload-Offset", "Offset of the body, as returned by HEAD.", required=True),
             OFFSET, LENGTH, EXPIRES,
         ],
         responses={
             204: OpenApiResponse(
-                description="Appended; at the end, GET names the version, or says that the upload "
-                "is still being looked into."
+                description="Appended. Once the upload is complete, GET returns its version, or "
+                "the state `checking`."
             )
         },
     )  # fmt: skip
@@ -202,12 +217,14 @@ class Uploads(
         """Append to the upload. After the last byte it becomes a version, or is refused like an
         upload in one request."""
         if request.content_type != tus.CONTENT_TYPE:
-            message = f"Content-Type is {request.content_type!r}, but must be {tus.CONTENT_TYPE}."
+            message = f"Content-Type is {request.content_type!r}: it must be {tus.CONTENT_TYPE}."
             raise UploadRefused(Refusal.CONTENT_TYPE_UNSUPPORTED, message)
         session = self.get_object()
         asked, offset = tus.number(request.headers, "Upload-Offset"), offset_of(session)
         if asked != offset:
-            message = f"Upload-Offset is {asked}, but {offset} bytes have arrived: go on there."
+            message = (
+                f"Upload-Offset is {asked}, but {offset} bytes have been received. Continue there."
+            )
             raise UploadRefused(Refusal.OFFSET_MISMATCH, message)
         settle(session, offset, request)
         return Response(status=status.HTTP_204_NO_CONTENT, headers=_progress(session, offset))

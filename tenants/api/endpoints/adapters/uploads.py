@@ -61,7 +61,7 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, s
     if not str(request.content_type).startswith("multipart/form-data"):
         raise UploadRefused(
             Refusal.NOT_MULTIPART,
-            f"The content type is {shown(request.content_type)}, but must be multipart/form-data.",
+            f"Content-Type is {shown(request.content_type)}: it must be multipart/form-data.",
         )
     measure(request._request)
     try:

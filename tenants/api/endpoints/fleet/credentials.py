@@ -42,7 +42,7 @@ class EngineCredentials(
 
     @extend_schema(responses={201: NewCredentialSerializer})
     def create(self, request: Request) -> Response:
-        """Make a credential. Its text is shown only in this answer."""
+        """Create a credential. It is shown only in this response."""
         serializer = self.get_serializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         assert isinstance(request.user, User)
@@ -57,7 +57,9 @@ class EngineCredentials(
         credential = self.get_object()
         return self._shown_once(credential, credential.rotate(), status.HTTP_200_OK)
 
-    @extend_schema(description="Revoke the credential for good; its engine is cut off at once.")
+    @extend_schema(
+        description="Revoke the credential permanently. Its engine is disconnected at once."
+    )
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 
@@ -93,7 +95,7 @@ class Quarantine(
 
     @extend_schema(request=None)
     def dismiss(self, request: Request, pk: int) -> Response:
-        """Decide for good that the entry is not billed."""
+        """Dismiss the entry permanently, so that it is not billed."""
         entry = self.get_object()
         assert isinstance(request.user, User)
         decisions.dismiss(entry, request.user)

@@ -81,6 +81,10 @@ class BaseModels(
     def get_permissions(self) -> Sequence[Any]:
         return [Operating()] if self.request.method == "PATCH" else super().get_permissions()
 
-    @extend_schema(description="Set its defaults, and what becomes of new revisions of it.")
+    @extend_schema(
+        description=(
+            "Change the base model's default parameters and how its new revisions are introduced."
+        )
+    )
     def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().partial_update(request, *args, **kwargs)

@@ -55,8 +55,10 @@ class Revisions(
         return {**super().get_serializer_context(), "engines": engines}
 
     @extend_schema(
-        description="Say what the revision is for, for all tenants at once: a rollout moves them "
-        "one after another, and watches how they fare."
+        description=(
+            "Set the revision's standing for all tenants at once. A rollout moves them "
+            "gradually instead and observes errors and latency."
+        )
     )
     def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().partial_update(request, *args, **kwargs)
@@ -81,7 +83,7 @@ class Rollouts(
     bodiless = ["pause", "resume", "finish", "abort"]
     further_errors = [409]
 
-    @extend_schema(description="Begin to move the base model's tenants to a revision that waits.")
+    @extend_schema(description="Start to move the base model's tenants to a waiting revision.")
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().create(request, *args, **kwargs)
 

@@ -141,7 +141,7 @@ def _made_before(batch: Batch) -> Batch | None:
     name = batch.idempotency_key
     before = Batch.objects.filter(key=batch.key, idempotency_key=name).first() if name else None
     if before is not None and not before.asks_as(batch):
-        raise IdempotencyKeyReused("This Idempotency-Key was sent with another body before.")
+        raise IdempotencyKeyReused("This Idempotency-Key was already used with a different body.")
     return before
 
 
@@ -155,8 +155,8 @@ def _admit(batch: Batch, tenant: Tenant) -> None:
     under_way = tenant.batches.unfinished().count()
     if under_way >= settings.TENANT_BATCHES:
         raise RateLimitExceeded(
-            f"{under_way} batches of tenant `{tenant.slug}` have not ended, and "
-            f"{settings.TENANT_BATCHES} may be under way.",
+            f"Tenant `{tenant.slug}` has {under_way} unfinished batches; at most "
+            f"{settings.TENANT_BATCHES} are allowed.",
             retry_after_s=60,
         )
     # Locked, so that it is not deleted meanwhile (`keeping.delete`).
@@ -166,7 +166,7 @@ def _admit(batch: Batch, tenant: Tenant) -> None:
         raise InvalidRequest(told, param="input_file_id")
     if file.purpose != Purpose.BATCH:
         raise InvalidRequest(
-            f"The file's purpose is `{file.purpose}`, but must be `batch`.", param="input_file_id"
+            f"The file's purpose is `{file.purpose}`: it must be `batch`.", param="input_file_id"
         )
     batch.save(force_insert=True)
 
@@ -176,20 +176,20 @@ def _operation(endpoint: str) -> Operation:
     if operation is None or not operation.in_batches:
         there = ", ".join(one.path for one in OPERATIONS if one.in_batches)
         raise InvalidRequest(
-            f"`endpoint` is {endpoint[:64]!r}, but must be of {there}.", param="endpoint"
+            f"`endpoint` is {endpoint[:64]!r}: it must be one of {there}.", param="endpoint"
         )
     return operation
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
     if len(metadata) > MAX_PAIRS:
-        message = f"`metadata` has {len(metadata)} pairs, and {MAX_PAIRS} are allowed."
+        message = f"`metadata` has {len(metadata)} pairs; at most {MAX_PAIRS} are allowed."
         raise InvalidRequest(message, param="metadata")
     for name, value in metadata.items():
         if len(name) > MAX_NAME or len(value) > MAX_VALUE or "\0" in name + value:
             raise InvalidRequest(
-                f"A name in `metadata` has {MAX_NAME} characters at most, a value {MAX_VALUE}, "
-                "none of them null.",
+                f"In `metadata`, a name can have at most {MAX_NAME} characters and a value "
+                f"{MAX_VALUE}, without null characters.",
                 param="metadata",
             )
 

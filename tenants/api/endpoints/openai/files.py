@@ -96,7 +96,7 @@ def purpose_of(text: str) -> str:
     """
     if text not in PURPOSES:
         raise InvalidRequest(
-            f"`purpose` is {text[:64]!r}, but must be of {', '.join(PURPOSES)}.", param="purpose"
+            f"`purpose` is {text[:64]!r}: it must be one of {', '.join(PURPOSES)}.", param="purpose"
         )
     return text
 
@@ -110,14 +110,16 @@ def form_of(
         InvalidRequest: the body has another form, or the file is empty.
     """
     if request.content_type != "multipart/form-data":
-        raise InvalidRequest(f"The body must be multipart/form-data, with the field `{name}`.")
+        raise InvalidRequest(f"The body must be multipart/form-data with the field `{name}`.")
     try:
         fields, uploads = request.POST, request.FILES
     except (MultiPartParserError, BadRequest) as error:
-        raise InvalidRequest(f"The body can't be read: {error}.") from error
+        raise InvalidRequest(f"The body cannot be parsed: {error}.") from error
     known: MultiValueDict[str, Any] = uploads
     if [*known] != [name] or len(known.getlist(name)) != 1:
-        raise InvalidRequest(f"The body must have one file, in the field `{name}`.", param=name)
+        raise InvalidRequest(
+            f"The body must have exactly one file, in the field `{name}`.", param=name
+        )
     if unknown := sorted(fields.keys() - others):
         raise InvalidRequest(f"Unknown field: `{unknown[0][:64]}`.", param=unknown[0][:64])
     upload = uploads[name]
@@ -153,7 +155,7 @@ def kept_seconds(seconds: int, param: str) -> int:
     """
     if not LEAST_S <= seconds <= MOST_S:
         raise InvalidRequest(
-            f"`{param}` must be a number of seconds from {LEAST_S} to {MOST_S}.", param=param
+            f"`{param}` must be an integer from {LEAST_S} to {MOST_S} (seconds).", param=param
         )
     return seconds
 

@@ -72,14 +72,14 @@ class Page:
         Raises:
             InvalidRequest: a parameter is invalid.
         """
-        names = query.choices("bucket_width", widths, "Sums are kept by the hour.") or ["1d"]
+        names = query.choices("bucket_width", widths, "Usage is summed by the hour.") or ["1d"]
         if len(names) > 1:
-            raise InvalidRequest("`bucket_width` takes one value.", param="bucket_width")
+            raise InvalidRequest("`bucket_width` must have only one value.", param="bucket_width")
         width = widths[names[0]]
         given, until = query.time("start_time"), query.time("end_time")
         if given is None:
             raise InvalidRequest(
-                "`start_time` is required: a unix time in seconds.", param="start_time"
+                "`start_time` is required: a Unix time in seconds.", param="start_time"
             )
         end = until or timezone.now()
         if end <= given:
@@ -111,7 +111,7 @@ def _first_bucket(query: Query, width: Width, start: datetime, end: datetime) ->
     cursor = CURSOR.fullmatch(text)
     at = datetime.fromtimestamp(int(cursor[1]), UTC) if cursor else start
     if not start < at < end or at != width.floor(at):
-        raise InvalidRequest("`page` is not the `next_page` of this question.", param="page")
+        raise InvalidRequest("`page` is not a `next_page` of this query.", param="page")
     return at
 
 
@@ -119,7 +119,7 @@ def _key_ids(query: Query) -> list[int]:
     words = query.words("api_key_ids")
     for word in words:
         if not KEY_ID.fullmatch(word):
-            raise InvalidRequest(f"`{word[:64]}` is not the id of a key.", param="api_key_ids")
+            raise InvalidRequest(f"`{word[:64]}` is not the id of an API key.", param="api_key_ids")
     return [int(word) for word in words]
 
 
@@ -166,7 +166,7 @@ def _key_id(row: Row) -> str | None:
 def completions(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     """Tokens and requests by time and, if requested, by key and model."""
     query = Query(request.GET, [*PERIOD, "group_by", "api_key_ids", "models"])
-    groups = query.choices("group_by", USAGE_GROUPS, "Nothing else is kept in the sums.")
+    groups = query.choices("group_by", USAGE_GROUPS, "Usage is not summed by other fields.")
     page, by = Page.asked(query, WIDTHS), _columns(groups, USAGE_GROUPS)
     return _answer(key.tenant, query, page, by, _completions_result)
 
@@ -194,7 +194,7 @@ def _completions_result(row: Row) -> Row:
 def costs(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     """Costs by day and, if requested, by key and line item, which is the model."""
     query = Query(request.GET, [*PERIOD, "group_by", "api_key_ids", "line_items"])
-    groups = query.choices("group_by", COST_GROUPS, "Nothing else is kept in the sums.")
+    groups = query.choices("group_by", COST_GROUPS, "Usage is not summed by other fields.")
     page, by = Page.asked(query, COST_WIDTHS), _columns(groups, COST_GROUPS)
     return _answer(key.tenant, query, page, by, _costs_result)
 

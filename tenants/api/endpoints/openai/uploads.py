@@ -66,7 +66,7 @@ def _begin(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         told = f"`bytes` must be from 1 to {settings.MAX_FILE_BYTES}."
         raise InvalidRequest(told, param="bytes")
     if not 0 < len(wanted.filename) <= MAX_FILE_NAME or "\0" in wanted.filename:
-        told = f"`filename` must have 1 to {MAX_FILE_NAME} characters, none of them null."
+        told = f"`filename` must have 1 to {MAX_FILE_NAME} characters and no null character."
         raise InvalidRequest(told, param="filename")
     purpose, expiry = files.purpose_of(wanted.purpose), wanted.expires_after
     upload = Upload(

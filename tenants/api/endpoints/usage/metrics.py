@@ -54,18 +54,26 @@ PARAMETERS = [
         str,
         enum=list(BUCKETS),
         default="hour",
-        description="In UTC; `all` is one sum. Minutes are known of two days.",
+        description=(
+            "Width of the figures, in UTC. `all`: the whole period. Minutes are available "
+            "for two days."
+        ),
     ),
     OpenApiParameter(
-        "by", str, description=f"What else to sum by, with commas between: {', '.join(GROUPS)}."
+        "by", str, description=f"Comma-separated fields to group by: {', '.join(GROUPS)}."
     ),
     OpenApiParameter(
         "start",
         datetime,
-        description="A whole hour, or minute where these are the buckets; default: an hour before "
-        "the end in minutes, 30 days in days, else a day.",
+        description=(
+            "Start of the period, a whole hour, or a whole minute if `bucket` is `minute`. "
+            "Default: before the end one hour for minutes, 30 days for days, else one "
+            "day."
+        ),
     ),
-    OpenApiParameter("end", datetime, description="The same, not part of it; default: now."),
+    OpenApiParameter(
+        "end", datetime, description="Exclusive end of the period, likewise. Default: now."
+    ),
 ]
 
 

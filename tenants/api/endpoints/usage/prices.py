@@ -76,10 +76,10 @@ class Prices(
                 serializer.save()
         except IntegrityError as error:
             raise ValidationError(
-                {"starts_at": "There is a price from then on already."}
+                {"starts_at": "There is already a price that starts at this time."}
             ) from error
 
-    @extend_schema(description="Withdraw a price that is yet to come into force.")
+    @extend_schema(description="Withdraw a price that is not yet in force.")
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 

@@ -33,7 +33,9 @@ def receipt(request: HttpRequest, key: ApiKey, request_id: str) -> dict[str, Any
     event = _find(key.tenant, request_id)
     if event is None:
         # The same message as for a request of another tenant.
-        raise NotFound("There is no receipt of this request. It comes when the request has ended.")
+        raise NotFound(
+            "This request has no receipt. A receipt is available once its request has ended."
+        )
     return signer().sign(describe(event))
 
 
@@ -71,7 +73,7 @@ def _within(start: datetime | None, end: datetime | None) -> Q:
 def _later_than(tenant: Tenant, shown_id: str) -> Q:
     last = _find(tenant, shown_id)
     if last is None:
-        raise InvalidRequest("`after` names no request with a receipt.", param="after")
+        raise InvalidRequest("`after` is not the id of a request with a receipt.", param="after")
     # Only the condition on `started_at__gte` can use the index.
     return Q(started_at__gte=last.started_at) & (
         Q(started_at__gt=last.started_at) | Q(id__gt=last.id)

@@ -45,16 +45,22 @@ Row = dict[str, Any]
 
 PARAMETERS = [
     OpenApiParameter(
-        "bucket", str, enum=list(BUCKETS), default="day", description="In UTC; `all` is one sum."
+        "bucket",
+        str,
+        enum=list(BUCKETS),
+        default="day",
+        description="Width of the sums, in UTC. `all`: one sum over the whole period.",
     ),
     OpenApiParameter(
-        "by", str, description=f"What else to sum by, with commas between: {', '.join(GROUPS)}."
+        "by", str, description=f"Comma-separated fields to group by: {', '.join(GROUPS)}."
     ),
     OpenApiParameter(
-        "start", datetime, description="A whole hour; default: 30 days before the end."
+        "start",
+        datetime,
+        description="Start of the period, a whole hour. Default: 30 days before the end.",
     ),
     OpenApiParameter(
-        "end", datetime, description="A whole hour, which is not part of it; default: now."
+        "end", datetime, description="Exclusive end of the period, a whole hour. Default: now."
     ),
 ]
 
