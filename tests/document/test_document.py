@@ -9,6 +9,8 @@ import pytest
 from inference.errors import BY_CODE
 from inference.operations.registry import OPERATIONS
 from tenants.api.openai.document import BODIES
+from tenants.api.permissions import TenantView
+from tenants.api.strict_view import StrictView
 from tests.document.document import Answer, Document, document
 
 SWITCHES = {"chat_template_kwargs"}
@@ -38,6 +40,12 @@ def test_every_operation_has_a_name_of_its_own() -> None:
     items = document()["paths"].values()
     names = [operation["operationId"] for item in items for operation in item.values()]
     assert len(names) == len({*names}) > 60
+
+
+def test_no_description_is_that_of_a_base_class() -> None:
+    items = document()["paths"].values()
+    told = {operation.get("description") for item in items for operation in item.values()}
+    assert not told & {TenantView.__doc__, StrictView.__doc__}
 
 
 def test_every_reference_leads_somewhere(described: Document) -> None:

@@ -24,19 +24,24 @@ SIZE, MOST = 50, 200
 NAMES = [name for name, _ in OUTCOMES]
 MAX_NAME = 255
 PARAMETERS = [
-    OpenApiParameter("model", str, description="An adapter's name, or a model's, as written."),
-    OpenApiParameter("key", int, description="The API key's id."),
-    OpenApiParameter("outcome", str, enum=NAMES, description="`wrong` is `failed` or `refused`."),
-    OpenApiParameter("start", datetime, description="Default: a day before the end."),
-    OpenApiParameter("end", datetime, description="Not part of it; default: now."),
-    OpenApiParameter("before", str, description="Where to go on; `next` has it."),
+    OpenApiParameter("model", str, description="Name of an adapter or model, as requests had it."),
+    OpenApiParameter("key", int, description="Id of the API key."),
+    OpenApiParameter("outcome", str, enum=NAMES, description="`wrong`: `failed` or `refused`."),
     OpenApiParameter(
-        "limit", int, description=f"How many are in a page: {SIZE} if not given, {MOST} at most."
+        "start", datetime, description="Start of the period. Default: one day before the end."
+    ),
+    OpenApiParameter("end", datetime, description="Exclusive end of the period. Default: now."),
+    OpenApiParameter("before", str, description="Cursor of the page, as contained in `next`."),
+    OpenApiParameter(
+        "limit", int, description=f"Number of requests per page. Default: {SIZE}, maximum: {MOST}."
     ),
 ]
 
 
 class Requests(TenantView):
+    """The requests that ended, including refused ones with their errors. Of more than 20 similar
+    refused ones in a minute the rest are only counted, in the metrics."""
+
     needs = {"page": Permission.READ_OWN_USAGE}
     parameters = [parameter.name for parameter in PARAMETERS]
     action = "page"  # not "list", for which drf-spectacular assumes another form of pagination
@@ -45,8 +50,6 @@ class Requests(TenantView):
         parameters=PARAMETERS, responses={200: RequestsSerializer}, operation_id="requests_list"
     )
     def get(self, request: Request) -> Response:
-        """The requests that ended, including refused ones with their errors. Of more than 20
-        similar refused ones in a minute the rest are only counted, in the metrics."""
         params = request.query_params.dict()
         found = Where.of(self.caller).page(
             _filter(params), _window(params), _before(params), size=_size(params)
@@ -61,12 +64,13 @@ class Requests(TenantView):
 
 
 class OneRequest(TenantView):
+    """One request, by its id in any form, with its attempts on engines."""
+
     needs = {"retrieve": Permission.READ_OWN_USAGE}
     action = "retrieve"
 
     @extend_schema(responses={200: OneRequestSerializer}, operation_id="requests_retrieve")
     def get(self, request: Request, request_id: str) -> Response:
-        """One request, by its id in any form, with its attempts on engines."""
         entries = Where.of(self.caller).named(request_id).entries()
         if not entries:
             raise Http404
@@ -78,7 +82,7 @@ def _filter(params: dict[str, str]) -> Filter:
     if outcome and outcome not in NAMES:
         raise ValidationError({"outcome": f"{outcome[:64]!r} is not one of {', '.join(NAMES)}."})
     if "\0" in model or len(model) > MAX_NAME:
-        raise ValidationError({"model": f"A name of at most {MAX_NAME} characters."})
+        raise ValidationError({"model": f"The name must have at most {MAX_NAME} characters."})
     return Filter(model, _number(params, "key", 10**18), outcome)
 
 
@@ -94,7 +98,7 @@ def _before(params: dict[str, str]) -> Mark | None:
     text = params.get("before")
     mark = mark_of(text) if text else None
     if text and mark is None:
-        raise ValidationError({"before": "It is what `next` has, and nothing else."})
+        raise ValidationError({"before": "`before` must be a cursor from `next`."})
     return mark
 
 
