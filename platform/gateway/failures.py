@@ -22,7 +22,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     detail = "The request is malformed."
     if isinstance(exception, TooManyFieldsSent):
         most = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS
-        detail = f"There are more than {most} parameters or fields."
+        detail = f"The request has more than {most} parameters or fields."
     if request.path.startswith("/v1/"):
         return v1.refusal(InvalidRequest(detail))
     if request.path.startswith("/api/"):
@@ -34,7 +34,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Django's `handler500`; the exception is in the log, under the request's id."""
-    detail = "The server had an error while it processed your request."
+    detail = "The server had an error while processing your request."
     if request.path.startswith("/v1/"):
         return v1.refusal(InferenceError(detail))
     if request.path.startswith("/api/"):

@@ -17,9 +17,9 @@ def require_migrated() -> None:
     try:
         executor = MigrationExecutor(connection)
     except OperationalError as error:
-        raise CommandError(f"PostgreSQL cannot be reached (DATABASE_URL): {error}") from None
+        raise CommandError(f"cannot connect to PostgreSQL (DATABASE_URL): {error}") from None
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if missing:
         raise CommandError(
-            f"The database lacks {len(missing)} migrations: run `manage.py migrate` first."
+            f"The database lacks {len(missing)} migrations. Run `manage.py migrate` first."
         )

@@ -72,7 +72,7 @@ MAX_REQUEST_BYTES = environ.size(
     "MAX_REQUEST_BYTES",
     8 << 20,
     high=MAX_BODY_BYTES,
-    why="a frame to an engine holds no longer body",
+    why="the largest body that fits a frame to an engine",
 )
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
 """From a request's arrival to its last token, over all engines that it moves to."""
@@ -384,7 +384,9 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Lorikeet",
-    "DESCRIPTION": "`/api/v1` manages tenants; `/v1` is OpenAI's API, for programs that generate.",
+    "DESCRIPTION": (
+        "`/api/v1` is the management API of tenants; `/v1` is the OpenAI-compatible inference API."
+    ),
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,

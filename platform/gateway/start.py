@@ -93,7 +93,10 @@ def _make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_mode & stat.S_ISVTX:
-        raise BadSetting(f"LORIKEET_VAR={str(folder)!r} is shared: it must be a folder of its own")
+        raise BadSetting(
+            f"LORIKEET_VAR={str(folder)!r} is a shared folder: it must be one that only "
+            "Lorikeet uses"
+        )
     if found.st_uid == os.geteuid():
         folder.chmod(0o700)
 

@@ -85,5 +85,5 @@ def test_a_pod_that_is_gone_meanwhile_is_no_fault_and_a_refusal_is(tmp_path: Pat
 
 
 def test_outside_of_kubernetes_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="no Kubernetes"):
+    with pytest.raises(BadSetting, match="not run in Kubernetes"):
         Cluster.inside(tmp_path)

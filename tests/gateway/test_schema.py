@@ -24,4 +24,4 @@ def test_a_process_does_not_start_before_the_migrations(process: str) -> None:
         timeout=300,
     )
     assert done.returncode != 0
-    assert "run `manage.py migrate` first" in done.stderr
+    assert "Run `manage.py migrate` first" in done.stderr

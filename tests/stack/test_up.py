@@ -178,7 +178,7 @@ def _paste(printed: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({"GATEWAYS": "0"}, "GATEWAYS='0' is not allowed: it must be a whole number from 1 to 64"),
+        ({"GATEWAYS": "0"}, "GATEWAYS='0' is not allowed: it must be an integer from 1 to 64"),
         ({"LOG_LEVEL": "loud"}, "LOG_LEVEL='loud' is not allowed: it must be one of debug, info"),
         ({"DATABASE_URL": "mysql://x"}, "DATABASE_URL has the scheme 'mysql'"),
         ({"SECRET_KEY": "short"}, "SECRET_KEY has 5 characters"),

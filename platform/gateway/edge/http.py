@@ -128,10 +128,12 @@ class HttpConnection(HttpToolsProtocol):
         match self._patience.owed:
             case Owed.HEAD if self._head_bytes or self._unparsed_bytes:
                 most = self._bounds.header_s
-                self._refuse(RequestTimeout(f"The headers did not arrive within {most:g} s."))
+                self._refuse(
+                    RequestTimeout(f"The request headers did not arrive within {most:g} s.")
+                )
             case Owed.BODY:
                 most = self._bounds.body_s
-                self._refuse(RequestTimeout(f"Nothing of the body arrived for {most:g} s."))
+                self._refuse(RequestTimeout(f"No part of the request body arrived for {most:g} s."))
             case Owed.GOODBYE:
                 self.transport.abort()
             case _:
@@ -171,7 +173,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._event = True
         if len(self.pipeline) >= MAX_PIPELINED:
-            self._raise(InvalidRequest(f"More than {MAX_PIPELINED} requests were sent ahead."))
+            self._raise(InvalidRequest(f"At most {MAX_PIPELINED} requests can be pipelined."))
         super().on_message_begin()
         self._head_bytes = self._headers = 0
         if self._patience.owed is not Owed.HEAD:
@@ -182,7 +184,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_url(url)
         self._head_bytes += len(url)
         if len(self.url) > MAX_URL_BYTES:
-            self._raise(UriTooLong(f"The address has more than {MAX_URL_BYTES} bytes."))
+            self._raise(UriTooLong(f"The URL has more than {MAX_URL_BYTES} bytes."))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._event = True
@@ -191,7 +193,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._head_bytes > self._bounds.header_bytes:
             self._raise(self._too_large())
         if self._headers > MAX_HEADERS:
-            self._raise(HeadersTooLarge(f"There are more than {MAX_HEADERS} headers."))
+            self._raise(HeadersTooLarge(f"The request has more than {MAX_HEADERS} headers."))
         # Trailers are ignored: the headers have been read by then.
         if self._patience.owed is Owed.HEAD:
             super().on_header(name, value)
@@ -238,7 +240,12 @@ class HttpConnection(HttpToolsProtocol):
         """Like uvicorn, but without cookies: no application reads them, and `websockets`, which
         parses the head again, accepts no line of more than 8 KiB."""
         if self._is_answering():  # it could no longer be told that its client disconnects
-            return self._refuse(InvalidRequest("A websocket cannot be opened behind a request."))
+            return self._refuse(
+                InvalidRequest(
+                    "A websocket cannot be opened while another request is running on the "
+                    "connection."
+                )
+            )
         headers = [(name, value) for name, value in self.scope["headers"] if name != b"cookie"]
         self.scope["headers"] = headers
         protocol: Any = self.config.ws_protocol_class
@@ -263,7 +270,7 @@ class HttpConnection(HttpToolsProtocol):
         raise error
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or InvalidRequest("This is no valid HTTP request."))
+        self._refuse(self._refusal or InvalidRequest("The request is not valid HTTP."))
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

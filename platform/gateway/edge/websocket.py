@@ -109,7 +109,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """Answer the invalid handshake, which uvicorn would not."""
         self.handshake_initiated = True
         said = b"".join(self.conn.data_to_send())
-        refused = InvalidRequest("This is no valid opening of a websocket.")
+        refused = InvalidRequest("The websocket handshake is not valid.")
         self.transport.write(said or answer_of(refused))
         self.transport.close()
 

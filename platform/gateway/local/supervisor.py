@@ -132,8 +132,8 @@ class Supervisor:
             if time.monotonic() - began >= STEADY_S:
                 pause = BACKOFF_S[0]
             self._report(
-                f"{child.name} ended with status {status}; its log says:\n{child.last_lines()}\n"
-                f"starting it again in {pause:.0f} s"
+                f"{child.name} ended with status {status}. The end of its "
+                f"log:\n{child.last_lines()}\nrestarting it in {pause:.0f} s"
             )
             await asyncio.sleep(pause)
             pause = min(pause * 2, BACKOFF_S[1])

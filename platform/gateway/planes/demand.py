@@ -41,7 +41,7 @@ class DemandPage:
         try:
             exchange.require_method("GET", "HEAD")
             if not self._token:
-                raise NotFound("Demand is told where METRICS_TOKEN is set.")
+                raise NotFound("Demand is available only if METRICS_TOKEN is set.")
             exchange.require_token(self._token, "METRICS_TOKEN")
             asked = parse_qs(scope["query_string"].decode("latin-1")).get("pool")
             told = self._pool(asked[0]) if asked else self._fleet()

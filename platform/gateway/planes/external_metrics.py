@@ -77,10 +77,10 @@ def answer(target: str, demand: FleetDemand, now: float) -> Mapping[str, Any]:
     if path == ["apis", GROUP, VERSION]:
         return _resources()
     if path[:3] != ["apis", GROUP, VERSION] or path[3:4] != ["namespaces"] or len(path) != 6:
-        raise Refused(404, "NotFound", "there is no such address")
+        raise Refused(404, "NotFound", "there is no resource at this URL")
     metric = METRICS.get(path[5])
     if metric is None:
-        raise Refused(404, "NotFound", f"the metrics are {', '.join(METRICS)}")
+        raise Refused(404, "NotFound", f"the available metrics are {', '.join(METRICS)}")
     wanted = _selected(parse_qs(url.query).get("labelSelector", [""])[0])
     try:
         pools = demand.figures(now)
@@ -138,7 +138,7 @@ def _values(
         for pool, figures in _known(chosen, metric)
     ]
     if not items and metric == "expected_wait_seconds":
-        raise Refused(503, "ServiceUnavailable", "how long requests wait is not known now")
+        raise Refused(503, "ServiceUnavailable", "the expected wait is currently unknown")
     return {
         "kind": "ExternalMetricValueList",
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -302,7 +302,7 @@ class ExternalMetrics:
     def _answered(self, connection: h11.Connection, asked: h11.Request) -> bytes:
         try:
             if asked.method != b"GET":
-                raise Refused(405, "MethodNotAllowed", "there is nothing but GET")
+                raise Refused(405, "MethodNotAllowed", "only GET is supported")
             status, told = (
                 200,
                 answer(asked.target.decode("latin-1"), self._demand, time.monotonic()),

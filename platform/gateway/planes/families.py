@@ -45,40 +45,40 @@ class OfEngine:
 
 
 ENGINE_GAUGES: Mapping[str, OfEngine] = {
-    "running": OfEngine("Requests that run on the engine.", lambda one: one.stats.running),
+    "running": OfEngine("Requests running on the engine.", lambda one: one.stats.running),
     "waiting": OfEngine("Requests in vLLM's own queue.", lambda one: one.stats.waiting),
     "queued": OfEngine("Requests in the agent's fair queue.", lambda one: one.stats.queued),
     "queued_tokens": OfEngine(
-        "Prompt tokens of requests without output yet, as far as they have to be computed.",
+        "Prompt tokens still to be computed of requests that have no output yet.",
         lambda one: one.stats.queued_tokens,
     ),
-    "kv_usage": OfEngine("Share of KV blocks in use, 0 to 1.", lambda one: one.stats.kv_usage),
-    "kv_tokens": OfEngine("Tokens that the KV cache holds.", lambda one: one.info.kv_tokens),
+    "kv_usage": OfEngine("Fraction of KV blocks in use, 0 to 1.", lambda one: one.stats.kv_usage),
+    "kv_tokens": OfEngine("Capacity of the KV cache in tokens.", lambda one: one.info.kv_tokens),
     "adapter_slots": OfEngine(
         "Adapters that can run at the same time.", lambda one: one.info.max_loras
     ),
     "adapters_active": OfEngine(
-        "Adapters with running requests: they have a slot.", lambda one: len(one.stats.active)
+        "Adapters with running requests, which occupy slots.", lambda one: len(one.stats.active)
     ),
     "adapters_awaited": OfEngine(
-        "Adapters whose requests wait for a slot, or for their load; 64 at most.",
+        "Adapters whose requests wait for a slot or for loading; at most 64.",
         lambda one: len(one.stats.awaited),
     ),
     "adapters_resident": OfEngine(
         "Adapters loaded on the engine, running or not.", lambda one: len(one.resident)
     ),
     "adapters_spare": OfEngine(
-        "Adapters that could be loaded without one that has to go.", lambda one: one.stats.spare
+        "Adapters that could be loaded without evicting another one.", lambda one: one.stats.spare
     ),
     "draining": OfEngine(
-        "1 while it takes no new requests, as it ends.", lambda one: float(one.draining)
+        "1 while the engine drains and accepts no new requests.", lambda one: float(one.draining)
     ),
     "journal_unbilled_requests": OfEngine(
-        "Ended requests in its journal that no gateway has acknowledged.",
+        "Ended requests in the engine's journal that no gateway has acknowledged.",
         lambda one: one.stats.unbilled.requests,
     ),
     "journal_unbilled_tokens": OfEngine(
-        "Their output tokens.", lambda one: one.stats.unbilled.completion_tokens
+        "Output tokens of these requests.", lambda one: one.stats.unbilled.completion_tokens
     ),
 }
 ENGINE_COUNTERS: Mapping[str, OfEngine] = {
@@ -86,17 +86,18 @@ ENGINE_COUNTERS: Mapping[str, OfEngine] = {
         "Prompt tokens since the engine started.", lambda one: one.stats.prompt_tokens
     ),
     "cached_tokens": OfEngine(
-        "Prompt tokens that the prefix cache held.", lambda one: one.stats.cached_tokens
+        "Prompt tokens found in the prefix cache since the engine started.",
+        lambda one: one.stats.cached_tokens,
     ),
     "completion_tokens": OfEngine(
         "Output tokens since the engine started.", lambda one: one.stats.completion_tokens
     ),
     "failures": OfEngine(
-        "Times that the engine's core died or hung, over restarts.",
+        "How often the engine's core died or hung, counted across restarts.",
         lambda one: one.stats.failures,
     ),
     "refused_suspects": OfEngine(
-        "Requests refused because engines had failed with them twice.",
+        "Requests refused because they made engines fail twice.",
         lambda one: one.stats.refused_suspects,
     ),
 }
@@ -135,7 +136,8 @@ def requests(measures: Measures) -> Families:
         yield family
     held = HistogramMetricFamily(
         "lorikeet_hold_seconds",
-        "How long requests were held at the gateway for want of an engine, of those that were.",
+        "How long requests were held at the gateway because no engine could take them; "
+        "only held requests.",
         labels=["base_model"],
     )
     for base_model, histogram in measures.hold_seconds.items():
@@ -143,20 +145,20 @@ def requests(measures: Measures) -> Families:
     yield held
     yield _counters(
         "lorikeet_requests",
-        "Requests to generate something, by how they ended: `completed`, `cancelled`, `refused` or "
-        "`failed`, with the finish reason or the error's code.",
+        "Inference requests by outcome (`completed`, `cancelled`, `refused` or `failed`) "
+        "and by finish reason or error code.",
         ["base_model", "engine", "outcome", "code"],
         measures.requests,
     )
     yield _counters(
         "lorikeet_refusals",
-        "Requests that a limit refused, by its kind, and whose limit it is.",
+        "Requests that a limit refused, by the limit's kind and scope.",
         ["kind", "scope"],
         dict.fromkeys(product(KINDS, SCOPES.values()), 0) | measures.refusals,
     )
     yield _counters(
         "lorikeet_engines_lost",
-        "Engines that left without having said that they end.",
+        "Engines that disconnected without announcing it.",
         ["base_model"],
         {(base_model,): count for base_model, count in measures.engines_lost.items()},
     )
@@ -164,13 +166,14 @@ def requests(measures: Measures) -> Families:
     if busiest.most:
         yield _counters(
             "lorikeet_tenant_requests",
-            "Requests of the busiest tenants (METRICS_TENANTS), and of all others.",
+            "Requests of the busiest tenants (METRICS_TENANTS) and of all others together.",
             ["tenant", "outcome"],
             busiest.requests,
         )
         yield _counters(
             "lorikeet_tenant_tokens",
-            "Tokens of the busiest tenants, by kind: `prompt` or `output`.",
+            "Tokens of the busiest tenants and of all others together, by kind: `prompt` "
+            "or `output`.",
             ["tenant", "kind"],
             busiest.tokens,
         )
@@ -180,44 +183,48 @@ def hub(hub: Hub) -> Families:
     """Requests in flight, moves, and what the hub has dropped or quarantined."""
     yield _counters(
         "lorikeet_moves",
-        "Requests that their engine did not bring to their end, and what became of them.",
+        "Requests that had to leave their engine before they were complete, by reason and outcome.",
         ["reason", "outcome"],
         dict.fromkeys(product(Why, Outcome), 0) | hub.moves,
     )
     yield CounterMetricFamily(
         "lorikeet_answers_adopted",
-        "Running answers of other gateways that this one went on with.",
+        "Running answers of other gateways that this one took over.",
         value=hub.adopted,
     )
     gaps = HistogramMetricFamily(
-        "lorikeet_move_gap_seconds", "How long readers of streams that moved waited.", labels=[]
+        "lorikeet_move_gap_seconds",
+        "How long clients of streams that moved to another engine waited for the next token.",
+        labels=[],
     )
     _add(gaps, [], hub.gaps)
     yield gaps
     yield GaugeMetricFamily("lorikeet_streams", "Requests in flight.", value=hub.in_flight)
     yield GaugeMetricFamily(
         "lorikeet_refused_suspects",
-        "Requests that are refused because engines failed with them twice.",
+        "Requests that are refused because they made engines fail twice.",
         value=len(hub.refused_suspects),
     )
     yield CounterMetricFamily(
         "lorikeet_link_unknown_frames",
-        "Frames of engines that only newer versions know.",
+        "Frames from engines with a type that this version does not know.",
         value=hub.unknown_frames,
     )
     yield CounterMetricFamily(
         "lorikeet_ledger_quarantined",
-        "Ended requests that engines reported and no gateway dispatched to them.",
+        "Ended requests that engines reported but that no gateway had dispatched to them.",
         value=hub.intake.quarantined,
     )
     yield CounterMetricFamily(
         "lorikeet_outcomes_dropped",
-        "Requests that the console's history lacks: the database was away for too long.",
+        "Requests missing from the console's history because the database was unavailable "
+        "for too long.",
         value=hub.outcomes.dropped,
     )
     yield CounterMetricFamily(
         "lorikeet_content_dropped",
-        "Requests of which content was to be kept, and was not: there was no room, or no database.",
+        "Requests whose content should have been stored but was not, for lack of memory "
+        "or of the database.",
         value=hub.contents.dropped,
     )
 
@@ -225,22 +232,26 @@ def hub(hub: Hub) -> Families:
 def ledger(ledger: Ledger) -> Families:
     """Entries waiting for the ledger, and entries written."""
     yield GaugeMetricFamily(
-        "lorikeet_ledger_waiting", "Ended requests to be written.", value=ledger.waiting
+        "lorikeet_ledger_waiting",
+        "Ended requests waiting to be written to the ledger.",
+        value=ledger.waiting,
     )
     yield CounterMetricFamily(
-        "lorikeet_ledger_written", "Ended requests in the ledger.", value=ledger.written
+        "lorikeet_ledger_written", "Ended requests written to the ledger.", value=ledger.written
     )
     yield CounterMetricFamily(
-        "lorikeet_ledger_unbillable", "Of them, in the log instead.", value=ledger.unbillable
+        "lorikeet_ledger_unbillable",
+        "Ended requests that the ledger refused and that were logged instead.",
+        value=ledger.unbillable,
     )
     yield CounterMetricFamily(
         "lorikeet_ledger_turned_away",
-        "Ended requests for which there was no room; their engines send them again.",
+        "Ended requests turned away for lack of memory; their engines send them again.",
         value=ledger.turned_away,
     )
     yield CounterMetricFamily(
         "lorikeet_regenerated_tokens",
-        "Output tokens that a lost engine had generated and another one generated again.",
+        "Output tokens of lost engines that other engines generated again.",
         value=ledger.regenerated_tokens,
     )
 
@@ -251,26 +262,26 @@ def limits(limiter: StoreLimiter) -> Families:
         "lorikeet_limits_reservations", "Live reservations.", value=limiter.reservations
     )
     yield GaugeMetricFamily(
-        "lorikeet_limits_degraded", "1 while Redis is down.", value=limiter.degraded
+        "lorikeet_limits_degraded", "1 while Redis is unavailable.", value=limiter.degraded
     )
     yield CounterMetricFamily(
         "lorikeet_limits_degraded_decisions",
-        "Requests decided without Redis, refused ones included.",
+        "Requests admitted or refused without Redis.",
         value=limiter.degraded_decisions,
     )
     yield CounterMetricFamily(
         "lorikeet_limits_redis_failures",
-        "Exchanges with Redis that failed.",
+        "Failed calls of Redis.",
         value=limiter.redis_failures,
     )
 
 
 DRIFT = {
-    "requests": ("lorikeet_drift_requests", "Requests that the ledger lacks; 0 is right."),
-    "tokens": ("lorikeet_drift_tokens", "Tokens that the ledger lacks; 0 is right."),
+    "requests": ("lorikeet_drift_requests", "Requests missing from the ledger; should be 0."),
+    "tokens": ("lorikeet_drift_tokens", "Tokens missing from the ledger; should be 0."),
     "unjournaled_tokens": (
         "lorikeet_unjournaled_tokens",
-        "Output tokens that the engine's journal lacks; 0 is right.",
+        "Output tokens missing from the engine's journal; should be 0.",
     ),
 }
 
@@ -287,20 +298,21 @@ def drift(found: Sequence[Drift]) -> Families:
 
 ROLLOUT_GAUGES: Mapping[str, tuple[str, Callable[[UnderWay], float]]] = {
     "weight": (
-        "Share of tenants that may be on the new revision, in percent.", lambda one: one.weight
+        "Percentage of tenants that may be on the new revision.", lambda one: one.weight
     ),
-    "paused": ("1 while an operator has paused it.", lambda one: one.paused),
+    "paused": ("1 while the rollout is paused.", lambda one: one.paused),
     "overdue_seconds": (
-        "For how much longer it stays at its weight than planned.", lambda one: one.overdue_s
+        "Seconds by which the rollout has exceeded the planned time at its weight.",
+        lambda one: one.overdue_s,
     ),
     "untried_adapters": (
-        "Live adapters that are to be tried on the new revision next.",
+        "Live adapters to be tested on the new revision before the next step.",
         lambda one: one.report.get("untried", 0),
     ),
 }  # fmt: skip
 ROLLOUT_SIDES: Mapping[str, tuple[str, str]] = {
-    "error_percent": ("Requests that failed lately, in percent.", "error_percent"),
-    "ttft_p95_seconds": ("Of the times to first tokens lately.", "ttft_p95_s"),
+    "error_percent": ("Percentage of recent requests that failed.", "error_percent"),
+    "ttft_p95_seconds": ("95th percentile of recent times to first token.", "ttft_p95_s"),
 }
 """The figures that guards compare: the metric's text, and the figure's name in
 `tenants.rollouts.progress`."""
@@ -315,8 +327,8 @@ def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
         yield family
     tenants = GaugeMetricFamily(
         "lorikeet_rollout_tenants",
-        "Tenants on the `new` revision, on the `present` ones, and those there that stay `behind`, "
-        "as an adapter failed on the new one.",
+        "Tenants on the `new` revision, on the `present` ones, and those that stay "
+        "`behind` because an adapter failed on the new one.",
         labels=["base_model", "place"],
     )
     for one in open:
@@ -335,17 +347,20 @@ def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
     }
     yield _counters(
         "lorikeet_rollouts",
-        "Rollouts that ended: `finished`, `aborted`, or `rolled_back` by a guard.",
+        "Rollouts that ended, by outcome: `finished`, `aborted`, or `rolled_back` by a guard.",
         ["base_model", "outcome"],
         counts,
     )
 
 
 BATCH_GAUGES: Mapping[str, tuple[str, Callable[[Standing], float]]] = {
-    "batches": ("Batches that have not ended.", lambda one: one.batches),
-    "batch_lines": ("Lines of batches that have no answers yet.", lambda one: one.lines),
+    "batches": ("Unfinished batches.", lambda one: one.batches),
+    "batch_lines": (
+        "Requests of unfinished batches that have no answer yet.",
+        lambda one: one.lines,
+    ),
     "batch_oldest_seconds": (
-        "Since the first of the batches in this state was made; 0: there is none.",
+        "Age of the oldest batch in this state; 0 if there is none.",
         lambda one: one.oldest_s,
     ),
 }
@@ -364,12 +379,12 @@ def in_background(found: Sequence[InBackground]) -> Families:
     """Unfinished background responses by status."""
     count = GaugeMetricFamily(
         "lorikeet_background_responses",
-        "Responses of the background that have not ended.",
+        "Unfinished background responses.",
         labels=["status"],
     )
     oldest = GaugeMetricFamily(
         "lorikeet_background_oldest_seconds",
-        "Since the first of the responses in this state was asked for; 0: there is none.",
+        "Age of the oldest background response in this state; 0 if there is none.",
         labels=["status"],
     )
     for one in found:
@@ -382,10 +397,10 @@ def disk(free_bytes: int, total_bytes: int) -> Families:
     """The disk that this process's folder is on."""
     yield GaugeMetricFamily(
         "lorikeet_disk_free_bytes",
-        "Free on the disk that this process's folder (LORIKEET_VAR) is on.",
+        "Free space on the disk of this process's folder (LORIKEET_VAR).",
         value=free_bytes,
     )
-    yield GaugeMetricFamily("lorikeet_disk_bytes", "The size of that disk.", value=total_bytes)
+    yield GaugeMetricFamily("lorikeet_disk_bytes", "Size of that disk.", value=total_bytes)
 
 
 def _counters(

@@ -1,12 +1,11 @@
-"""What clients ask for under the API's address and the console answers: usage, receipts, files and
-batches.
+"""Forwards requests at the API's address that consoles answer: usage, receipts, files and batches.
 
-They are asked for with a tenant's key, as models are called, but what answers are the models and
-views of the console. So this passes bytes on, and reads none: reports are GETs without a body;
-bodies go so many bytes in a second, all of them together, each part when the console has taken the
-one before. Tenants share how many there may be at a time of each, for whoever sends or reads slowly
-keeps one; files are passed on for keys alone, the keys to check receipts with are public. A
-redirect would not do: clients send no key to another address than the one that they were given.
+Clients send them with a tenant's key, like inference requests, but only the console has the models
+and views to answer them. So this forwards bytes without parsing them. Reports are GETs without a
+body. Bodies are forwarded at a total rate in bytes per second, each part after the console has
+taken the previous one. Tenants share a bounded number of concurrent requests of each kind, because
+a slow client occupies one. Files are forwarded only with a valid key; the public keys of receipts
+need none. Redirects can't be used, because clients don't send their key to another address.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from inference.shares import Shares
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 16
-"""Reports, and so many with a body, or a file for an answer; a quarter of them of one tenant, or of
-all who show no key. More are told to come back."""
+"""Concurrent reports, and likewise concurrent requests with a body or with a file as answer. A
+tenant, or all clients without a key together, get a quarter of them. Others are told to retry."""
 MAX_CONNECTIONS = 4 * AT_ONCE
-"""To the console: where tenants that have few come upon others that have many, there are twice as
-many of each."""
+"""To the console. There can be up to twice AT_ONCE of each kind, when tenants with few requests
+arrive while others have many."""
 ANSWER_S = 30.0
 ASKED = {b"authorization", b"accept", b"accept-encoding", b"user-agent"}
-"""Headers that the console is told."""
+"""Request headers that are forwarded to the console."""
 OF_BODIES = {b"content-type", b"content-length", b"idempotency-key"}
-"""And of a body."""
+"""Additionally, for requests with a body."""
 ANSWERED = {"content-type", "content-encoding", "content-length", "x-request-id", "link",
             "www-authenticate", "cache-control", "vary", "allow", "retry-after",
             "x-content-type-options"}  # fmt: skip
-"""Headers that the client is told."""
+"""Answer headers that are forwarded to the client."""
 FORWARDED = b"x-lorikeet-forwarded"
 METHODS = (
     (re.compile(r"/v1/files"), ("GET", "HEAD", "POST")),
@@ -51,25 +50,25 @@ METHODS = (
     (re.compile(r"/v1/batches"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/batches/[^/]+/cancel"), ("POST",)),
 )
-"""What may be asked of an address; of all others GET and HEAD."""
+"""Allowed methods by path; GET and HEAD for all other paths."""
 CONTENT = re.compile(r"/v1/files/[^/]+/content")
 
 
 class Pace:
-    """So many bytes in a second, of whoever asks. Times are of one clock, in seconds."""
+    """A rate in bytes per second, shared by all transfers. Times are of one clock, in seconds."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
 
     def wait_s(self, size: int, now: float) -> float:
-        """How long to wait after so many bytes."""
+        """How long to wait after transferring `size` bytes."""
         self._free_at = max(self._free_at, now) + size / self._bytes_per_s
         return self._free_at - now
 
 
 class Forward:
-    """The ASGI application; a context, which ends its connections."""
+    """The ASGI application; a context manager, which closes its connections."""
 
     def __init__(
         self,
@@ -77,7 +76,8 @@ class Forward:
         authenticate: Callable[[str], Awaitable[Grant]],
         bytes_per_s: float = 32 << 20,
     ) -> None:
-        """`console_url` is where this process reaches a console; it passes so many bytes on."""
+        """`console_url` is where this process reaches a console; `bytes_per_s` bounds the rate of
+        all bodies together."""
         self._console_url = console_url
         self._authenticate = authenticate
         self._pace = Pace(bytes_per_s)
@@ -99,8 +99,10 @@ class Forward:
         try:
             exchange.require_method(*_methods(exchange.path))
             if any(name == FORWARDED for name, _ in scope["headers"]):
-                # What stands before us sends it back.
-                raise Unavailable("No console answers here: see CONSOLE_INTERNAL_URL.")
+                # A proxy in front of the gateways sends it back here.
+                raise Unavailable(
+                    "This installation is misconfigured: CONSOLE_INTERNAL_URL leads to a gateway."
+                )
             tenant = await self._tenant(exchange, must_be_known=large)
             with _one_of(self._files if large else self._reports, tenant):
                 await self._forward(exchange, scope, receive, send)
@@ -108,11 +110,11 @@ class Forward:
             await exchange.fail(error)
 
     async def _tenant(self, exchange: Exchange, *, must_be_known: bool) -> str:
-        """Whose key it shows; empty if it shows none.
+        """The tenant of the request's key; empty if it has none.
 
         Raises:
-            InvalidApiKey: the key is none, or there must be one.
-            Unavailable: nobody knows now.
+            InvalidApiKey: the key is invalid, or missing although required.
+            Unavailable: the key can't be looked up now.
         """
         if not must_be_known and not exchange.shows_key:
             return ""
@@ -132,7 +134,7 @@ class Forward:
         try:
             answer = await self._client.send(request, stream=True)
         except httpx.HTTPError:
-            raise Unavailable("The console does not answer.", retry_after_s=1.0) from None
+            raise Unavailable("The console is unavailable.", retry_after_s=1.0) from None
         await self._answer(exchange, answer, send)
 
     async def _answer(self, exchange: Exchange, answer: httpx.Response, send: Send) -> None:
@@ -150,7 +152,7 @@ class Forward:
             await answer.aclose()
 
     async def _parts(self, receive: Receive) -> AsyncIterator[bytes]:
-        """The body, each part when it is asked for."""
+        """The parts of the body, each received only when it is needed."""
         more = True
         while more:
             message = await receive()
@@ -167,13 +169,13 @@ class Forward:
 
 @contextmanager
 def _one_of(shares: Shares, tenant: str) -> Iterator[None]:
-    """The tenant has one more inside.
+    """Count one more request of the tenant while inside.
 
     Raises:
-        Overloaded: it has its share, or there are too many.
+        Overloaded: the tenant has its share, or there are too many.
     """
     if not shares.has_room(tenant, 1):
-        raise Overloaded("Too many of these requests run at this time.", retry_after_s=1)
+        raise Overloaded("Too many of these requests are running.", retry_after_s=1)
     shares.take(tenant, 1)
     try:
         yield
@@ -189,7 +191,8 @@ def _methods(path: str) -> tuple[str, ...]:
 
 
 def _passed(exchange: Exchange, headers: Headers, *, has_body: bool) -> Headers:
-    """What the console is told, the key where it looks for one."""
+    """The headers that are forwarded, with the key in `authorization`, where the console expects
+    it."""
     told = ASKED | OF_BODIES if has_body else ASKED
     passed = [(name, value) for name, value in headers if name in told]
     if not any(name in KEY_HEADERS for name, _ in headers):

@@ -77,8 +77,8 @@ def excess(headers: Iterable[tuple[bytes, bytes]]) -> HeadersTooLarge | None:
     for name, size in sizes.items():
         if size > MAX_PARSED_BYTES[name]:
             return HeadersTooLarge(
-                f"The header {name.decode()} has {size} bytes, but this server takes "
-                f"{MAX_PARSED_BYTES[name]}."
+                f"The header {name.decode()} has {size} bytes; at most "
+                f"{MAX_PARSED_BYTES[name]} are allowed."
             )
     return _excess_of_cookies(cookies)
 
@@ -88,14 +88,14 @@ def _excess_of_cookies(cookies: list[bytes]) -> HeadersTooLarge | None:
     size = sum(map(len, cookies))
     if size > MAX_COOKIE_BYTES:
         return HeadersTooLarge(
-            f"The request's cookies have {size} bytes, but this server takes {MAX_COOKIE_BYTES}: "
-            "delete the cookies of this site."
+            f"The request's cookies have {size} bytes; at most {MAX_COOKIE_BYTES} are "
+            "allowed. Delete the cookies of this site."
         )
     backslashes = sum(value.count(b"\\") for value in cookies)
     if backslashes > MAX_BACKSLASHES:
         return HeadersTooLarge(
-            f"The request's cookies have {backslashes} backslashes, but this server takes "
-            f"{MAX_BACKSLASHES}: delete the cookies of this site."
+            f"The request's cookies have {backslashes} backslashes; at most "
+            f"{MAX_BACKSLASHES} are allowed. Delete the cookies of this site."
         )
     return None
 

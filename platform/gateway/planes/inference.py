@@ -243,7 +243,7 @@ class Running(Lifespan):
             await self._note_stopped()
             await self._parts.registry.forget(self._parts.hub.gateway_id)
         except Unavailable:
-            log.warning("heartbeat_left", reason="the database does not answer")
+            log.warning("heartbeat_left", reason="the database is unavailable")
 
     def _note_model(self, info: ModelInfo) -> None:
         self._start_task(self._write_model(info))
@@ -274,7 +274,7 @@ class ToConsole:
         exchange = Exchange(scope, receive, send)
         try:
             if exchange.path != "/" or not self._elsewhere:
-                raise NotFound(f"There is nothing at {exchange.path}: the API is under /v1.")
+                raise NotFound(f"There is no resource at {exchange.path}. The API is under /v1.")
             exchange.require_method("GET", "HEAD")
         except InferenceError as error:
             return await exchange.fail(error)

@@ -42,7 +42,7 @@ class Internal:
             if way is None:
                 if allowed := [way for way, path in self._ways if path == exchange.path]:
                     exchange.require_method(*allowed)
-                raise NotFound("There is no such address.")
+                raise NotFound("There is no resource at this URL.")
             await exchange.reply(200, msgspec.json.encode(await way(exchange)))
         except InferenceError as error:
             await exchange.fail(error)

@@ -75,7 +75,7 @@ class Metrics:
 
     def _require_token(self, exchange: Exchange) -> None:
         if not self._token:
-            raise NotFound("Metrics are shown where METRICS_TOKEN is set.")
+            raise NotFound("Metrics are available only if METRICS_TOKEN is set.")
         exchange.require_token(self._token, "METRICS_TOKEN")
 
     async def _families(self) -> list[Metric]:

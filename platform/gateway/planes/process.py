@@ -32,9 +32,9 @@ LEAVE_S = 1.0
 """How long engines may take to confirm the requests that are left to them."""
 
 HELP = (
-    "Run one gateway process: the inference API, the websockets of engines and pages, health and "
-    "metrics. Any number of them may run behind a load balancer. The first SIGTERM or Ctrl-C lets "
-    "open streams finish, the second ends them."
+    "Run one gateway process: the inference API, the websockets of engines and pages, "
+    "health and metrics. Any number of them may run behind a load balancer. After the "
+    "first SIGTERM or Ctrl-C open streams may finish; the second ends them."
 )
 MIGRATIONS = Path(str(tenants.__file__)).parent / "migrations"
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
             ws_per_message_deflate=False,
         )
     except NotStarted:
-        sys.exit("lorikeet: The gateway could not start; the log says why.")
+        sys.exit("lorikeet: The gateway could not start. See the log for the reason.")
 
 
 async def drain(hub: Hub, drain_s: float) -> None:
@@ -96,24 +96,30 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000, help="port to listen on (%(default)s)")
     add(
         "--url",
-        help="base URL under which engines, workers and consoles reach this process "
-        "(GATEWAY_URL, else http://HOST:PORT)",
+        help=(
+            "base URL at which engines, workers and consoles reach this process "
+            "(GATEWAY_URL, or else http://HOST:PORT)"
+        ),
     )
     add(
         "--drain",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="longest wait for open streams at the end; then engines go on with those of them that "
-        "have an idempotency key, for another gateway (%(default)s)",
+        help=(
+            "how long to wait for open streams at shutdown; then engines continue those "
+            "with an idempotency key for another gateway (%(default)s)"
+        ),
     )
     add(
         "--notice",
         type=float,
         default=2.0,
         metavar="SECONDS",
-        help="how long it still serves at the end while /readyz says that it goes, so that load "
-        "balancers send nobody any more (%(default)s)",
+        help=(
+            "how long to keep serving at shutdown while /readyz reports it, so that load "
+            "balancers stop sending requests (%(default)s)"
+        ),
     )
     return parser
 
@@ -127,7 +133,7 @@ def own_url(options: argparse.Namespace) -> str:
     given = options.url or os.environ.get("GATEWAY_URL")
     urls = base_urls(given or f"http://{options.host}:{options.port}")
     if len(urls) > 1:
-        raise BadSetting(f"{given!r} names several gateways: --url must name this one")
+        raise BadSetting(f"{given!r} has several URLs: set --url to that of this gateway")
     return urls[0]
 
 
@@ -141,8 +147,8 @@ def _require_migrated_schema() -> None:
     except psycopg.errors.UndefinedTable:
         missing = ours
     except psycopg.OperationalError as error:
-        raise BadSetting(f"PostgreSQL cannot be reached (DATABASE_URL): {error}") from None
+        raise BadSetting(f"cannot connect to PostgreSQL (DATABASE_URL): {error}") from None
     if missing:
         raise BadSetting(
-            f"The database lacks {len(missing)} migrations: run `manage.py migrate` first."
+            f"The database lacks {len(missing)} migrations. Run `manage.py migrate` first."
         )

@@ -35,9 +35,9 @@ log = structlog.get_logger(__name__)
 COST = "controller.kubernetes.io/pod-deletion-cost"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HELP = (
-    "Tell Kubernetes which engine to stop first when it stops one: the one with least to do "
-    "(controller.kubernetes.io/pod-deletion-cost). One such process is enough; without it a newer "
-    "engine is stopped before an older one."
+    "Make Kubernetes stop the least busy engines first when it scales down, by setting "
+    "controller.kubernetes.io/pod-deletion-cost. One such process is enough. Without it "
+    "Kubernetes stops newer engines before older ones."
 )
 
 
@@ -73,9 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--selector",
         default="app.kubernetes.io/component=engine",
-        help="labels of the engines' pods (%(default)s); an engine's id is its pod's name",
+        help=(
+            "label selector of the engines' pods, whose names must be the engines' ids "
+            "(%(default)s)"
+        ),
     )
-    add("--every", type=float, default=5.0, metavar="SECONDS", help="pause between (%(default)s)")
+    add(
+        "--every",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="pause between updates (%(default)s)",
+    )
     add("--log-level", default=os.environ.get("LOG_LEVEL", "info"), help="(%(default)s)")
     return parser
 
@@ -121,7 +130,7 @@ class Cluster:
             namespace = (account / "namespace").read_text().strip()
             context = ssl.create_default_context(cafile=account / "ca.crt")
         except (KeyError, OSError) as error:
-            raise environ.BadSetting(f"there is no Kubernetes here: {error}") from None
+            raise environ.BadSetting(f"this process does not run in Kubernetes: {error}") from None
         host = f"[{host}]" if ":" in host else host
         client = httpx.Client(base_url=f"https://{host}:{port}", verify=context, trust_env=False)
         return cls(client, namespace, account / "token")

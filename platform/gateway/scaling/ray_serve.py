@@ -43,8 +43,9 @@ log = structlog.get_logger(__name__)
 
 ROOT = Path(__file__).resolve().parents[3]
 HELP = (
-    "Run the engines of one pool on a Ray cluster, as many as its demand needs. What follows `--` "
-    "are options of `manage.py engine`; its --gateway is asked for the demand."
+    "Run the engines of one pool on a Ray cluster, as many as the demand needs. The "
+    "options after `--` are those of `manage.py engine`; the gateways of its --gateway "
+    "are queried for the demand."
 )
 ASK_EVERY_S = 2.0
 """Pause between queries of gateways: Serve's controller asks for a decision ten times a second, and
@@ -183,30 +184,35 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--ray", required=True, metavar="ADDRESS", help="of the cluster, such as 10.0.0.1:6379")
-    add("--min", type=int, default=0, help="engines that stay when nothing is asked")
+    add(
+        "--ray",
+        required=True,
+        metavar="ADDRESS",
+        help="address of the cluster, such as 10.0.0.1:6379",
+    )
+    add("--min", type=int, default=0, help="minimum number of engines, also without requests")
     add("--max", type=int, default=8, help="most engines")
-    add("--per-engine", type=int, default=16, help="requests for which there is one engine")
-    add("--cpus", type=float, default=1.0, help="of Ray's, that an engine takes")
+    add("--per-engine", type=int, default=16, help="requests per engine")
+    add("--cpus", type=float, default=1.0, help="CPUs that Ray reserves for an engine")
     add(
         "--resources",
         type=json.loads,
         default={},
-        help='other resources of Ray that it takes, such as {"engine": 1}',
+        help='other Ray resources that an engine needs, such as {"engine": 1}',
     )
     add(
         "--up-after",
         type=float,
         default=2.0,
         metavar="SECONDS",
-        help="how long more must be asked before engines start",
+        help="how long the demand must be higher before engines start",
     )
     add(
         "--down-after",
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="how long less must be asked before engines stop",
+        help="how long the demand must be lower before engines stop",
     )
-    add("--stop", action="store_true", help="take the pool's engines away; each drains first")
+    add("--stop", action="store_true", help="stop the pool's engines; each drains first")
     return parser

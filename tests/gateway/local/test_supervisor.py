@@ -63,7 +63,7 @@ async def test_a_crash_is_reported_with_the_last_lines_and_the_child_starts_agai
         report = await reports.get()
     assert "one ended with status 1" in report
     assert "out of luck" in report
-    assert "again in 1 s" in report
+    assert "restarting it in 1 s" in report
     await said(one, "ready")
     assert one.restarts == 1
     await boss.stop()

@@ -451,12 +451,12 @@ def test_many_are_decided_by_command(waiting: Waiting) -> None:
     make_row(msgspec.structs.replace(entry, id="r3"), engine_id="e2", reason="unsigned")
     assert "r1, attempt 1" in quarantine_command("list")
     assert "Open: 1." in quarantine_command("list", "--reason", "unsigned")
-    with pytest.raises(CommandError, match="say which"):
+    with pytest.raises(CommandError, match="select entries with"):
         quarantine_command("bill")
     assert "Billed: 1." in quarantine_command("bill", "--engine", "e1")
     assert "Dismissed: 1." in quarantine_command("dismiss", "--reason", "unsigned")
     assert "Billed: 1." in quarantine_command("bill", "--all")
     assert sorted(UsageEvent.objects.values_list("id", flat=True)) == ["r1", "r2"]
     make_row(msgspec.structs.replace(entry, usage=Usage(5, 0, 9)))
-    with pytest.raises(CommandError, match="1 were refused"):
+    with pytest.raises(CommandError, match="Entries refused: 1"):
         quarantine_command("bill", "--all")

@@ -39,10 +39,10 @@ def verify(receipt: Any, tmp_path: Path, *arguments: str) -> str:
 def test_the_command_on_one_receipt(event: UsageEvent, tmp_path: Path) -> None:
     signed = signer().sign(describe(event))
     valid = f"valid: req_{event.id}, 0.000016200000 usd"
-    assert verify(signed, tmp_path) == f"{valid}; the ledger says the same\n"
+    assert verify(signed, tmp_path) == f"{valid}; the ledger agrees\n"
     forged = json.loads(json.dumps(signed))
     forged["receipt"]["cost_pico"] = 1
-    assert verify(forged, tmp_path).startswith("INVALID: `receipt` is not what `jws` holds")
+    assert verify(forged, tmp_path).startswith("INVALID: `receipt` differs from the payload")
     assert "FAILED" in verify(forged, tmp_path)
     UsageEvent.objects.update(cost=1)
     assert f"{valid}; but DIFFERS from the ledger in cost, cost_pico" in verify(signed, tmp_path)
@@ -57,13 +57,14 @@ def test_the_command_on_a_list(event: UsageEvent, tmp_path: Path) -> None:
         "object": "list",
         "data": [signer().sign(describe(each)) for each in events],
     }
-    assert verify(page, tmp_path).endswith("2 receipts, 0.000032400000 in all\n")
+    assert verify(page, tmp_path).endswith("2 receipts, 0.000032400000 in total\n")
     twice = page | {"data": page["data"] + page["data"][:1]}
     told = verify(twice, tmp_path)
-    assert "the ledger says the same; but it is there TWICE\n" in told and "FAILED" in told
+    assert "the ledger agrees; but it occurs TWICE\n" in told and "FAILED" in told
     page["data"][0]["receipt"]["tenant"] = "other"
     assert "FAILED" in verify(page, tmp_path)
-    assert verify({"object": "list", "data": []}, tmp_path) == "0 receipts, 0.000000000000 in all\n"
+    empty = {"object": "list", "data": []}
+    assert verify(empty, tmp_path) == "0 receipts, 0.000000000000 in total\n"
 
 
 def test_the_command_with_another_public_key(event: UsageEvent, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_the_command_with_another_public_key(event: UsageEvent, tmp_path: Path) 
     public = other.public_key
     for key in (public.raw.hex(), public.pem, json.dumps(public.jwk), str(file)):
         assert "not in this ledger" in verify(signed, tmp_path, f"--public-key={key}")
-    assert "--public-key: neither" in verify(signed, tmp_path, "--public-key=00")
+    assert "--public-key: it is neither" in verify(signed, tmp_path, "--public-key=00")
 
 
 def test_the_command_as_a_process() -> None:
@@ -104,7 +105,7 @@ def test_the_command_as_a_process() -> None:
     valid = "valid: req_1, 0.000000000003 usd; the ledger cannot be read\n"
     assert run(signed) == (0, valid)
     signed["receipt"]["cost"] = "0"
-    assert run(signed) == (1, "INVALID: `receipt` is not what `jws` holds\n")
+    assert run(signed) == (1, "INVALID: `receipt` differs from the payload of `jws`\n")
 
 
 @pytest.mark.django_db
@@ -114,9 +115,9 @@ def test_the_command_as_a_process() -> None:
         ("{", "receipt.json"),
         ("[]", "not an object"),
         ('{"a": 1, "a": 2}', "twice"),
-        ('{"object": "list", "data": 3}', "holds no receipts"),
-        ('{"object": "list"}', "holds no receipts"),
-        ('{"object": "list", "data": [3]}', "holds no receipts"),
+        ('{"object": "list", "data": 3}', "contains no receipts"),
+        ('{"object": "list"}', "contains no receipts"),
+        ('{"object": "list", "data": [3]}', "contains no receipts"),
         ("{}", "INVALID: it is not a receipt"),
     ],
 )

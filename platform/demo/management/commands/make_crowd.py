@@ -38,13 +38,18 @@ class Command(BaseCommand):
         parser.add_argument("--adapters", type=_count, default=10_000, help="(%(default)s)")
         parser.add_argument("--events", type=_count, default=10_000_000, help="(%(default)s)")
         parser.add_argument(
-            "--audit-entries", type=_count, default=300_000, help="older ones (%(default)s)"
+            "--audit-entries",
+            type=_count,
+            default=300_000,
+            help="older entries of the audit log (%(default)s)",
         )
-        parser.add_argument("--seed", type=int, default=1, help="another one: other rows")
+        parser.add_argument(
+            "--seed", type=int, default=1, help="another seed gives other rows (%(default)s)"
+        )
         parser.add_argument(
             "--into-existing",
             action="store_true",
-            help="go on where there are tenants already, whom nobody can tell apart later",
+            help="continue if there are tenants already; they cannot be told apart later",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -21,8 +21,9 @@ EMBEDDING = "embedding"
 
 class Command(BaseCommand):
     help = (
-        "Train the demo again: a small base model, three LoRA adapters and a model that embeds, on "
-        "generated data. Takes a few minutes on two cores; the same seed gives the same models."
+        "Train the demo again on generated data: a small base model, three LoRA adapters "
+        "and an embedding model. Takes a few minutes on two cores. The same seed gives "
+        "the same models."
     )
     requires_system_checks = ()
 
@@ -33,7 +34,7 @@ class Command(BaseCommand):
             default=SHIPPED.root,
             help="folder to write to (default: the demo that Lorikeet ships)",
         )
-        parser.add_argument("--seed", type=int, help="another seed than the shipped demo's")
+        parser.add_argument("--seed", type=int, help="seed (default: that of the shipped demo)")
 
     def handle(self, *args: Any, out: Path, seed: int | None, **options: Any) -> None:
         # Not at the top: importing PyTorch takes seconds, and --help must not.

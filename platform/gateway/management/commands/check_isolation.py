@@ -15,28 +15,29 @@ POLL_S = 3.0
 
 class Command(BaseCommand):
     help = (
-        "Ask each base model and two adapters of random weights, alone and beside each other, and "
-        "compare. Needs a running gateway, worker and engine. Exits with 0 if nothing leaks."
+        "Send requests to each base model and to two adapters with random weights, alone "
+        "and concurrently, and compare the answers. Needs a running gateway, worker and "
+        "engine. The exit status is 0 if nothing leaks."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--wait", type=float, default=300, metavar="SECONDS",
-            help="for the check's own adapters to be validated (%(default)s)",
+            help="how long to wait until the check's own adapters are validated (%(default)s)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
         until = time.monotonic() + options["wait"]
         found = [self._check(base, until) for base in isolation.that_can_be_asked()]
         if not found:
-            raise CommandError("No base model is known: connect an engine first.", returncode=1)
+            raise CommandError("There is no base model. Connect an engine first.", returncode=1)
         for check in found:
             engines = ", ".join(check.engines) or "no engine"
             self.stdout.write(f"{check.base_model} on {engines}: {check.state}")
             for finding in check.findings:
                 self.stdout.write(f"  {finding}")
         if not all(check.passed for check in found):
-            raise CommandError("Isolation is not shown.", returncode=1)
+            raise CommandError("The isolation check did not pass.", returncode=1)
 
     def _check(self, base: BaseModel, until: float) -> IsolationCheck:
         while True:

@@ -20,8 +20,9 @@ GRACEFUL_S = 10
 
 class Command(BaseCommand):
     help = (
-        "Run one console process: pages, management API, uploads and sign-in. Any number of them "
-        "may run behind a load balancer. What it shows of engines it asks of the gateways."
+        "Run one console process: pages, management API, uploads and sign-in. Any number "
+        "of them may run behind a load balancer. It queries the gateways for the state of "
+        "engines."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -45,4 +46,4 @@ class Command(BaseCommand):
                     application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none"
                 )
         except NotStarted:
-            raise CommandError("The console could not start; the log says why.") from None
+            raise CommandError("The console could not start. See the log for the reason.") from None

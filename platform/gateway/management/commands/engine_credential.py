@@ -12,24 +12,29 @@ from tenants.models import EngineCredential
 
 class Command(BaseCommand):
     help = (
-        "Make, list, rotate and revoke the credentials of engines. A new one is printed this once: "
-        "it is the ENGINE_CREDENTIAL of one engine."
+        "Create, list, rotate and revoke the credentials of engines. A new credential is "
+        "printed only once. It is the value of ENGINE_CREDENTIAL of one engine."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         commands = parser.add_subparsers(dest="command", required=True)
-        make = commands.add_parser("make", help="make a credential and print it")
-        make.add_argument("name", help="such as the machine that it is for")
+        make = commands.add_parser("make", help="create a credential and print it")
+        make.add_argument("name", help="for example the machine that the engine runs on")
         make.add_argument(
             "--pool",
             action="append",
             metavar="BASE_MODEL",
-            help="a base model that its engine may serve, again for each; all if none is given",
+            help="base model that the engine may serve; repeatable; by default all",
         )
-        commands.add_parser("list", help="print the credentials that hold")
-        rotate = commands.add_parser("rotate", help="print another secret; the old one ends now")
+        commands.add_parser("list", help="list the valid credentials")
+        rotate = commands.add_parser(
+            "rotate",
+            help="replace the secret and print the new one; the old one stops working at once",
+        )
         rotate.add_argument("name")
-        revoke = commands.add_parser("revoke", help="end it for good, and its engine's links")
+        revoke = commands.add_parser(
+            "revoke", help="revoke the credential permanently and disconnect its engine"
+        )
         revoke.add_argument("name")
 
     def handle(self, *args: Any, **options: Any) -> None:

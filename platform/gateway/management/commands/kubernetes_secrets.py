@@ -25,19 +25,20 @@ VALID = timedelta(days=5 * 365)
 
 class Command(BaseCommand):
     help = (
-        "Print a Secret for each process, with those of the environment and of .env that it needs "
-        "and no others, as `kubectl apply -f -` takes them. Those of engines are made one by one, "
-        "with engine_credential."
+        "Print a Secret for each process as input for `kubectl apply -f -`. Each has only "
+        "the secrets from the environment and .env that its process needs. Create the "
+        "credentials of engines with engine_credential."
     )
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--namespace", default="lorikeet", help="of Kubernetes (%(default)s)")
+        parser.add_argument(
+            "--namespace", default="lorikeet", help="Kubernetes namespace (%(default)s)"
+        )
         parser.add_argument(
             "--external-metrics",
             action="store_true",
-            help="print the APIService for Kubernetes' autoscaler and its certificate instead; a "
-            "new certificate each time",
+            help="print instead the APIService for Kubernetes' autoscaler and a new certificate",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -54,7 +55,9 @@ def secrets(namespace: str) -> list[dict[str, Any]]:
         for process, names in wanted.items()
     }
     if not found["scaledown"]:
-        raise CommandError("METRICS_TOKEN is not set: what scales engines shows it to gateways.")
+        raise CommandError(
+            "METRICS_TOKEN is not set: autoscalers authenticate to gateways with it."
+        )
     return [_secret(process, namespace, values) for process, values in found.items()]
 
 

@@ -14,18 +14,20 @@ from tenants.models.fleet.quarantine import Decision
 
 class Command(BaseCommand):
     help = (
-        "List usage that waits for a decision, or bill or dismiss all of it that the options "
-        "choose. The console's page has it one by one, with whom it would be billed to."
+        "List quarantined usage, or bill or dismiss all entries that the options select. "
+        "The console shows each entry with the tenant to which it would be billed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("command", choices=["list", "bill", "dismiss"])
-        parser.add_argument("--engine", metavar="ID", help="only what this engine reported")
-        parser.add_argument("--journal", metavar="ID", help="only what came from this journal")
+        parser.add_argument("--engine", metavar="ID", help="only entries that this engine reported")
+        parser.add_argument("--journal", metavar="ID", help="only entries of this journal")
         parser.add_argument(
-            "--reason", choices=sorted(QuarantinedEntry.REASONS), help="only for this reason"
+            "--reason",
+            choices=sorted(QuarantinedEntry.REASONS),
+            help="only entries with this reason",
         )
-        parser.add_argument("--all", action="store_true", help="everything that is open")
+        parser.add_argument("--all", action="store_true", help="all open entries")
 
     def handle(self, *args: Any, **options: Any) -> None:
         chosen = {
@@ -35,7 +37,7 @@ class Command(BaseCommand):
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
         if not (chosen or options["all"] or options["command"] == "list"):
-            raise CommandError("say which: --engine, --journal, --reason or --all.")
+            raise CommandError("select entries with --engine, --journal, --reason or --all.")
         found = QuarantinedEntry.objects.filter(status=Decision.OPEN, **chosen).order_by("pk")
         done = refused = 0
         for entry in found.iterator():
@@ -48,7 +50,7 @@ class Command(BaseCommand):
         said = {"list": "Open", "bill": "Billed", "dismiss": "Dismissed"}[options["command"]]
         self.stdout.write(f"{said}: {done}.")
         if refused:
-            raise CommandError(f"{refused} were refused.", returncode=1)
+            raise CommandError(f"Entries refused: {refused}.", returncode=1)
 
     def _decide(self, command: str, entry: QuarantinedEntry) -> None:
         if command == "bill":

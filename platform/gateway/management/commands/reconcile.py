@@ -32,30 +32,38 @@ TOTALS = ("tenant", "begins", *GROUP, "differs: hours / sums")
 
 class Command(BaseCommand):
     help = (
-        "Compare the ledger with the engines' journals, and with --check-rollups the ledger's sums "
-        "with its events. Exits with 0 if all agree, with 1 if anything differs."
+        "Compare the ledger with the engines' journals and, with --check-rollups, the "
+        "ledger's sums with its events. The exit status is 0 if all agree, 1 if anything "
+        "differs."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--check-rollups", action="store_true", help="read every event")
+        parser.add_argument(
+            "--check-rollups",
+            action="store_true",
+            help="also check the sums, which reads every event",
+        )
         parser.add_argument(
             "--accept",
             metavar="JOURNAL",
-            help="count this journal's drift as explained, as after a backup was restored",
+            help="accept this journal's drift as explained, for example after restoring a backup",
         )
         parser.add_argument(
-            "--since", type=_hour, metavar="TIME", help="first hour to check (2026-05-01T12, UTC)"
+            "--since",
+            type=_hour,
+            metavar="TIME",
+            help="first hour to check, in UTC, such as 2026-05-01T12",
         )
         parser.add_argument(
-            "--until", type=_hour, metavar="TIME", help="the hour after the last one to check"
+            "--until", type=_hour, metavar="TIME", help="end of the period to check (exclusive)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         since, until = options["since"], options["until"]
         if (since or until) and not options["check_rollups"]:
-            raise CommandError("--since and --until go with --check-rollups.")
+            raise CommandError("--since and --until require --check-rollups.")
         if since and until and since >= until:
-            raise CommandError("no hour lies between --since and --until.")
+            raise CommandError("--until must be later than --since.")
         if options["accept"]:
             self._accept(options["accept"])
         self._console = Console(file=cast(IO[str], self.stdout), width=WIDTH, highlight=False)
@@ -63,20 +71,20 @@ class Command(BaseCommand):
         if options["check_rollups"]:
             found += self._check_rollups(since, until)
         if found:
-            raise CommandError(f"{found} of them differ.", returncode=1)
+            raise CommandError(f"Differences found: {found}.", returncode=1)
         self.stdout.write("All agree.")
 
     def _accept(self, journal: str) -> None:
         found = [drift for drift in reconciliation.drifts() if drift.journal.journal == journal]
         if not any(found):
-            raise CommandError(f"there is no journal {journal!r} that differs.")
+            raise CommandError(f"there is no journal {journal!r} with drift.")
         reconciliation.accept(found[0])
         said = f"{found[0].requests} requests and {found[0].tokens} tokens"
         self.stdout.write(f"Accepted: {said} of the journal {journal}.")
 
     def _check_journals(self) -> int:
         drifts = reconciliation.drifts()
-        title = "Requests/tokens of the engines' journals; drift: counted, but not in the ledger"
+        title = "Requests/tokens of the engines' journals; drift: counted but not in the ledger"
         self._show(title, JOURNALS, map(_journal, drifts))
         return sum(map(bool, drifts))
 
@@ -136,7 +144,9 @@ def _hour(text: str) -> datetime:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-05-01T12") from None
     hour = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
     if hour != hour.replace(minute=0, second=0, microsecond=0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole hour: sums are kept by the hour")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole hour; usage is summed by the hour"
+        )
     return hour
 
 

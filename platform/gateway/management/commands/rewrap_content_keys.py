@@ -11,19 +11,19 @@ from tenants.content import choice, rotation
 
 class Command(BaseCommand):
     help = (
-        "Encrypt the keys of stored prompts and answers anew by CONTENT_KEY, whether that or "
-        "CONTENT_KEY_PREVIOUS encrypted them. Afterwards CONTENT_KEY_PREVIOUS is not needed any "
-        "more (docs/content.md)."
+        "Re-encrypt the keys of stored prompts and answers with CONTENT_KEY, whether they "
+        "are encrypted with that or with CONTENT_KEY_PREVIOUS. Afterwards "
+        "CONTENT_KEY_PREVIOUS is no longer needed (docs/content.md)."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not choice.is_possible():
             raise CommandError("CONTENT_KEY is not set.")
         rotated = rotation.rewrap()
-        self.stdout.write(f"Encrypted by CONTENT_KEY: {rotated.keys}.")
+        self.stdout.write(f"Keys encrypted with CONTENT_KEY: {rotated.keys}.")
         if rotated.unreadable:
             raise CommandError(
-                f"Neither CONTENT_KEY nor CONTENT_KEY_PREVIOUS opens the keys of "
+                "Neither CONTENT_KEY nor CONTENT_KEY_PREVIOUS decrypts the keys of "
                 f"{', '.join(rotated.unreadable)}.",
                 returncode=1,
             )

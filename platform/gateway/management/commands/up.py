@@ -46,9 +46,10 @@ QUESTION = "What is the capital of Peru?"
 
 class Command(BaseCommand):
     help = (
-        "Run everything on this machine: embedded PostgreSQL (unless DATABASE_URL is set), "
-        "gateways, console, worker and engines, with three demo tenants. Each option's default "
-        "comes from the environment variable named with it. Ctrl-C stops everything in order."
+        "Run everything on this machine: embedded PostgreSQL (unless DATABASE_URL is "
+        "set), gateways, console, worker and engines, with three demo tenants. The "
+        "default of each option is read from the environment variable in parentheses. "
+        "Ctrl-C stops everything in order."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -68,14 +69,16 @@ class Command(BaseCommand):
             "--embedding-engines",
             type=int,
             default=environ.integer("EMBEDDING_ENGINES", 1, high=1),
-            help="0: no engine for the demo's embedding model, which starts when all else is up "
-            "(EMBEDDING_ENGINES)",
+            help=(
+                "1 to start an engine for the demo's embedding model once everything else "
+                "is up, 0 for none (EMBEDDING_ENGINES)"
+            ),
         )
         add(
             "--gateways",
             type=int,
             default=environ.integer("GATEWAYS", 1, low=1, high=64),
-            help="gateway processes, on consecutive ports (GATEWAYS)",
+            help="gateway processes on consecutive ports (GATEWAYS)",
         )
         add(
             "--workers",
@@ -88,7 +91,10 @@ class Command(BaseCommand):
             "--port",
             type=int,
             default=environ.integer("PORT", 8000, low=1, high=65535),
-            help="port of the first gateway; the console has the one after the last (PORT)",
+            help=(
+                "port of the first gateway; the console uses the port after the last "
+                "gateway's (PORT)"
+            ),
         )
         add(
             "--engine-options",
@@ -188,8 +194,8 @@ class _Up:
     def _warn_of_python(self) -> None:
         if sys.version_info < MENDED_PYTHON:
             self.console.print(
-                f"This Python is {sys.version.split()[0]}, with holes that 3.11.10 has mended "
-                "(CVE-2024-7592, CVE-2024-6232): update it.",
+                f"Python {sys.version.split()[0]} has vulnerabilities that are fixed in "
+                "3.11.10 (CVE-2024-7592, CVE-2024-6232). Upgrade it.",
                 style="yellow",
                 markup=False,
             )
@@ -202,8 +208,8 @@ class _Up:
                 try:
                     probe.bind((host, port))
                 except OSError as error:
-                    reason = f"{host}:{port} cannot be listened on ({error.strerror})"
-                    raise seed.SeedFailed(f"{reason}: choose other ports with PORT") from None
+                    reason = f"cannot listen on {host}:{port} ({error.strerror})"
+                    raise seed.SeedFailed(f"{reason}: set PORT to another port") from None
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -240,7 +246,7 @@ class _Up:
             with self._step("demo adapters: upload, validation, probe"):
                 await seed.adapters(self.console_address, self.model_name, keys)
                 await sync_to_async(seed.prices)(self.model_name)
-        with self._step("a first completion"):
+        with self._step("first completion"):
             await self._complete(client, keys)
 
     def _engine_command(self, name: str) -> list[str]:
@@ -302,7 +308,7 @@ class _Up:
                 except httpx.TransportError:
                     pass
                 if child := self.supervisor.hopeless:
-                    raise seed.SeedFailed(f"{child.name} does not start: see {child.log}")
+                    raise seed.SeedFailed(f"{child.name} does not start; see {child.log}")
                 await asyncio.sleep(0.2)
 
     async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:

@@ -25,19 +25,21 @@ from tenants.models import UsageEvent
 
 class Command(BaseCommand):
     help = (
-        "Verify a receipt, or a list of them, as /v1/usage/receipts gives it out. Exits with 0 if "
-        "every signature is valid, no request is there twice and the ledger, where it has them, "
-        "says the same; else with 1."
+        "Verify a receipt, or a list of them, as returned by /v1/usage/receipts. The exit "
+        "status is 0 if every signature is valid, no request occurs twice and the ledger "
+        "agrees on those that it has; otherwise 1."
     )
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", help="the receipts in JSON; - for standard input")
+        parser.add_argument("file", help="file with the receipts as JSON; - for standard input")
         parser.add_argument(
             "--public-key",
-            help="in PEM, as 64 hexadecimal digits, as a JWK or JWK set, or a file that holds one "
-            "of them; for receipts of another installation or of an earlier RECEIPT_KEY (default: "
-            "this installation's)",
+            help=(
+                "public key as PEM, 64 hexadecimal digits, a JWK or a JWK set, or a file "
+                "with one of these; needed for receipts of another installation or of an "
+                "earlier RECEIPT_KEY (default: this installation's key)"
+            ),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,15 +54,15 @@ class Command(BaseCommand):
             else:
                 valid, words = _compared(receipt)
                 if valid and receipt["id"] in costs:
-                    valid, words = False, f"{words}; but it is there TWICE"
+                    valid, words = False, f"{words}; but it occurs TWICE"
                 elif valid:
                     costs[receipt["id"]] = receipt["cost_pico"]
             self.stdout.write(words)
             sound &= valid
         if not sound:
-            raise CommandError("Not all is as it should be.", returncode=1)
+            raise CommandError("Not all receipts are valid.", returncode=1)
         if len(read) != 1:
-            self.stdout.write(f"{len(read)} receipts, {amount(sum(costs.values()))} in all")
+            self.stdout.write(f"{len(read)} receipts, {amount(sum(costs.values()))} in total")
 
 
 def _compared(receipt: Mapping[str, Any]) -> tuple[bool, str]:
@@ -75,7 +77,7 @@ def _compared(receipt: Mapping[str, Any]) -> tuple[bool, str]:
     differing = differences(receipt, event)
     if differing:
         return False, f"{valid}; but DIFFERS from the ledger in {', '.join(differing)}"
-    return True, f"{valid}; the ledger says the same"
+    return True, f"{valid}; the ledger agrees"
 
 
 def _public_keys(given: str | None) -> list[PublicKey]:
@@ -97,5 +99,5 @@ def _read(name: str) -> list[Mapping[str, Any]]:
         raise CommandError(f"{name}: {error}") from error
     found = read.get("data") if read.get("object") == "list" else [read]
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise CommandError(f"{name}: it holds no receipts")
+        raise CommandError(f"{name}: it contains no receipts")
     return found

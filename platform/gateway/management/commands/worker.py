@@ -26,35 +26,45 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Command(BaseCommand):
     help = (
-        "Run background jobs (reading, checking and probing of uploads, cleaning up), run batches, "
-        "drive rollouts and send notifications. Any number may run; another one takes up what one "
-        "that was killed did."
+        "Run one worker process: it reads, checks and probes uploads, cleans up, runs "
+        "batches, drives rollouts and sends notifications. Any number of them may run; "
+        "the others take over the jobs of one that is killed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--concurrency", type=int, default=2, help="jobs at once in this process (%(default)s)"
+            "--concurrency",
+            type=int,
+            default=2,
+            help="maximum number of concurrent jobs in this process (%(default)s)",
         )
         parser.add_argument(
             "--upload-concurrency",
             type=int,
             default=2,
-            help="uploads that are looked into at once, besides these jobs (%(default)s)",
+            help=(
+                "maximum number of concurrent checks of uploads, in addition to these "
+                "jobs (%(default)s)"
+            ),
         )
         parser.add_argument(
             "--trial-concurrency",
             type=int,
             default=2,
-            help="adapters that are tried on new revisions at once, besides these jobs "
-            "(%(default)s)",
+            help=(
+                "maximum number of adapters being tested on new revisions, in addition to "
+                "these jobs (%(default)s)"
+            ),
         )
 
         parser.add_argument(
             "--batch-concurrency",
             type=int,
             default=2,
-            help="files of batches that are read or written at once, besides these jobs "
-            "(%(default)s)",
+            help=(
+                "maximum number of batch files being read or written, in addition to "
+                "these jobs (%(default)s)"
+            ),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
