@@ -139,7 +139,7 @@ def test_a_file_is_sent_answered_and_its_answers_come_back(
     assert shown.code == 0 and "tea" in shown.out and "completed at" in shown.out
     (one,) = signed_in("batches", "list", "--json").json
     assert one["id"] == id and id in signed_in("batches", "list").out
-    assert "99 of 100 requests are answered, 1 failed." in signed_in("batches", "wait", id).err
+    assert "99 of 100 requests answered, 1 failed." in signed_in("batches", "wait", id).err
 
     printed = signed_in("batches", "results", id)
     answers = [json.loads(text) for text in printed.out.split("\n") if text]

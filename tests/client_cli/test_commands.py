@@ -95,7 +95,7 @@ def test_a_server_that_is_not_there(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     refused = run("login", "--url", url, "--key", "lk_x")
-    assert refused.code == 6 and f"{url} cannot be reached" in refused.err
+    assert refused.code == 6 and f"Cannot connect to {url}" in refused.err
 
 
 @pytest.mark.parametrize("arguments", [["adapters"], ["adapters", "push"], ["nothing"]])
@@ -112,7 +112,7 @@ def test_a_push_waits_for_the_verdict(
     with judging():
         pushed = signed_in("adapters", "push", adapter(tmp_path / "pirate"))
     assert (pushed.code, pushed.out) == (0, "")
-    assert "pirate@1 is ready." in pushed.err and "It answers as pirate." in pushed.err
+    assert "pirate@1 is ready." in pushed.err and "It serves the models pirate." in pushed.err
     again = signed_in("adapters", "push", tmp_path / "pirate", "--json").json
     assert (again["number"], again["state"], again["aliases"]) == (1, "ready", ["live"])
     assert not list((home / "uploads").iterdir())
@@ -214,7 +214,7 @@ def test_the_next_push_goes_on_where_one_ended(
     folder = large(tmp_path / "pirate")
     monkeypatch.setattr(retries, "ATTEMPTS", 1)
     broken = signed_in("adapters", "push", folder, "--no-wait")
-    assert broken.code == 6 and "Push again to go on from there" in broken.err
+    assert broken.code == 6 and "Push again to resume it" in broken.err
     before = UploadSession.objects.get().pk
     assert signed_in("adapters", "push", folder, "--no-wait").code == 0
     ended = UploadSession.objects.get()
@@ -258,7 +258,7 @@ def test_adapters_and_their_versions_are_listed(signed_in: Run, support: Adapter
 
 def test_promoting_and_rolling_back(signed_in: Run, support: Adapter) -> None:
     promoted = signed_in("adapters", "promote", "support", 2)
-    assert promoted.code == 0 and "live of support is version 2 (before: 1)." in promoted.err
+    assert promoted.code == 0 and "points at version 2 (previously 1)." in promoted.err
     assert signed_in("adapters", "rollback", "support", "--json").json["version"] == 1
     canary = signed_in("adapters", "promote", "support", 2, "--alias", "canary", "--json").json
     assert (canary["name"], canary["version"]) == ("canary", 2)

@@ -187,20 +187,20 @@ def test_a_key_of_lorikeet_is_told_to_no_other_hub(
 
 def test_what_the_hub_did_not_name_is_refused(server: Server, repo: Any, tmp_path: Path) -> None:
     repo["/cdn"] = (200, {}, FILES[WEIGHTS] + b"!")
-    with pytest.raises(Failure, match="SHA-256 differs"):
+    with pytest.raises(Failure, match="SHA-256 of"):
         hub.download(PIN, server.url, tmp_path)
 
 
 def test_another_commit_is_refused(server: Server, repo: Any, tmp_path: Path) -> None:
     path = f"/acme/support/resolve/{COMMIT}/{CONFIG}"
     repo[path] = (200, {"X-Repo-Commit": "f" * 40}, FILES[CONFIG])
-    with pytest.raises(Failure, match="not the one asked for"):
+    with pytest.raises(Failure, match="not to the requested one"):
         hub.download(PIN, server.url, tmp_path)
 
 
 def test_endless_redirects_and_missing_files(server: Server, repo: Any, tmp_path: Path) -> None:
     repo["/cdn"] = (302, {"Location": "/cdn"}, b"")
-    with pytest.raises(Failure, match="without end"):
+    with pytest.raises(Failure, match="redirects too often"):
         hub.download(PIN, server.url, tmp_path)
     (tmp_path / CONFIG).unlink()
     del repo[f"/acme/support/resolve/{COMMIT}/{CONFIG}"]

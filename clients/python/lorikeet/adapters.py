@@ -28,25 +28,28 @@ from lorikeet.transfer.uploads import Upload
 
 app = typer.Typer(help="Push, list, promote, roll back and compare adapters.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The adapter's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the adapter.")]
 AliasName = Annotated[str, typer.Option("--alias", help="The alias to move.")]
 BaseModel = Annotated[
-    str, typer.Option("--base-model", help="For a new adapter, where there are several.")
+    str,
+    typer.Option(
+        "--base-model", help="Required for a new adapter if there are several base models."
+    ),
 ]
 Confirm = Annotated[
     bool,
     typer.Option(
         "--confirm-base-model",
-        help="adapter_config.json names the base model by another name, and that is right.",
+        help="Confirm that adapter_config.json has another name for the same base model.",
     ),
 ]
-Wait = Annotated[bool, typer.Option(help="Wait until it is checked and tried.")]
+Wait = Annotated[bool, typer.Option(help="Wait until the version has been checked and tested.")]
 LOOK_S = 1.0
 
 
 @app.command("list")
 def list_(
-    name: Annotated[str, typer.Argument(help="List this adapter's versions.")] = "",
+    name: Annotated[str, typer.Argument(help="Adapter whose versions to list.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the adapters, or the versions of one."""
@@ -85,17 +88,17 @@ def _show_versions(found: Sequence[Any], *, as_json: bool) -> None:
 @app.command()
 def push(
     source: Annotated[
-        Path, typer.Argument(help="Folder that save_pretrained wrote, or a .tar or .zip of it.")
+        Path, typer.Argument(help="Folder written by save_pretrained, or a .tar or .zip of it.")
     ],
-    name: Annotated[str, typer.Option(help="The adapter's name; else the folder's.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the adapter; by default the folder's.")] = "",
     base_model: BaseModel = "",
     confirm_base_model: Confirm = False,
     wait: Wait = True,
     as_json: AsJson = False,
 ) -> None:
-    """Push a new version of an adapter, and show whether it passed.
+    """Push a new version of an adapter and show whether it passed its checks.
 
-    A push that broke off goes on where it was when the same files are pushed again.
+    An interrupted push resumes when the same files are pushed again.
     """
     archive = Archive(source)
     fields = _fields(base_model, confirm_base_model)
@@ -107,18 +110,23 @@ def push(
 @app.command("pull-hub")
 def pull_hub(
     pinned: Annotated[
-        str, typer.Argument(metavar="REPO@COMMIT", help="Such as acme/support@<40 digits>.")
+        str,
+        typer.Argument(
+            metavar="REPO@COMMIT", help="Repository and commit, such as acme/support@<40 digits>."
+        ),
     ],
-    name: Annotated[str, typer.Option(help="The adapter's name; else the repository's.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the adapter; by default the repository's.")
+    ] = "",
     base_model: BaseModel = "",
     confirm_base_model: Confirm = False,
-    hub_url: Annotated[str, typer.Option("--hub", help="Address of the hub.")] = hub.HUGGING_FACE,
+    hub_url: Annotated[str, typer.Option("--hub", help="URL of the hub.")] = hub.HUGGING_FACE,
     wait: Wait = True,
     as_json: AsJson = False,
 ) -> None:
-    """Download an adapter of a hub at a pinned commit to this machine, and push it.
+    """Download an adapter from a hub at a pinned commit and push it.
 
-    HF_TOKEN is sent to the hub if it is one of Hugging Face's (hf_...).
+    HF_TOKEN is sent to the hub if it is a Hugging Face token (hf_...).
     """
     pin = hub.Pin.parse(pinned)
     fields = _fields(base_model, confirm_base_model)
@@ -179,11 +187,14 @@ def _tell(version: dict[str, Any]) -> None:
     say(f"{_title(version)} is {version['state']}.")
     probe = version["report"].get("probe") or {}
     if "max_logprob_delta" in probe:
-        say(f"It moves log-probabilities by up to {probe['max_logprob_delta']:.3g}.")
+        say(f"It changes log-probabilities by up to {probe['max_logprob_delta']:.3g}.")
     if version["aliases"]:
-        say(f"It answers as {', '.join(_model(version, alias) for alias in version['aliases'])}.")
+        say(
+            "It serves the models "
+            f"{', '.join(_model(version, alias) for alias in version['aliases'])}."
+        )
     elif version["state"] == "ready":
-        say(f"Promote it: lorikeet adapters promote {version['adapter']} {version['number']}")
+        say(f"To promote it: lorikeet adapters promote {version['adapter']} {version['number']}")
 
 
 def _title(version: dict[str, Any]) -> str:
@@ -198,11 +209,11 @@ def _model(version: dict[str, Any], alias: str) -> str:
 @app.command()
 def promote(
     name: Name,
-    version: Annotated[int, typer.Argument(help="The version's number.")],
+    version: Annotated[int, typer.Argument(help="Number of the version.")],
     alias: AliasName = "live",
     as_json: AsJson = False,
 ) -> None:
-    """Point an alias at a version; requests in flight finish on the one that they have."""
+    """Point an alias at a version. Running requests finish on their present version."""
     with connected() as api:
         path = f"adapters/{segment(name)}/aliases/{segment(alias)}"
         moved = api("PUT", path, json={"version": version})
@@ -211,7 +222,7 @@ def promote(
 
 @app.command()
 def rollback(name: Name, alias: AliasName = "live", as_json: AsJson = False) -> None:
-    """Point an alias at the version that it pointed at before."""
+    """Point an alias back at its previous version."""
     with connected() as api:
         moved = api("POST", f"adapters/{segment(name)}/aliases/{segment(alias)}/roll_back")
     _show_alias(name, moved, as_json=as_json)
@@ -221,24 +232,26 @@ def _show_alias(name: str, alias: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         show_json(alias)
         return
-    before = f" (before: {alias['previous']})" if alias["previous"] else ""
-    say(f"{alias['name']} of {name} is version {alias['version']}{before}.")
+    before = f" (previously {alias['previous']})" if alias["previous"] else ""
+    say(f"The alias {alias['name']} of {name} points at version {alias['version']}{before}.")
 
 
 @app.command()
 def diff(
     name: Name,
-    old: Annotated[int, typer.Argument(help="A version's number.")],
-    new: Annotated[int, typer.Argument(help="Another one's.")],
+    old: Annotated[int, typer.Argument(help="Number of a version.")],
+    new: Annotated[int, typer.Argument(help="Number of another version.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what two versions' configurations differ in."""
+    """Show how the configurations of two versions differ."""
     with connected() as api:
         path = f"adapters/{segment(name)}/versions"
         configs = [api("GET", f"{path}/{number}")["config"] for number in (old, new)]
     for number, config in zip((old, new), configs, strict=True):
         if not config:
-            raise NotFound(f"{name}@{number} has no checked configuration: it did not pass.")
+            raise NotFound(
+                f"{name}@{number} has no checked configuration because it did not pass its checks."
+            )
     before, after = configs
     changed = [
         {"field": key, "old": before.get(key), "new": after.get(key)}

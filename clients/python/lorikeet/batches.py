@@ -24,11 +24,11 @@ from lorikeet.retries import insisting
 from lorikeet.transfer.files import FileUpload
 
 app = typer.Typer(
-    help="Have a file of requests answered within a day, and get the answers.",
+    help="Create batches, which answer a file of requests within a day, and get their results.",
     no_args_is_help=True,
 )
 
-Id = Annotated[str, typer.Argument(metavar="BATCH", help="The batch's id.")]
+Id = Annotated[str, typer.Argument(metavar="BATCH", help="Id of the batch.")]
 LOOK_S = 2.0
 PAGE = 100
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -36,19 +36,20 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 @app.command()
 def create(
-    file: Annotated[Path, typer.Argument(help="A request on each line, as JSON.")],
+    file: Annotated[Path, typer.Argument(help="File with one JSON request per line.")],
     endpoint: Annotated[
-        str, typer.Option(help="What the lines ask; else the `url` of the first one.")
+        str, typer.Option(help="Endpoint of the requests; by default the `url` of the first one.")
     ] = "",
     metadata: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="To find it by.")
+        list[str] | None,
+        typer.Option("--metadata", metavar="NAME=VALUE", help="Metadata of the batch; repeatable."),
     ] = None,
-    wait: Annotated[bool, typer.Option(help="Wait until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until the batch has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a file of requests, and have them answered.
+    """Upload a file of requests and create a batch of them.
 
-    An upload that broke off goes on where it was when the same file is sent again.
+    An interrupted upload resumes when the same file is sent again.
     """
     pairs = _pairs(metadata or [])
     with connected() as api:
@@ -70,7 +71,7 @@ def create(
 def _pairs(given: Sequence[str]) -> dict[str, str]:
     pairs = dict(one.partition("=")[::2] for one in given)
     if "" in pairs or any("=" not in one for one in given):
-        raise typer.BadParameter("--metadata takes NAME=VALUE")
+        raise typer.BadParameter("--metadata must have the form NAME=VALUE")
     return pairs
 
 
@@ -82,7 +83,7 @@ def _first_url(file: Path) -> str:
     except (ValueError, TypeError, LookupError):
         url = None
     if not isinstance(url, str):
-        raise Failure(f"The first line of {file} has no `url`: give --endpoint.")
+        raise Failure(f"The first line of {file} has no `url`. Set --endpoint.")
     return url
 
 
@@ -106,7 +107,7 @@ def _made(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, help="So many, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of batches, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the batches."""
@@ -137,7 +138,7 @@ def _listed(api: Api, limit: int) -> list[Any]:
 
 @app.command("show")
 def show_(batch: Id, as_json: AsJson = False) -> None:
-    """Show one batch, and what is wrong with it."""
+    """Show one batch and its problems."""
     with connected() as api:
         found = _found(api, batch)
     requests, answered, failed = _counts(found)
@@ -169,7 +170,7 @@ def wait(batch: Id, as_json: AsJson = False) -> None:
 
 @app.command()
 def cancel(batch: Id, as_json: AsJson = False) -> None:
-    """Cancel a batch; what is answered already is kept."""
+    """Cancel a batch. Existing answers are kept."""
     with connected() as api:
         found = api.infer("POST", f"batches/{segment(batch)}/cancel")
     if as_json:
@@ -182,20 +183,20 @@ def cancel(batch: Id, as_json: AsJson = False) -> None:
 def results(
     batch: Id,
     out: Annotated[
-        Path | None, typer.Option(help="Write them to this file, not to standard output.")
+        Path | None, typer.Option(help="Write to this file instead of standard output.")
     ] = None,
     errors: Annotated[
-        bool, typer.Option("--errors", help="The requests that failed, not the answers.")
+        bool, typer.Option("--errors", help="Get the failed requests instead of the answers.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON array, not one object a line.")
+        bool, typer.Option("--json", help="Print one JSON array instead of one object per line.")
     ] = False,
 ) -> None:
-    """Get the answers of a batch that has ended: one on each line."""
+    """Get the answers of a batch that has ended, one per line."""
     with connected() as api:
         found = _found(api, batch)
         if found["status"] not in ENDED:
-            raise Failure(f"{_told(found)} Wait for it: lorikeet batches wait {found['id']}")
+            raise Failure(f"{_told(found)} To wait for it: lorikeet batches wait {found['id']}")
         file_id = found["error_file_id" if errors else "output_file_id"]
         with _written(out) as file:
             if as_json:
@@ -269,7 +270,7 @@ def _conclude(batch: dict[str, Any], *, as_json: bool) -> None:
 
 def _told(batch: dict[str, Any]) -> str:
     total, answered, failed = _counts(batch)
-    of = f": {answered} of {total} requests are answered, {failed} failed" if total else ""
+    of = f": {answered} of {total} requests answered, {failed} failed" if total else ""
     return f"{batch['id']} is {batch['status'].replace('_', ' ')}{of}."
 
 

@@ -14,18 +14,23 @@ from lorikeet.output import AsJson, say, show_json
 
 
 def chat(
-    model: Annotated[str, typer.Argument(help="A base model or an adapter, such as support@2.")],
+    model: Annotated[str, typer.Argument(help="Base model or adapter, such as support@2.")],
     prompt: Annotated[
-        str, typer.Argument(help="The question; - reads it from standard input. Else: a talk.")
+        str,
+        typer.Argument(
+            help="The prompt, or - to read it from standard input. Without it: a conversation."
+        ),
     ] = "",
-    system: Annotated[str, typer.Option(help="The system message.")] = "",
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
+    system: Annotated[str, typer.Option(help="System message.")] = "",
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum length of the answer in tokens.")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a model; the answer is printed as it comes."""
+    """Send a prompt to a model and print the answer as it arrives."""
     if as_json and not prompt:
-        raise typer.BadParameter("--json takes a PROMPT")
+        raise typer.BadParameter("--json requires a PROMPT")
     body: dict[str, Any] = {"model": model, "messages": []}
     if system:
         body["messages"].append({"role": "system", "content": system})

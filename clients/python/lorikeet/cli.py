@@ -25,19 +25,17 @@ app.command("chat")(chat.chat)
 
 @app.command()
 def login(
-    url: Annotated[
-        str, typer.Option(prompt="Address of the console", help="Address of the console.")
-    ],
+    url: Annotated[str, typer.Option(prompt="URL of the console", help="URL of the console.")],
     key: Annotated[
         str,
-        typer.Option(prompt="API key", hide_input=True, help="API key; asked for if not given."),
+        typer.Option(prompt="API key", hide_input=True, help="API key; prompted for by default."),
     ],
     api_url: Annotated[
-        str, typer.Option(help="Address of the API; the console tells it if not given.")
+        str, typer.Option(help="URL of the API; by default as reported by the console.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remember where the server is, and a key, in a file that only you can read."""
+    """Store the server's URL and a key in a file that only you can read."""
     where = Connection(url.rstrip("/"), "", key.strip())
     api = Api(where)
     with api.http:
@@ -47,12 +45,12 @@ def login(
     if as_json:
         show_json({"tenant": who["name"], "scopes": who["lorikeet"]["scopes"], "file": str(file)})
     else:
-        say(f"Signed in to {who['name']}. The key is in {file}.")
+        say(f"Signed in to {who['name']}. The key is stored in {file}.")
 
 
 @app.command()
 def whoami(as_json: AsJson = False) -> None:
-    """Show the key's tenant and what the key may do."""
+    """Show the key's tenant and permissions."""
     with connected() as api:
         who = api.whoami()
         facts = {
@@ -68,7 +66,7 @@ def whoami(as_json: AsJson = False) -> None:
 
 @app.command()
 def models(as_json: AsJson = False) -> None:
-    """List what can be called: base models, and adapters with a live version."""
+    """List the available models: base models, and adapters with a live version."""
     with connected() as api:
         found = api.infer("GET", "models")["data"]
     show(

@@ -40,7 +40,7 @@ def load() -> Connection:
     saved = _read(credentials_file())
     url, key = os.environ.get(URL) or saved.get("url"), os.environ.get(KEY) or saved.get("key")
     if not url or not key:
-        raise NotAllowed(f"Nobody is signed in. Run `lorikeet login`, or set {URL} and {KEY}.")
+        raise NotAllowed(f"Not signed in. Run `lorikeet login`, or set {URL} and {KEY}.")
     # The saved address of the API is only valid for the saved console.
     same = url == saved.get("url")
     api_url = os.environ.get(API_URL) or (saved.get("api_url") if same else None) or url
@@ -67,8 +67,10 @@ def _read(file: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-        raise NotAllowed(f"Others can read {file}, which holds a key: run `chmod 600 {file}`.")
+        raise NotAllowed(
+            f"{file} contains a key, but other users can read it. Run `chmod 600 {file}`."
+        )
     try:
         return {name: str(value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError):
-        raise NotAllowed(f"{file} is damaged: run `lorikeet login` again.") from None
+        raise NotAllowed(f"{file} is damaged. Run `lorikeet login` again.") from None

@@ -46,7 +46,7 @@ class Unreachable(Failure):
     def of(cls, error: httpx.TransportError) -> Unreachable:
         where = f"{error.request.url.scheme}://{error.request.url.netloc.decode()}"
         reason = str(error) or type(error).__name__
-        return cls(f"{where} cannot be reached ({reason}). Check the address and your network.")
+        return cls(f"Cannot connect to {where} ({reason}). Check the URL and your network.")
 
 
 BY_STATUS: dict[int, type[Failure]] = {

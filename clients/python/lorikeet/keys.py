@@ -31,34 +31,36 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What it is for.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, such as its purpose.")],
     scope: Annotated[
-        list[str], typer.Option(help="inference, adapters:write, usage:read or admin; repeatable.")
+        list[str],
+        typer.Option(help="Scope: inference, adapters:write, usage:read or admin; repeatable."),
     ] = ["inference"],  # noqa: B006  Typer copies it
     model: Annotated[
-        list[str] | None, typer.Option(help="A model that it may use; repeatable. Else all.")
+        list[str] | None,
+        typer.Option(help="Model that the key may use; repeatable; by default all."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key. Its text is printed this once."""
+    """Create a key. It is printed only once."""
     with connected() as api:
         made = api("POST", "keys", json={"name": name, "scopes": scope, "models": model or None})
     if as_json:
         show_json(made)
     else:
         screen.print(made["secret"])
-        say("Keep it now: nobody can find it out later.")
+        say("Store the key now. It cannot be shown again.")
 
 
 @app.command()
 def revoke(
-    id: Annotated[int, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    id: Annotated[int, typer.Argument(help="Id of the key, as shown by `keys list`.")],
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key for good; its open streams end."""
+    """Revoke a key permanently. Its running streams are ended."""
     with connected() as api:
         api("DELETE", f"keys/{id}")
     if as_json:
         show_json({"id": id, "revoked": True})
     else:
-        say(f"Key {id} is revoked.")
+        say(f"Revoked the key {id}.")

@@ -14,12 +14,17 @@ TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 
 
 def usage(
-    days: Annotated[int, typer.Option(min=1, max=1000, help="Of the last so many days.")] = 30,
+    days: Annotated[int, typer.Option(min=1, max=1000, help="Number of days up to now.")] = 30,
     by: Annotated[
-        str, typer.Option(help="key, member, adapter, model, base_model; with commas between.")
+        str,
+        typer.Option(
+            help="Comma-separated fields to group by: key, member, adapter, model, base_model."
+        ),
     ] = "model",
-    bucket: Annotated[str, typer.Option(help="all, month, day or hour.")] = "all",
-    costs: Annotated[bool, typer.Option("--costs", help="Show what it cost.")] = False,
+    bucket: Annotated[
+        str, typer.Option(help="Width of the sums: all, month, day or hour.")
+    ] = "all",
+    costs: Annotated[bool, typer.Option("--costs", help="Show costs instead of tokens.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what the tenant used."""

@@ -51,9 +51,11 @@ class Archive:
         for path in self._paths:
             if path.is_file():
                 continue
-            told = f"{path} is not there: save the adapter with PEFT's save_pretrained."
+            told = f"{path} does not exist. Save the adapter with PEFT's save_pretrained."
             if path.with_name("adapter_model.bin").is_file():
-                told += " Save it as safetensors: the server opens no adapter_model.bin."
+                told += (
+                    " Save it as safetensors, because the server does not accept adapter_model.bin."
+                )
             raise Failure(told)
 
     @property
@@ -90,6 +92,6 @@ def _part(piece: _Piece, first: int, last: int, chunk: int) -> Iterator[bytes]:
         while first < last:
             data = file.read(min(chunk, last - first))
             if not data:
-                raise Failure(f"{piece.path} became shorter while it was sent: push it again.")
+                raise Failure(f"{piece.path} became shorter while it was being sent. Push again.")
             first += len(data)
             yield data

@@ -39,7 +39,7 @@ class FileUpload:
     def __init__(self, api: Api, path: Path, purpose: str) -> None:
         """Raises Failure if there is nothing to send."""
         if not path.is_file() or not path.stat().st_size:
-            raise Failure(f"{path} is no file, or an empty one.")
+            raise Failure(f"{path} is not a file, or is empty.")
         self._api, self._path, self._purpose = api, path, purpose
         self.size = path.stat().st_size
         of = f"{fingerprint([path])} {api.where.api_url} {purpose} in {PART_BYTES}"
@@ -93,7 +93,7 @@ class FileUpload:
         file.seek(start)
         data = file.read(PART_BYTES)
         if len(data) < min(PART_BYTES, self.size - start):
-            raise Failure(f"{self._path} became shorter while it was sent: send it again.")
+            raise Failure(f"{self._path} became shorter while it was being sent. Send it again.")
         return data
 
     def _add(self, upload: str, data: bytes) -> str:

@@ -37,8 +37,9 @@ class Pin:
         match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@([0-9a-f]{40})", text)
         if match is None:
             raise Failure(
-                f"{text!r} is not of the form owner/name@commit, with the 40 digits of a commit. "
-                "The hub's page `Files and versions` shows them under History."
+                f"{text!r} does not have the form owner/name@commit with a commit of 40 "
+                "digits. The hub shows commits on the page `Files and versions` under "
+                "History."
             )
         return cls(match[1], match[2])
 
@@ -69,7 +70,7 @@ def _fetch(http: httpx.Client, pin: Pin, url: str, target: Path) -> None:
             found.update(chunk)
             file.write(chunk)
     if SHA256.fullmatch(expected) and found.hexdigest() != expected:
-        raise Failure(f"{url} is not what the hub says it is: its SHA-256 differs. Try again.")
+        raise Failure(f"The SHA-256 of {url} differs from the one that the hub states. Try again.")
 
 
 @contextmanager
@@ -90,16 +91,16 @@ def _opened(http: httpx.Client, pin: Pin, url: str) -> Iterator[tuple[httpx.Resp
             request = response.next_request  # without the token if it goes to another host
         finally:
             response.close()
-    raise Failure(f"{url} leads from one address to the next without end.")
+    raise Failure(f"{url} redirects too often.")
 
 
 def _require(response: httpx.Response, pin: Pin, commit: str, url: str) -> None:
     if response.status_code in (401, 403, 404):
         raise NotFound(
-            f"{url} is not there, or needs a token: set HF_TOKEN to one of Hugging Face's."
+            f"{url} does not exist or needs a token. Set HF_TOKEN to a Hugging Face token."
         )
     if not response.is_success:
         response.read()
         raise_for(response)
     if commit and commit != pin.commit:
-        raise Failure(f"{url} is of the commit {commit}, which is not the one asked for.")
+        raise Failure(f"{url} belongs to the commit {commit}, not to the requested one.")

@@ -107,7 +107,9 @@ class Upload:
             url, headers=headers, content=self._part(at, count, progress)
         )
         if response.status_code == 409:
-            raise Unreachable("Another push of the same files, or an interrupted one, sends them.")
+            raise Unreachable(
+                "Another push of these files is running, or an interrupted one has not ended yet."
+            )
         _raise_for(response)
         return int(response.headers["upload-offset"])
 
@@ -125,7 +127,7 @@ class Upload:
         if response.is_success:
             return int(response.headers["upload-offset"])
         if response.status_code == 404:
-            raise NotFound("The upload is no longer there.")
+            raise NotFound("The upload no longer exists.")
         _raise_for(self._api.http.get(url))  # responses to HEAD have no message
         raise_for(response)
         raise AssertionError("it is no success")
@@ -157,4 +159,4 @@ def _raise_for(response: httpx.Response) -> None:
 
 def _gone(error: Exception) -> Unreachable:
     reason = str(error) or type(error).__name__
-    return Unreachable(f"The upload broke off ({reason}). Push again to go on from there.")
+    return Unreachable(f"The upload was interrupted ({reason}). Push again to resume it.")
