@@ -52,28 +52,34 @@ def rate(metric: str, by: str, selector: str = "") -> str:
 REQUESTS = [
     Panel(
         "Served",
-        "Share of requests that were served, over three days. The objective is 99.9 %.",
+        "Fraction of requests served over three days. The objective is 99.9 %.",
         "percentunit",
         [("1 - lorikeet:requests_unserved:ratio_rate3d", "")],
         is_figure=True,
     ),
     Panel(
         "Prompt",
-        "Share of answers that began within 2.5 s, over three days. The objective is 99 %.",
+        "Fraction of answers that started within 2.5 s, over three days. The objective is 99 %.",
         "percentunit",
         [("1 - lorikeet:first_tokens_late:ratio_rate3d", "")],
         is_figure=True,
     ),
-    Panel("In flight", "Requests of all gateways.", "none", [("sum(lorikeet_streams)", "")], True),
+    Panel(
+        "In flight",
+        "Running requests of all gateways.",
+        "none",
+        [("sum(lorikeet_streams)", "")],
+        True,
+    ),
     Panel(
         "Requests",
-        "By how they ended.",
+        "By outcome.",
         "reqps",
         [(rate("lorikeet_requests_total", "outcome"), "{{outcome}}")],
     ),
     Panel(
         "Errors and refusals",
-        "By code; what its client ended is left out.",
+        "By code, without requests that clients cancelled.",
         "reqps",
         [
             (
@@ -84,13 +90,13 @@ REQUESTS = [
     ),
     Panel(
         "Refused by limits",
-        "By the kind of the limit, and whose it is.",
+        "By kind and scope of the limit.",
         "reqps",
         [(rate("lorikeet_refusals_total", "kind, scope"), "{{kind}} of the {{scope}}")],
     ),
     Panel(
         "Time to first token",
-        "From a request's admission to the first of its answer.",
+        "From a request's admission to its first token.",
         "s",
         quantiles("lorikeet_time_to_first_token_seconds"),
     ),
@@ -101,14 +107,14 @@ REQUESTS = [
         quantiles("lorikeet_inter_token_seconds"),
     ),
     Panel(
-        "Whole answers",
+        "Total time",
         "From a request's admission to the end of its answer.",
         "s",
         quantiles("lorikeet_end_to_end_seconds"),
     ),
     Panel(
         "Tokens",
-        "Of ended requests.",
+        "Tokens of ended requests.",
         "short",
         [
             (f"sum(rate(lorikeet_{kind}_tokens_sum{{{MODELS}}}[$__rate_interval]))", kind)
@@ -116,20 +122,20 @@ REQUESTS = [
         ],
     ),
     Panel(
-        "Prompt tokens of a request",
-        "The cached ones included.",
+        "Prompt tokens per request",
+        "Including cached tokens.",
         "short",
         quantiles("lorikeet_prompt_tokens"),
     ),
     Panel(
-        "Output tokens of a request",
-        "Of all its choices.",
+        "Output tokens per request",
+        "Of all choices.",
         "short",
         quantiles("lorikeet_output_tokens"),
     ),
     Panel(
-        "Burn of the budget of errors",
-        "1 spends it just so; alerts come at 14.4, 6 and 1.",
+        "Burn rate: errors",
+        "At 1 the error budget is just used up. Alerts fire at 14.4, 6 and 1.",
         "short",
         [
             (f"lorikeet:requests_unserved:ratio_rate{window} / 0.001", window)
@@ -137,8 +143,8 @@ REQUESTS = [
         ],
     ),
     Panel(
-        "Burn of the budget of late answers",
-        "1 spends it just so; alerts come at 14.4, 6 and 1.",
+        "Burn rate: late answers",
+        "At 1 the error budget is just used up. Alerts fire at 14.4, 6 and 1.",
         "short",
         [
             (f"lorikeet:first_tokens_late:ratio_rate{window} / 0.01", window)
@@ -147,7 +153,7 @@ REQUESTS = [
     ),
     Panel(
         "Busiest tenants",
-        "Output tokens; only with METRICS_TENANTS.",
+        "Output tokens. Needs METRICS_TENANTS.",
         "short",
         [(rate("lorikeet_tenant_tokens_total", "tenant", 'kind="output"'), "{{tenant}}")],
     ),
@@ -156,67 +162,67 @@ REQUESTS = [
 ENGINES = [
     Panel(
         "Engines",
-        "Those that take new requests.",
+        "Engines that accept new requests.",
         "none",
         [(f"sum(lorikeet:pool_engines:max{{{MODELS}}})", "")],
         is_figure=True,
     ),
     Panel(
         "Demand",
-        "Requests that want an engine: running, queued, held, unmet.",
+        "Requests that need an engine: running, queued, held and unmet.",
         "none",
         [(f"sum(lorikeet:pool_demand:max{{{MODELS}}})", "")],
         is_figure=True,
     ),
     Panel(
         "Lost in 15 minutes",
-        "Engines that left without having said that they end.",
+        "Engines that disconnected without announcing it.",
         "none",
         [(f"sum(lorikeet:engines_lost:increase15m{{{MODELS}}})", "")],
         is_figure=True,
     ),
     Panel(
         "Running",
-        "Requests on each engine.",
+        "Running requests per engine.",
         "none",
         [(f"lorikeet:engine_running:max{{{MODELS}}}", "{{engine}}")],
     ),
     Panel(
         "Queued",
-        "In the fair queue of each engine.",
+        "Requests in each engine's fair queue.",
         "none",
         [(f"lorikeet:engine_queued:max{{{MODELS}}}", "{{engine}}")],
     ),
     Panel(
         "KV cache",
-        "Share of blocks in use.",
+        "Fraction of KV blocks in use.",
         "percentunit",
         [(f"lorikeet:engine_kv_usage:max{{{MODELS}}}", "{{engine}}")],
     ),
     Panel(
-        "Time in queues",
-        "From an engine's receipt of a request until the engine lets it in.",
+        "Queueing time",
+        "From an engine's receipt of a request to its admission.",
         "s",
         quantiles("lorikeet_queue_seconds"),
     ),
     Panel(
-        "Loads of adapters",
-        "What requests for adapters wait for theirs.",
+        "Adapter loading time",
+        "How long requests wait until their adapter is loaded.",
         "s",
         quantiles("lorikeet_adapter_load_seconds"),
     ),
     Panel(
         "Held",
-        "Requests at gateways for want of an engine, and those that are refused for that.",
+        "Requests held or refused at gateways because no engine can take them.",
         "none",
         [
             (f"lorikeet:pool_held:max{{{MODELS}}}", "held for {{base_model}}"),
-            (f"lorikeet:pool_unmet:max{{{MODELS}}}", "refused of {{base_model}}"),
+            (f"lorikeet:pool_unmet:max{{{MODELS}}}", "refused for {{base_model}}"),
         ],
     ),
     Panel(
-        "Slots of adapters",
-        "Share in use.",
+        "Adapter slots",
+        "Fraction in use.",
         "percentunit",
         [
             (
@@ -228,7 +234,7 @@ ENGINES = [
     ),
     Panel(
         "Loaded adapters",
-        "On each engine; and those that are waited for.",
+        "Adapters loaded on each engine, and adapters that requests wait for.",
         "none",
         [
             (f"lorikeet:engine_adapters_resident:max{{{MODELS}}}", "{{engine}}"),
@@ -237,7 +243,7 @@ ENGINES = [
     ),
     Panel(
         "Prompt tokens from the cache",
-        "Share of all.",
+        "Fraction of prompt tokens found in the prefix cache.",
         "percentunit",
         [
             (
@@ -249,13 +255,13 @@ ENGINES = [
     ),
     Panel(
         "Output tokens",
-        "Of each engine.",
+        "Output tokens of each engine.",
         "short",
         [(f"lorikeet:engine_completion_tokens:rate5m{{{MODELS}}}", "{{engine}}")],
     ),
     Panel(
         "Moves",
-        "Streams that went from an engine to another, in 15 minutes.",
+        "Streams that moved from one engine to another in 15 minutes.",
         "none",
         [
             (
@@ -265,14 +271,14 @@ ENGINES = [
         ],
     ),
     Panel(
-        "Generated again",
-        "Tokens of lost engines that others generated a second time.",
+        "Regenerated tokens",
+        "Tokens of lost engines that other engines generated again.",
         "short",
         [("sum(rate(lorikeet_regenerated_tokens_total[$__rate_interval]))", "tokens/s")],
     ),
     Panel(
         "Failures",
-        "Of engines' cores, in 15 minutes.",
+        "Failures of engines' cores in 15 minutes.",
         "none",
         [(f"lorikeet:engine_failures:increase15m{{{MODELS}}}", "{{engine}}")],
     ),
@@ -281,28 +287,28 @@ ENGINES = [
 PLATFORM = [
     Panel(
         "Gateways",
-        "Those that answer.",
+        "Gateways that answer.",
         "none",
         [('sum(up{job="lorikeet"})', "")],
         is_figure=True,
     ),
     Panel(
         "Drift",
-        "Tokens that engines counted and the ledger lacks: 0 is right.",
+        "Tokens that engines counted but the ledger lacks. Should be 0.",
         "none",
         [("sum(lorikeet:drift_tokens:max)", "")],
         is_figure=True,
     ),
     Panel(
         "Limits",
-        "1 while Redis is away.",
+        "1 while Redis is unavailable.",
         "none",
         [("max(lorikeet_limits_degraded)", "")],
         is_figure=True,
     ),
     Panel(
         "Waiting for the ledger",
-        "Ended requests, in gateways and in the journals of engines.",
+        "Ended requests in gateways and in engines' journals.",
         "none",
         [
             ("sum(lorikeet_ledger_waiting)", "gateways"),
@@ -317,8 +323,8 @@ PLATFORM = [
     ),
     Panel(
         "Not billed",
-        "Entries that the database refused, that nobody dispatched, or that came while there was "
-        "no room.",
+        "Entries that the database refused, that no gateway dispatched, or that arrived "
+        "when memory was full.",
         "none",
         [
             (f"sum(increase(lorikeet_ledger_{name}_total[15m]))", name.replace("_", " "))
@@ -327,13 +333,13 @@ PLATFORM = [
     ),
     Panel(
         "Reservations",
-        "Of limits, that are live.",
+        "Live reservations of limits.",
         "none",
         [("sum by (instance) (lorikeet_limits_reservations)", "{{instance}}")],
     ),
     Panel(
         "Decisions without Redis",
-        "Requests that each gateway decided for itself.",
+        "Requests that each gateway admitted or refused on its own.",
         "reqps",
         [
             (
@@ -345,7 +351,7 @@ PLATFORM = [
     ),
     Panel(
         "Free disk",
-        "Of the disk that LORIKEET_VAR is on.",
+        "Fraction of the disk of LORIKEET_VAR that is free.",
         "percentunit",
         [("lorikeet_disk_free_bytes / lorikeet_disk_bytes", "{{instance}}")],
     ),
@@ -354,7 +360,7 @@ PLATFORM = [
 DASHBOARDS: Mapping[str, tuple[str, Sequence[Panel]]] = {
     "requests": ("Lorikeet: requests", REQUESTS),
     "engines": ("Lorikeet: engines", ENGINES),
-    "platform": ("Lorikeet: bills, limits and disks", PLATFORM),
+    "platform": ("Lorikeet: billing, limits and disks", PLATFORM),
 }
 
 
