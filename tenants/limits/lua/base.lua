@@ -1,22 +1,22 @@
--- `state.py` on Redis: every command of `commands.py` as one atomic step, on Redis's own clock.
--- The files of this folder make one script: base, windows, budgets, endings, commands, charge. Each
--- run of it makes its functions anew, so a command returns before those that it has no need of.
+-- `state.py` on Redis: each command of `commands.py` is one atomic step, on Redis's own clock.
+-- The files of this folder form one script: base, windows, budgets, endings, commands, charge. Each
+-- run defines its functions again, so a command returns before those that it does not need.
 --
--- ARGV[1] is the command as MessagePack; ARGV[2] a unix time in milliseconds, given by tests alone.
--- The answer is MessagePack too, both with field names. Constants come from Python: those of time,
--- and from the table of kinds (`kinds.py`) MEASURE_OF (by name), IN_MINUTE and CONCURRENT (names),
+-- ARGV[1] is the command as MessagePack; ARGV[2] is a Unix time in milliseconds, set only by tests.
+-- The reply is MessagePack too, both with field names. Python supplies the constants of time and,
+-- from the table of kinds (`kinds.py`), MEASURE_OF (by name), IN_MINUTE and CONCURRENT (names),
 -- BUDGETS (names by period), KINDS (all names in order), WINDOW_OF (by name) and SHOWN (names).
--- Keys are made here from names, so this needs a single Redis, not a cluster. Nothing may be evicted
--- from it. All begin with PREFIX, which is to be changed with the form of what lies under them:
+-- The script builds its keys from names, so it needs a single Redis, not a cluster. No key may be
+-- evicted. All keys start with PREFIX, which must change with the format of their values:
 --
--- w:<scope id>                   hash: the sliding windows of a scope. `<second>` is what was
---                                counted in it, `@` the sum of these and the second to which it is
---                                slid; see windows.lua
--- streams                        hash: streams by scope id
+-- w:<scope id>                   hash: the sliding windows of a scope. Field `<second>` is what was
+--                                counted in that second; `@` is the sum of these fields and the
+--                                second up to which the windows have slid; see windows.lua
+-- streams                        hash: number of streams by scope id
 -- b:<scope id>:<period>:<start>  hash: one budget
--- r:<id>                         one reservation: the Charge that made it, as it came, and its parts
--- told:<id>                      what others reported of it: a Report as it came
--- held:<holder>                  set of ids
+-- r:<id>                         one reservation: its first Charge as received, and its parts
+-- told:<id>                      another process's Report of the reservation, as received
+-- held:<holder>                  set: ids of the holder's reservations
 -- leases                         sorted set: holders by the end of their lease in milliseconds
 -- gone:<id>                      a withdrawn id
 

@@ -1,8 +1,8 @@
 -- Money, periods and budgets: `budget.py`.
 
 local function exact_cost(rate, uncached, cached, output)
-  -- Micro-units, and pico-units below them. Whole micro-units and the rest of each rate apart: the
-  -- product in pico-units may be beyond 2^53.
+  -- Returns micro-units and the remaining pico-units. The whole micro-units and the rest of each
+  -- rate are multiplied separately, because the product in pico-units may exceed 2^53.
   local of_prompt, of_cached, of_output = rate.prompt, rate.cached_prompt, rate.output
   local rest1, rest2, rest3 = of_prompt % MICRO, of_cached % MICRO, of_output % MICRO
   local rest = uncached * rest1 + cached * rest2 + output * rest3
@@ -11,13 +11,14 @@ local function exact_cost(rate, uncached, cached, output)
 end
 
 local function cost(rate, uncached, cached, output)
-  -- In micro-units, a started one whole.
+  -- In micro-units, rounded up.
   local whole, rest = exact_cost(rate, uncached, cached, output)
   return rest > 0 and whole + 1 or whole
 end
 
 local function month_start(second)
-  -- Howard Hinnant's civil_from_days and days_from_civil, as far as the day of the month goes.
+  -- The first second of the month: Howard Hinnant's civil_from_days and days_from_civil, reduced to
+  -- the day of the month.
   local days = floor(second / DAY_S)
   local day_of_era = (days + 719468) % 146097
   local year_of_era = floor((day_of_era - floor(day_of_era / 1460) + floor(day_of_era / 36524)
@@ -29,7 +30,7 @@ local function month_start(second)
 end
 
 local function budget_period(scope, period, second)
-  -- The one that this second lies in; nil where the scope limits nothing of such periods.
+  -- The period that contains this second; nil if the scope has no limit for such periods.
   for _, name in ipairs(BUDGETS[period]) do
     if scope.limits[name] then
       local start = period == 'day' and second - second % DAY_S or month_start(second)
@@ -43,7 +44,7 @@ local function budget_key(period)
 end
 
 local function open_budget(period)
-  -- False if it was not seeded yet.
+  -- The budget of this period; false if it has not been seeded yet.
   local key = budget_key(period)
   local values = call(
     'HMGET', key, 'tokens', 'cost', 'reserved_tokens', 'reserved_cost', 'due', 'rest')

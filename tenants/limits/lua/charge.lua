@@ -1,10 +1,10 @@
--- Reserving: `_charge` of `state.py`.
+-- Reserves what a request may use: `_charge` of `state.py`.
 
 local id, holder, quantities = command.id, command.holder, command.quantities
 local prompt, wanted, least =
   command.prompt_tokens, command.output_tokens, command.least_output_tokens
 
-call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)  -- first: whoever asks is not dead
+call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)  -- first: the caller is alive
 reclaim()
 local key = PREFIX .. 'r:' .. id
 local old, withdrawn = unpack(call('MGET', key, PREFIX .. 'gone:' .. id))
@@ -13,7 +13,7 @@ local reservation = old and reservation_of(unpack_(old)) or reservation_of(comma
 local reserved, scopes = reservation.amounts, reservation.scopes
 local began = old and reservation.parts[1].second or this_second
 
--- What is counted in each scope.
+-- The counters of each scope.
 local counters_of, budgets, unseeded = {}, {}, {}
 for index, scope in ipairs(scopes) do
   local counters = open_counters(scope)
@@ -29,7 +29,7 @@ for index, scope in ipairs(scopes) do
 end
 if #unseeded > 0 then return pack({type = 'unseeded', budgets = unseeded}) end
 
--- Budgets to be compared with the ledger again: each is named once, to one who will do it.
+-- Budgets due for comparison with the ledger. Each is returned to only one caller, which does it.
 local due = {}
 for _, budget in ipairs(budgets) do
   if budget.due <= now then
@@ -39,7 +39,7 @@ for _, budget in ipairs(budgets) do
 end
 
 local function cost_with(output)
-  -- What it adds to that of the reservation.
+  -- The cost that this charge adds to the reservation.
   return cost(reservation.rate, reserved.prompt_tokens + prompt, 0, reserved.output_tokens + output)
     - reservation.cost
 end
@@ -55,8 +55,8 @@ local function affordable(money)
 end
 
 local function room_for(measure, left)
-  -- How many output tokens the rest of a limit allows, below 0 not even the prompt; and what is
-  -- asked of it at the least.
+  -- Returns how many output tokens the rest of a limit allows (below 0: not even the prompt), and
+  -- the least amount that the charge needs of it.
   if measure == 'cost' then return affordable(left), cost_with(least) end
   if measure == 'output_tokens' then return left, least end
   if measure == 'tokens' then return left - prompt, prompt + least end
@@ -81,10 +81,10 @@ for index, scope in ipairs(scopes) do
   end
 end
 
--- There is room ----------------------------------------------------------------------------------
+-- Granted ----------------------------------------------------------------------------------------
 
 local function with_part(parts, new)
-  -- Those that no window holds any longer join the first.
+  -- Appends a part. Parts that have left every window are merged into the first one.
   local joined = {}
   for n, part in ipairs(parts) do
     if n == 1 or part.second > this_second - GONE_S then
@@ -121,12 +121,12 @@ if #exceeded == 0 then
   end
   local parts = with_part(reservation.parts, {second = this_second, amounts = amounts})
   local made = old and old:sub(1, (cmsgpack.unpack_one(old))) or ARGV[1]
-  call('SET', key, made .. pack(parts))  -- for ever: leases end it, and what expires may be evicted
+  call('SET', key, made .. pack(parts))  -- no expiry, else it may be evicted; leases end it
   call('SADD', PREFIX .. 'held:' .. reservation.holder, id)
   return pack({type = 'granted', output_tokens = granted, left = left, due = due})
 end
 
--- There is none ----------------------------------------------------------------------------------
+-- Refused ----------------------------------------------------------------------------------------
 
 local function end_of(period)
   if period.period == 'day' then return period.start + DAY_S end
@@ -142,7 +142,8 @@ local function leaves_at(window, measure, amount)
 end
 
 local function wait_of(each)
-  -- Until there is room, if nobody else comes; math.huge where there never will be.
+  -- Milliseconds until there is room if nothing else is reserved, math.huge if there never will be;
+  -- for a budget also the second at which it renews.
   local counters, window = counters_of[each.scope], WINDOW_OF[each.kind]
   if BUDGETS[window] then
     local renews_at = end_of(counters[window].period)

@@ -1,4 +1,4 @@
--- All commands but those of a request.
+-- The commands that do not concern one request.
 
 if command.type == 'renew' then
   call('ZADD', PREFIX .. 'leases', now + command.lease_ms, command.holder)
@@ -26,7 +26,7 @@ if command.type == 'seed' then
 end
 
 local function open_counters(scope)
-  -- What is counted of a scope but for budgets, as far as it is limited.
+  -- The counters of a scope for which it has limits, except budgets.
   local counters = {}
   for _, name in ipairs(IN_MINUTE) do
     if scope.limits[name] then

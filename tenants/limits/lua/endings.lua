@@ -1,8 +1,8 @@
--- Reservations, and how they end: `reservation.py`.
+-- Reservations and how they end: `reservation.py`.
 
 local function reservation_of(charge, parts)
-  -- A part is a second and the amounts that were reserved in it, by measure; the first part says
-  -- when it began.
+  -- A part is a second and the amounts reserved in it, by measure. The reservation began in the
+  -- second of the first part.
   local amounts = {prompt_tokens = 0, output_tokens = 0}
   for _, part in ipairs(parts) do
     for measure, amount in pairs(part.amounts) do
@@ -21,7 +21,7 @@ local function load(id)
 end
 
 local function replace(window, measure, parts, reserved, unused)
-  -- Make a window count so much less of what was reserved, the newest parts' first.
+  -- Reduces what a window counts of a reservation by `unused`, in the newest parts first.
   if unused < 0 then return count(window, measure, window.second, -unused) end
   for n = #parts, 1, -1 do
     if unused == 0 then return end
@@ -32,7 +32,7 @@ local function replace(window, measure, parts, reserved, unused)
 end
 
 local function unused_of(measure, reservation, outcome)
-  -- How much less is to be counted than was reserved; a second figure is that of output tokens.
+  -- By how much to reduce the count: an amount without output tokens, and one of output tokens.
   local reserved, used = reservation.amounts, outcome.amounts
   if measure == 'tokens' then
     return reserved.prompt_tokens - used.prompt_tokens, reserved.output_tokens - used.output_tokens
@@ -43,7 +43,7 @@ local function unused_of(measure, reservation, outcome)
 end
 
 local function correct(scope, reservation, outcome)
-  -- Make the windows of a scope count the outcome instead of what was reserved.
+  -- Replaces the reserved amounts in the windows of a scope by those of the outcome.
   local window, parts = nil, reservation.parts
   for _, name in ipairs(IN_MINUTE) do
     if scope.limits[name] then
@@ -98,7 +98,7 @@ local function finish(id, reservation, outcome)
 end
 
 local function with_tokens(amounts, prompt_tokens, output_tokens)
-  -- The quantities among these amounts, and so many tokens.
+  -- A copy of these amounts with these numbers of tokens.
   local made = {}
   for measure, amount in pairs(amounts) do made[measure] = amount end
   made.prompt_tokens, made.output_tokens = prompt_tokens, output_tokens
@@ -106,7 +106,7 @@ local function with_tokens(amounts, prompt_tokens, output_tokens)
 end
 
 local function outcome_of(reservation, command)
-  -- What stays counted, by a command.
+  -- What remains counted after a command.
   local amounts = reservation.amounts
   if command.type == 'settle' or command.type == 'report' then
     local prompt, output = command.prompt_tokens, command.output_tokens

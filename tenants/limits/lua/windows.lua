@@ -1,5 +1,5 @@
--- The sliding windows of a scope: `window.py`, all measures at once. A bucket is a map of what was
--- counted in one second by measure; what has no limit is not counted.
+-- The sliding windows of a scope: `window.py`, for all measures at once. A bucket maps measures to
+-- what was counted in one second. Measures without a limit are not counted.
 
 local function packed_buckets(window, first, last)
   local seconds = {}
@@ -13,7 +13,7 @@ local function packed_sum(window)
 end
 
 local function slide(window)
-  -- Let go of what is over a minute old; saved at once, whatever becomes of the command.
+  -- Drops what is more than a minute old. Saved at once, whatever the outcome of the command.
   local sum = window.sum
   local buckets, seconds = packed_buckets(
     window, window.second - WINDOW_S, min(window.second, this_second - GONE_S))
@@ -23,14 +23,14 @@ local function slide(window)
     end
   end
   window.second = this_second
-  call('HSET', window.key, '@', packed_sum(window))  -- HDEL first would let it exceed memory
+  call('HSET', window.key, '@', packed_sum(window))  -- an HDEL before it would let it exceed memory
   call('HDEL', window.key, unpack(seconds))
   call('EXPIRE', window.key, 2 * GONE_S)
 end
 
 local function open_window(scope_id, second)
-  -- Slid to the present, with the bucket of this second if it is still in there. All is forgotten
-  -- if the clock was set back by more than a minute.
+  -- The windows, slid to the present, with the bucket of this second if they still contain it.
+  -- Everything is dropped if the clock was set back by more than a minute.
   local key = PREFIX .. 'w:' .. scope_id
   local packed = call('HMGET', key, '@', second)
   local sum = packed[1] and unpack_(packed[1]) or {second = this_second - 1}
