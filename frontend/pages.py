@@ -91,7 +91,7 @@ def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRe
 
 def too_many_attempts(request: HttpRequest, refused: TooManyAttempts) -> HttpResponse:
     """The page that says when to try again."""
-    return _too_many(request, refused.message, refused.retry_after_s)
+    return _too_many(request, str(refused.message), refused.retry_after_s)
 
 
 def as_file(

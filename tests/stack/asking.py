@@ -33,7 +33,7 @@ def chunks(response: httpx.Response) -> Iterator[Any]:
             yield payload if payload == "[DONE]" else json.loads(payload)
 
 
-def until(condition: Callable[[], object], seconds: float = 180) -> None:
+def until(condition: Callable[[], object], seconds: float = 600) -> None:
     """Poll a running system, less often the longer it takes, for what is asked keeps a core busy;
     fails when the time is over."""
     end, pause_s = time.monotonic() + seconds, SHORTEST_PAUSE_S
