@@ -134,7 +134,6 @@ def _handshake(path: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
         path,
         {
             **headers,
-            "Connection": "Upgrade",
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Version": "13",
