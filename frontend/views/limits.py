@@ -304,7 +304,7 @@ def shown(kind: Kind, value: int | None) -> str:
 def used_of(kind: Kind, value: int | None) -> str:
     """Format a usage; unlike in a limit, money is rounded. Some is counted only under a limit."""
     if value is None:
-        return "not counted"
+        return "Not counted"
     return money(value * MICRO) if kind.is_money else number(value)
 
 

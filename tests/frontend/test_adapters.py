@@ -558,7 +558,7 @@ def test_the_configurations_of_two_versions_are_compared(
     assert page.context["changes"] == [("r", "8", "16")] and page.context["same"] == 3
     assert "Prompt set" not in text(page), "a viewer asks nothing"
     same = client.get(url(tenant, "support", "versions", 1, "diff"), {"with": "1"})
-    assert "only the weights differ" in text(same)
+    assert "one and the same version" in text(same)
 
 
 def test_the_answers_of_two_versions_are_compared_on_a_prompt_set(

@@ -34,7 +34,7 @@ print(answer.choices[0].message.content)`,
     "Authorization": \`Bearer \${process.env.LORIKEET_KEY}\`,
     "Content-Type": "application/json",
   },
-  body: JSON.stringify(${json}),
+  body: JSON.stringify(${json.replaceAll("\n", "\n  ")}),
 });
 console.log((await answer.json()).choices[0].message.content);`,
   };
