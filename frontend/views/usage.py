@@ -421,6 +421,8 @@ def change(now: int, before: int) -> str:
     if before == 0:
         return "no previous usage"
     percent = round((now - before) * 100 / before)
+    if percent == 0:
+        return "unchanged"
     return f"{percent:+,d}% vs previous period".replace("-", "\u2212")
 
 

@@ -90,6 +90,7 @@ def test_an_address_brings_the_same_view_back() -> None:
     ("now", "before", "words"),
     [
         (0, 0, "unchanged"),
+        (1001, 1000, "unchanged"),
         (7, 0, "no previous usage"),
         (150, 100, "+50% vs previous period"),
         (0, 100, "\u2212100% vs previous period"),
