@@ -1,4 +1,4 @@
-"""The health strip of an overview: five figures, each with its change and a line of its past.
+"""The health strip of an overview: six figures, each with its change and a line of its past.
 
 From the request counts of gateways (`tenants.models.usage.outcomes`); bills use the ledger.
 """
@@ -145,47 +145,54 @@ def of_tenant(caller: Caller, period: Period, now: datetime | None = None) -> di
     else:
         own = tenant.keys.filter(created_by=caller.user)
         found = rows.objects.filter(tenant=tenant, key__in=own)
-    requests = reverse("requests", args=[tenant.slug])
-    usage = reverse("usage", args=[tenant.slug])
-    return context_of(found, period, now, requests, f"{usage}?period={_usage_period(period)}")
+    requests = f"{reverse('requests', args=[tenant.slug])}?period={period.name}"
+    return context_of(found, period, now, requests, reverse("usage", args=[tenant.slug]))
 
 
 def of_all(period: Period, now: datetime | None = None) -> dict[str, Any]:
     """Context of the strip of all tenants."""
     totals: Any = TotalMinute if period.minutely else TotalHour
-    requests = reverse("operate_requests")
-    return context_of(totals.objects.filter(tenant=None), period, now, requests, "")
-
-
-def _usage_period(period: Period) -> str:
-    return period.name if period is not PERIODS["1h"] else "24h"
+    listed = LONGEST_OF_ALL if period.length > DAY else period.name
+    requests = f"{reverse('operate_requests')}?period={listed}"
+    figures = totals.objects.filter(tenant=None)
+    return context_of(figures, period, now, requests, reverse("operate_usage"))
 
 
 def context_of(
     figures: Any, period: Period, now: datetime | None, requests: str, usage: str
 ) -> dict[str, Any]:
-    """Context of the strip. `requests` is the URL of the list of requests, `usage` that of the
-    usage page; empty if there is none."""
+    """Context of the strip. `requests` is the URL of the requests of the period, as far as they
+    are listed, `usage` that of the usage page, whose shortest period is a day."""
     window = Window(period, now or timezone.now())
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
         "start", step=period.step, times=["first_tokens"]
     )
     rows = list(sums)
-    shown = LONGEST_OF_ALL if not usage and period.length > DAY else period.name
-    return {
-        "period": period,
-        "figures": strip(window, rows, f"{requests}?period={shown}", usage),
-    }
+    usage += f"?period={USUAL.name if period.length < DAY else period.name}"
+    return {"period": period, "figures": strip(window, rows, requests, usage)}
 
 
 def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
-    """The five figures; `rows` are sums by step, of both periods."""
+    """The six figures; `rows` are sums by step, of both periods."""
     by_step = {row["start"]: Met([row]) for row in rows}
     steps = [by_step.get(at) for at in window.steps()]
     now = Met(row for row in rows if row["start"] >= window.start)
     before = Met(row for row in rows if row["start"] < window.start)
-    p95, p50 = now.ttft_s(0.95), now.ttft_s(0.5)
-    slow = requests if p95 is None else f"{requests}&{urlencode({'ttft': f'{p95:.3g}'})}"
+
+    def ttft(share: float) -> Figure:
+        value, was = now.ttft_s(share), before.ttft_s(share)
+        slower = "" if value is None else f"&{urlencode({'ttft': f'{value:.3g}'})}"
+        return Figure(
+            f"TTFT p{share * 100:.0f}",
+            duration(value),
+            "",
+            later(value, was),
+            tone(value, was, least=0.001),
+            "",
+            path([one.ttft_s(share) if one else None for one in steps]),
+            requests + slower,
+        )
+
     return [
         Figure(
             "Requests",
@@ -207,16 +214,8 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
             path([one.wrong_share if one else None for one in steps]),
             f"{requests}&outcome=wrong",
         ),
-        Figure(
-            "TTFT p95",
-            duration(p95),
-            "",
-            later(p95, before.ttft_s(0.95)),
-            tone(p95, before.ttft_s(0.95), least=0.001),
-            f"p50 {duration(p50)}",
-            path([one.ttft_s(0.95) if one else None for one in steps]),
-            slow,
-        ),
+        ttft(0.5),
+        ttft(0.95),
         Figure(
             "Output speed",
             "\u2013" if now.tokens_per_s is None else f"{now.tokens_per_s:.0f}",
@@ -235,7 +234,7 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
             "",
             "",
             path([one.cost if one else 0 for one in steps]),
-            usage or requests,
+            usage,
         ),
     ]
 

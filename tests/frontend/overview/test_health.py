@@ -68,7 +68,7 @@ YESTERDAY = HOUR - timedelta(days=1)
 
 def test_of_nothing_there_is_nothing_to_say() -> None:
     found = strip()
-    assert [one.value for one in found.values()] == ["0", "\u2013", "\u2013", "\u2013", "$0.00"]
+    assert [one.value for one in found.values()] == ["0", *["\u2013"] * 4, "$0.00"]
     assert {one.change for one in found.values()} == {""}
     assert found["TTFT p95"].path == "" and found["TTFT p95"].url == "/requests?period=24h"
 
@@ -80,13 +80,15 @@ def test_figures_and_their_changes() -> None:
         row(HOUR, requests=94, refused=1, failed=1, cost=4700 * PICO, first_tokens3=94,
             decode_tokens=120, decode_s=2),
     )  # fmt: skip
-    requests, wrong, ttft, speed, spend = found.values()
+    requests, wrong, p50, p95, speed, spend = found.values()
     # Of the period 23.5 hours have passed: before, that were 47 requests.
     assert (requests.value, requests.change, requests.tone) == ("94", "+100%", "")
     assert (wrong.value, wrong.change, wrong.tone) == ("2.13%", "+2.13 pt", "bad")
     assert (wrong.note, wrong.url) == ("2 requests", "/requests?period=24h&outcome=wrong")
-    assert (ttft.value, ttft.change, ttft.tone) == ("78 ms", "\u221278 ms", "ok")
-    assert (ttft.note, ttft.url) == ("p50 60 ms", "/requests?period=24h&ttft=0.078")
+    assert (p50.value, p50.change, p50.tone) == ("60 ms", "\u221260 ms", "ok")
+    assert (p95.value, p95.change, p95.tone) == ("78 ms", "\u221278 ms", "ok")
+    assert (p50.url, p95.url) == tuple(f"/requests?period=24h&ttft={s}" for s in ("0.06", "0.078"))
+    assert p50.path and p95.path
     assert (speed.value, speed.change, speed.tone) == ("60", "\u221240%", "bad")
     assert (spend.value, spend.change, spend.url) == ("$4,700.00", "unchanged", "/usage")
 
@@ -156,7 +158,11 @@ def test_operators_see_that_of_all_tenants(tenant: Tenant, key: ApiKey, operator
     for period in PERIODS:
         found = figures(operator, "/operate/", period=period)
         assert found["Requests"].value == "7"
+        usage = "24h" if period == "1h" else period
+        assert found.pop("Cost").url == f"/operate/usage?period={usage}"
         for one in found.values():
+            listed = period if period in ("1h", "24h") else "24h"
+            assert one.url.startswith(f"/operate/requests?period={listed}")
             assert operator.get(one.url).status_code == 200, one.url
 
 
