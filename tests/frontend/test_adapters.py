@@ -559,6 +559,9 @@ def test_the_configurations_of_two_versions_are_compared(
     assert "Prompt set" not in text(page), "a viewer asks nothing"
     same = client.get(url(tenant, "support", "versions", 1, "diff"), {"with": "1"})
     assert "one and the same version" in text(same)
+    AdapterVersion.objects.filter(pk=second.pk).update(config=CONFIG)
+    alike = client.get(url(tenant, "support", "versions", 2, "diff"), {"with": "1"})
+    assert "only the weights differ" in text(alike)
 
 
 def test_the_answers_of_two_versions_are_compared_on_a_prompt_set(
