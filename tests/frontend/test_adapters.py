@@ -570,7 +570,7 @@ def test_the_answers_of_two_versions_are_compared_on_a_prompt_set(
     make_version(ready.adapter)
     client = client_of(tenant, "developer")
     where = url(tenant, "support", "versions", 2, "diff")
-    assert "Save a set" in text(client.get(where, {"with": "1"}))
+    assert "Save prompt set" in text(client.get(where, {"with": "1"}))
     member = tenant.memberships.get(user=user_of(client))
     kept = PromptSet.objects.keep(member, "Refunds", prompts=["a", "b"], shared=False)
     page = client.get(where, {"with": "1"})

@@ -91,6 +91,6 @@ def test_people_choose_what_they_are_mailed(tenant: Tenant, role: str, offered: 
 
 def test_operators_choose_what_they_are_mailed(tenant: Tenant) -> None:
     operator = client_of(tenant, "operator")
-    assert "Email me when" not in operator.get(f"/t/{tenant.slug}/notifications").content.decode()
+    assert "Email me about" not in operator.get(f"/t/{tenant.slug}/notifications").content.decode()
     assert operator.post("/operate/notifications/mail", {}).status_code == 302
     assert Muted.objects.get().tenant is None and len(Muted.objects.get().kinds) == 4
