@@ -52,7 +52,7 @@ def test_a_chart_and_its_table_trade_places(
     page: Page, script: str, html: str, charts: int
 ) -> None:
     show(page, script, html)
-    plots, table = page.get_by_role("img", name="a chart"), page.get_by_role("table")
+    plots, table = page.get_by_role("img", name="chart; the table"), page.get_by_role("table")
     button = page.get_by_role("button", name="View as table")
     for _ in range(2):
         expect(table).to_be_hidden()
