@@ -22,12 +22,13 @@ MAX_TOLD = 3
 @dataclass(frozen=True, slots=True)
 class Action:
     """A bulk action: after a dialog with this title and text, the chosen rows' ids are posted to
-    `url`. Rendered by `components/bulk.html`."""
+    `url`. `danger`: it cannot be undone. Rendered by `components/bulk.html`."""
 
     verb: str
     title: str
     text: str
     url: str = ""
+    danger: bool = True
 
     def of(self, view: str, *args: str) -> Action:
         """A copy with the URL of this view."""

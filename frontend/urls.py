@@ -65,13 +65,16 @@ ROLLOUT = [
 ]
 
 
-def _notifications(name: str, page: View, choose_mails: View, *each: View) -> list[URLPattern]:
+def _notifications(
+    name: str, page: View, choose_mails: View, replay_some: View, *each: View
+) -> list[URLPattern]:
     """The pages of a tenant or of the installation. The views `each`: rotate a webhook's secret,
     remove a webhook, send a delivery again."""
     named = zip(("rotate", "remove", "replay"), each, strict=True)
     return [
         path("notifications", page, name=name),
         path("notifications/mail", choose_mails, name=f"{name}-mail"),
+        path("notifications/replay", replay_some, name=f"{name}-replay-some"),
         *(path(f"notifications/<int:pk>/{what}", v, name=f"{name}-{what}") for what, v in named),
     ]
 
@@ -80,6 +83,7 @@ NOTIFICATIONS_OF_TENANT = _notifications(
     "notifications",
     notifications.notifications,
     notifications.choose_mails,
+    notifications.replay_some,
     notifications.rotate,
     notifications.remove,
     notifications.replay,
@@ -88,6 +92,7 @@ NOTIFICATIONS_OF_ALL = _notifications(
     "operate_notifications",
     notifications.of_installation,
     notifications.choose_mails_of_installation,
+    notifications.replay_some_of_installation,
     notifications.rotate_of_installation,
     notifications.remove_of_installation,
     notifications.replay_of_installation,
@@ -160,6 +165,7 @@ KEPT = [
 ]
 PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations", conversations.conversations, name="playground-conversations"),
+    path("conversations/delete", conversations.delete_some, name="playground-delete-some"),
     path("conversations/<int:pk>/", include(KEPT)),
     path("prompts", prompts.save, name="playground-save-prompt"),
     path("prompts/<int:pk>", prompts.prompt, name="playground-prompt"),
@@ -201,6 +207,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("members/remove", members.remove_some, name="members-remove-some"),
                 path("members/<int:pk>/role", members.change_role, name="members-role"),
                 path("members/<int:pk>/remove", members.remove, name="members-remove"),
+                path(
+                    "members/invitations/withdraw",
+                    members.withdraw_some,
+                    name="members-withdraw-some",
+                ),
                 path(
                     "members/invitations/<int:pk>/withdraw",
                     members.withdraw,

@@ -219,22 +219,24 @@ def search(content: str, label: str, words: str) -> SafeString:
 
 
 @register.simple_tag
-def pick(id: object, name: str, *named: object) -> SafeString:
+def pick(id: object, name: str, *named: object, rows: str = "chosen") -> SafeString:
     """The cell with the checkbox that selects a row (`components/bulk.html`); `name` has a `{}` for
     each of `named`."""
     return format_html(
-        '<td class="pick"><input type="checkbox" form="chosen" name="row" value="{}" '
+        '<td class="pick"><input type="checkbox" form="{}" name="row" value="{}" '
         'aria-label="Select {}"></td>',
+        rows,
         id,
         name.format(*named) if named else name,
     )
 
 
 @register.simple_tag
-def pick_all() -> SafeString:
-    """The header cell with the checkbox that selects all rows of the page."""
-    return mark_safe(
-        '<td class="pick"><input type="checkbox" data-all="row" aria-label="Select all"></td>'
+def pick_all(rows: str = "chosen") -> SafeString:
+    """The header cell with the checkbox that selects all rows of the list on this page."""
+    return format_html(
+        '<td class="pick"><input type="checkbox" form="{}" data-all aria-label="Select all"></td>',
+        rows,
     )
 
 

@@ -31,6 +31,9 @@ REMOVE = bulk.Action(
     "Remove the selected members?",
     "They lose access at once. API keys they created keep working: revoke them under API keys.",
 )
+WITHDRAW = bulk.Action(
+    "Withdraw", "Withdraw the selected invitations?", "Their links no longer work."
+)
 
 
 class RoleForm(forms.Form):
@@ -123,11 +126,22 @@ def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
 @tenant_page(Permission.EDIT_MEMBERS)
 def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Withdraw an invitation, so that its link no longer works."""
-    invitation = get_object_or_404(caller.tenant.invitations, pk=pk)
-    _require_may_touch(caller, invitation.role)
+    invitation = _invitation(caller, pk)
     with refusals_told(request):
         invitation.withdraw()
         messages.success(request, "Invitation withdrawn. Its link no longer works.")
+    return redirect("members", caller.tenant.slug)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_MEMBERS)
+def withdraw_some(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Withdraw the chosen invitations."""
+
+    def one(id: str) -> None:
+        _invitation(caller, bulk.number(id)).withdraw()
+
+    bulk.act(request, one, "invitation,invitations", "withdrawn")
     return redirect("members", caller.tenant.slug)
 
 
@@ -157,6 +171,7 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpRespons
         "roles": _roles_of(caller),
         "may_edit": may_edit,
         "bulk": [REMOVE.of("members-remove-some", caller.tenant.slug)],
+        "bulk_of_invitations": [WITHDRAW.of("members-withdraw-some", caller.tenant.slug)],
         "form": form,
     }
     return shown_once.render(request, "members.html", context, status=422 if form.errors else 200)
@@ -187,3 +202,10 @@ def _member(caller: Caller, pk: int) -> Membership:
     member = get_object_or_404(caller.tenant.memberships.select_related("user"), pk=pk)
     _require_may_touch(caller, member.role)
     return member
+
+
+def _invitation(caller: Caller, pk: int) -> Invitation:
+    """An invitation of the tenant that the caller may withdraw."""
+    invitation = get_object_or_404(caller.tenant.invitations, pk=pk)
+    _require_may_touch(caller, invitation.role)
+    return invitation

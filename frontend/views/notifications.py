@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from frontend import shown_once
+from frontend import bulk, shown_once
 from frontend.lists import page_of, place_of
 from frontend.pages import operator_page, tenant_page
 from tenants.errors import TooManyTargets
@@ -30,6 +30,10 @@ from tenants.models.notifications import (
 from tenants.notifications import mail
 from tenants.notifications.addresses import MAX_URL, Forbidden, check_form
 from tenants.permissions import Caller, Permission
+
+REPLAY = bulk.Action(
+    "Send again", "Send the selected deliveries again?", "Each is sent now.", danger=False
+)
 
 
 class TargetForm(forms.Form):
@@ -93,6 +97,12 @@ def replay(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     return _replayed(request, caller.tenant, pk)
 
 
+@require_POST
+@tenant_page(Permission.EDIT_WEBHOOKS)
+def replay_some(request: HttpRequest, caller: Caller) -> HttpResponse:
+    return _replayed_some(request, caller.tenant)
+
+
 @require_http_methods(["GET", "POST"])
 @never_cache
 @operator_page
@@ -123,6 +133,12 @@ def remove_of_installation(request: HttpRequest, pk: int) -> HttpResponse:
 @operator_page
 def replay_of_installation(request: HttpRequest, pk: int) -> HttpResponse:
     return _replayed(request, None, pk)
+
+
+@require_POST
+@operator_page
+def replay_some_of_installation(request: HttpRequest) -> HttpResponse:
+    return _replayed_some(request, None)
 
 
 def _mailed(caller: Caller) -> list[Kind]:
@@ -159,7 +175,12 @@ def _webhooks(request: HttpRequest, tenant: Tenant | None) -> dict[str, Any]:
         found = found.filter(pk__lt=before)
     deliveries, last = page_of(found)
     targets = list(Target.objects.of(tenant))
-    return {"targets": targets, "deliveries": deliveries, "last": last}
+    replay = (
+        REPLAY.of("operate_notifications-replay-some")
+        if tenant is None
+        else REPLAY.of("notifications-replay-some", tenant.slug)
+    )
+    return {"targets": targets, "deliveries": deliveries, "last": last, "bulk": [replay]}
 
 
 def _muted(request: HttpRequest, tenant: Tenant | None, mailed: list[Kind]) -> HttpResponse:
@@ -185,6 +206,14 @@ def _removed(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpRespon
 def _replayed(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpResponse:
     get_object_or_404(Delivery.objects.to_webhooks(tenant), pk=pk).replay()
     messages.success(request, "The notification is being sent again.")
+    return redirect(_address(tenant))
+
+
+def _replayed_some(request: HttpRequest, tenant: Tenant | None) -> HttpResponse:
+    def one(id: str) -> None:
+        get_object_or_404(Delivery.objects.to_webhooks(tenant), pk=bulk.number(id)).replay()
+
+    bulk.act(request, one, "delivery,deliveries", "being sent again")
     return redirect(_address(tenant))
 
 

@@ -10,8 +10,21 @@ from django.utils import timezone
 
 from frontend.lists import PAGE
 from tenants.batches.states import Status
-from tenants.models import ApiKey, AuditEntry, Batch, QuarantinedEntry, State, Tenant
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Batch,
+    Conversation,
+    Delivery,
+    Invitation,
+    Notification,
+    QuarantinedEntry,
+    Role,
+    State,
+    Tenant,
+)
 from tenants.models.fleet.quarantine import Decision
+from tenants.models.notifications import DeliveryState, Kind
 from tests.frontend.clients import address, client_of, user_of
 from tests.frontend.operate.test_credentials import quarantined
 from tests.tenants.making import (
@@ -22,6 +35,7 @@ from tests.tenants.making import (
     make_tenant,
     make_version,
 )
+from tests.tenants.test_notifications import listen
 
 
 def sent(client: Client, where: str, *rows: Any) -> str:
@@ -116,6 +130,76 @@ def test_quarantined_entries_are_decided(tenant: Tenant) -> None:
     said = sent(operator, "/operate/quarantine/dismiss", second.pk, third.pk)
     assert "1 entry is dismissed." in said
     assert set(QuarantinedEntry.objects.values_list("status", flat=True)) == {Decision.DISMISSED}
+
+
+def test_invitations_are_withdrawn_but_not_those_of_owners_by_admins(tenant: Tenant) -> None:
+    owner, admin = client_of(tenant, "owner"), client_of(tenant, "admin")
+    first, second, top = (
+        Invitation.objects.invite(tenant, role=Role(role), note="", by=user_of(owner))[0]
+        for role in ("viewer", "developer", "owner")
+    )
+    foreign, _ = Invitation.objects.invite(
+        make_tenant(), role=Role.VIEWER, note="", by=user_of(owner)
+    )
+    where = address(tenant, "members/invitations/withdraw")
+    page = admin.get(address(tenant, "members")).content.decode()
+    assert page.count('form="invited" name="row"') == 2 and f'formaction="{where}"' in page
+    before = noted(tenant)
+    said = sent(admin, where, first.pk, second.pk, top.pk, foreign.pk)
+    assert "2 invitations are withdrawn." in said and "you may not change it" in said
+    assert set(Invitation.objects.open()) == {top, foreign} and noted(tenant) == before + 2
+    assert "1 invitation is withdrawn." in sent(owner, where, top.pk)
+    viewer = client_of(tenant, "viewer")
+    assert viewer.post(where, {"row": top.pk}).status_code == 403
+
+
+def test_deliveries_are_sent_again(tenant: Tenant) -> None:
+    admin, operator = client_of(tenant, "admin"), client_of(tenant, "operator")
+    other = make_tenant("other")
+    of_tenant, of_other, of_all = (delivered(one) for one in (tenant, other, None))
+    where = address(tenant, "notifications/replay")
+    page = admin.get(address(tenant, "notifications")).content.decode()
+    assert page.count('name="row"') == 1 and f'formaction="{where}"' in page
+    said = sent(admin, where, of_tenant.pk, of_other.pk, of_all.pk)
+    assert "1 delivery is being sent again." in said and "no longer exists" in said
+    assert set(Delivery.objects.filter(state=DeliveryState.WAITING)) == {of_tenant}
+    where = "/operate/notifications/replay"
+    assert f'formaction="{where}"' in operator.get("/operate/notifications").content.decode()
+    assert "1 delivery is being sent again." in sent(operator, where, of_all.pk, of_other.pk)
+    assert set(Delivery.objects.filter(state=DeliveryState.WAITING)) == {of_tenant, of_all}
+    for role, status in (("developer", 403), ("outsider", 404)):
+        answer = client_of(tenant, role).post(address(tenant, "notifications/replay"))
+        assert answer.status_code == status
+    assert admin.post(where).status_code == 404
+
+
+def delivered(tenant: Tenant | None) -> Delivery:
+    """A delivery that has failed, to a webhook of this tenant, or of the installation."""
+    target = listen(tenant)
+    kind = Kind.KEY_EXPIRING if tenant else Kind.ENGINE_LOST
+    Notification.objects.post(kind, {}, tenant=tenant)
+    delivery = Delivery.objects.get(target=target)
+    Delivery.objects.filter(pk=delivery.pk).update(state=DeliveryState.FAILED)
+    return delivery
+
+
+def test_conversations_of_ones_own_are_deleted(tenant: Tenant) -> None:
+    client, other = client_of(tenant, "developer"), client_of(tenant, "owner")
+    own, others = (
+        [
+            Conversation.objects.keep(tenant.memberships.get(user=user_of(one)), title, "[]")
+            for title in "abc"
+        ]
+        for one in (client, other)
+    )
+    where = address(tenant, "playground/conversations/delete")
+    page = client.get(address(tenant, "playground/conversations")).content.decode()
+    assert page.count('name="row"') == 3 and f'formaction="{where}"' in page
+    said = sent(client, where, own[0].pk, own[1].pk, others[0].pk)
+    assert "2 conversations are deleted." in said and "you may not change it" in said
+    assert set(Conversation.objects.all()) == {own[2], *others}
+    viewer = client_of(tenant, "viewer")
+    assert viewer.post(where, {"row": own[2].pk}).status_code == 403
 
 
 @pytest.mark.parametrize("what", ["bill", "dismiss"])

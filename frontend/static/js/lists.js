@@ -14,7 +14,7 @@ document.addEventListener("input", ({ target }) => {
 });
 
 document.addEventListener("change", ({ target }) => {
-  if (target.matches("[data-all]")) chooseAll(target);
+  if (target.matches("[data-all]")) for (const row of rowsOf(target.form)) row.checked = target.checked;
   if (target.matches("[name=row], [data-all]")) tellChosen();
   const form = instant(target);
   if (form && !target.matches("[type=search], [type=text]")) follow(form);
@@ -56,19 +56,17 @@ async function follow(form) {
   dispatchEvent(new Event("live"));
 }
 
-function chooseAll(all) {
-  for (const row of document.querySelectorAll(`[name="${all.dataset.all}"]`)) row.checked = all.checked;
-}
+const rowsOf = (form) => [...form.elements].filter((field) => field.name === "row");
 
 function tellChosen() {
-  const form = document.getElementById("chosen");
-  if (!form) return;
-  const rows = [...document.querySelectorAll("[name=row]")];
-  const chosen = rows.filter((row) => row.checked).length;
-  form.toggleAttribute("data-any", chosen > 0);
-  document.getElementById("chosen-count").textContent = chosen;
-  const all = document.querySelector("[data-all]");
-  [all.checked, all.indeterminate] = [chosen > 0 && chosen === rows.length, chosen > 0 && chosen < rows.length];
+  for (const form of document.querySelectorAll("form.bulk")) {
+    const rows = rowsOf(form);
+    const chosen = rows.filter((row) => row.checked).length;
+    form.toggleAttribute("data-any", chosen > 0);
+    form.querySelector("[data-count]").textContent = chosen;
+    const all = [...form.elements].find((field) => field.matches("[data-all]"));
+    [all.checked, all.indeterminate] = [chosen > 0 && chosen === rows.length, chosen > 0 && chosen < rows.length];
+  }
 }
 addEventListener("live", tellChosen); // rows came or went
 tellChosen();

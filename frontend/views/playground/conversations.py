@@ -16,6 +16,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from frontend import bulk
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.playground import saved
@@ -30,6 +31,12 @@ from tenants.permissions import Caller, Permission
 
 TITLE_CHARS = 60
 """Length of a title taken from the first message."""
+
+DELETE = bulk.Action(
+    "Delete",
+    "Delete the selected conversations?",
+    "This cannot be undone. Links of shared ones stop working.",
+)
 
 playground_page = tenant_page(Permission.USE_PLAYGROUND)
 
@@ -60,6 +67,7 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
         "words": words,
         "count": count,
         "most": MAX_CONVERSATIONS,
+        "bulk": [DELETE.of("playground-delete-some", caller.tenant.slug)],
     }
     return render(request, "playground_conversations.html", context)
 
@@ -103,6 +111,18 @@ def delete(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Delete it, together with its shared link."""
     _own(caller, pk).delete()
     messages.success(request, "Conversation deleted.")
+    return redirect("playground-conversations", caller.tenant.slug)
+
+
+@require_POST
+@playground_page
+def delete_some(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Delete the chosen ones of the caller's own."""
+
+    def one(id: str) -> None:
+        _own(caller, bulk.number(id)).delete()
+
+    bulk.act(request, one, "conversation,conversations", "deleted")
     return redirect("playground-conversations", caller.tenant.slug)
 
 

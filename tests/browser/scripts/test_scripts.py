@@ -299,6 +299,33 @@ def test_the_axis_of_small_costs_tells_its_lines_apart(blank: Page) -> None:
     ]  # fmt: skip
 
 
+# --- Lists ---------------------------------------------------------------------------------------
+
+TWO_LISTS = """
+    const list = (id) => `<input type=checkbox form=${id} data-all>
+      <input type=checkbox form=${id} name=row><input type=checkbox form=${id} name=row>
+      <form id=${id} class=bulk><span data-count></span></form>`;
+    document.body.innerHTML += `<main>${list("one")}${list("two")}</main>`;
+    const box = (which, n) => document.querySelectorAll(`[form=${which}]`)[n];
+    const said = () => [...document.querySelectorAll("form.bulk")].map((form) => {
+      const all = form.elements[0];
+      const state = all.indeterminate ? "some" : all.checked ? "all" : "none";
+      return [form.textContent, state, "any" in form.dataset];
+    });
+    const seen = given.map(([which, n]) => (box(which, n).click(), said()));
+    document.querySelector("main").remove();
+    return seen;
+"""
+
+
+def test_each_list_of_a_page_counts_its_own_rows(blank: Page) -> None:
+    none, some, both = ["0", "none", False], ["1", "some", True], ["2", "all", True]
+    clicked = [("one", 1), ("two", 0), ("one", 2), ("two", 0), ("one", 1)]
+    assert run(blank, "../lists", TWO_LISTS, clicked) == [
+        [some, none], [some, both], [both, both], [both, none], [some, none],
+    ]  # fmt: skip
+
+
 # --- Answers -------------------------------------------------------------------------------------
 
 WRITTEN = """
