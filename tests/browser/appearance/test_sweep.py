@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
-from tests.browser.scenery import Scenery, make
+from tests.browser.scenery import Scenery
 from tests.browser.sweep import Visit, sweeping
 from tests.frontend.addresses import Subject, pages_of
 from tests.stack.running import Stack
@@ -15,11 +15,12 @@ from tests.stack.running import Stack
 pytestmark = pytest.mark.stack
 
 ROLES = ("owner", "admin", "developer", "viewer", "operator", "nobody")
-
-
-@pytest.fixture(scope="module")
-def scenery(stack: Stack) -> Scenery:
-    return make(stack)
+WITHOUT_TOKEN = """() => {
+  const form = document.querySelector("main form[method=post]");
+  form.querySelector("[name=csrfmiddlewaretoken]").remove();
+  form.submit();
+}"""
+"""Sends a form as if it were from elsewhere."""
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,17 @@ def test_pages_are_sound(
             sweep.look(visit)
     if sweep.findings:
         pytest.fail(sweep.report, pytrace=False)
+
+
+def test_the_page_of_a_form_that_expired_is_sound(
+    stack: Stack, chromium: Browser, seen: set[str]
+) -> None:
+    with sweeping(chromium, stack, "nobody", None, seen) as sweep:
+        sweep.page.goto("/account/login/")
+        sweep.page.evaluate(WITHOUT_TOKEN)
+        expect(sweep.page.get_by_role("heading", name="Form expired")).to_be_visible()
+        sweep.look_here("a form that expired")
+    assert sweep.findings == {}
 
 
 def visits(scenery: Scenery, role: str) -> Iterator[Visit]:
@@ -66,6 +78,7 @@ def _of_viewer(scenery: Scenery) -> list[Visit]:
     return [
         Visit("not allowed", f"/t/{scenery.slug}/audit", status=403),
         Visit("not found", "/operate/", status=404),
+        Visit("the API reference", "/api/v1/docs/"),
     ]
 
 
@@ -75,6 +88,7 @@ def _of_nobody(scenery: Scenery) -> list[Visit]:
         Visit("an account", "/account/signup/?next=/join"),
         Visit("an invitation that is over", "/invitations/nonsense", status=404),
         Visit("no account without one", "/account/signup/"),
+        Visit("a request that cannot be read", f"/account/login/?{'a&' * 1001}", status=400),
     ]
 
 
