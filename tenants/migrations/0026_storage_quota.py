@@ -13,12 +13,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='tenant',
             name='max_stored_bytes',
-            field=models.PositiveBigIntegerField(blank=True, help_text="Bytes of adapter files that the tenant may store; empty: the platform's default.", null=True),
+            field=models.PositiveBigIntegerField(blank=True, help_text="Bytes of adapter files that the tenant may store; empty: the installation's default.", null=True),
         ),
         migrations.AddField(
             model_name='tenant',
             name='max_versions',
-            field=models.PositiveIntegerField(blank=True, help_text="Adapter versions that the tenant may store; empty: the platform's default.", null=True),
+            field=models.PositiveIntegerField(blank=True, help_text="Adapter versions that the tenant may store; empty: the installation's default.", null=True),
         ),
         migrations.AddField(
             model_name='adapterversion',

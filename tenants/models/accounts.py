@@ -81,13 +81,13 @@ class Tenant(models.Model):
         null=True,
         blank=True,
         help_text=(
-            "Bytes of adapter files that the tenant may store; empty: the platform's default."
+            "Bytes of adapter files that the tenant may store; empty: the installation's default."
         ),
     )
     max_versions = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Adapter versions that the tenant may store; empty: the platform's default.",
+        help_text="Adapter versions that the tenant may store; empty: the installation's default.",
     )
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
     content_days = models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)

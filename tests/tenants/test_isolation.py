@@ -266,7 +266,7 @@ def test_an_adapter_that_is_live_is_not_sent_again() -> None:
 def test_without_a_gateway_the_result_says_so() -> None:
     found = isolation.check(make_base())
     assert (found.passed, found.findings) == (None, ["No gateway is alive."])
-    assert found.state == "not told"
+    assert found.state == "not checked"
     assert not ApiKey.objects.exists()
 
 
@@ -300,4 +300,7 @@ def test_the_latest_result_of_each_base_model() -> None:
             base_model=base, passed=passed, at=now - timedelta(minutes=minutes)
         )
     found = IsolationCheck.objects.latest_of_each()
-    assert [(one.base_model, one.state) for one in found] == [("l", "not told"), ("m", "isolated")]
+    assert [(one.base_model, one.state) for one in found] == [
+        ("l", "not checked"),
+        ("m", "isolated"),
+    ]

@@ -25,8 +25,8 @@ from tenants.errors import PriceInForce
 from tenants.models import Adapter, BaseModel, Price
 from tenants.models.usage.ledger import MAX_PRICE, PriceQuerySet, Tier
 
-CHOICES = {"": "In force and to come", "past": "Past", "all": "All"}
-STATES = {"": ("in force", "to come"), "past": ("past",), "all": ()}
+CHOICES = {"": "In force and scheduled", "past": "Past", "all": "All"}
+STATES = {"": ("in force", "scheduled"), "past": ("past",), "all": ()}
 MAX_MODELS = 100
 """Base models that the form suggests."""
 

@@ -38,5 +38,5 @@ class IsolationCheck(models.Model):
 
     @property
     def state(self) -> str:
-        """`isolated`, `leaks` or `not told`."""
-        return "not told" if self.passed is None else "isolated" if self.passed else "leaks"
+        """`isolated`, `leaks` or `not checked`."""
+        return "not checked" if self.passed is None else "isolated" if self.passed else "leaks"

@@ -421,14 +421,14 @@ class PriceQuerySet(models.QuerySet["Price"]):
         return self.filter(Q(base_model__isnull=False) | Q(adapter__name__isnull=False))
 
     def at(self, now: datetime, *states: str) -> PriceQuerySet:
-        """The prices of `shown`, with `state`: `to come`, `in force`, or `past` if a later one has
+        """The prices of `shown`, with `state`: `scheduled`, `in force`, or `past` if a later one has
         begun. If `states` are given, only those in one of them.
         """
         same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
         same &= Q(tier=OuterRef("tier"))
         begun = Price.objects.filter(same, starts_at__lte=now, starts_at__gt=OuterRef("starts_at"))
         state = Case(
-            When(starts_at__gt=now, then=Value("to come")),
+            When(starts_at__gt=now, then=Value("scheduled")),
             When(Exists(begun), then=Value("past")),
             default=Value("in force"),
         )

@@ -333,7 +333,7 @@ def test_base_models_are_shown_with_the_price_in_force(
     with django_assert_max_num_queries(12):
         one = operator.get(reverse("operate_models-one", args=[base.pk]))
     assert one.context["modules"] == [ModuleKind("q_proj", 64, 32, 3)]
-    assert [price.state for price in one.context["prices"]] == ["to come", "in force", "past"]
+    assert [price.state for price in one.context["prices"]] == ["scheduled", "in force", "past"]
 
 
 def test_modules_of_one_name_and_two_shapes_are_two_kinds() -> None:

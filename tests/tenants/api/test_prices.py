@@ -64,7 +64,7 @@ def test_batches_have_a_price_of_their_own_beside_the_standard_one(operator: Api
     for tier, status in (("standard", 201), ("batch", 201), ("batch", 400), ("weekend", 400)):
         asked = {"base_model": "base", "tier": tier, "starts_at": at, **VALUES}
         assert operator("POST", "prices", asked).status_code == status, tier
-    assert {price.tier for price in Price.objects.at(timezone.now(), "to come")} == {
+    assert {price.tier for price in Price.objects.at(timezone.now(), "scheduled")} == {
         "standard",
         "batch",
     }
