@@ -421,8 +421,8 @@ class PriceQuerySet(models.QuerySet["Price"]):
         return self.filter(Q(base_model__isnull=False) | Q(adapter__name__isnull=False))
 
     def at(self, now: datetime, *states: str) -> PriceQuerySet:
-        """The prices of `shown`, with `state`: `scheduled`, `in force`, or `past` if a later one has
-        begun. If `states` are given, only those in one of them.
+        """The prices of `shown`, with `state`: `scheduled`, `in force`, or `past` if a later one
+        has begun. If `states` are given, only those in one of them.
         """
         same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
         same &= Q(tier=OuterRef("tier"))
