@@ -28,7 +28,7 @@ class CredentialForm(forms.Form):
 
     name = forms.CharField(
         max_length=200,
-        help_text="For example the machine it runs on. Create one for each engine.",
+        help_text="Such as the machine that the engine runs on. Create one for each engine.",
         widget=forms.TextInput({"autocomplete": "off"}),
     )
     pools = forms.CharField(

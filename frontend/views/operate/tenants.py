@@ -64,7 +64,10 @@ class TenantForm(TenantFormBase):
     class Meta:
         model = Tenant
         fields = ["name", "weight", "max_stored_bytes", "max_versions"]
-        labels = {"max_stored_bytes": "Storage in bytes", "max_versions": "Adapter versions"}
+        labels = {
+            "max_stored_bytes": "Storage limit in bytes",
+            "max_versions": "Limit of adapter versions",
+        }
         help_texts = dict.fromkeys(labels, "Leave empty for the installation's default.")
 
 

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from frontend.formats import NONE, money, percent, signed_money
+from frontend.formats import money, percent, signed_money
 from frontend.pages import as_file, operator_page
 from frontend.views.operate.overview import used_by_customers
 from frontend.views.requests.failures import failures
@@ -78,8 +78,8 @@ def margins(
     """The margin over all base models, and of each if usage is grouped by base model."""
     hours = EngineHour.objects.by_model(asked.start, asked.end)
     whole = Margin("", int(total["cost"]), sum(hours.values()))
-    each = money(whole.per_hour) if whole.per_hour is not None else NONE
-    stats = [Stat("Engine hours", f"{whole.hours:,.1f}", f"{each} revenue per hour")]
+    hourly = "" if whole.per_hour is None else f"{money(whole.per_hour)} revenue per hour"
+    stats = [Stat("Engine hours", f"{whole.hours:,.1f}", hourly)]
     if whole.left is not None:
         told = f"{signed_money(whole.left)} after {money(whole.spent)} for engines"
         stats.append(Stat("Margin", percent(whole.share), told))
