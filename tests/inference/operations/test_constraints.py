@@ -143,6 +143,11 @@ def test_what_looks_like_a_schema_within_one_is_looked_at_as_a_part_of_it() -> N
     assert list(schemas_in(format_)) == [format_["json_schema"], schema]
 
 
+@pytest.mark.parametrize("json_", [5, ["$ref"], "[1", '["$ref"]'])
+def test_what_is_no_schema_is_left_to_the_engine(json_: Any) -> None:
+    CHAT.parse(body_of({"structured_outputs": {"json": json_, "pattern": "$ref"}}))
+
+
 def test_a_choice_that_looks_like_the_path_of_an_error() -> None:
     with pytest.raises(InvalidRequest) as refused:
         CHAT.parse(body_of({"tool_choice": " - at `$.a`" * 9}))
