@@ -498,6 +498,7 @@ class CachedDirectory:
         for key_id in keys | rows.keys():
             ended = revocation(rows.get(key_id), now)
             if ended is not None:
+                self._keys.drop(("key", key_id))  # this read may precede the notice of its end
                 for revoked in self._on_revoked:
                     revoked(key_id, ended)
 
