@@ -1,5 +1,5 @@
-"""`inference.grants.Answers` and `StoredResponses` in memory: they pass the contract tests of those
-in PostgreSQL."""
+"""In-memory `inference.grants.Answers`, `StoredResponses` and `StoredConversations`. They pass the
+contract tests of the PostgreSQL implementations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass
 class Run:
-    """A response of the background."""
+    """A response that runs in the background."""
 
     queued: Queued
     status: str = QUEUED
@@ -39,8 +39,8 @@ class Run:
 
 
 class MemoryResponses:
-    """StoredResponses in memory; while they are `away`, nobody gets at them. Of each tenant `most`
-    run in the background."""
+    """StoredResponses in memory. While `away` is set, every call raises `Unavailable`. A tenant has
+    at most `most` live background responses."""
 
     def __init__(self, most: int = 3) -> None:
         self.rows: dict[tuple[int, str], bytes] = {}
@@ -112,7 +112,7 @@ class MemoryConversations:
     def __init__(self) -> None:
         self.rows: dict[tuple[int, str], tuple[bytes, bytes]] = {}
         self.raced: list[Callable[[], None]] = []
-        """Each is called before a change, which it may come before."""
+        """Each is called once before a `replace`, to race with it; the last one first."""
         self._versions = itertools.count()
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
@@ -135,14 +135,15 @@ class MemoryConversations:
 
 
 class MemoryAnswers:
-    """Time passes only when `now` is set; `away` is a database that does not answer."""
+    """Answers in memory. Time passes only when `now` is set. While `away` is set, the database does
+    not answer."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, str], Row] = {}
         self.now = 0.0
         self.away = False
         self.asked = 0
-        """Calls of any method."""
+        """Number of calls of any method."""
         self.renewals: list[set[str]] = []
         """The names that each `renew` was called with."""
 
@@ -202,7 +203,7 @@ class MemoryAnswers:
 
     async def _ask(self) -> None:
         self.asked += 1
-        await asyncio.sleep(0)  # others get their turn, as with a database
+        await asyncio.sleep(0)  # lets other tasks run, as a database call does
         if self.away:
             raise Unavailable(retry_after_s=1.0)
 

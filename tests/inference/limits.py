@@ -1,4 +1,4 @@
-"""A Limiter that counts what is reserved, for tests of what uses one."""
+"""A Limiter that counts reservations, for tests of the code that uses a limiter."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ NOTHING = Ask(0, 0, 0)
 
 
 class Counted:
-    """Output tokens come out of `tokens_left` (None: no limit); what is settled is remembered."""
+    """Takes output tokens from `tokens_left` (None: no limit) and remembers what was settled."""
 
     def __init__(self) -> None:
         self.tokens_left: int | None = None
         self.full = False
-        """No request is let in, whatever it asks for."""
+        """If set, every request is refused."""
         self.refusal: InferenceError = RateLimitExceeded(
             "Rate limit reached for tests.", retry_after_s=3
         )
         self.away = False
         self.answers = asyncio.Event()
-        """Cleared: who asks for more waits."""
+        """While cleared, `extend` waits."""
         self.answers.set()
         self.open: dict[str, Ask] = {}
         self.settled: dict[str, Usage | None] = {}
         self.offered: list[str] = []
-        """Ids that `settle` was called with, known here or not."""
+        """Every id that `settle` was called with, whether reserved here or not."""
         self.released: list[str] = []
         self.extensions: list[int] = []
         self.looked: list[tuple[Limits, ...]] = []

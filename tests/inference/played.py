@@ -1,4 +1,4 @@
-"""One end of the engine link, against another that a test plays frame by frame."""
+"""One end of the engine link, against a peer that a test plays frame by frame."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from tests.inference.samples import BASE, DISPATCH_KEY, GRANT, MODEL
 
 
 class Ledger:
-    """A recorder that keeps what it is told, and writes when the test says so."""
+    """A recorder that keeps what it is given, and acknowledges entries only when the test calls
+    `written`."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
@@ -65,7 +66,7 @@ DISPATCHES = Dispatches(DISPATCH_KEY)
 
 
 def given(ref: AdapterRef) -> AdapterRef:
-    """As the engine is told of it."""
+    """The reference as it is sent to the engine, with its ticket."""
     return DISPATCHES.ticketed(ref, ENGINE.id)
 
 
@@ -80,13 +81,14 @@ def entry(
     account: Account = NOBODY,
     credential: int = ENGINE.id,
 ) -> LedgerEntry:
-    """As the engine's agent hands back what was dispatched to it."""
+    """A ledger entry as the agent reports it, with the account that the gateway signed at
+    dispatch."""
     signed = DISPATCHES.signed(account, (id, attempt), "base", credential=credential, most=MOST)
     return LedgerEntry(id, signed, "base", Usage(5, 0, completion_tokens), "stop", attempt)
 
 
 class Played:
-    """An engine's end of a link, in memory: a Transport whose peer is the test."""
+    """An engine's end of a link in memory: a Transport whose peer is the test."""
 
     def __init__(self) -> None:
         self._to_hub: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -100,7 +102,7 @@ class Played:
 
     async def send(self, message: bytes) -> None:
         await self.writable.wait()
-        if not isinstance(wire.decode(message), wire.Heartbeat):  # where the test took long
+        if not isinstance(wire.decode(message), wire.Heartbeat):  # sent only if the test took long
             self._from_hub.put_nowait(message)
 
     async def close(self, reason: str) -> None:
@@ -114,7 +116,7 @@ class Played:
 
     @property
     def all_read(self) -> bool:
-        """Whether the hub has taken everything that was said."""
+        """Whether the hub has read everything that the test sent."""
         return self._to_hub.empty()
 
     def hang_up(self) -> None:
@@ -124,7 +126,7 @@ class Played:
         return wire.decode(await self.hear_bytes())
 
     async def asked(self) -> wire.Submit:
-        """The next request; what else was said is passed over."""
+        """The next request; skips other frames."""
         while not isinstance(frame := await self.hear(), wire.Submit):
             pass
         return frame
@@ -142,11 +144,11 @@ class Bench:
     """A hub, its ledger, and engines that the test plays."""
 
     def __init__(self, **options: Any) -> None:
-        """`options` are the hub's."""
+        """`options` are passed to the hub."""
         self.ledger, self.limits = Ledger(), Counted()
         self.engines = KnownEngines()
         self.unsigned = False
-        """Whether entries are billed that no gateway signed."""
+        """Whether entries without a gateway's signature are billed."""
         self.hub = Hub(
             "http://gateway",
             self.ledger,
@@ -172,8 +174,9 @@ class Bench:
         return played
 
     async def join_unread(self, monkeypatch: pytest.MonkeyPatch) -> Played:
-        """An engine that reads nothing and has been sent as much as it may: `r0` to `r32`."""
-        # To fill it takes less than silence.
+        """Join an engine that reads nothing, and fill its outbox with the requests `r0` to
+        `r32`."""
+        # Smaller than the real bound, so that filling it takes less time than a peer may be silent.
         monkeypatch.setattr(engine_link, "MAX_OUTBOX_FRAMES", 32)
         played = await self.join()
         played.writable.clear()
@@ -189,7 +192,7 @@ class Bench:
         return played
 
     async def end(self) -> None:
-        """Wait until the last link that was dialled has ended."""
+        """Wait until the link that was dialled last has ended."""
         await self.links[-1]
 
     def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
@@ -202,7 +205,7 @@ class Bench:
 
 @asynccontextmanager
 async def benched(**options: Any) -> AsyncIterator[Bench]:
-    """A bench whose links end with it."""
+    """A bench whose links are closed with it."""
     bench = Bench(**options)
     yield bench
     for link in bench.links:
@@ -211,7 +214,8 @@ async def benched(**options: Any) -> AsyncIterator[Bench]:
 
 
 class PlayedGateway:
-    """A gateway on loopback that the test plays; what it hears is decoded as its version does."""
+    """A gateway on loopback that the test plays. `decode` decodes frames as the played version
+    would."""
 
     def __init__(self, welcome: bytes, decode: Callable[[bytes], Any]) -> None:
         self.hello: list[Any] = []
@@ -219,7 +223,7 @@ class PlayedGateway:
         self.not_understood: list[str] = []
         self.dialled = 0
         self.agent: Agent
-        """The one that dials."""
+        """The agent that dials this gateway."""
         self.engine: SyntheticEngine
         self._welcome, self._decode = welcome, decode
         self._socket: ServerConnection | None = None
@@ -245,12 +249,12 @@ class PlayedGateway:
         await self.say_bytes(wire.encode(frame))
 
     async def hear(self, kind: type[Any], **fields: Any) -> Any:
-        """The first frame of this kind with these fields; waits for it."""
+        """Wait for the first frame of this kind with these fields, and return it."""
         await until(lambda: any(self._matching(kind, fields)))
         return next(self._matching(kind, fields))
 
     def deltas(self, id: str) -> list[Any]:
-        """What was heard of this request."""
+        """All deltas that were heard of this request."""
         steps = [frame for frame in self.heard if type(frame).__name__ == "Step"]
         return [delta for step in steps for delta in step.deltas if delta.id == id]
 
@@ -264,7 +268,8 @@ class PlayedGateway:
 async def played_gateway(
     root: Path, welcome: bytes, decode: Callable[[bytes], Any], info: ModelInfo = MODEL
 ) -> AsyncIterator[PlayedGateway]:
-    """With an agent on a synthetic engine that dials it; fails if it said anything unheard of."""
+    """A played gateway with an agent that dials it, on a synthetic engine. Fails if the
+    agent sent a frame that could not be decoded."""
     played, journal = PlayedGateway(welcome, decode), Journal.open(root / "journal")
     async with serve(played.handle, "127.0.0.1", 0, compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]

@@ -1,4 +1,5 @@
-"""A gateway's token path and an agent in one process, over real sockets, on a synthetic engine."""
+"""The token path of a gateway and an agent in one process, over real sockets, on a synthetic
+engine."""
 
 from __future__ import annotations
 
@@ -52,30 +53,30 @@ ENGINE = EngineCredential(7, "engine")
 WORKER_TOKEN = "w" * 40
 INTERNAL_TOKEN = "s" * 40
 HANGS_S = 60.0
-"""What takes that long would hang for ever."""
+"""Timeout of waits in tests, in seconds; anything that takes as long is taken to hang."""
 SLOW = Behaviour(tokens_per_second=200.0)
 STALLED = Behaviour(stall_after_tokens=0)
-"""Whatever comes runs until another behaviour is set."""
+"""A request runs until the test sets another behaviour."""
 
 
 class Keys:
-    """A Directory in memory: the key is `<tenant>` or `<tenant>:<scope>`, adapters are given."""
+    """A Directory in memory. A key is `<tenant>` or `<tenant>:<scope>`. Tests add the adapters."""
 
     def __init__(self) -> None:
         self.base_model = MODEL.name
         self.max_model_len = 0
-        """Of the base model, as far as it is known."""
+        """Context length of the base model; 0 if unknown."""
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
         self.weights: dict[str, float] = {}
-        """Of tenants that have another than 1."""
+        """By tenant; the default is 1."""
         self.limits: tuple[Limits, ...] = ()
         """Of every adapter."""
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
         self.revoked: set[str] = set()
         self.keeping: set[str] = set()
-        """Tenants that keep what they ask and are answered."""
+        """Tenants whose prompts and answers are stored."""
         self.lookups: Counter[str] = Counter()
-        """Of `key` and of `model`."""
+        """How often `key` and `model` were looked up."""
 
     async def authenticate(self, secret: str) -> Grant:
         self.lookups["key"] += 1
@@ -107,7 +108,7 @@ class Keys:
 
 
 class KnownEngines:
-    """Engines in memory, by the secret that they show."""
+    """Engine credentials in memory, by secret."""
 
     def __init__(self) -> None:
         self.known = {SECRET: ENGINE}
@@ -122,8 +123,8 @@ class KnownEngines:
 
 
 class Ledger:
-    """A Recorder in memory, of the highest attempts; `settled` waits for entries. What is `away` is
-    not written."""
+    """A Recorder in memory that keeps the entry of each request's highest attempt. `settled` waits
+    for entries. While `away` is set, nothing is recorded or acknowledged."""
 
     def __init__(self) -> None:
         self.entries: dict[str, LedgerEntry] = {}
@@ -168,15 +169,15 @@ class Ledger:
 
 
 class Folders:
-    """A Store that has every adapter, with empty files unless its folder is given."""
+    """A Store that has every adapter: the folder in `given`, else empty files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.pins: dict[str, int] = {}
         self.given: dict[str, Path] = {}
-        """Folders of adapters that lie elsewhere, by digest."""
+        """By digest: folders of adapters that lie elsewhere."""
         self.arrived = asyncio.Event()
-        """Cleared: files are on their way."""
+        """While cleared, files are still being fetched."""
         self.arrived.set()
 
     @asynccontextmanager
@@ -216,7 +217,8 @@ class Gateway:
 
     def client(self, key: str = "acme") -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Not https: to read all authorities takes longer than a whole request.
+        # verify=False because loading all certificate authorities takes longer than a whole
+        # request.
         return httpx.AsyncClient(
             base_url=self.url,
             headers=headers,
@@ -319,7 +321,8 @@ class Rig:
         return self.gateways[0]
 
     def adapter(self, tenant: str, name: str, version: int = 1) -> AdapterRef:
-        """Give the tenant an adapter (or its next version) with empty files."""
+        """Give the tenant an adapter (or its next version) with empty files, and return its
+        reference."""
         digest = f"{version:064x}"
         return self._give(tenant, name, AdapterRef(f"{tenant}/{name}@{digest}", digest))
 
@@ -338,7 +341,7 @@ class Rig:
 async def agent_on(
     engine: Engine, root: Path, gateways: list[Gateway], **options: Any
 ) -> AsyncIterator[Rig]:
-    """An agent that serves the gateways; ready when each of them has it, and it knows."""
+    """An agent that serves the gateways, once every link is open at both ends."""
     store = Folders(root)
     given: dict[str, Any] = {
         "id": "engine-1",
@@ -362,8 +365,9 @@ async def agent_on(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds; fails after a minute. What takes long takes
-    timers or another process, and turning all the while would cost a core."""
+    """Yield to the event loop until the condition holds; fails after a minute. After 100 turns it
+    sleeps for a millisecond each time: a condition that takes as long waits for a timer or another
+    process, and polling without sleep would use a whole core."""
     turns = itertools.count()
     async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110 - a running system has no event for it
@@ -371,15 +375,15 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def connected(one: Gateway, engines: int = 1) -> None:
-    """Wait until so many engines are connected to the gateway."""
+    """Wait until at least `engines` engines are connected to the gateway."""
     async with one.client() as client, asyncio.timeout(HANGS_S):
         while len(one.hub.snapshot()) < engines:
-            await client.get("/healthz")  # a round trip through the loop and the sockets
+            await client.get("/healthz")  # a round trip through the event loop and the sockets
 
 
 @asynccontextmanager
 async def rig(root: Path, *, engine: Engine | None = None, **options: Any) -> AsyncIterator[Rig]:
-    """One gateway, one agent, a synthetic engine unless another is given."""
+    """One gateway and one agent, on a synthetic engine unless another engine is given."""
     async with gateway() as one:
         given = engine or SyntheticEngine(MODEL)
         one.keys.base_model = given.info.name

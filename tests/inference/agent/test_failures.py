@@ -1,4 +1,5 @@
-"""What is left of an engine that failed: which requests ran then, and what becomes of them."""
+"""What happens after an engine failed: which requests were running then, and how they are treated
+afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ DEADLY = Behaviour(deadly=POISON)
 async def engine_of(
     root: Path, one: Gateway, behaviour: Behaviour = DEADLY, *, id: str = "engine-1", **options: Any
 ) -> AsyncIterator[Rig]:
-    """An agent that remembers its engine's failures in `root`, as the process does."""
+    """An agent that persists its engine's failures in `root`, as the real process does."""
     failures = Failures.open(root)
     engine = SyntheticEngine(MODEL, behaviour)
     async with agent_on(engine, root, [one], id=id, failures=failures, **options) as made:
@@ -39,7 +40,8 @@ async def engine_of(
 
 
 async def kill_with(one: Gateway, made: Rig, content: str = POISON) -> httpx.Response:
-    """Ask for it, and wait until the agent has ended with its engine, and its gateways know."""
+    """Send the request, then wait until the agent has ended with its engine and its gateways have
+    noticed."""
     async with one.client() as client:
         answer = await client.post(CHAT, json=chat(content=content))
     await gone(made)
@@ -95,7 +97,7 @@ async def test_another_tenants_same_words_are_not_refused(tmp_path: Path) -> Non
 
 
 async def test_what_killed_two_engines_is_refused_by_a_third(tmp_path: Path) -> None:
-    """Which dials another gateway: that one heard it of those that died."""
+    """The third one dials another gateway, to which the failed engines had reported as well."""
     async with gateway() as one, gateway() as two:
         one.hub.gateways = [one.url, two.url]
         for name in ("first", "second", "third", "fourth"):
@@ -120,7 +122,7 @@ async def test_what_killed_two_engines_is_refused_by_a_third(tmp_path: Path) -> 
 
 
 async def test_neighbours_of_what_kills_are_not_refused(tmp_path: Path) -> None:
-    """Their clients ask again, all at the same time, as clients do."""
+    """Their clients all retry at the same time, as clients do."""
     victims = [f"a question of customer {i}" for i in range(4)]
     slow = Behaviour(deadly=POISON, tokens_per_second=200.0)
 
@@ -146,7 +148,7 @@ async def test_neighbours_of_what_kills_are_not_refused(tmp_path: Path) -> None:
 
 
 async def test_suspects_start_one_after_another(tmp_path: Path) -> None:
-    """So that a failure tells which of them it was."""
+    """So that the next failure identifies the one that caused it."""
     contents = [f"a question of customer {i}" for i in range(3)]
     stalled = Behaviour(stall_after_tokens=0)
     async with gateway() as one:
@@ -211,7 +213,7 @@ async def test_a_hung_engine_is_found_and_its_agent_ends(tmp_path: Path, logs: l
 
 
 async def test_an_engine_that_only_takes_long_does_not_hang() -> None:
-    """It answers between its steps; one without work is not asked."""
+    """A slow engine still answers pings between its steps. An engine without work is not pinged."""
     engine = SyntheticEngine(MODEL, Behaviour(stall_after_tokens=0))
     looked, pings = Counter[bool](), Counter[bool]()
 

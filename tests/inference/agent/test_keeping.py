@@ -1,4 +1,4 @@
-"""What an agent keeps of answers for whichever gateway comes for them."""
+"""The answers that an agent keeps for a gateway to adopt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DONE = Done("r1", Usage(1, 0, 2), "stop")
 
 
 class Url:
-    """Of a link, all that is asked here."""
+    """The only attribute of a link that is used here."""
 
     def __init__(self, url: str = "http://a") -> None:
         self.url = url
@@ -55,7 +55,7 @@ def test_a_text_is_all_that_was_told_in_one_piece() -> None:
 
 
 def test_what_was_told_does_not_change_with_what_comes() -> None:
-    """It may wait for the link, where it is merged with that."""
+    """A told delta may still wait for the link, where later deltas are merged into it."""
     text = Text(None)
     text.add(Delta("x", "", 1, [b"{1}"], ids={0: [1]}))
     told = text.delta("r1", 1001)

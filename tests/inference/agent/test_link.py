@@ -1,4 +1,4 @@
-"""The agent's end of a link, against a gateway that is played frame by frame."""
+"""The agent's end of a link, against a gateway that the test plays frame by frame."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_an_agent_whose_id_is_in_use_says_so_and_tries_again(tmp_path: Pat
 
 
 async def test_an_engine_joins_once_the_other_of_its_id_is_gone(tmp_path: Path) -> None:
-    """As where one is started again before the gateway noticed that it ended."""
+    """As when an engine is restarted before the gateway has noticed that the old one ended."""
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()

@@ -1,4 +1,5 @@
-"""Requests that an agent gives up for another to go on with, and those that it goes on with."""
+"""Requests that an agent gives up so that another engine continues them, and requests that it
+continues."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from tests.inference.played import PlayedGateway, played_gateway
 from tests.inference.rig import SLOW, STALLED, until
 
 DRAIN_S = 0.05
-"""Longer than a few answers take, shorter than those that shall move."""
+"""Longer than a few answers take, shorter than the answers that should move."""
 
 
 @asynccontextmanager
 async def gateway(
     root: Path, *, version: int = 4, behaviour: Behaviour | None = None
 ) -> AsyncIterator[PlayedGateway]:
-    """One that writes everything to a ledger at once."""
+    """A gateway that acknowledges every ledger entry at once."""
     written = set[asyncio.Task[None]]()
 
     def decode(message: bytes) -> Any:
@@ -68,7 +69,7 @@ def together(deltas: list[Delta]) -> Delta:
 
 
 def resume_of(delta: Delta) -> Resume:
-    """What a gateway knows of a stream that was given this."""
+    """The state that a gateway has of a stream to which this delta was delivered."""
     usage = Usage(delta.prompt_tokens, delta.cached_tokens, delta.tokens, ttft_s=0.5, total_s=2.0)
     return Resume(delta.ids, {}, usage)
 
@@ -115,7 +116,7 @@ async def test_what_is_left_at_the_end_of_a_drain_goes_on_elsewhere(
     assert together([before, *after]).text == whole.text
     assert _said(before, *after) == _said(whole)
     assert done.finish_reason == ended.finish_reason == "length"
-    if not stream and n > 1:  # all engines say that it was created when the request came
+    if not stream and n > 1:  # all engines give the request's arrival as `created`
         assert json.loads(done.response or b"") == json.loads(ended.response or b"")
     inherited = sum(map(len, before.ids.values()))
     assert done.usage.completion_tokens == ended.usage.completion_tokens == 200 * n
@@ -132,7 +133,7 @@ async def test_what_is_left_at_the_end_of_a_drain_goes_on_elsewhere(
 
 
 def _said(*deltas: Delta) -> str:
-    """What the chunks say in the first choice; the engine may cut it anywhere."""
+    """The text of the first choice in all chunks, wherever the engine cut it."""
     chunks = [json.loads(chunk) for delta in deltas for chunk in delta.chunks]
     return "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
 
@@ -158,7 +159,7 @@ async def test_all_that_could_end_in_time_does(tmp_path: Path) -> None:
 
 
 async def test_what_waits_moves_as_it_is(tmp_path: Path) -> None:
-    """Without output, be it in the queue or on the engine, or while it crosses the drain."""
+    """Without output: in the queue, on the engine, or submitted while the agent already drains."""
     before = Resume({0: [1, 2]}, {}, Usage(5, 1, 2))
     async with gateway(tmp_path, behaviour=STALLED) as played:
         for number in range(12):  # more than run at once

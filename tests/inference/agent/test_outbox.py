@@ -1,4 +1,4 @@
-"""What an agent has to tell a gateway that is slow to read."""
+"""The frames that an agent holds for a gateway that reads slowly."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CHOICES = st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 99_999), ma
 
 
 def whole(pieces: list[Delta]) -> Delta:
-    """All of them together."""
+    """All pieces merged into one."""
     first, *others = pieces
     for piece in others:
         first = first.merged(piece)
@@ -131,7 +131,7 @@ def test_what_was_merged_while_a_gateway_was_slow_is_cut(
 def test_whatever_is_merged_no_text_travels_without_its_tokens(
     gained: list[tuple[str, int, dict[int, list[int]]]], times: int
 ) -> None:
-    """After each delta, and so after each frame, the text is that of the tokens told."""
+    """After each delta, and so after each frame, the text sent is that of the tokens sent."""
     deltas = [
         Delta("a", text, 1, [b"x" * size], ids={0: [at]} | ids)
         for at, (text, size, ids) in enumerate(gained * times)

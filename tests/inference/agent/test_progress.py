@@ -1,4 +1,4 @@
-"""What an agent tells of watched requests, and that it tells nothing of others."""
+"""The progress that an agent reports of watched requests, and that it reports none of others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.pure
 
 
 class Heard:
-    """The part of a link that a watch uses."""
+    """The part of a link that `Progress` uses."""
 
     def __init__(self) -> None:
         self.waits: list[Wait] = []
@@ -29,7 +29,7 @@ class Heard:
 
 
 class Room:
-    """A watch over a queue of one place, and jobs that the test moves on."""
+    """A `Progress` over a queue with one place, and jobs that the test advances."""
 
     def __init__(self) -> None:
         self.link, self.queue = Heard(), Queue(Slots(active=1, resident=1), max_running=1)

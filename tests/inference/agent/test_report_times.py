@@ -1,4 +1,4 @@
-"""When gateways are told how an engine is."""
+"""When an agent reports an engine's state to gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters on the engine, when whoever asked for one goes away in the middle of it."""
+"""Loading and unloading of adapters when the request that needs one is cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST, SECOND = (AdapterRef(f"acme/{i}@{i:064x}", f"{i:064x}") for i in (1, 2))
 
 
 class SlowToUnload(SyntheticEngine):
-    """Unloads only when it may."""
+    """Finishes an unload only once `may_unload` is set."""
 
     def __init__(self) -> None:
         super().__init__(MODEL)
@@ -34,7 +34,7 @@ class SlowToUnload(SyntheticEngine):
 
 
 class SlowToFetch(Folders):
-    """Has the files of all adapters but one, which arrive when they may."""
+    """Has the files of all adapters except `late`, whose files arrive once `may_arrive` is set."""
 
     def __init__(self, root: Path, late: AdapterRef) -> None:
         super().__init__(root)

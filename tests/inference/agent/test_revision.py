@@ -75,7 +75,7 @@ def test_large_weights_are_sampled(
     before = revision_of(model, model)
     if at == "size":
         content += b"\0"
-    elif at == "middle":  # retrained weights differ everywhere, so in any one block
+    elif at == "middle":  # retrained weights differ in every block, so the test may change any
         content[size // 2 : size // 2 + 4 * BLOCK_BYTES] = b"\1" * (4 * BLOCK_BYTES)
     else:
         content[int(at)] = 1

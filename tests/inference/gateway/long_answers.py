@@ -1,5 +1,5 @@
-"""Answers that take long enough to lose an engine or a gateway in their middle, and what a client
-has of them."""
+"""Answers that take long enough to lose an engine or a gateway in the middle, and what a client
+gets of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.inference.samples import MOVABLE
 
 STEADY = Behaviour(tokens_per_second=400.0)
 STALLS = Behaviour(tokens_per_second=400.0, stall_after_tokens=7)
-"""In the middle of an answer, so that what happens then meets it."""
+"""Stalls in the middle of an answer, so that what the test then does happens there."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 EMBEDDINGS = "/v1/embeddings"
 LONG: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 SAID = "a word and another " * 40
-"""What the engine repeats for as long as it may."""
+"""The prompt. The engine repeats it up to the token limit."""
 
 
 def completion(**fields: Any) -> dict[str, Any]:
@@ -42,12 +42,13 @@ ANSWERS = {
     "responses": (RESPONSES, responses(stream=True, max_output_tokens=30, **LONG)),
     "whole responses": (RESPONSES, responses(max_output_tokens=30, **LONG)),
 }
-"""By what it is: where it is asked for, and how."""
+"""By kind of answer: the path and the body of its request."""
 
 
 @dataclass
 class Answer:
-    """What a client has of an answer, but for who asked and when."""
+    """What a client received of an answer. `said` leaves out `id` and `replayed`, so that two
+    answers to one request can be compared."""
 
     id: str = ""
     replayed: bool = False
@@ -56,10 +57,10 @@ class Answer:
     usage: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     opened: int = 0
-    """Chunks that name the role."""
+    """Number of messages that name the role."""
 
     async def read(self, response: httpx.Response) -> None:
-        """To its end."""
+        """Read the response to its end."""
         if response.headers["content-type"].startswith("application/json"):
             self._note(json.loads(await response.aread()))
             return
@@ -89,7 +90,7 @@ class Answer:
             self._note_event(body)
 
     def _note_event(self, body: dict[str, Any]) -> None:
-        """Of Anthropic's API, or its whole answer."""
+        """An event of Anthropic's API, or its whole answer."""
         self.opened += body.get("type") == "message_start"
         texts = [block["text"] for block in body.get("content", ())]
         texts.append(body.get("delta", {}).get("text", ""))

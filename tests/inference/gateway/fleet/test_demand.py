@@ -1,4 +1,4 @@
-"""What is asked of each pool, whichever gateway is asked for it."""
+"""The demand on each pool, which must be the same whichever gateway is asked for it."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def test_the_wait_follows_from_how_many_end() -> None:
     pace.note([engine("a", ended=14), engine("b", ended=501)], 10.0)
     assert pace.wait_s("base", waiting) == pytest.approx(10 / (5 / 10.0))
     assert pace.wait_s("base", Demand(running=3)) == 0.0
-    pace.note([engine("a", ended=1)], 10.0 + PACE_S)  # it was started again
+    pace.note([engine("a", ended=1)], 10.0 + PACE_S)  # the engine was restarted
     assert pace.wait_s("base", waiting) is None
 
 
 class Fleet:
-    """A gateway's own view, as the test has it."""
+    """A FleetDemand whose local view the test sets."""
 
     def __init__(self) -> None:
         self.view: dict[str, Demand] = {}
@@ -118,7 +118,7 @@ class Fleet:
 def test_nothing_is_told_before_engines_could_dial() -> None:
     fleet = Fleet()
     with pytest.raises(Unavailable):
-        fleet.demand.pools(0.0)  # nobody was heard
+        fleet.demand.pools(0.0)  # no other gateway has been heard yet
     fleet.demand.heard([], 1.0)
     with pytest.raises(Unavailable):
         fleet.demand.pools(1.0)

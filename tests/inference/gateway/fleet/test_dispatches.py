@@ -1,4 +1,4 @@
-"""What gateways sign, and what engines may report of it."""
+"""The signature of a dispatch, and which reports of engines match it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENGINE, OTHER = 7, 8
 
 
 def dispatched(account: Account = ACCOUNT, id: str = "r1", attempt: int = 1) -> LedgerEntry:
-    """What the engine reports of what was dispatched to it."""
+    """The ledger entry that the engine reports of a request dispatched to it."""
     signed = OURS.signed(account, (id, attempt), "acme/x", credential=ENGINE, most=MOST)
     return LedgerEntry(id, signed, "acme/x", Usage(10, 4, 20, 5), "stop", attempt)
 
@@ -54,7 +54,7 @@ def test_what_was_dispatched_is_billed() -> None:
 
 
 def test_another_gateway_knows_it_by_what_came_over_the_wire() -> None:
-    """And after the journal had it for days: nothing but the key is needed."""
+    """Also after days in the journal: verification needs only the key."""
     message = wire.encode(wire.UsageReport("j", [dispatched()]))
     report = wire.decode(message)
     assert isinstance(report, wire.UsageReport)
@@ -87,7 +87,7 @@ def test_whatever_is_changed_of_it_was_not_dispatched(what: str) -> None:
 
 
 def test_each_named_field_of_the_account_is_signed() -> None:
-    """A field that is appended later stands here, or is signed."""
+    """A field that is added to `Account` later must be listed here or be signed."""
     signed = {
         "tenant_id",
         "key_id",

@@ -1,4 +1,4 @@
-"""Shares over several engines and gateways, through real sockets."""
+"""Fair shares across several engines and gateways, over real sockets."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from tests.inference.rig import Gateway, agent_on, chat, connected, gateway
 from tests.inference.samples import MODEL
 
 PLACES = 4
-"""On each engine: a few, so that both tenants always have requests waiting."""
+"""Places of each engine: few, so that both tenants always have requests waiting."""
 PACED = Behaviour(tokens_per_second=200)
-"""Slow against what two tenants can ask for, fast against how often engines tell of shares."""
+"""Slow compared with what two tenants can request, fast compared with how often engines exchange
+shares."""
 WARM, ENOUGH = 160, 800
-"""Answers of the heavy tenant: of two seconds, in which shares come level, and of ten. Engines tell
-each other once a second, so whoever was told of least is behind by as much."""
+"""Answers of the heavy tenant: those of two seconds, in which the shares settle, and those of ten.
+Engines exchange their figures once a second, so an engine's view lags by as much."""
 TENANTS = {"acme": 4.0, "globex": 1.0}
 """Weights."""
 
 
 @asynccontextmanager
 async def asking(one: Gateway, tenant: str, clients: int) -> AsyncIterator[None]:
-    """So many clients of the tenant, each with a request under way at any time until the end."""
+    """Keep `clients` clients of the tenant busy, each with one request at a time, until the block
+    ends."""
     enough = asyncio.Event()
 
     async def ask() -> None:
@@ -44,7 +46,7 @@ async def asking(one: Gateway, tenant: str, clients: int) -> AsyncIterator[None]
 
 
 def served(gateways: Iterable[Gateway]) -> Counter[int]:
-    """Tokens in the ledger, by tenant, that the prefix cache did not hold."""
+    """Tokens in the ledgers by tenant, without prompt tokens that the prefix cache held."""
     tokens: Counter[int] = Counter()
     for one in gateways:
         for entry in one.ledger.entries.values():
@@ -55,8 +57,9 @@ def served(gateways: Iterable[Gateway]) -> Counter[int]:
 
 
 async def test_weights_hold_over_two_engines_and_two_gateways(tmp_path: Path) -> None:
-    """The heavy tenant's gateway has both engines, the light one's has the first alone. Were
-    shares of each engine's own, the heavy one would get nine times as much, not four."""
+    """The heavy tenant's gateway has both engines, the light tenant's only the first. If each
+    engine counted its own shares alone, the heavy tenant would get nine times as much instead of
+    four."""
     async with gateway() as both, gateway() as near:
         for one in (both, near):
             one.keys.weights = TENANTS

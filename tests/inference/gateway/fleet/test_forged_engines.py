@@ -1,5 +1,5 @@
-"""An engine with a credential of its own that lies: what a gateway believes of it, and what of that
-reaches others."""
+"""A lying engine with a valid credential: which of its claims the gateway accepts, and which of
+them affect others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ async def bench() -> AsyncIterator[Bench]:
 async def dispatched(
     bench: Bench, engine: Played, id: str = "r1", target: Target = BASE
 ) -> tuple[Stream, wire.Submit]:
-    """A request of 16 tokens at most, and how the engine heard of it."""
+    """Dispatch a request of at most 16 tokens; returns its stream and the `submit` that the engine
+    got."""
     reservation = Reservation(id, 16)
     bench.limits.open[id] = Ask(1, 16, 16)
     order = Order(GRANT, target, reservation, "chat", b"{}", "batch", 9, most_tokens=16)
@@ -48,7 +49,7 @@ async def dispatched(
 
 
 def entry_of(submit: wire.Submit, usage: Usage, **fields: Any) -> LedgerEntry:
-    """What an engine may say of a request that it got."""
+    """A ledger entry of a request, as the engine that received it could report it."""
     entry = LedgerEntry(submit.id, submit.account, submit.model, usage, "stop", submit.attempt)
     return msgspec.structs.replace(entry, **fields)
 
@@ -57,7 +58,7 @@ HONEST = Usage(5, 0, 2)
 
 
 async def reported(bench: Bench, engine: Played, *entries: LedgerEntry) -> None:
-    """The gateway has decided about these."""
+    """Report these entries and wait until the gateway has billed or quarantined each."""
     kept = len(bench.ledger.quarantined) + sum(len(told[2]) for told in bench.ledger.told)
     engine.say(UsageReport("journal-1", list(entries)))
 
@@ -134,7 +135,8 @@ async def test_an_engine_bills_nothing_that_another_one_was_given(bench: Bench) 
 
 
 async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
-    """Those of another gateway's requests are settled by whoever hears of their end."""
+    """A reservation of another gateway is settled by the gateway that hears of the request's
+    end."""
     forger = await bench.join(secret=FORGERS_SECRET)
     bench.limits.open["theirs"] = Ask(1, 16, 16)
     account = wire.Account(1, 1, 1.7e9, "base")
@@ -238,7 +240,7 @@ async def test_a_size_that_cannot_be_is_refused(bench: Bench, field: str) -> Non
 
 
 async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None:
-    """It takes none twice; and nothing about a repetition is wrong."""
+    """The ledger records no entry twice, and repeating one is not a fault."""
     engine = await bench.join()
     _, submit = await dispatched(bench, engine)
     for _ in range(2):
@@ -278,7 +280,7 @@ async def test_a_revoked_engine_is_cut_off_and_its_neighbour_is_not(bench: Bench
 
 
 async def test_a_credential_that_changes_ends_the_link_too(bench: Bench) -> None:
-    """As when its secret was rotated, or its pools were narrowed."""
+    """As when its secret was rotated or its pools were narrowed."""
     forger = await bench.join(secret=FORGERS_SECRET)
     bench.engines.known[FORGERS_SECRET] = replace(FORGER, prefix="new")
     bench.hub.check_credentials()
@@ -306,7 +308,7 @@ async def test_one_that_was_revoked_while_it_waited_for_its_welcome_does_not_joi
 async def test_an_engine_that_cannot_hand_back_a_signature_is_refused(
     bench: Bench, version: int
 ) -> None:
-    """All that it generates would be quarantined."""
+    """Everything that it generates would be quarantined."""
     played = await bench.dial()
     played.say(wire.Hello(1, version, "engine-1", MODEL))
     error = await played.hear()

@@ -1,4 +1,4 @@
-"""What engines did, from what they counted: rates and the points of the past."""
+"""History of engines, derived from their counters: current rates, and points of the past."""
 
 from __future__ import annotations
 

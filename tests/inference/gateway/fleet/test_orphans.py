@@ -1,4 +1,4 @@
-"""Answers without a gateway: which ones a gateway believes in, and how it goes on with them."""
+"""Answers without a gateway: which of them a gateway accepts, and how it adopts them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.pure
 BEGAN = 1_700_000_000.5
 ACCOUNT = Account(GRANT.tenant_id, GRANT.key_id, BEGAN, "base")
 ALL = Delta("r1", "Hel", 2, [], 7, 3, attempt=1001, ids={0: [11, 12]})
-"""What the engine has of the answer."""
+"""The part of the answer that the engine has."""
 
 
 def orphan(
@@ -38,7 +38,7 @@ def orphan(
     label: str = "",
     **account: Any,
 ) -> Orphan:
-    """As a gateway dispatched it."""
+    """An orphan as a gateway dispatched it."""
     whose = msgspec.structs.replace(ACCOUNT, **account)
     signed = DISPATCHES.signed(whose, (id, attempt), "m", credential=credential, most=MOST)
     return Orphan(id, attempt, signed, "m", label)
@@ -51,7 +51,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -> Played:
-    """An engine that tells of these."""
+    """Join an engine and let it announce these orphans."""
     link = await bench.join(engine, model=MOVABLE, run=f"run-{engine}")
     link.say(wire.Orphans(list(some), list(gone)))
     await until(lambda: link.all_read)
@@ -59,7 +59,7 @@ async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -
 
 
 async def adopted(bench: Bench, link: Played, turn: int = 2, **fields: Any) -> Stream:
-    """It is asked for the answer."""
+    """Adopt `r1`; returns its stream."""
     found = bench.hub.orphans.take("r1")
     assert found is not None
     given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}

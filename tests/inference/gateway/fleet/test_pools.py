@@ -1,4 +1,4 @@
-"""Which revision of a pool a tenant's request goes to."""
+"""Which revision of a pool a tenant's requests are sent to."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_an_adapter_goes_only_where_it_passed(bench: Bench) -> None:
 
 
 class Known:
-    """A directory that knows where one adapter was tried."""
+    """A directory that knows on which revisions one adapter has been probed."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""Which engine gets a request."""
+"""Which engine is chosen for a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines served, added up by a gateway and told to each of them."""
+"""The service of all engines, summed by a gateway and reported to each of them."""
 
 from __future__ import annotations
 

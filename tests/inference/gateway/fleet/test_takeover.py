@@ -1,5 +1,5 @@
-"""A gateway is lost, and what was asked of it with an idempotency key goes on through another one:
-over real sockets, on a synthetic engine."""
+"""A gateway is lost, and requests that it served with an idempotency key continue through another
+one. Over real sockets, on a synthetic engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ASKED = ANSWERS | {
 
 @dataclass
 class Fleet:
-    """Gateways over one database, and an agent; `two` is who is asked again."""
+    """Two gateways with one database, and an agent. Requests are repeated at `two`."""
 
     rig: Rig
     answers: MemoryAnswers
@@ -77,18 +77,19 @@ class Fleet:
         return answer
 
     async def cut_off(self, at: Gateway) -> None:
-        """Engines can't reach this gateway any more, and it can't reach them."""
+        """Cut all connections between this gateway and the engines, in both directions."""
         at.engines.known = {}
         for link in list(at.hub._open):
             link.break_off(EngineLost("cut off"))
         await until(lambda: not at.hub.snapshot())
 
     async def orphaned(self) -> None:
-        """The second gateway knows of an orphan."""
+        """Wait until the second gateway knows of an orphan."""
         await until(lambda: self.two.hub.orphans.turns(len("acme")))
 
     async def entries(self, *attempts: int) -> list[LedgerEntry]:
-        """What both ledgers have of the only request, once these attempts are in them."""
+        """The entries of the only request in both ledgers, by attempt, once they include
+        `attempts`."""
         found: dict[int, LedgerEntry] = {}
 
         def read() -> bool:
@@ -116,7 +117,7 @@ async def fleet(
 
 
 async def began(made: Fleet, path: str, body: dict[str, Any]) -> asyncio.Task[Answer]:
-    """Asked of the first gateway, which is then cut off in the middle of the answer."""
+    """Send the request to the first gateway and cut that off in the middle of the answer."""
     asking = asyncio.create_task(made.ask(made.one, path, body))
     tokens = 7 * (body.get("n") or 1)
     await until(lambda: made.generated >= tokens)
@@ -160,7 +161,7 @@ async def test_the_running_answer_goes_on_through_another_gateway(
 async def test_what_is_pooled_goes_on_too_and_is_billed_for_all_of_it_once(
     tmp_path: Path,
 ) -> None:
-    """Nothing of it leaves the engine before its end, and none of it is computed again."""
+    """Nothing of it leaves the engine before its end, and nothing is computed twice."""
     body = {"model": MOVABLE.name, "input": ["four", "more", "text"]}
     async with fleet(tmp_path, Behaviour(stall_after_tokens=2)) as made, made.two.client() as two:
         computed = made.rig.engine.stats
@@ -235,7 +236,8 @@ async def test_what_ended_meanwhile_is_there_as_well_and_billed_once(tmp_path: P
 async def test_the_gateway_comes_as_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its task is over and has not been looked at yet: the last word is of the adopted attempt."""
+    """The engine's task has ended but the agent has not processed that yet: the end must be
+    reported for the adopted attempt."""
     path, body = ASKED["whole"]
     async with fleet(tmp_path) as made:
         agent, adoptions = made.rig.agent, list[tuple[Any, ...]]()
@@ -260,7 +262,7 @@ async def test_the_gateway_comes_as_it_ends(
 
 
 async def test_what_ended_as_its_gateway_was_lost_is_not_generated_again(tmp_path: Path) -> None:
-    """The engine has said its last word, and nobody knows whether the client has it."""
+    """The engine has finished, and it is unknown whether the client got the answer."""
     path, body = ASKED["whole"]
     async with fleet(tmp_path, STEADY) as made:
         made.answers.away = False
@@ -310,7 +312,8 @@ async def test_without_a_key_it_ends_with_its_gateway(tmp_path: Path) -> None:
 
 
 async def test_the_engine_dies_in_the_grace(tmp_path: Path) -> None:
-    """Nothing has it, so it is made anew once its claim ran out: two requests, each billed."""
+    """Nothing has the answer any more, so it is generated again once the claim has expired: two
+    requests, each billed."""
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         asking = await began(made, path, body)
@@ -331,7 +334,8 @@ async def test_the_engine_dies_in_the_grace(tmp_path: Path) -> None:
 
 
 async def cut_off_and_back(made: Fleet, path: str, body: dict[str, Any]) -> tuple[Answer, Answer]:
-    """The first gateway comes back when the second one has the answer; what either's client got."""
+    """Reconnect the first gateway once the second has the answer; returns what the client of each
+    got."""
     first = await began(made, path, body)
     again = asyncio.create_task(made.ask(made.two, path, body))
     await until(lambda: made.two.hub.in_flight)
@@ -342,7 +346,8 @@ async def cut_off_and_back(made: Fleet, path: str, body: dict[str, Any]) -> tupl
 
 
 async def test_a_gateway_that_was_only_cut_off_delivers_nothing_more(tmp_path: Path) -> None:
-    """It comes back and moves the request, its client still there; but the claim is another's."""
+    """It comes back and moves the request, with its client still connected, but another gateway
+    holds the claim."""
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         cut, answer = await cut_off_and_back(made, path, body)
@@ -363,7 +368,8 @@ async def test_a_whole_answer_of_a_gateway_that_was_cut_off_is_an_error(tmp_path
 
 
 async def test_who_comes_back_alone_goes_on_as_before(tmp_path: Path) -> None:
-    """Its link was cut and nobody asked elsewhere: its own client gets the answer."""
+    """Its link was cut and the request was not repeated elsewhere: its own client gets the
+    answer."""
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         asking = asyncio.create_task(made.ask(made.one, path, body))

@@ -1,4 +1,4 @@
-"""A gateway and an engine on which every operation is served."""
+"""A gateway and an agent that serve every operation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""All operations that are served, and one that only tests have, as its author would write it: what
-holds for these holds for the next one as well."""
+"""All operations that are served, and one that exists only in tests, written as its author would
+write it. What holds for these also holds for the next operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GENERATING = [one for one in WITH_ECHO if one not in (*INSTANT, *POOLING)]
 
 
 def each(operations: Any) -> pytest.MarkDecorator:
-    """The test is asked of each of these operations."""
+    """Parametrizes a test with each of these operations."""
     return pytest.mark.parametrize("operation", [*operations], ids=lambda one: one.name)
 
 
@@ -36,7 +36,7 @@ async def ask(
     key: str = "acme",
     headers: dict[str, str] | None = None,
 ) -> httpx.Response:
-    """The example of it, unless there is another body."""
+    """Send `body`, by default the operation's example."""
     body = EXAMPLES[operation.name].body() if body is None else body
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     async with stack.gateway.client(key) as client:
@@ -44,7 +44,8 @@ async def ask(
 
 
 def code_of(answer: httpx.Response, operation: Operation) -> tuple[int, str]:
-    """Its status and code; it has the shape of its operation's errors."""
+    """The status and error code, after checking that the body has the shape of the operation's
+    errors."""
     body = answer.json()
     assert set(body) == set(json.loads(operation.errors.body(InvalidRequest(), "x")))
     if header := operation.errors.id_header:

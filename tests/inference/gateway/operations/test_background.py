@@ -1,5 +1,5 @@
-"""Responses of the background, through a whole gateway and a synthetic engine: as OpenAI's SDK asks
-for them, and as a worker has them run."""
+"""Responses in the background, through a whole gateway and a synthetic engine: as OpenAI's SDK
+requests them, and as a worker has them run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def queue(client: AsyncOpenAI, **fields: Any) -> Response:
 
 
 def ask(stack: Rig, worker: Worker, response: Response, turn: int = 1024, number: int = 1) -> str:
-    """As a worker that has leased it; the id of its line's batch."""
+    """Ask for it as a worker that has leased its line; returns the id of the line's batch."""
     run = stack.gateway.stored.runs[4, response.id.removeprefix("resp_")]
     one = run.queued
     worker.say(Open(one.batch, 4, one.created_at.timestamp(), "responses", one.seal))
@@ -75,7 +75,7 @@ def behave(stack: Rig, behaviour: Behaviour) -> None:
 
 
 def room_taken(stack: Rig) -> int:
-    """Once what was asked and answered is written."""
+    """Bytes of captured content that remain once everything that is ready has been taken."""
     contents = stack.gateway.hub.contents
     contents.take(100, 1 << 30)
     return contents.used_bytes
@@ -99,7 +99,7 @@ async def test_it_is_answered_at_once_and_run_later(
     assert ended.usage is not None and ended.usage.output_tokens == said.usage.completion_tokens
     assert (entry.id, entry.attempt) == (line_id(batch, 1), first_attempt(1024))
     assert made.id == f"resp_{entry.id}" and entry.usage == said.usage
-    async with stack.gateway.client() as one:  # held against the document and the SDK's types
+    async with stack.gateway.client() as one:  # checked against the document and the SDK's types
         assert (await one.get(f"{PATH}/{made.id}")).json() == ended.to_dict()
         listed = (await one.get(f"{PATH}/{made.id}/input_items")).json()
     assert [item["content"][0]["text"] for item in listed["data"]] == [SAID]
@@ -153,7 +153,8 @@ async def test_how_else_it_ends(
 
 
 async def test_it_fails_with_its_key_or_its_engines(stack: Rig, client: AsyncOpenAI) -> None:
-    """Where no gateway could say why, the code that a worker wrote says it."""
+    """If no gateway could record the reason, the error is derived from the code that the worker
+    wrote."""
     made = await queue(client)
     run = stack.gateway.stored.runs[4, made.id.removeprefix("resp_")]
     run.status, run.code = "failed", EngineFailed.code
@@ -188,7 +189,7 @@ async def test_the_engine_stops_with_one_that_runs(
             assert (await client.responses.cancel(made.id)).status == "cancelled"
         else:
             await client.responses.delete(made.id)
-        worker.say(Withdraw(batch))  # it has heard so when it renewed its lease
+        worker.say(Withdraw(batch))  # as when it learnt so by renewing its lease
         (entry,) = await stack.gateway.ledger.settled(1)
         await until(lambda: not stack.gateway.hub.in_flight and not lines.live)
     assert entry.id == line_id(batch, 1) and entry.finish_reason == "cancelled"
@@ -234,7 +235,7 @@ async def test_one_whose_worker_is_lost_is_run_again_and_billed_once(
 
 
 async def test_an_answer_of_a_lower_turn_is_dropped(stack: Rig, client: AsyncOpenAI) -> None:
-    """Of a worker that has lost its lease, and doesn't know."""
+    """Such as the answer of a worker that has lost its lease without noticing."""
     behave(stack, STALLED)
     made = await queue(client)
     async with lines_of(stack) as lines, lines_of(stack) as others:
@@ -243,7 +244,7 @@ async def test_an_answer_of_a_lower_turn_is_dropped(stack: Rig, client: AsyncOpe
             await until(lambda: stack.gateway.hub.in_flight)
             stack.gateway.stored.runs[4, made.id.removeprefix("resp_")].turn = 2048
             behave(stack, Behaviour())
-            async with sdk(stack) as one:  # the engine looks at how it is to behave
+            async with sdk(stack) as one:  # lets the engine notice its new behaviour
                 await one.responses.create(model=MODEL.name, input=SAID, store=False)
             ask(stack, next_one, made, turn=1024)
             assert (await next_one.answer(1)).code == "response_not_found"

@@ -1,4 +1,5 @@
-"""What sockets of responses keep is bounded, and who keeps the most loses it first."""
+"""The memory of response sockets is bounded, and the tenant that uses most of it loses entries
+first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embeddings over real sockets, on synthetic engines: the SDK, the bill, moves, other sorts of
+"""Embeddings over real sockets, on synthetic engines: the SDK, the bill, moves, other kinds of
 models."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.inference.samples import MODEL, MOVABLE
 
 TEXTS = ["the red fox", "the red bird", "a tree"]
 TOKENS = 3 + 3 + 2
-"""Of four characters each."""
+"""Of the three texts; a token has four characters."""
 PATH = "/v1/embeddings"
 
 
@@ -43,7 +43,7 @@ async def test_the_sdk_embeds_as_it_likes_best_and_pays_for_prompts(stack: Rig) 
         )
         short = await client.embeddings.create(model=MODEL.name, input=TEXTS[0], dimensions=8)
         tokens = await client.embeddings.create(model=MODEL.name, input=[[1, 2], [3]])
-    async with stack.gateway.client() as raw:  # its answers are held to the SDK's types
+    async with stack.gateway.client() as raw:  # these answers are checked against the SDK's types
         body = {"model": MODEL.name, "input": TEXTS, "encoding_format": "base64"}
         (told, *_) = (await raw.post(PATH, json=body)).json()["data"]
     assert isinstance(told["embedding"], str)
@@ -87,13 +87,13 @@ async def test_what_was_computed_for_a_client_that_left_is_billed(stack: Rig) ->
 
 @dataclass
 class Pair:
-    """Two agents at one gateway, one of which runs what is asked."""
+    """Two agents at one gateway, one of which runs the request."""
 
     gateway: Gateway
     rigs: list[Rig]
 
     async def until_one_is_busy(self) -> tuple[Rig, Rig]:
-        """It, when it has computed the first text, and the other one."""
+        """The agent that has computed the first text, and the other one."""
         await until(lambda: any(one.engine.stats().prompt_tokens for one in self.rigs))
         first, second = self.rigs
         return (first, second) if first.engine.stats().prompt_tokens else (second, first)
@@ -134,7 +134,7 @@ async def test_it_is_computed_again_elsewhere_and_billed_once(pair: Pair, why: W
 
 
 async def test_a_long_list_keeps_nobody_from_the_engine(stack: Rig) -> None:
-    """Whoever comes while it runs is begun beside it, and ends before it."""
+    """A request that arrives meanwhile starts beside it and ends before it."""
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.step_tokens = 8
     stack.engine.behaviour = Behaviour(tokens_per_second=500.0)

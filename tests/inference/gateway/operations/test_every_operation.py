@@ -1,6 +1,7 @@
 """What every operation has without asking for it: keys, limits, fairness, idempotency, a bill, a
-line in the log, and errors in its own shape. Over all that are registered, so that a new one can't
-be forgotten. `test_isolation.py` and `test_hostile_input.py` are of the same kind."""
+line in the log, and errors in its own shape. The tests run over all registered operations, so that
+a new one cannot be forgotten. `test_isolation.py` and `test_hostile_input.py` are of the same
+kind."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ async def test_it_is_answered_and_billed_once(stack: Rig, operation: Operation) 
 
 @each(WITH_ECHO)
 async def test_who_asked_is_written_down_and_not_what_for(stack: Rig, operation: Operation) -> None:
-    """Of an answer and of a refusal: in the log, in the counters and in the ledger."""
+    """For an answer and for a refusal: in the log, in the counters and in the ledger."""
     body = EXAMPLES[operation.name].body
     with capture_logs() as logged:
         answer = await ask(stack, operation, body(text=SECRET))
@@ -113,7 +114,7 @@ async def test_limits_of_tokens_hold(stack: Rig, operation: Operation) -> None:
 async def test_what_generates_nothing_takes_no_output_tokens(
     stack: Rig, operation: Operation
 ) -> None:
-    """Of prompts it takes what it computes."""
+    """It is charged for the prompt tokens that it computes."""
     stack.gateway.limits.tokens_left = 0
     assert (await ask(stack, operation)).status_code == 200
     (usage,) = stack.gateway.limits.settled.values()
@@ -149,7 +150,8 @@ async def test_a_retry_gets_the_same_answer_and_pays_nothing(
 
 @each(WITH_ECHO)
 async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None:
-    """Who waits with one request of it goes before another tenant's second one."""
+    """A tenant that waits with one request of this operation goes before another tenant's second
+    one."""
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.behaviour = STALLED
     ended: list[str] = []

@@ -1,5 +1,5 @@
-"""Whatever a body holds, it is refused in the operation's own shape, nothing is generated for it,
-and the next tenant is answered."""
+"""Whatever a body contains, it is refused in the operation's own error shape, nothing is generated
+for it, and the next tenant is answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.inference.operations.examples import EXAMPLES, Body
 from tests.inference.rig import Rig
 
 Spoil = Callable[[Body], bytes]
-"""A body that nobody takes, made of a sound one."""
+"""Makes an unacceptable body of a valid one."""
 
 
 def _encoded(body: Body) -> bytes:
@@ -71,7 +71,7 @@ async def test_what_it_cannot_take_is_refused_by_its_name(stack: Rig, operation:
 
 
 async def _others_are_answered(stack: Rig, operation: Operation) -> None:
-    """And they alone pay."""
+    """Check that another tenant is answered, and that it alone is charged."""
     answer = await ask(stack, operation, key="globex")
     assert answer.status_code == 200
     paid = {id: usage for id, usage in stack.gateway.limits.settled.items() if _tokens(usage)}

@@ -1,4 +1,4 @@
-"""Nothing of one tenant reaches another, whatever is asked for: adapters, the prefix cache,
+"""Nothing of one tenant reaches another, whatever is requested: adapters, the prefix cache,
 idempotency keys, stored answers and kept content."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.inference.rig import Rig
 from tests.inference.samples import MODEL
 
 LONG = "Tell me about the sea, the wind and the weather. " * 20
-"""Of several blocks of the prefix cache."""
+"""Longer than several blocks of the prefix cache."""
 PRETENCES: dict[str, Any] = {
     "cache_salt": "salt-acme",
     "priority": -100,
@@ -25,12 +25,13 @@ PRETENCES: dict[str, Any] = {
     "tenant_id": len("acme"),
     "request_id": "acme",
 }
-"""Fields by which a client would say who it is, or where its cache lies."""
+"""Fields with which a client could try to pass for another tenant, or to choose a cache."""
 
 
 @each(WITH_ECHO)
 async def test_adapters_are_their_tenants_own(stack: Rig, operation: Operation) -> None:
-    """Another's is not there, by whatever name; of one name, each has its own."""
+    """Another tenant's adapter cannot be found by any name; adapters of the same name are
+    separate."""
     mine, theirs = stack.adapter("acme", "support", 1), stack.adapter("globex", "support", 2)
     stack.adapter("acme", "secret", 3)
     body = EXAMPLES[operation.name].body
@@ -54,7 +55,7 @@ def _nameless(answer: httpx.Response, name: str) -> str:
 async def test_a_prompt_of_one_tenant_is_no_cache_hit_for_another(
     stack: Rig, operation: Operation
 ) -> None:
-    """Whatever it says of itself."""
+    """Whatever the request claims to be."""
     body = EXAMPLES[operation.name].body(text=LONG)
     for key, asked in (("acme", body), ("acme", body), ("globex", PRETENCES | body)):
         assert (await ask(stack, operation, asked, key)).status_code == 200

@@ -1,4 +1,5 @@
-"""Lines of batches at a gateway: whose they are, what they wait for, and what is billed of them."""
+"""Lines of batches at a gateway: which tenant they belong to, what they wait for, and what is
+billed."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ RUNNING = 4
 
 
 class KnownKeys:
-    """A rig's keys, of which the tenant acme's has the id 4."""
+    """A rig's keys, where the key with the id 4 belongs to the tenant acme."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -68,7 +69,7 @@ class Worker:
         self.said.put_nowait({"type": "websocket.disconnect"})
 
     def open(self, operation: str = "chat", **changed: Any) -> None:
-        """As the console has sealed it, then changed."""
+        """Open the batch with the console's seal; `changed` fields are altered after sealing."""
         opening = Open("batch_1", 4, CREATED_AT, operation, "")
         opening = msgspec.structs.replace(opening, seal=seal(SECRET, opening))
         self.say(msgspec.structs.replace(opening, **changed))
@@ -82,13 +83,13 @@ class Worker:
         self.say(Ask(batch, number, turn, json.dumps(body).encode()))
 
     async def closed(self) -> str:
-        """Why the gateway hung up."""
+        """The reason with which the gateway closed the socket."""
         while (message := await self._next())["type"] != "websocket.close":
             pass
         return str(message["reason"])
 
     async def answer(self, number: int) -> Answer:
-        """That to this line, taken."""
+        """Wait for the answer to this line and remove it from `answers`."""
         while number not in self.answers:
             self._take(await self._next())
         return self.answers.pop(number)
@@ -169,7 +170,7 @@ async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> 
     "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
 )
 async def test_a_line_is_answered_as_its_operation_answers(one: Rig, operation: Operation) -> None:
-    """But for what is said of when and by whom."""
+    """Except for ids and times."""
     body = EXAMPLES[operation.name].body(MODEL.name)
     async with one.gateway.client("acme") as client:
         direct = (await client.post(operation.path, json=body)).json()
@@ -202,7 +203,7 @@ async def test_a_line_reaches_no_adapter_of_another_tenant(one: Rig, operation: 
 
 
 def _same(body: dict[str, Any]) -> dict[str, Any]:
-    """What two answers to one request have in common."""
+    """The answer without the fields that differ between two answers to one request."""
     changes = {"id", "created", "created_at", "completed_at", "usage"}
     kept = {name: value for name, value in body.items() if name not in changes}
     for item in kept.get("output", ()):
@@ -220,7 +221,7 @@ async def test_a_line_that_is_asked_for_again_is_billed_once(one: Rig) -> None:
             worker.open()
             worker.ask(1)
             assert await worker.began(1) == {1}
-        await one.gateway.ledger.settled(1)  # its socket is lost: it ends there
+        await one.gateway.ledger.settled(1)  # the worker's socket was lost, which ends the attempt
         engine.behaviour = Behaviour()
         async with connected(lines) as worker:
             worker.open()
@@ -234,7 +235,7 @@ async def test_a_line_that_is_asked_for_again_is_billed_once(one: Rig) -> None:
 
 @pytest.fixture
 def stalled(one: Rig) -> Rig:
-    """Its engine answers nothing."""
+    """A rig whose engine generates nothing."""
     assert isinstance(one.engine, SyntheticEngine)
     one.engine.behaviour = STALLED
     return one
@@ -313,7 +314,7 @@ async def test_a_key_that_ends_ends_its_lines(stalled: Rig) -> None:
 async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(stalled: Rig) -> None:
     async with one_in_flight(stalled) as (lines, worker):
         assert isinstance(lines.keys, KnownKeys)
-        lines.keys.tenants[4] = "globex"  # as if it were the same tenant's
+        lines.keys.tenants[4] = "globex"  # as if the new key belonged to the same tenant
         stalled.gateway.keys.revoke(4, ApiKeyRevoked())
         answer = await worker.answer(1)
         assert answer.again_s is not None and answer.sent
@@ -344,7 +345,8 @@ async def test_strangers_are_sent_away(one: Rig) -> None:
 async def test_a_line_whose_task_never_began_can_be_asked_for_again(
     one: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker hangs up in the very turn of the loop in which it was to go to an engine."""
+    """Its worker hangs up in the same turn of the event loop in which the line would go to an
+    engine."""
     async with lines_of(one) as lines:
         added = lines.add
 

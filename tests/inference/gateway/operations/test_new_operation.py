@@ -1,4 +1,4 @@
-"""What an operation's author tests of it; the rest is asked of every operation."""
+"""What an operation's author tests; everything else is tested for every operation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`/v1/responses` as a websocket, on a whole gateway and a synthetic engine. With what the Open
-Responses suite (2026-04-24) asks of sockets: one turn, turns one after another, going on without
-storage, a response that is not there, another socket, a failed turn, and errors."""
+"""`/v1/responses` as a websocket, on a whole gateway and a synthetic engine. Includes what the Open
+Responses suite (2026-04-24) tests of sockets: one turn, several turns, continuing without storage,
+an unknown response, another socket, a failed turn, and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def socket(stack: Rig, key: str = "acme") -> AsyncIterator[ClientConnectio
 
 
 async def turn(made: ClientConnection, message: Any = CREATE, **fields: Any) -> dict[str, Any]:
-    """The last event's response, or an error."""
+    """Send `message`; returns the response of the last event, or the error event."""
     text = message if isinstance(message, str | bytes) else json.dumps(message | fields)
     await made.send(text)
     return await heard(made)

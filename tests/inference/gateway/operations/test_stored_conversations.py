@@ -1,5 +1,5 @@
-"""Conversations that are stored, through a whole gateway and a synthetic engine, as OpenAI's SDK
-asks for them."""
+"""Stored conversations, through a whole gateway and a synthetic engine, as OpenAI's SDK uses
+them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def client(stack: Rig) -> AsyncIterator[AsyncOpenAI]:
 
 
 async def said(client: AsyncOpenAI, id: str) -> list[str]:
-    """Its texts, the first one first."""
+    """The texts of its items, oldest first."""
     items = [item async for item in client.conversations.items.list(id, order="asc", limit=2)]
     return [part["text"] for item in items for part in item.to_dict().get("content", [])]  # type: ignore[attr-defined]
 
@@ -134,7 +134,7 @@ async def test_a_change_is_repeated_where_another_came_before(
 
 
 async def test_what_is_added_twice_is_there_once(stack: Rig, client: AsyncOpenAI) -> None:
-    """As where another gateway goes on with an answer."""
+    """As when another gateway continues an answer."""
     made = await client.conversations.create()
     answer = await client.responses.create(model=MODEL.name, input=SAID, conversation=made.id)
     before = stack.gateway.conversations.rows.copy()

@@ -1,5 +1,5 @@
-"""Responses that are stored, through a whole gateway and a synthetic engine, as OpenAI's SDK asks
-for them; and who gets none."""
+"""Stored responses, through a whole gateway and a synthetic engine, as OpenAI's SDK uses them; and
+that other tenants cannot read them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_response_is_stored_read_and_deleted(stack: Rig, client: AsyncOp
     made = await client.responses.create(model=MODEL.name, input=SAID, metadata={"a": "b"})
     assert stores(made)
     assert (await client.responses.retrieve(made.id)).to_dict() == made.to_dict()
-    async with stack.gateway.client() as one:  # held against the document and the SDK's types
+    async with stack.gateway.client() as one:  # checked against the document and the SDK's types
         assert (await one.get(f"{PATH}/{made.id}")).json() == made.to_dict()
         assert (await one.head(f"{PATH}/{made.id}")).content == b""
         listed = (await one.get(f"{PATH}/{made.id}/input_items")).json()
@@ -184,7 +184,7 @@ async def test_items_are_listed_in_pages(client: AsyncOpenAI) -> None:
     ]
     made = await client.responses.create(model=MODEL.name, input=items)
     listing = client.responses.input_items.list
-    # The SDK asks for the next page by `after`.
+    # The SDK requests the next page with `after`.
     seen = [item async for item in listing(made.id, limit=3, order="asc")]
     assert [item.type for item in seen] == [item.get("type", "message") for item in items]
     assert seen[1].id == "msg_mine" and len({item.id for item in seen}) == len(items)
