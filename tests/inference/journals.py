@@ -1,4 +1,4 @@
-"""A plain model of the journal, traffic for both, and what a crash leaves."""
+"""A plain model of the journal, operations for both, and the state that a crash leaves."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from inference.link.session import Attempt
 from inference.link.wire import Account, LedgerEntry, Totals, Usage
 
 TINY = 700
-"""Bytes at which a file of the tests is full: after a few requests."""
+"""Bytes at which a journal file is full in tests: after a few requests."""
 
 RAM = "/dev/shm" if os.path.isdir("/dev/shm") else None
-"""Where waiting for a disk costs nothing; these tests do it thousands of times."""
+"""A file system in memory, where syncing costs nothing; these tests sync thousands of times."""
 
 T = TypeVar("T")
 Op = tuple[Any, ...]
 """("open", name), ("progress", tokens, names), ("close", name, tokens) or ("acknowledge", names).
 
-A name is a request's id, for its first attempt, or `id/2` for another one."""
+A name is a request's id for its first attempt, and `id/2` for another attempt.
+"""
 View = tuple[list[LedgerEntry], Totals, Totals]
 
 
@@ -45,7 +46,7 @@ def attempt(name: str) -> Attempt:
 
 
 def inherited(name: str) -> Usage:
-    """What a higher attempt goes on from."""
+    """The usage that a higher attempt inherits."""
     return used(5) if attempt(name)[1] > 1 else Usage()
 
 
@@ -70,7 +71,7 @@ def totals(usages: Iterable[Usage]) -> Totals:
 
 
 def act(journal: Journal, op: Op) -> None:
-    """Do it, and journal it at once."""
+    """Apply the operation and write it at once."""
     tell(journal, op)
     journal.write()
 
@@ -89,7 +90,7 @@ def tell(journal: Journal, op: Op) -> None:
 
 
 class Model:
-    """What a journal must say, by name of the attempt."""
+    """What a journal must know, by name of the attempt."""
 
     def __init__(self) -> None:
         self.open: dict[str, Usage] = {}
@@ -114,7 +115,7 @@ class Model:
         self.ever.append(ended.usage)
 
     def crashed(self) -> Model:
-        """As it must be after the process died and the journal was opened again."""
+        """The state after the process died and the journal was opened again."""
         after = copy.deepcopy(self)
         for id, usage in self.open.items():
             after._close(id, entry(id, usage, "engine_lost"))
@@ -131,7 +132,7 @@ def view(journal: Journal) -> View:
 
 
 def traffic() -> Iterator[Op]:
-    """Without end: always about three requests open, one to four unacknowledged."""
+    """Endless operations, with about three requests open and one to four entries unacknowledged."""
     for n in itertools.count():
         yield "open", f"r{n}"
         yield "progress", n % 1000, [f"r{m}" for m in range(max(0, n - 3), n + 1)]
@@ -148,15 +149,15 @@ def model_after(ops: int) -> Model:
 
 
 def copied(folder: Path, target: Path) -> Path:
-    """The folder as a crash at this moment would leave it.
+    """A copy of the folder as a crash at this moment would leave it.
 
-    Without the lock: it would be freed if this process opened and closed it.
+    Without the lock file: opening and closing it in this process would release the lock.
     """
     return Path(shutil.copytree(folder, target, ignore=shutil.ignore_patterns("lock")))
 
 
 class AtOnce(Executor):
-    """Does everything before `submit` returns."""
+    """Runs each call before `submit` returns."""
 
     def submit(self, call: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -168,7 +169,7 @@ class AtOnce(Executor):
 
 
 class SlowDisk(Executor):
-    """Does what it was told when `work` is called."""
+    """Runs a submitted call when `work` is called."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -182,7 +183,7 @@ class SlowDisk(Executor):
         return future
 
     def work(self) -> None:
-        """Do what waits longest, if anything does."""
+        """Run the call that waits longest, if there is one."""
         for future, call in self._waiting[:1]:
             del self._waiting[0]
             try:
@@ -192,7 +193,7 @@ class SlowDisk(Executor):
 
 
 def reopened(folder: Path) -> View:
-    """What the journal says when it is opened, and when it is opened once more."""
+    """What the journal knows after it is opened; checks that opening it again gives the same."""
     views = []
     for _ in range(2):
         with closing(Journal.open(folder)) as journal:

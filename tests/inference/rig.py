@@ -53,7 +53,7 @@ ENGINE = EngineCredential(7, "engine")
 WORKER_TOKEN = "w" * 40
 INTERNAL_TOKEN = "s" * 40
 HANGS_S = 60.0
-"""Timeout of waits in tests, in seconds; anything that takes as long is taken to hang."""
+"""Seconds. A step of a test that takes this long would never end."""
 SLOW = Behaviour(tokens_per_second=200.0)
 STALLED = Behaviour(stall_after_tokens=0)
 """A request runs until the test sets another behaviour."""

@@ -1,4 +1,4 @@
-"""Nobody keeps a request's body while its answer is generated."""
+"""No process keeps a request's body while its answer is generated."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.inference.samples import MODEL
 
 BODY_BYTES = 1 << 20
 ROOMY = msgspec.structs.replace(MODEL, max_model_len=BODY_BYTES, kv_tokens=2 * BODY_BYTES)
-"""The body is one prompt."""
+"""A model whose context holds the body as one prompt."""
 STALLED_LATER = Behaviour(stall_after_tokens=3)
 
 
 @pytest.fixture(autouse=True)
 def traced() -> Iterator[None]:
-    """Every byte that Python allocates is counted."""
+    """Traces every allocation of Python."""
     tracemalloc.start()
     yield
     tracemalloc.stop()
@@ -37,7 +37,8 @@ def traced() -> Iterator[None]:
 async def sent(
     one: Gateway, head: bytes = b"", **fields: Any
 ) -> AsyncIterator[asyncio.StreamReader]:
-    """A connection that has sent a large request and, unlike a client library, forgot it."""
+    """A connection that has sent a large request and dropped its body, which client libraries
+    keep."""
     host, port = one.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -59,10 +60,10 @@ async def sent(
 async def test_a_body_is_gone_when_the_engine_has_it(
     tmp_path: Path, stream: bool, head: bytes
 ) -> None:
-    """Nothing from the gateway's socket over the link to the engine keeps a tenth of it."""
+    """Between the gateway's socket and the engine less than a tenth of the body stays allocated."""
     engine = SyntheticEngine(ROOMY)
     async with gateway(max_body_bytes=2 * BODY_BYTES) as one, agent_on(engine, tmp_path, [one]):
-        async with sent(one, max_tokens=1) as reader:  # the prefix cache knows it from here on
+        async with sent(one, max_tokens=1) as reader:  # fills the prefix cache with this prompt
             await reader.readuntil(b'"usage"')
         async with one.client() as client, asyncio.timeout(HANGS_S):
             before = await settled(client)
@@ -70,7 +71,7 @@ async def test_a_body_is_gone_when_the_engine_has_it(
             generated = engine.stats().completion_tokens
             async with sent(one, head, stream=stream, max_tokens=50, ignore_eos=True) as reader:
                 await until(lambda: engine.stats().completion_tokens > generated)
-                # What the engine's cache has gained is told to the gateway a little later.
+                # The gateway learns a little later what the engine's cache has gained.
                 while await settled(client) - before >= BODY_BYTES / 10:
                     continue
                 engine.behaviour = Behaviour()
@@ -79,8 +80,8 @@ async def test_a_body_is_gone_when_the_engine_has_it(
 
 
 async def settled(client: httpx.AsyncClient) -> int:
-    """The bytes that are allocated after another small request: a websocket keeps the last message
-    until the next one comes."""
+    """Allocated bytes after another small request, because a websocket keeps its last message until
+    the next one arrives."""
     answer = await client.post("/v1/chat/completions", json=chat(max_tokens=2))
     assert answer.is_success
     gc.collect()

@@ -1,4 +1,5 @@
-"""What is taken up of requests and answers: of whom, how much, and what becomes of the rest."""
+"""Captured content of requests and answers: of which tenants, how much, and what happens beyond the
+bounds."""
 
 from __future__ import annotations
 
@@ -100,5 +101,5 @@ def test_it_is_taken_in_parts_of_a_size() -> None:
         begun(contents, b"x" * EACH_BYTES, id=id).end(DONE, "base", 5.0)
     assert [one.id for one in contents.take(10, 3 * EACH_BYTES)] == ["a"]
     assert [one.id for one in contents.take(1, 1 << 20)] == ["b"]
-    assert [one.id for one in contents.take(10, 1)] == ["c"]  # at least one, however large
+    assert [one.id for one in contents.take(10, 1)] == ["c"]  # at least one entry, however large
     assert contents.take(10, 1 << 20) == []

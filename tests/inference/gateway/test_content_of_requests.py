@@ -1,4 +1,4 @@
-"""What requests on the token path leave to be kept."""
+"""The content that requests on the token path leave to be stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the HTTP edge says before and instead of an answer: keys, methods, addresses, encodings."""
+"""What the HTTP edge answers itself: keys, methods, paths, encodings."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_a_body_that_is_said_to_be_plain_is_read(stack: Rig) -> None:
 
 
 async def test_a_model_is_found_by_every_name_that_a_request_may_have(stack: Rig) -> None:
-    """Also a version of which there is no live one beside it in the list."""
+    """Also by the name of a version whose adapter has no live version in the list."""
     stack.adapter("acme", "support@2")
     async with stack.gateway.client() as client:
         assert (await client.post(CHAT, json=chat("support@2", max_tokens=1))).status_code == 200

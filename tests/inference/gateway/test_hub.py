@@ -1,4 +1,4 @@
-"""The gateway's end, against an engine that is played frame by frame."""
+"""The gateway's end of the link, against an engine that the test plays frame by frame."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_who_watches_a_request_hears_what_it_waits_for(bench: Bench) -> No
     engine.say(wire.Waits([queued, wire.Wait("r2", "queued", 4), wire.Wait("gone", "queued", 1)]))
     engine.say(wire.Waits([prefill]))
     engine.say(wire.Step([Delta("r1", "Hi", 1), Delta("r2", "Hi", 1)]))
-    engine.say(wire.Waits([queued]))  # too late to mean anything
+    engine.say(wire.Waits([queued]))  # too late, so it is ignored
     engine.say(Done("r1", Usage()))
     assert await watched.read() == Delta("r1", "Hi", 1)
     assert await watched.read() == Done("r1", Usage())
@@ -273,7 +273,7 @@ async def test_engines_are_told_what_to_keep_loaded(bench: Bench) -> None:
 
 
 async def test_an_engine_hears_that_nothing_is_pinned_any_more_however_late(bench: Bench) -> None:
-    """It may have been told otherwise before the gateway started, or before the link broke."""
+    """An earlier gateway, or this one before the link broke, may have told it otherwise."""
     early = await bench.join("early")
     bench.hub.set_pins({})
     assert await early.hear() == wire.Pins([])
@@ -478,7 +478,8 @@ async def test_an_engine_that_comes_back_replaces_its_dead_link(bench: Bench) ->
 
 
 async def test_an_engine_that_comes_by_two_ways_stays_while_one_of_them_does(bench: Bench) -> None:
-    """As where agents find the gateways through a load balancer, and then each by its own URL."""
+    """As when agents find the gateways through a load balancer, and then dial each by its own
+    URL."""
     direct, balanced = await bench.join(), await bench.join()
     direct.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
     await until(lambda: bench.ledger.reported)
@@ -604,7 +605,7 @@ async def test_during_a_rollout_an_adapter_goes_only_to_an_engine_that_can_load_
     with pytest.raises(NoEngine, match="rank 64"):
         await bench.hub.probe("base", HIGH)
     high = await bench.join("high", model=RANK_64)
-    for i in range(20):  # however much busier it is
+    for i in range(20):  # however much busier it becomes
         bench.submit(f"r{i}", target=target)
         asked = await high.hear()
         assert isinstance(asked, wire.Submit) and asked.adapter == given(HIGH)
@@ -652,7 +653,7 @@ async def test_the_same_engine_may_come_by_two_ways(bench: Bench) -> None:
 async def test_an_engine_that_started_again_replaces_its_silent_link(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its host died: nobody closed the old link, and nothing comes on it."""
+    """Its host died: the old link was never closed, but is silent."""
     monkeypatch.setattr(hub, "RIVAL_SPEAKS_S", 0.01)
     old = await bench.join("e", run="first")
     stream = bench.submit()
@@ -678,7 +679,7 @@ async def test_an_engine_whose_old_link_closes_meanwhile_joins_at_once(bench: Be
 async def test_a_request_that_cannot_be_started_takes_no_other_with_it(bench: Bench) -> None:
     engine = await bench.join()
     with pytest.raises(ZeroDivisionError):
-        bench.submit("r0", prefix=wire.Prefix(bytes(8), bytes(4)))  # as no operation makes it
+        bench.submit("r0", prefix=wire.Prefix(bytes(8), bytes(4)))  # a prefix that no operation makes
     stream = bench.submit()
     assert (await engine.asked()).id == "r1"
     engine.say(Done("r1", Usage(1, 0, 1), "stop", attempt=1))
@@ -702,7 +703,7 @@ async def test_an_engine_that_asks_hears_what_the_others_served(bench: Bench) ->
 
 
 async def test_an_engine_that_is_silent_gets_what_no_other_one_can_take(bench: Bench) -> None:
-    """It may be stopped; only after `LOST_S` that is certain."""
+    """It may have stopped, but it is certainly lost only after `LOST_S`."""
     await bench.join("a")
     await bench.join("b")
     links = bench.hub._links

@@ -1,4 +1,4 @@
-"""Bodies that are refused cost little, are counted, and hold nobody else up."""
+"""Refused bodies cost little, are counted, and delay no other tenant."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CHAT = "/v1/chat/completions"
 
 @cache
 def many_keys() -> bytes:
-    """As big as a body may be here."""
+    """A body of the largest allowed size."""
     return json.dumps(chat() | {f"k{i}": i for i in range(600_000)}).encode()
 
 
 class Watched(Chat):
-    """Counts how often a body is parsed at the gateway, and at the agent."""
+    """Counts how often a body is parsed, at the gateway and at the agent."""
 
     def __init__(self) -> None:
         self.parsed = self.read_bodies = 0
@@ -78,7 +78,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 async def test_what_holds_too_much_is_parsed_by_nobody(tmp_path: Path) -> None:
-    """Eight connections send it again and again, while another tenant's streams come whole."""
+    """Eight connections send it repeatedly, while another tenant's streams arrive complete."""
     async with (
         watched(tmp_path) as (stack, operation),
         stack.gateway.client("acme") as acme,
@@ -177,14 +177,15 @@ async def test_a_tenant_of_invalid_requests_is_slowed_and_no_other_is(tmp_path: 
     assert "invalid" in slowed[0].json()["error"]["message"]
     assert slowed[0].headers["retry-after"] == "1"
     read = operation.parsed - len(others)
-    at_once = 20  # begun before the first of them was refused
+    at_once = 20  # requests that began before the first refusal
     assert read <= FREE + 1 + at_once + (took_s + MAX_WAIT_S) / SPACING_S
 
 
 async def test_bodies_that_arrive_slowly_fill_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenant has a quarter of what may arrive, which is one of the largest bodies here."""
+    """A tenant gets a quarter of the memory for arriving bodies: here, one body of the largest
+    size."""
     monkeypatch.setattr(bodies, "ARRIVING_BYTES", 0)
     async with rig(tmp_path) as stack:
         host, port = stack.gateway.url.removeprefix("http://").split(":")
@@ -199,7 +200,7 @@ async def test_bodies_that_arrive_slowly_fill_no_memory(
             return reader, writer
 
         (first, one), (second, other) = [await half_sent() for _ in range(2)]
-        other.write(b" " * 30_000)  # a refusal is told when the body is whole
+        other.write(b" " * 30_000)  # a refusal is sent once the body is complete
         assert b" 503 " in await second.readline()
         async with stack.gateway.client("globex") as client:
             assert (await client.post(CHAT, json=chat(max_tokens=1))).status_code == 200

@@ -1,4 +1,4 @@
-"""What `GET /v1/models` tells of a model beside its name."""
+"""What `GET /v1/models` says of a model besides its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long prompts turn out to be, for bodies of a size."""
+"""Prompt lengths learned from the size of bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The token path over real sockets: HTTP in, engine link, agent, synthetic engine, and back."""
+"""The token path over real sockets: HTTP, gateway, engine link, agent, synthetic engine, and
+back."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def slow(stack: Rig) -> None:
 
 
 async def drained(stack: Rig) -> None:
-    """Wait until the engine itself says that nothing runs, told by the agent's statistics."""
+    """Wait until the engine reports that nothing runs or waits."""
     await until(lambda: not stack.engine.stats().running and not stack.engine.stats().waiting)
 
 
@@ -216,7 +217,7 @@ async def test_key_and_model_are_looked_up_once_where_nothing_was_waited_for(sta
 
 
 async def test_what_a_name_means_is_asked_again_when_reserving_took_time(stack: Rig) -> None:
-    """A version that was promoted meanwhile is the one that answers."""
+    """A version that was promoted meanwhile answers."""
     stack.adapter("acme", "support", 1)
 
     class Slow(Counted):
@@ -386,7 +387,7 @@ async def test_a_link_that_a_defect_broke_is_made_again(
 async def test_a_machine_that_stood_still_lost_nobody(
     monkeypatch: pytest.MonkeyPatch, stack: Rig
 ) -> None:
-    """As where it was suspended: what the others said meanwhile lies there unread."""
+    """As after a suspend: the frames that peers sent meanwhile are still unread."""
     links, clock = list(stack.gateway.hub._links.values()), time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + 2 * LOST_S)
     async with stack.gateway.client() as client:
@@ -445,7 +446,7 @@ async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path, bound: dict[
 
 
 async def test_a_body_that_is_mostly_something_else_waits_for_no_empty_engine(stack: Rig) -> None:
-    """By its bytes its prompt is longer than all of the KV."""
+    """Estimated by its bytes, its prompt would exceed the engine's whole KV cache."""
     stack.gateway.keys.max_model_len = MODEL.max_model_len
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.behaviour = Behaviour(tokens_per_second=20)
@@ -502,7 +503,7 @@ async def test_a_watched_request_is_told_its_place_and_its_phases(tmp_path: Path
 
 
 class Watched:
-    """A request whose waits are noted; `done` is over with its answer."""
+    """A request whose waits are recorded. `done` is the task that reads its answer."""
 
     def __init__(self, stack: Rig, body: bytes) -> None:
         self.heard: list[tuple[str, int]] = []
@@ -672,7 +673,7 @@ async def test_a_limit_is_a_429_that_says_when_to_retry_and_starts_nothing(stack
 
 
 async def test_clients_are_told_not_to_try_again_what_cannot_help(stack: Rig) -> None:
-    """OpenAI's SDKs would, after any 409 and 429."""
+    """OpenAI's SDKs would retry after any 409 or 429."""
     stack.gateway.limits.tokens_left = 5
     async with stack.gateway.client() as client:
         wait = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
@@ -770,7 +771,8 @@ async def test_each_choice_that_a_limit_ended_says_so(stack: Rig) -> None:
 
 
 class Verbose(SyntheticEngine):
-    """Answers whole requests with more than one frame of an engine link holds."""
+    """Answers requests that do not stream with more bytes than a frame of the engine link may
+    have."""
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         streams = work.body.get("stream")
@@ -849,5 +851,5 @@ async def test_an_engine_with_too_much_unbilled_takes_no_more(tmp_path: Path) ->
 
 
 def reported(stack: Rig) -> EngineStats:
-    """What the agent says of itself, once a second."""
+    """The statistics that the agent reports once a second."""
     return stack.gateway.ledger.reported.get("engine-1", EngineStats())

@@ -1,4 +1,4 @@
-"""What all tests of the journal share."""
+"""Fixtures shared by all tests of the journal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from tests.inference.journals import RAM
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Of a journal; in memory, since each step of a test may start anew."""
+    """A folder for a journal; in memory, because each example of a property test may start anew."""
     with tempfile.TemporaryDirectory(dir=RAM) as root:
         yield Path(root) / "journal"

@@ -1,4 +1,4 @@
-"""Ended requests on their way to the ledger: none is lost, none is forgotten, none gets stuck."""
+"""Delivery of ended requests to the ledger: no entry is lost, forgotten or stuck."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def firsts(ids: Iterable[str]) -> list[Attempt]:
 
 
 def delivery(backlog: str = "", *, window: int = 4, batch: int = 3, up: str = "") -> Delivery:
-    """With one entry for each letter of `backlog`, and one link for each of `up`."""
+    """A delivery with one entry for each letter of `backlog` and one link for each letter of
+    `up`."""
     times = {"resend_after_s": RESEND_AFTER_S, "repeat_after_s": REPEAT_AFTER_S}
     made = Delivery(map(entry, backlog), window=window, batch=batch, **times)
     for name in up:
@@ -180,7 +181,7 @@ def test_help_of_another_gives_a_silent_gateway_no_more_to_remember() -> None:
 
 
 def test_what_another_acknowledged_takes_no_room_for_ever() -> None:
-    """The gateway had no room for it, so it will never say anything of it."""
+    """That gateway dropped it for lack of room, so it will never acknowledge it."""
     d = delivery("1234", up="ab", batch=4)
     assert taken(d, A) == "1234"
     assert taken(d, B, RESEND_AFTER_S) == "1234"
@@ -230,14 +231,15 @@ LINKS = st.sampled_from([A, B, C])
 
 
 class Deliveries(RuleBasedStateMachine):
-    """Links come and go and acknowledge as they like; `pending` is what no ledger has."""
+    """Links come, go and acknowledge at random. `pending` holds the entries that no ledger has."""
 
     def __init__(self) -> None:
         super().__init__()
         self.delivery = delivery("", window=5, batch=3)
         self.pending: set[str] = set()
         self.at: dict[str, dict[str, float]] = {}
-        """By open link: what was sent over it, when, and not acknowledged by it."""
+        """By open link: the entries sent over it and not acknowledged there, with the time of
+        sending."""
         self.sent_at: dict[str, float] = {}
         self.now, self.made = 0.0, 0
 
@@ -296,12 +298,12 @@ class Deliveries(RuleBasedStateMachine):
         assert all(len(ids) <= 5 for ids in self.at.values())
 
     def teardown(self) -> None:
-        """One gateway that acknowledges is enough, whatever the others keep to themselves."""
+        """One gateway that acknowledges is enough, whatever the others withhold."""
         self.delivery.link_up("http://good")
         for _ in range(len(self.pending) + 1):
             self.now += RESEND_AFTER_S
             for link in self.at:
-                self.delivery.take(link, self.now)  # they ask first, and say nothing
+                self.delivery.take(link, self.now)  # these links take first and never acknowledge
             self.now += RESEND_AFTER_S
             ids = [one.id for one in self.delivery.take("http://good", self.now)]
             self.delivery.acknowledged(firsts(ids), "http://good")

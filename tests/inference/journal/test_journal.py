@@ -1,4 +1,4 @@
-"""The journal against a plain model: a request's life, restarts, new files for old ones."""
+"""The journal compared with a plain model: the life of requests, restarts, rotation."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_requests_that_were_open_are_closed_with_their_last_progress(folder: Pat
 
 
 class Restarts(RuleBasedStateMachine):
-    """Closed or crashed at any time, a journal says what it must, however slow the disk is."""
+    """Closed or crashed at any time, on a disk however slow, a journal agrees with the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class Restarts(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 60))
     def generate(self, steps: int) -> None:
-        """What fills files."""
+        """Writes enough to fill files."""
         for tokens in range(steps):
             self.do(("progress", tokens, ["a", "b", "c", "d", "a/2", "b/2"]))
             self.write()
@@ -253,7 +253,7 @@ def test_a_journal_of_another_version_is_left_alone(folder: Path) -> None:
     with closing(Journal.open(folder)):
         pass
     with (folder / FILE).open("ab") as file:
-        file.write(bytes.fromhex("01000000 3d2d6649 c0"))  # a whole record: msgpack's nil
+        file.write(bytes.fromhex("01000000 3d2d6649 c0"))  # a complete record: msgpack's nil
     content = (folder / FILE).read_bytes()
     with pytest.raises(JournalFailed, match="was written by another version of Lorikeet"):
         Journal.open(folder)
@@ -267,7 +267,8 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def test_a_journal_of_the_version_without_attempts_is_read_and_goes_on(folder: Path) -> None:
-    """An agent of that version died with it; it had one request open and two not acknowledged."""
+    """An agent of that version died with the journal: one request open, two entries not
+    acknowledged."""
     folder.mkdir()
     (folder / FILE).write_bytes((RECORDED / "version-1").read_bytes())
     ended = [
@@ -333,7 +334,7 @@ def test_a_file_stays_small_however_long_requests_run(folder: Path, journal: Jou
 
 
 def test_a_file_of_live_entries_is_not_written_anew(folder: Path, journal: Journal) -> None:
-    with (folder / FILE).open() as first:  # held, so that no other gets its inode
+    with (folder / FILE).open() as first:  # held open, so that a new file cannot get its inode
         for n in range(50):
             open_(journal, f"r{n}")
             journal.write()
@@ -371,7 +372,7 @@ def disk() -> SlowDisk:
 
 @pytest.fixture
 def waiting(folder: Path, disk: SlowDisk) -> Iterator[Journal]:
-    """A journal that has to wait for the next file, and would not for ever."""
+    """A journal that waits for its next file, but would not wait for ever."""
     journal = Journal.open(folder, rotate_bytes=10 * TINY, executor=disk)
     for number in itertools.count():
         if disk:
@@ -388,7 +389,7 @@ def waiting(folder: Path, disk: SlowDisk) -> Iterator[Journal]:
 def test_what_happens_while_the_disk_is_waited_for_is_journaled_at_once(
     folder: Path, disk: SlowDisk, waiting: Journal
 ) -> None:
-    with (folder / FILE).open() as old:  # held, so that no other gets its inode
+    with (folder / FILE).open() as old:  # held open, so that a new file cannot get its inode
         act(waiting, ("open", "meanwhile"))
         act(waiting, ("progress", 7, ["meanwhile"]))
         assert os.path.samestat(os.fstat(old.fileno()), (folder / FILE).stat())

@@ -1,4 +1,4 @@
-"""The journal cut anywhere, killed anywhere, and on a disk that is full."""
+"""The journal cut at any byte, killed at any system call, and on a full disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.pure
 
 
 class Written:
-    """A journal with what it must say wherever its present file is cut."""
+    """A journal, and the model's state for every offset at which its present file may be cut."""
 
     def __init__(self, folder: Path, ops: list[Op]) -> None:
         self.path = folder / FILE
@@ -67,7 +67,7 @@ class Written:
     def _mark(self, model: Model) -> None:
         now = self.path.stat()
         if now.st_ino != self.marks[-1][0].st_ino:
-            self.marks = []  # a new file: it begins with a snapshot of everything
+            self.marks = []  # a new file begins with a snapshot of everything
         self.marks.append((now, model))
 
     @property
@@ -79,14 +79,15 @@ class Written:
         return self.marks[-1][0].st_size
 
     def up_to(self, offset: int) -> tuple[int, Model]:
-        """Where the last whole record before the offset ends, and what must be known then."""
+        """Where the last complete record before `offset` ends, and what the journal must know
+        then."""
         stat, model = [mark for mark in self.marks if mark[0].st_size <= offset][-1]
         return stat.st_size, model
 
 
 HISTORIES = st.builds(
     lambda before, ops: [*itertools.islice(traffic(), before), *ops],
-    st.integers(0, 100),  # with the first 35 or so a file is full
+    st.integers(0, 100),  # about the first 35 fill a file
     st.lists(OPS, max_size=40),
 )
 
@@ -162,7 +163,7 @@ def test_a_cut_in_a_write_of_many_records_keeps_those_before_it(folder: Path) ->
 
 @pytest.mark.parametrize("zeros", [1, 6, 4096])
 def test_zeros_are_no_records(folder: Path, zeros: int) -> None:
-    """What a file system leaves of blocks that were never written, wherever they are."""
+    """What a file system may leave of blocks that were never written, at any position."""
     written = Written(folder, list(itertools.islice(traffic(), 10)))
     content, begun = written.path.read_bytes(), written.snapshot_bytes
     written.path.write_bytes(content[:begun] + bytes(zeros) + content[begun:] + bytes(zeros))
@@ -171,7 +172,7 @@ def test_zeros_are_no_records(folder: Path, zeros: int) -> None:
 
 def test_a_cut_in_a_snapshot_keeps_the_entries_before_it(folder: Path) -> None:
     Written(folder, list(itertools.islice(traffic(), 60)))
-    entries, *_ = reopened(folder)  # now a file that is a snapshot and nothing else
+    entries, *_ = reopened(folder)  # the file now consists of a snapshot only
     content = (folder / FILE).read_bytes()
     billed = len(model_after(60).crashed().ever) - len(entries)
     counts = set()
@@ -189,12 +190,13 @@ def test_a_cut_in_a_snapshot_keeps_the_entries_before_it(folder: Path) -> None:
 
 
 class Crashes:
-    """Copies the folder before and after each system call that changes it, and within writes."""
+    """Copies the folder before and after each system call that changes it, and in the middle of
+    writes."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.ops = folder, 0
         self.copies: list[tuple[int, Path]] = []
-        """Each with the operations that were completed before it."""
+        """Each with the number of operations completed before it."""
         self._write = os.write
         monkeypatch.setattr(os, "write", self._write_in_two)
         for name in ("open", "fsync", "ftruncate", "rename", "replace", "unlink"):
@@ -247,7 +249,7 @@ def test_a_crash_at_any_point_leaves_a_journal_that_opens_rightly(
 
 @contextmanager
 def disk_full_at(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond `size` bytes: a write up to there is cut short."""
+    """Limits the files of this process to `size` bytes; a write beyond that is cut short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -330,7 +332,7 @@ def test_a_journal_that_cannot_be_opened_says_so_and_leaves_everything(folder: P
 def test_a_closed_journal_writes_nowhere(folder: Path, tmp_path: Path) -> None:
     journal = Journal.open(folder)
     journal.close()
-    with (tmp_path / "1").open("w"), (tmp_path / "2").open("w"):  # they get its descriptors
+    with (tmp_path / "1").open("w"), (tmp_path / "2").open("w"):  # they get the closed journal's file descriptors
         with pytest.raises(JournalFailed):
             act(journal, ("open", "a"))
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes() == b""
@@ -357,7 +359,7 @@ def test_close_frees_everything_even_if_the_disk_fails(
 
 
 def keep_open(folder: str) -> None:
-    """In a child: hold the journal, and leave a forked child of its own behind."""
+    """Runs in a child: hold the journal and leave a forked child behind."""
     Journal.open(Path(folder))
     if (child := os.fork()) == 0:
         sys.stdin.read()
@@ -367,7 +369,7 @@ def keep_open(folder: str) -> None:
 
 
 def run_traffic(folder: str) -> None:
-    """In a child: journal without end, and say each time how many operations are done."""
+    """Runs in a child: journal without end, and print how many operations are done."""
     journal = Journal.open(Path(folder), rotate_bytes=TINY, executor=AtOnce())
     for done, op in enumerate(traffic(), 1):
         act(journal, op)
@@ -400,7 +402,7 @@ def test_a_folder_belongs_to_one_process_until_that_dies(folder: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == len(descriptors)
         agent.kill()
         agent.wait()
-        os.kill(engine_core, 0)  # it lives on, and keeps nobody out
+        os.kill(engine_core, 0)  # it lives on without holding the lock
         assert reopened(folder) == ([], Totals(), Totals())
 
 

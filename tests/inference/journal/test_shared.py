@@ -1,4 +1,4 @@
-"""Journals that engines leave behind, and who bills what is in them."""
+"""Journals left behind by engines, and which engine bills their entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ sys.stdin.read()
 
 
 def holder(root: Path) -> tuple[subprocess.Popen[str], str]:
-    """Another engine's process, which has a journal of this root."""
+    """Start another engine's process, which holds a journal under `root`; returns it and the
+    journal's name."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(root)],
         cwd=ROOT,
@@ -37,7 +38,7 @@ def holder(root: Path) -> tuple[subprocess.Popen[str], str]:
 
 
 def lost(root: Path, requests: int) -> Path:
-    """What is left of an engine that was killed with so many requests to bill, and one open."""
+    """The journal of a killed engine, with `requests` entries to bill and one open request."""
     folder, journal = take(root)
     for number in range(requests + 1):
         open_(journal, f"r{number}")

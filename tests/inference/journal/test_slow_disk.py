@@ -1,4 +1,4 @@
-"""A disk that takes its time holds up no stream: only the journal's next file waits for it."""
+"""A slow disk delays no stream: only the journal's next file waits for it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.inference.samples import MODEL
 
 T = TypeVar("T")
 ROTATE_BYTES = 4000
-"""A file is full after some requests."""
+"""A file is full after a few requests."""
 
 
 class HeldDisk(ThreadPoolExecutor):
-    """A thread that does nothing until it is let go."""
+    """An executor whose thread does nothing until it is released."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -1,4 +1,4 @@
-"""What of an answer is kept so that another engine can go on with it."""
+"""What is kept of an answer so that another engine can continue it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ PROMPT = 5
 
 
 class Script:
-    """An engine whose answer is known: choice `c` has the ids `100 * c, 100 * c + 1, ...`.
+    """An engine whose answer is known in advance: the ids of choice `c` are `100 * c, 100 * c + 1,
+    ...`.
 
-    It holds back text, as parsers do: a choice's n-th token is told with its `(n + lag)`-th.
+    It holds text back, as parsers do: the text of a choice's n-th token comes with its `(n +
+    lag)`-th.
     """
 
     def __init__(self, lengths: list[int], lag: int) -> None:
         self.lengths, self.lag = lengths, lag
 
     def text(self, choice: int, tokens: int) -> str:
-        """What the reader has of a choice, once so many tokens were generated."""
+        """The text of a choice that the reader has once `tokens` tokens were generated."""
         done = tokens >= self.lengths[choice]
         shown = tokens if done else max(0, tokens - self.lag)
         return "".join(f"[{choice}.{n}]" for n in range(shown))
 
     def run(self, resume: Resume | None, sizes: Iterator[int], attempt: int) -> Iterator[Delta]:
-        """Its deltas from there, each with so many tokens of one choice."""
+        """The deltas from `resume` on, each with at most `1 + size` tokens of one choice."""
         at = dict.fromkeys(range(len(self.lengths)), 0)
         if resume is not None:
             for choice, ids in resume.ids.items():
@@ -65,7 +67,7 @@ class Script:
 def test_an_answer_in_pieces_of_many_engines_is_that_of_one(
     lengths: list[int], lag: int, cuts: list[int], sizes: list[int]
 ) -> None:
-    """Cut after any delta, as often as one likes."""
+    """The answer is cut after arbitrary deltas, any number of times."""
     script, delivered = Script(lengths, lag), Delivered(len(lengths), logprobs=False)
     given, rest = "", iter(sizes)
     for attempt, cut in enumerate([*cuts, None], start=1):

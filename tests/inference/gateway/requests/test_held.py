@@ -1,4 +1,4 @@
-"""The order and the bounds of what is held, without a gateway."""
+"""The order and the bounds of held requests, without a gateway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def request(id: str, tenant: str = "acme", kind: str = "plain", **fields: object
 
 
 def taken(held: Held, aside: set[object] | None = None, now: float = 0.0) -> list[str]:
-    """Everybody, in order."""
+    """Start every request that may start, and return their ids in order."""
     order = []
     while (first := held.first("base", set(aside or ()), now)) is not None:
         held.start(first.id)

@@ -1,4 +1,4 @@
-"""Requests that wait for an engine at the gateway, against engines that are played."""
+"""Requests that wait at the gateway for an engine, against engines that the test plays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Idempotency keys by themselves: who generates, who waits, what is kept when things break."""
+"""The rules of idempotency keys alone: which request generates, which ones wait, and what is kept
+when something fails."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.inference.rig import until
 
 Make = Callable[[Send], Awaitable[None]]
 DEAD = Claim(1, "order 17", b"d", "dead")
-"""The claim of another gateway, which nobody renews."""
+"""The claim of a dead gateway, which is never renewed."""
 
 
 def head(status: int = 200) -> dict[str, Any]:
@@ -44,7 +45,7 @@ async def hello(send: Send) -> None:
 
 
 class Gate:
-    """Like `hello`, but stops half way until it is told how to go on."""
+    """Like `hello`, but stops half way until `opened` is set; then finishes or raises `error`."""
 
     def __init__(self, error: InferenceError | None = None) -> None:
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
@@ -61,7 +62,7 @@ class Gate:
 
 
 class Client:
-    """Gets what is sent; goes away when it is told to."""
+    """Receives the answer; disconnects when `gone` is set."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -78,12 +79,12 @@ class Client:
 
 @dataclass
 class Process:
-    """One gateway, and requests with the same idempotency key on it."""
+    """One gateway, which receives requests with the same idempotency key."""
 
     answers: MemoryAnswers
     idempotency: Idempotency
     made: int = 0
-    """Answers that were generated here."""
+    """How many answers were generated here."""
 
     async def ask(
         self,
@@ -94,7 +95,8 @@ class Process:
         digest: bytes = b"d",
         name: str = "order 17",
     ) -> bytes:
-        """What the client has got in the end; `make` generates it where it is the first."""
+        """Returns the body that the client gets in the end. `make` generates it if this request is
+        the first."""
         client = client or Client()
         claim = Claim(1, name, digest, request)
         async with self.idempotency.turn(claim, client.disconnected()) as turn:
@@ -111,7 +113,7 @@ def process(answers: MemoryAnswers | None = None, **options: Any) -> Process:
 
 
 async def renewed(one: Process, names: set[str]) -> None:
-    """Wait until the claims of exactly these are renewed, from now on."""
+    """Wait for the next renewal of exactly these claims."""
     one.answers.renewals.clear()
     await until(lambda: names in one.answers.renewals)
 
@@ -159,7 +161,7 @@ async def test_many_that_wait_here_ask_the_database_nothing() -> None:
     await asyncio.wait(others, timeout=0)
     gate.opened.set()
     assert await asyncio.gather(first, *others) == [b"hello"] * 51
-    assert (one.made, one.answers.asked) == (1, 2)  # a claim, a keep
+    assert (one.made, one.answers.asked) == (1, 2)  # one `claim`, one `keep`
 
 
 async def test_those_that_wait_here_do_not_wait_for_a_slow_reader() -> None:
@@ -184,7 +186,7 @@ async def test_two_gateways_make_one_answer() -> None:
     first = asyncio.create_task(one.ask("first", gate))
     await gate.reached.wait()
     waiting = [asyncio.create_task(other.ask(f"{i}")) for i in range(20)]
-    await until(lambda: answers.asked >= 3)  # it was there in vain and looked again
+    await until(lambda: answers.asked >= 3)  # the other gateway found no answer and polls
     gate.opened.set()
     assert await asyncio.gather(first, *waiting) == [b"hello"] * 21
     assert (one.made, other.made) == (1, 0)
@@ -391,7 +393,7 @@ async def test_keeping_is_given_up_at_last_and_the_claim_left_to_run_out() -> No
     one.answers.away = True
     gate.opened.set()
     assert await first == b"hello"
-    assert one.answers.asked == 4  # a claim, three keeps
+    assert one.answers.asked == 4  # one `claim`, three `keep`s
     one.answers.away, one.answers.now = False, CLAIM_S
     assert await one.ask("again") == b"hello"
     assert one.made == 2
@@ -440,7 +442,7 @@ async def test_a_cancelled_request_releases_its_key() -> None:
 
 
 def knows(*orphans: tuple[str, int]) -> Callable[[int], dict[str, int]]:
-    """What engines tell of API key 1."""
+    """`running` of an Idempotency: what engines report of orphans of API key 1."""
     return lambda key_id: dict(orphans) if key_id == 1 else {}
 
 

@@ -35,7 +35,8 @@ async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @asynccontextmanager
 async def two_gateways(root: Path, **options: Any) -> AsyncIterator[Rig]:
-    """Two gateways with the same database and one slow engine; `options` are the second one's."""
+    """Two gateways with one database, and one slow engine. `options` are passed to the second
+    gateway."""
     answers = MemoryAnswers()
     engine = SyntheticEngine(MODEL, SLOW)
     async with gateway(answers=answers) as one, gateway(answers=answers, **options) as other:
@@ -58,7 +59,8 @@ async def post(
 
 
 async def billed(*gateways: Gateway, count: int = 1) -> list[Any]:
-    """The ledger, when it has so many entries; there is one ledger for each gateway."""
+    """Wait until the ledgers of these gateways hold `count` entries, and return them, sorted by
+    id."""
     entries: dict[str, Any] = {}
 
     def read() -> bool:
@@ -171,8 +173,8 @@ async def test_a_client_that_lost_its_connection_gets_the_answer_by_a_retry(
 
 
 async def twice(stack: Rig) -> list[asyncio.Task[httpx.Response]]:
-    """The same request at both gateways: that of the first one runs until the engine goes on, and
-    that of the other one waits for it."""
+    """Send the same request to both gateways. The first one's runs on the stalled engine; the
+    second one's waits for it."""
     one, other = stack.gateways
     behave(stack, STALLED)
     body = chat(max_tokens=4, ignore_eos=True)
@@ -283,7 +285,8 @@ async def test_without_the_database_it_is_503_with_the_header_alone(stack: Rig) 
 
 
 async def waiting_for_another(stack: Rig, body: dict[str, Any]) -> asyncio.Task[httpx.Response]:
-    """A request whose idempotency key a gateway has that nobody hears of."""
+    """A request that waits, because its idempotency key is claimed by a gateway that never reports
+    again."""
     request = httpx.Request("POST", "http://x", json=body)
     digest = await digest_of(CHAT, request.content)
     await stack.gateway.answers.claim(Claim(len("acme"), "order 17", digest, "dead"))

@@ -1,4 +1,5 @@
-"""Requests that go from one engine to another, against engines that are played frame by frame."""
+"""Requests that move from one engine to another, against engines that the test plays frame by
+frame."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.pure
 
 HOLDING = Holding(60.0)
 FIRST = Delta("r1", "Hel", 2, [], 7, 3, ids={0: [11, 12]})
-"""What the first engine has said of an answer when it goes."""
+"""What the first engine has sent of an answer when it is lost."""
 REST = Delta("r1", "lo", 1, attempt=2, ids={0: [13]})
 WHOLE = Usage(7, 3, 3)
 
@@ -50,7 +51,7 @@ async def engines(bench: Bench, *ids: str, **hello: Any) -> list[Played]:
 
 
 async def begun(bench: Bench, first: Played, **options: Any) -> Stream:
-    """A request whose reader has what the first engine said of it."""
+    """A request whose reader has received what the first engine sent."""
     stream = bench.submit(**options)
     await first.asked()
     first.say(wire.Step([FIRST]))
@@ -66,7 +67,7 @@ async def read_to_end(stream: Stream) -> tuple[str, Done]:
 
 
 async def gone(link: Played, how: str) -> None:
-    """The engine of a request no longer has it."""
+    """Make the engine give up its request, in one of three ways."""
     if how == "lost":
         link.hang_up()
     elif how == "failed":
@@ -176,7 +177,7 @@ async def test_only_an_engine_of_the_same_revision_goes_on(
 async def test_what_an_engine_of_before_began_ends_with_it(
     bench: Bench, kind: dict[str, Any]
 ) -> None:
-    """Nobody could say where another one should go on."""
+    """It did not report token ids, so the point at which to continue is unknown."""
     (first,) = await engines(bench, "a", **kind)
     await engines(bench, "b")
     stream = await begun(bench, first)
@@ -196,7 +197,7 @@ async def test_where_nothing_was_given_any_engine_begins_anew(
     (first,) = await engines(bench, "a")
     stream = bench.submit()
     await first.asked()
-    first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7)]))  # a whole answer's progress
+    first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7)]))  # as an engine reports the progress of an answer that does not stream
     (second,) = await engines(bench, "b", **other)
     first.hang_up()
     asked = await second.asked()
@@ -217,7 +218,7 @@ async def test_a_whole_answer_with_log_probabilities_begins_anew(bench: Bench) -
 
 
 async def test_a_whole_answer_of_tools_goes_on(bench: Bench) -> None:
-    """The engine has told the ids of what is still to be given."""
+    """The engine reports the ids of tokens whose text has not been sent yet."""
     first, second = await engines(bench, "a", "b")
     bench.submit()
     first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7, ids={0: [1, 2, 3, 4]})]))
@@ -246,7 +247,7 @@ async def test_a_request_moves_twice_at_most(bench: Bench) -> None:
 
 
 async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench: Bench) -> None:
-    """What crosses the drain of each engine in its turn."""
+    """Its submit crosses the drain of each engine in turn."""
     stream = bench.submit()
     for number in range(5):
         (engine,) = await engines(bench, f"e{number}")
@@ -264,7 +265,7 @@ async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench:
 async def test_what_was_on_two_engines_when_they_died_is_not_tried_on_a_third(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplaced, "RETURNS_S", 0.3)  # until both were heard of
+    monkeypatch.setattr(unplaced, "RETURNS_S", 0.3)  # longer than it takes to notice both losses
     first, second, third = await engines(bench, "a", "b", "c")
     stream = await begun(bench, first)
     first.hang_up()
@@ -287,7 +288,7 @@ async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
     stream = await begun(bench, first)
     first.hang_up()
     await second.asked()
-    await engines(bench, "a", version=3)  # which can't go on, but is alive
+    await engines(bench, "a", version=3)  # it cannot continue the request, but it is alive
     second.hang_up()
     asked = await third.asked()
     assert asked.attempt == 3 and asked.resume is not None
@@ -302,7 +303,7 @@ async def test_what_engines_did_not_die_of_waits_for_another_one(
     stream = await begun(bench, first)
     first.hang_up()
     await second.asked()
-    await engines(bench, "a", version=3)  # which can't go on, but is alive
+    await engines(bench, "a", version=3)  # it cannot continue the request, but it is alive
     second.hang_up()
     await until(lambda: bench.hub.held)
     journey = stream.journey
@@ -366,7 +367,7 @@ async def test_what_moves_waits_for_an_engine_and_goes_first(bench: Bench) -> No
     assert bench.hub.held == {}
     second.say(wire.Waits([Wait("r1", "prefill", attempt=2)]))
     second.say(wire.Step([REST]))
-    second.say(wire.Waits([Wait("r1", "queued", attempt=2)]))  # too late to mean anything
+    second.say(wire.Waits([Wait("r1", "queued", attempt=2)]))  # too late, so it is ignored
     await moving.read()
     await until(lambda: second.all_read)
     assert heard[2:] == [Wait("r1", "prefill", attempt=2)]
@@ -399,7 +400,7 @@ async def test_where_nothing_is_held_it_ends_at_once(how: str, error: type[Infer
 
 
 async def lonely(bench: Bench, **options: Any) -> Stream:
-    """A request whose engine is gone, and no other is there."""
+    """A held request whose engine is gone while there is no other."""
     (first,) = await engines(bench, "a")
     stream = await begun(bench, first, **options)
     first.hang_up()
@@ -605,7 +606,7 @@ async def test_a_herd_that_moves_is_taken_up_as_it_is_begun(
 
 
 async def test_who_asks_another_engine_is_not_the_first_ones_neighbour(bench: Bench) -> None:
-    """A move of one request touches no other on the link that goes on."""
+    """Moving one request affects no other request on the link that it moves to."""
     first, second = await engines(bench, "a", "b")
     moved, stays = await begun(bench, first), bench.submit("r2")
     asked = await second.asked()
@@ -621,7 +622,8 @@ async def test_who_asks_another_engine_is_not_the_first_ones_neighbour(bench: Be
 async def test_no_word_of_the_first_attempt_reaches_the_reader_of_the_second(
     bench: Bench,
 ) -> None:
-    """Its agent cancelled that with its link; one that speaks of it all the same is cut off."""
+    """The agent cancelled that attempt with its link; an agent that still sends of it is
+    disconnected."""
     (first,) = await engines(bench, "a")
     stream = await begun(bench, first)
     first.hang_up()

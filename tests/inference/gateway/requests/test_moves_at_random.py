@@ -1,4 +1,4 @@
-"""Whatever happens to engines, in whatever order: readers lose nothing, and nothing leaks."""
+"""Random sequences of events at engines: readers lose and double no token, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from tests.inference.samples import MODEL, MOVABLE
 pytestmark = pytest.mark.pure
 
 LENGTH, PROMPT = 6, 5
-"""Tokens of each answer, and of its prompt. Its n-th token has the id n and the text `n,`."""
+"""Tokens of each answer and of its prompt. An answer's n-th token has the id n and the text
+`n,`."""
 WHOLE = "".join(f"{n}," for n in range(LENGTH))
 ENDS = (EngineLost, RequestQuarantined, EngineFailed, NoEngine, Overloaded)
-"""How a request may end that had bad luck."""
+"""The errors with which a request may legitimately end."""
 
 
 @dataclass
 class Actor:
-    """An engine that plays by the rules: it goes on where it is told to."""
+    """A well-behaved engine: it continues where the resume says."""
 
     played: Played
     at: dict[tuple[str, int], int] = field(default_factory=dict)
-    """How far each attempt is."""
+    """By request and attempt: tokens generated so far."""
     tells: dict[tuple[str, int], bool] = field(default_factory=dict)
-    """Whether it was asked for ids."""
+    """By request and attempt: whether token ids were asked for."""
     drains: bool = False
 
     async def listen(self) -> None:
@@ -88,7 +89,7 @@ class Actor:
 
 @dataclass
 class Reader:
-    """A client: what it has, and how that ended."""
+    """A client: the text that it received, and how the answer ended."""
 
     stream: Stream
     text: str = ""
@@ -156,7 +157,7 @@ class World:
         await turn()
 
     async def finish(self) -> None:
-        """Somebody serves at last."""
+        """Join an engine that works, and serve every request to its end."""
         await self.join()
         while self.bench.hub.in_flight:
             await self.listen()

@@ -1,4 +1,4 @@
-"""Streams that move between agents on synthetic engines, over real sockets."""
+"""Streams that move between agents with synthetic engines, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of requests, by revision."""
+"""The counts of requests by revision."""
 
 from __future__ import annotations
 
