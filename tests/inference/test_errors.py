@@ -1,4 +1,4 @@
-"""An error is short and can be written, whatever a client sent."""
+"""An error is short and can be encoded, whatever a client sent."""
 
 from __future__ import annotations
 

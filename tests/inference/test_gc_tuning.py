@@ -1,4 +1,4 @@
-"""What the garbage collector is told, tried in a process of its own."""
+"""The settings of the garbage collector, tested in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of the log looks like, whoever writes it."""
+"""The format of log lines, whichever code writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends mostly invalid requests is slowed, and nobody else."""
+"""Tenants that send mostly invalid requests are slowed down; others are not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_then_requests_are_spaced_until_they_would_wait_too_long() -> None:
 
 
 def test_no_more_of_them_start_than_the_spacing_allows() -> None:
-    """Whatever comes, in ten seconds."""
+    """However many requests arrive within ten seconds."""
     pacing = Pacing()
     refused(pacing, MANY)
     starts = 0

@@ -1,4 +1,4 @@
-"""Endless tasks: what ends one is logged, and it starts again."""
+"""Endless tasks: an exception that ends one is logged, and the task is restarted."""
 
 from __future__ import annotations
 

@@ -679,7 +679,7 @@ async def test_an_engine_whose_old_link_closes_meanwhile_joins_at_once(bench: Be
 async def test_a_request_that_cannot_be_started_takes_no_other_with_it(bench: Bench) -> None:
     engine = await bench.join()
     with pytest.raises(ZeroDivisionError):
-        bench.submit("r0", prefix=wire.Prefix(bytes(8), bytes(4)))  # a prefix that no operation makes
+        bench.submit("r0", prefix=wire.Prefix(bytes(8), bytes(4)))  # no operation makes it
     stream = bench.submit()
     assert (await engine.asked()).id == "r1"
     engine.say(Done("r1", Usage(1, 0, 1), "stop", attempt=1))

@@ -332,7 +332,7 @@ def test_a_journal_that_cannot_be_opened_says_so_and_leaves_everything(folder: P
 def test_a_closed_journal_writes_nowhere(folder: Path, tmp_path: Path) -> None:
     journal = Journal.open(folder)
     journal.close()
-    with (tmp_path / "1").open("w"), (tmp_path / "2").open("w"):  # they get the closed journal's file descriptors
+    with (tmp_path / "1").open("w"), (tmp_path / "2").open("w"):  # reuse its descriptors
         with pytest.raises(JournalFailed):
             act(journal, ("open", "a"))
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes() == b""

@@ -75,7 +75,7 @@ def facts(session: Session) -> tuple[object, ...]:
 
 
 def fresh_ids(frame: Frame) -> Frame:
-    """The frame with an id that is not alive, where it begins something."""
+    """The frame, with an unused id if it begins a request or a load."""
     if isinstance(frame, wire.Submit):
         return wire.Submit("r2", "chat", b"{}", "m", "acme", "salt")
     return wire.Load("l2", REF) if isinstance(frame, wire.Load) else frame

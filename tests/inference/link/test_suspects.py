@@ -1,4 +1,4 @@
-"""With which requests engines fail, whatever the order in which that is heard."""
+"""Requests that may have killed an engine. The verdict does not depend on the order of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link beside version 1 of it: old peers, played with what their code wrote."""
+"""Today's link with peers of version 1, played with messages that their code wrote."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_peer_of_version_1_gets_every_field_that_it_knows_and_no_other(frame: 
 
 
 def same(old: Any, new: Any) -> None:
-    """Both have the same value in whatever the old one has."""
+    """Check that both have the same value in every field that the old one has."""
     if isinstance(old, msgspec.Struct):
         for name in old.__struct_fields__:
             same(getattr(old, name), getattr(new, name))
@@ -295,7 +295,7 @@ async def test_an_old_agents_heartbeats_drains_and_errors_mean_what_they_did(ben
 
 
 async def test_an_old_agent_gets_no_second_attempt(bench: Bench) -> None:
-    """It would journal it as the first."""
+    """It would record it in its journal as the first."""
     first = await bench.join("another")
     stream = bench.submit("r1")
     await first.asked()
@@ -308,14 +308,16 @@ async def test_an_old_agent_gets_no_second_attempt(bench: Bench) -> None:
 
 @asynccontextmanager
 async def old_gateway(root: Path) -> AsyncIterator[PlayedGateway]:
-    """With an agent of today, which may say only what version 1 knows."""
+    """A played gateway of version 1 with today's agent, which may send only what version 1
+    knows."""
     welcome = recorded("gateway", "welcome")
     async with played_gateway(root, welcome, version_1.decode, NEW_MODEL) as gateway:
         yield gateway
 
 
 async def test_an_old_gateway_reads_the_hello(tmp_path: Path) -> None:
-    """It is said before the version is known: version 1 passes over what it does not know."""
+    """The hello is sent before the version is negotiated; version 1 ignores fields that it does not
+    know."""
     async with old_gateway(tmp_path) as gateway:
         await gateway.hear(version_1.Stats)
         tag, oldest, newest, id, model, stats, run, _warm = gateway.hello

@@ -1,4 +1,5 @@
-"""Protocol version 1 of the engine link as it was, but for this: what is longer is refused.
+"""Protocol version 1 of the engine link as it was, except that arrays with additional fields are
+refused.
 
 `version_1.json` holds messages that the code of version 1 wrote, in hexadecimal.
 """
@@ -248,5 +249,5 @@ _RECORDED = json.loads(Path(__file__).with_suffix(".json").read_text())
 
 
 def recorded(side: str, name: str) -> bytes:
-    """A message of the `agent` or the `gateway`."""
+    """A message recorded from the `agent` or the `gateway`."""
     return bytes.fromhex(_RECORDED[side][name])

@@ -1,4 +1,4 @@
-"""What all tests of measuring share."""
+"""Fixtures shared by all tests of measuring."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def known_engine(first_of_equals: None) -> None:
-    """The tests play the engines, so they have to know which of them is asked."""
+    """Ties between engines are won by the first, because these tests play the engines and must know
+    which one is chosen."""

@@ -50,7 +50,7 @@ def counted(histogram: Histogram) -> float:
 
 
 def totals(measures: Measures) -> dict[str, tuple[float, float]]:
-    """Of the one engine: how many values each histogram has, and their sum."""
+    """By histogram of the only engine: the number of values and their sum."""
     return {
         name: (counted(one), one.total)
         for name in OF_ENGINES

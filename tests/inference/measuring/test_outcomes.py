@@ -1,4 +1,4 @@
-"""What is counted of requests, and which are kept one by one."""
+"""Counts of requests by outcome, and the refusals that are stored one by one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_of_many_alike_some_are_kept_and_all_are_counted() -> None:
     assert tallies[LIMITED].requests == 3 * MAX_ALIKE
     assert [one.id for one in refusals] == [f"r{n}" for n in range(MAX_ALIKE)]
     counted.note(LIMITED, Ended(), refusal())
-    assert counted.take().refusals == []  # it is the same minute
+    assert counted.take().refusals == []  # still the same minute
     later = LIMITED._replace(minute=120)
     counted.note(later, Ended(), refusal(later))
     assert len(counted.take().refusals) == 1

@@ -1,4 +1,4 @@
-"""The line that the log has of each request: what it says, and what it never does."""
+"""The log line of each request: what it contains, and what it never contains."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, Any]]]:
-    """The log's, of requests."""
+    """The log lines of requests."""
     with capture_logs() as all_lines:
         yield _OfRequests(all_lines)
 
 
 class _OfRequests(list[dict[str, Any]]):
-    """Looks anew each time: lines come after answers."""
+    """Filters the log at each access, because a request's line may come after its answer."""
 
     def __init__(self, all_lines: Any) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ async def asked(stack: Rig, path: str = CHAT, key: str = "acme", **body: Any) ->
 
 
 async def one(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """The one line that comes."""
+    """Wait for the only line, check its fields and return it."""
     await until(lambda: len(lines))
     (line,) = lines
     assert set(line) - {"event", "log_level"} <= set(Line.__struct_fields__)

@@ -1,4 +1,4 @@
-"""Traces of requests, collected as a collector gets them."""
+"""Traces of requests, as a collector receives them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ def started(service: str, instance: str = "i1") -> Tracer:
 
 @dataclass
 class Traced:
-    """A gateway and an engine that make spans, and who collects them."""
+    """A gateway and an engine with tracers, and the collector that receives their spans."""
 
     rig: Rig
     tracers: list[Tracer]
     found: Collector
 
     async def sent(self) -> Collector:
-        """Once everything has come that was made so far; no more is made after it."""
+        """Wait until all requests have ended, close the tracers and return the collector. No span
+        is made after that."""
         await until(lambda: not self.rig.gateway.hub.in_flight and not self.rig.agent._jobs)
         await self.close()
         return self.found
@@ -76,7 +77,8 @@ async def traced(tmp_path: Path, collected: Collector) -> AsyncIterator[Traced]:
 
 
 def within(part: Collected, whole: Collected) -> bool:
-    """To a millisecond: each process sets its own clock."""
+    """Whether `part` lies within `whole`, to a millisecond, because each process has its own
+    clock."""
     return whole.began - 10**6 <= part.began <= part.ended <= whole.ended + 10**6
 
 

@@ -1,4 +1,4 @@
-"""Whole answers of chats, as engines give them, for operations that frame them otherwise."""
+"""Whole chat answers as engines return them, for operations that convert them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def answer(reason: str = "stop", *, logprobs: Any = None, **message: Any) -> bytes:
-    """One choice with this message."""
+    """An answer with one choice that has this message."""
     usage = {
         "prompt_tokens": 10,
         "completion_tokens": 7,

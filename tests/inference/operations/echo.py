@@ -1,4 +1,4 @@
-"""An operation that nobody needs, as somebody who adds one would write it: all of it is here."""
+"""A complete operation without a use, written as the author of a new operation would write it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EchoFraming(Framing):
 
 
 class Echo(Operation):
-    """`POST /v1/echo`: says who answers, and the text again."""
+    """`POST /v1/echo`: answers with the engine's reply to `text`."""
 
     name = "echo"
     path = "/v1/echo"

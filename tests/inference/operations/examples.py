@@ -1,5 +1,5 @@
-"""An example of each operation that is served. Tests of what all of them have in common ask for
-these, so a new operation is tested as soon as it has one; without one a test fails."""
+"""An example of each operation that is served. The tests of what operations have in common use
+these, so a new operation is tested as soon as it has an example; without one a test fails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SAID = "Hello there, how do you do?"
 class Example:
     """A request of an operation.
 
-    `saying` makes the fields that hold a text; `bound` is what the bound of an answer is called,
-    empty where nothing is generated; `hostile` are wrong values by the field that the error names,
-    which is the operation's `param`.
+    `saying` makes the fields that contain a text. `bound` is the field that bounds the answer,
+    empty if nothing is generated. `hostile` are invalid values, by the field that the error names
+    as `param`.
     """
 
     saying: Callable[[Any], Body]
@@ -28,18 +28,18 @@ class Example:
     hostile: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def body(self, model: str = MODEL.name, text: Any = SAID, **fields: Any) -> Body:
-        """A sound one; of 20 tokens at most, unless `fields` say otherwise."""
+        """A valid body, of at most 20 tokens unless `fields` say otherwise."""
         bound = {self.bound: 20} if self.bound else {}
         return {"model": model} | bound | self.saying(text) | fields
 
 
 def chat(content: Any) -> Body:
-    """What somebody says, as a chat."""
+    """The fields of a chat with one user message."""
     return {"messages": [{"role": "user", "content": content}]}
 
 
 def tokens(text: str) -> list[int]:
-    """Of the synthetic engine."""
+    """The text as tokens of the synthetic engine."""
     pieces = [text[at : at + 4] for at in range(0, len(text), 4)]
     return [int.from_bytes(b"\1" + piece.encode()) for piece in pieces]
 
@@ -68,7 +68,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "echo": Example(lambda text: {"text": text}, "max_tokens", {"text": (7, "", [])}),
 }
-"""By the operation's name; `echo` is the one that only tests have."""
+"""By the operation's name. `echo` exists only in tests."""
 
 TO_DO = "write an example of it in EXAMPLES of tests/inference/operations/examples.py"
 

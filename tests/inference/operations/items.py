@@ -1,20 +1,20 @@
-"""Reads an answer of the Responses API, or the events of one, as the chat that it is."""
+"""Reads an answer of the Responses API, or its events, as the equivalent chat."""
 
 from __future__ import annotations
 
 from typing import Any
 
 REASONS = {"completed": "stop", "incomplete": "length"}
-"""Of a chat, by the status of a response."""
+"""The chat's finish reason, by the response's status."""
 
 
 def is_item_event(body: dict[str, Any]) -> bool:
-    """Whether it is an event or an answer of that API."""
+    """Whether it is an event or an answer of the Responses API."""
     return body.get("object") == "response" or str(body.get("type")).startswith("response.")
 
 
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
-    """What a chat would say there, as a chunk."""
+    """The equivalent chunk of a chat."""
     kind = body.get("type", "")
     if kind == "response.created":
         return _chunk({"role": "assistant"})
@@ -41,8 +41,8 @@ def _chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
 
 
 def check_order(events: list[dict[str, Any]]) -> None:
-    """See that they are numbered without a gap, of one response, and that no item comes twice: each
-    begins, ends, and is in the end what its deltas say."""
+    """Check that the events are numbered without gaps, belong to one response and repeat no item,
+    and that each item begins, ends and in the end equals its deltas."""
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     assert len({event["response"]["id"] for event in events if "response" in event}) == 1
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]

@@ -1,4 +1,5 @@
-"""What an agent and its engine read of a body: its part of the queue, what engines may see."""
+"""What an agent and its engine read of a body: figures for the queue, and the fields that engines
+see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer is held to has the shape of a constraint, is small, and means something."""
+"""Constraints on answers: malformed, oversized and meaningless ones are refused."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalPropertie
     ],
 )
 def test_a_function_takes_objects_alone(given: dict[str, Any], seen: Any) -> None:
-    """Else a required call may have the arguments `11.4`."""
+    """Otherwise a required call could have `11.4` as its arguments."""
     asked = {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f"} | given}]}
     before = json.dumps(asked)
     (kept,) = CHAT.allowed(asked)["tools"]

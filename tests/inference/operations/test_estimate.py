@@ -1,4 +1,4 @@
-"""What a request is reserved before it runs."""
+"""What is reserved for a request before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a field of a body holds, each operation reads it or refuses it; nothing else happens."""
+"""Whatever a field of a body contains, each operation either reads it or refuses it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ VALUES = st.recursive(
 
 
 def fields_of(operation: Any) -> list[str]:
-    """All that something is made of."""
+    """Every field that the operation accepts or decodes."""
     return sorted({*operation.accepted, *operation.decoder.type.__struct_fields__})
 
 
 def take(operation: Operation, body: bytes) -> None:
-    """Go the way of a request, as far as there is no engine.
+    """Process the body as a request is processed, as far as no engine is needed.
 
     Raises:
         RequestError: it is refused.

@@ -1,4 +1,4 @@
-"""What an engine answers from its tokenizer alone, without an engine."""
+"""Operations that an engine answers with its tokenizer alone, tested without an engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_reserves_nothing_and_waits_as_its_text_would(operation: InstantOpera
 @pytest.mark.parametrize("operation", INSTANT, ids=lambda one: one.name)
 def test_its_answer_is_what_the_engine_says(operation: InstantOperation) -> None:
     framing = operation.framing(parse(TOKENIZE, prompt="x"), "1", 0)
-    framing.counted(10, 4)  # which changes nothing
+    framing.counted(10, 4)  # has no effect
     assert framing.response(b'{"a":1}', None) == b'{"a":1}'
     assert framing.whole("{}", "stop", Usage()) == framing.text("{}") == framing.chunk(b"{}")
     assert framing.opening() + framing.closing("stop") + framing.ending(Usage()) == b""

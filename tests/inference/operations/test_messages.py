@@ -1,4 +1,4 @@
-"""Anthropic's API: what is read of a request, and how a chat's answer is written; no engine."""
+"""Anthropic's API: how a request is read, and how a chat's answer is written; no engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_turns_that_begin_alike_are_found() -> None:
 
 
 def numbers(*contents: Any) -> Sequence[int]:
-    """The beginnings of a conversation whose turns say this."""
+    """The numbers of the beginnings of a conversation with these user turns."""
     turns = [{"role": "user", "content": content} for content in contents]
     call = MESSAGES.parse(json.dumps(messages(messages=turns)).encode())
     prefix = call.take_prefix("salt", "")
@@ -212,7 +212,7 @@ def call(index: int, arguments: str, name: str | None = None) -> dict[str, Any]:
 
 
 def read(data: bytes) -> tuple[list[str], dict[str, Any]]:
-    """The types of a stream's events, and the message that a client puts together of them."""
+    """The types of a stream's events, and the message that a client assembles from them."""
     types, blocks, message = [], list[dict[str, Any]](), dict[str, Any]()
     for part in data.decode().split("\n\n")[:-1]:
         name, _, text = part.partition("\ndata: ")
@@ -317,7 +317,7 @@ def test_a_whole_answer() -> None:
     full = whole(framing().response(answer(content=None, reasoning="Hm.", tool_calls=calls), None))
     assert [block.type for block in full.content] == ["thinking", "tool_use"]
     assert full.content[1].input == {"a": 1}  # type: ignore[union-attr]
-    assert full.stop_reason == "tool_use"  # also where a chat says `stop`, of a call by name
+    assert full.stop_reason == "tool_use"  # also if a call by name ended the chat with `stop`
     assert full.usage.to_dict() == plain.usage.to_dict()
 
 

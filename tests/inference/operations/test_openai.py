@@ -1,4 +1,4 @@
-"""The OpenAI surface: what is read of a body, and the exact bytes of answers."""
+"""The OpenAI API: how a body is read, and the exact bytes of answers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ NESTED = '{"a":' * 3000
 
 
 def called(*calls: Any) -> bytes:
-    """A chat in which the assistant is said to have called tools."""
+    """A chat whose assistant message has these tool calls."""
     return chat(
         messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": calls}]
     )
@@ -147,7 +147,7 @@ def with_arguments(arguments: Any) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_message_is_refused_by_name(body: bytes, param: str, says: str) -> None:
-    """By the gateway: an engine's reader would find fault with each of thousands."""
+    """The gateway refuses it, because an engine's reader would report thousands of errors."""
     with pytest.raises(InvalidRequest) as refused:
         CHAT.parse(body)
     assert refused.value.param == param
@@ -156,7 +156,7 @@ def test_a_wrong_message_is_refused_by_name(body: bytes, param: str, says: str) 
 
 @pytest.mark.parametrize("arguments", ["", "no JSON", '{"a": "\\ud83d\\ude00"}', "[" * 128])
 def test_arguments_may_be_no_json(arguments: str) -> None:
-    """A model made them, and the conversation is to go on."""
+    """A model generated them, and the conversation must be able to continue."""
     CHAT.parse(called(CALL, with_arguments(arguments)))
 
 
@@ -379,7 +379,7 @@ FINGERPRINT = {"system_fingerprint": "fp_0123456789ab"}
 def test_every_answer_and_chunk_says_how_it_was_made(
     operation: Operation, revision: str, told: dict[str, str]
 ) -> None:
-    """Whoever framed it."""
+    """Whether the gateway or the engine framed it."""
     made = operation.framing(Call(operation, "m", True, True), "1", 0, revision)
     data = made.opening() + made.text("a") + made.chunk(b'{"choices":[]}') + made.closing("stop")
     *chunks, _ = events(data + made.ending(USAGE))

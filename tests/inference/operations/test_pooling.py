@@ -1,4 +1,4 @@
-"""Vectors and scores of texts, without an engine."""
+"""Embeddings and scores of texts, without an engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parse(operation: PoolingOperation, **fields: Any) -> Call:
 
 
 def answer(operation: PoolingOperation, **fields: Any) -> dict[str, Any]:
-    """The synthetic engine's."""
+    """The synthetic engine's answer."""
     allowed = operation.allowed({"model": "m"} | fields)
     vectors = [vector_of(text, "m", None) for _, text in operation.texts(allowed)]
     body: dict[str, Any] = json.loads(operation.plain_answer(allowed, vectors, TOLD))

@@ -1,4 +1,4 @@
-"""The Responses API: what is read of a request, and how a chat's answer is written; no engine."""
+"""The Responses API: how a request is read, and how a chat's answer is written; no engine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parse(input: Any = "Hi", **fields: Any) -> Call:
 
 
 def chat(input: Any = "Hi", **fields: Any) -> dict[str, Any]:
-    """What an engine sees."""
+    """The fields that an engine sees."""
     return RESPONSES.allowed(body(input, **fields))
 
 
@@ -211,7 +211,7 @@ def test_one_of_the_background_is_queued_and_no_line_of_a_batch() -> None:
     assert not faults("responses", data)
     queued = json.loads(data)
     assert (queued["id"], queued["status"], queued["output"]) == ("resp_1", "queued", [])
-    call.told = queued | {"model": "adapter"}  # as it goes on when it is run
+    call.told = queued | {"model": "adapter"}  # as when it is continued in the background
     ended = json.loads(RESPONSES.framing(call, "1", 9).whole("Hi", "stop", USAGE))
     assert (ended["created_at"], ended["status"], ended["model"]) == (7, "completed", "adapter")
     assert ended["background"] and ended["usage"]
@@ -372,8 +372,8 @@ def logprobs(*tokens: str) -> dict[str, Any]:
 
 
 def read(data: bytes) -> tuple[list[str], dict[str, Any]]:
-    """The types of a stream's events, and the last one's response. What the SDK puts together of
-    the others is the same output."""
+    """The types of a stream's events, and the last event's response. Checks that the SDK assembles
+    the same items from the other events."""
     state: ResponseStreamState[Any] = ResponseStreamState(input_tools=[], text_format=omit)
     types: list[str] = []
     *parts, done, rest = data.decode().split("\n\n")
@@ -474,7 +474,7 @@ def test_a_call_that_was_cut_is_incomplete() -> None:
 def test_logprobs_come_with_their_text() -> None:
     made = framing(include=["message.output_text.logprobs"])
     data = made.chunk(chunk(role="assistant", content=""))
-    # Of a token that is a part of a character there is no text yet.
+    # A token that is only part of a character has no text yet.
     for delta in ({"content": "a"}, {"content": ""}, {}, {"content": "b"}):
         data += made.chunk(chunk(logprobs=logprobs(delta.get("content", "")), **delta))
     data += made.chunk(chunk("stop", logprobs=logprobs("")))
@@ -543,9 +543,10 @@ def test_a_whole_answer_that_says_nothing_has_a_message() -> None:
     assert nothing.output_text == ""
 
 
-@pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # the suite's
+@pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # the suite does
 def test_answers_and_events_are_as_open_responses_has_them() -> None:
-    """But for thoughts, whose events are called as OpenAI does, and schemas, which must be null."""
+    """Except for reasoning, whose events have OpenAI's names, and schemas, which must be null
+    there."""
     loader = SpecLoader(f"{specs[0]}/openresponses.json")
     asked: dict[str, Any] = {"tools": [TOOL, OTHER], "tool_choice": ONLY_NOW}
     made = framing(**asked, include=["message.output_text.logprobs"])

@@ -1,4 +1,5 @@
-"""What a body holds is counted as a reader of JSON would find it, however its bytes come in."""
+"""The values of a body are counted as a JSON reader would find them, however its bytes are
+split."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def within(value: Any) -> list[Any]:
 
 
 def figures(value: Any) -> tuple[int, int, int]:
-    """Of a parsed body: elements beside the first of each container, and containers; containers;
-    depth."""
+    """Of a parsed body: the number of containers plus the elements after the first of each
+    container; the number of containers; the depth."""
     inner = within(value)
     below = [figures(one) for one in inner]
     is_container = isinstance(value, dict | list)
@@ -90,7 +91,7 @@ def many_keys() -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        many_keys,  # made where it is wanted: each process of a run collects this
+        many_keys,  # made on use, because each process of a test run collects these
         lambda: b"[" + b"[]," * MAX_VALUES + b"[]]",
         lambda: b"[" + b'"",' * (2 * MAX_VALUES) + b'""]',
         lambda: b"[" + b"{}" * (MAX_VALUES + 1),
@@ -121,7 +122,7 @@ def test_a_large_part_is_counted_as_small_ones_are() -> None:
 
 
 def test_what_no_parser_reads_is_not_counted() -> None:
-    """It stops at a bracket that closes nothing."""
+    """Counting stops at a bracket that closes nothing."""
     shape = Shape()
     shape.feed(b"[]" + b"]" * (1 << 17))
     shape.feed(b"{}," * (2 * MAX_VALUES))
@@ -131,7 +132,7 @@ def test_what_no_parser_reads_is_not_counted() -> None:
 
 
 def test_a_refusal_comes_with_the_part_that_is_too_much() -> None:
-    """Nobody has to wait for the rest of it, nor keep it."""
+    """So that the rest need neither be waited for nor kept."""
     body = many_keys()
     shape, fed_bytes = Shape(), 0
     with pytest.raises(InvalidRequest):

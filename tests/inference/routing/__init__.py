@@ -1,1 +1,1 @@
-"""How gateways know what is warm, and agents tell them."""
+"""What agents report of warm prefixes, and how gateways choose engines by it."""

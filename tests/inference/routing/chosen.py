@@ -1,4 +1,4 @@
-"""A decision among some engines, in one call."""
+"""Chooses among given engines in one call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def choose(engines: Iterable[EngineState], needs: Needs, rng: random.Random | No
     """The id of the engine that should get a request, of those that can do it.
 
     Raises:
-        NoEngine: none can.
+        NoEngine: no engine can do it.
     """
     all = Engines(engines)
     return choice.choose(all.able(needs, all.revisions(needs)), needs, rng).id

@@ -36,13 +36,13 @@ def named(*texts: str, tools: bytes = b"", salt: str = "salt", adapter: str = ""
 
 
 def ends(prefix: Prefix) -> list[int]:
-    """Where each beginning ends: a prompt has as many tokens here as characters."""
+    """Where each beginning ends, if the prompt has as many tokens as characters."""
     whole = int.from_bytes(prefix.ends[-4:], "little")
     return prefix.tokens(whole)
 
 
 def shared(one: Prefix, other: Prefix) -> int:
-    """Characters of the longest beginning that both have."""
+    """Length in characters of the longest beginning that both have."""
     pairs = zip(one.numbers(), other.numbers(), ends(one), strict=False)
     alike = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
     return alike[-1][2] if alike else 0

@@ -1,4 +1,4 @@
-"""Agents tell gateways what is warm, and gateways send requests there; over real sockets."""
+"""Agents report what is warm, and gateways send requests there; over real sockets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ROOMY = msgspec.structs.replace(MODEL, max_model_len=8192)
 
 
 def asked(*turns: str) -> dict[str, Any]:
-    """A conversation so far: its client speaks first."""
+    """A conversation of these turns; the first one is the user's."""
     roles = ("user", "assistant")
     messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(turns)]
     return chat(max_tokens=4) | {"messages": [SYSTEM, *messages]}
 
 
 async def cached(one: Gateway, body: dict[str, Any], key: str = "acme") -> int:
-    """Prompt tokens of the answer that the engine's cache held."""
+    """How many prompt tokens the engine's cache held, according to the answer."""
     async with one.client(key) as client:
         answer = await client.post("/v1/chat/completions", json=body)
     found: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -43,7 +43,7 @@ def state(one: Gateway, id: str = "engine-1") -> EngineState:
 
 
 def told(one: Gateway, id: str = "engine-1") -> set[int]:
-    """What the gateway was told, without what it guesses."""
+    """The hashes that the gateway was told, without those that it guesses."""
     warmth = state(one, id).warmth
     return warmth.known - warmth._guessed.keys()
 
@@ -54,7 +54,7 @@ async def test_a_gateway_is_told_what_became_warm_and_cold(tmp_path: Path) -> No
         await cached(one.gateway, asked("Hello"))
         await until(lambda: told(one.gateway))
         first = told(one.gateway)
-        for text in ("x", "y"):  # each as long as most of the cache
+        for text in ("x", "y"):  # each fills most of the cache
             await cached(one.gateway, asked(text * 1600), "globex")
         await until(lambda: not first & told(one.gateway))
         assert told(one.gateway)
@@ -74,7 +74,7 @@ async def test_a_gateway_that_comes_later_hears_all_in_the_hello(tmp_path: Path)
 
 
 async def test_a_conversation_stays_on_its_engine(tmp_path: Path) -> None:
-    """Whichever of two it begins on, and though the other one is as free."""
+    """Whichever of the two engines it begins on, although the other one is as idle."""
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(gateway())
         for id in ("engine-1", "engine-2"):

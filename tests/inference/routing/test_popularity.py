@@ -1,4 +1,4 @@
-"""What belongs to one adapter of the traffic, and how many engines are its home for it."""
+"""Each adapter's share of the traffic, and how many home engines it has accordingly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_shares_are_those_of_the_tokens() -> None:
 
 
 def test_what_chance_may_have_brought_is_no_share() -> None:
-    """Of many gateways each sees few requests at first, and some adapter is the first of all."""
+    """Each of many gateways sees few requests at first, and some adapter has to be the first."""
     popularity = Popularity()
     popularity.note(needs(HOT, tokens=5000))
     assert shares(popularity) == [0, 0]
@@ -81,7 +81,7 @@ def chosen(share: float, engines: list[EngineState], seeds: int = 200) -> set[st
 
 
 def test_a_popular_adapter_has_several_homes() -> None:
-    """Though it is loaded on one engine, where nothing waits."""
+    """Although it is loaded on one engine where nothing waits."""
     loaded = engine("loaded", resident=[HOT.name], kv_usage=0.1)
     engines = [loaded, *fleet(ENGINES - 1, kv_usage=0.1)]
     assert chosen(1 / (ROOMY * ENGINES), engines) == {"loaded"}

@@ -1,4 +1,4 @@
-"""Which engine gets a request, by what is warm, loaded and waiting there."""
+"""Which engine gets a request, given what is warm, loaded and waiting on each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROMPT = Prefix.of([1, 2, 3, 4], [1000, 2000, 3000, 4000])
 
 
 def engine(id: str, *warm: int, info: ModelInfo = LARGE, **stats: Any) -> EngineState:
-    """Of the newest version; it holds these beginnings."""
+    """An engine of the newest protocol version that holds these beginnings."""
     found = EngineStats(**({"spare": 4} | stats))
     return EngineState(id, info, found, version=PROTOCOL_VERSION, warm=hashes_of(warm))
 
@@ -63,7 +63,7 @@ def submit(wanted: Needs, id: str = "r", **fields: Any) -> Submit:
 
 
 def dispatched(engines: list[EngineState], wanted: Needs) -> str:
-    """Choose, and send it there."""
+    """Choose an engine, record the dispatch there and return its id."""
     id = choose(engines, wanted)
     next(one for one in engines if one.id == id).took(submit(wanted))
     return id
@@ -267,7 +267,7 @@ def test_within_a_second_one_gateway_spreads_what_has_no_home() -> None:
 def test_whoever_comes_and_goes_a_living_engine_gets_it(
     steps: list[tuple[int, str]], seed: int
 ) -> None:
-    """Whatever is warm, loaded or expected on engines that are no longer there."""
+    """Whatever was warm, loaded or expected on engines that have gone."""
     rng = random.Random(seed)
     engines = {f"e{at}": engine(f"e{at}") for at in range(3)}
     for at, what in steps:

@@ -1,6 +1,6 @@
-"""The real routing in small simulated fleets: what `make bench ARGS=routing` measures in large.
+"""The real routing in small simulated fleets; `make bench ARGS=routing` measures large ones.
 
-Not among the pure tests: coverage would make them several times as slow, and reaches every branch
+Not among the pure tests: coverage would make them several times as slow, and covers every branch
 without them.
 """
 
@@ -23,7 +23,7 @@ ENGINES, SESSIONS = 4, 96
 def simulated(
     gateways: int = 1, *, router: Router = choose, tells: bool = True, dies: bool = False
 ) -> Figures:
-    """A minute, after one in which the caches were filled."""
+    """Figures of the second minute; the first one fills the caches."""
     work = Workload(tenants=20, adapters=160)
     fleet = Fleet(ENGINES, gateways, router=router, tells=tells)
     fleet.keep([endless(work.session) for _ in range(SESSIONS)], spread_s=20)
@@ -36,7 +36,7 @@ def simulated(
 
 
 usual = cache(simulated)
-"""The same once for several tests."""
+"""The same figures, computed once for several tests."""
 
 
 @pytest.mark.parametrize("gateways", [1, 3, 16])

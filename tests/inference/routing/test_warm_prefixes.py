@@ -1,4 +1,4 @@
-"""What an agent knows of its engine's prefix cache, and tells."""
+"""What an agent knows of its engine's prefix cache, and reports of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.pure
 
 BLOCK = 16
 PROMPT = Prefix.of([1, 2, 3], [50, 100, 160])
-"""Of 40 tokens they end after 12, 25 and 40: in no block, the first, and the second."""
+"""With 40 tokens, the beginnings end after 12, 25 and 40: they contain no, one and two whole
+blocks."""
 
 
 def warm(prefixes: WarmPrefixes) -> set[int]:
@@ -153,7 +154,7 @@ def test_a_log_that_nobody_reads_says_so() -> None:
 
 
 CHAINS = st.lists(st.integers(0, 3), min_size=1, max_size=5)
-"""A prompt by what its blocks hold; a block is named by all up to it."""
+"""A prompt as the contents of its blocks. A block's key is the contents up to and including it."""
 STEP = st.tuples(st.just("run"), CHAINS) | st.tuples(st.just("evict"), CHAINS)
 
 
@@ -165,8 +166,8 @@ def blocks_of(chain: list[int]) -> Iterator[tuple[int, ...]]:
 def test_gateways_that_follow_know_what_is_warm(
     steps: list[tuple[str, list[int]]], max_hashes: int, hears: list[bool]
 ) -> None:
-    """One hears everything at once, another now and then: both know what the agent knows, which is
-    never what the engine does not hold."""
+    """One gateway hears each change at once, another one now and then. Both know what the agent
+    knows, which never includes blocks that the engine does not hold."""
     prefixes = WarmPrefixes(max_hashes=max_hashes, max_changes=2 * max_hashes)
     cache, always, sometimes = set[tuple[int, ...]](), Warmth(0, b""), Warmth(0, b"")
     marks = {0: 0, 1: 0}

@@ -1,4 +1,4 @@
-"""Admission: order, bounds, places, KV, adapter slots and their limits, without an engine."""
+"""Admission: order, bounds, places, KV, adapter slots and their limits; without an engine."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_long_prompts_are_computed_one_at_a_time_and_short_ones_go_before() -> N
     push(q, "c1", "c2", tenant="c", prompt_tokens=100)
     assert sorted(q.admit(0.0)) == ["a1", "c1", "c2"]
     generated(q, "a1", 0, prompt=101)
-    assert q.admit(PATIENCE_S) == []  # nor do the impatient
+    assert q.admit(PATIENCE_S) == []  # not even after their patience
     generated(q, "a1", 1, prompt=101)
     assert q.admit(PATIENCE_S) == ["b1"]
-    q.finish("b1", PATIENCE_S)  # whose client left
+    q.finish("b1", PATIENCE_S)  # its client left
     assert q.admit(PATIENCE_S) == ["a2"]
 
 
@@ -109,8 +109,8 @@ def test_a_place_counts_who_goes_before_by_todays_counters() -> None:
     push(q, "batch", tenant="c", lane="batch")
     assert q.positions(["a1", "a2", "a3", "b1", "b2", "batch", "unknown"]) == {
         "b1": 1,
-        "a2": 2,  # after b1, for a's counter is ahead
-        "b2": 3,  # one of each goes before
+        "a2": 2,  # after b1, because a's counter is ahead
+        "b2": 3,  # after a request of each tenant
         "a3": 4,
         "batch": 5,
     }
@@ -195,7 +195,7 @@ def test_who_cancels_before_its_prompt_was_counted_is_charged_the_estimate() -> 
 
 
 def test_who_hangs_up_all_the_time_goes_after_who_streams() -> None:
-    """A cached prompt and one token cost nearly nothing, to begin a request and to end it does."""
+    """A cached prompt and one token cost nearly nothing, but starting and ending a request do."""
     q = queue(running=2)
     push(q, "stream", "next", tenant="a", prompt_tokens=20)
     push(q, *(f"b{number}" for number in range(20)), tenant="b", prompt_tokens=20)
@@ -277,7 +277,7 @@ def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     q.push(two, 0.0)
     with pytest.raises(Overloaded, match="This tenant has 2 waiting requests"):
         q.expect(three)
-    q.push(one, 0.0)  # it had its place
+    q.push(one, 0.0)  # its place is already counted
     assert len(q) == 2
     q.finish("1", 0.0)
     q.expect(three)
@@ -558,7 +558,8 @@ def test_each_choice_needs_room_to_grow() -> None:
 
 
 def test_log_probabilities_take_places_by_their_share_of_a_step() -> None:
-    """So that those of all that run stay within it; nobody else's place is worth less for it."""
+    """So that the log-probabilities of all running requests fit into a step. Other requests' places
+    keep their worth."""
     q, eighth = queue(running=8), STEP_LOGPROBS // 8
     push(q, "few", choices=3, logprobs=1)
     push(q, "many", choices=2, logprobs=eighth)
@@ -784,7 +785,8 @@ def test_no_flood_of_one_adapter_starves_another() -> None:
 
 
 def busy(q: Queue, completions: int, interval_s: float) -> float:
-    """Complete requests at a steady pace while others wait; returns the time of the last."""
+    """Complete requests at a steady pace while others wait; returns the time of the last
+    completion."""
     push(q, *(f"r{i}" for i in range(completions + 20)))
     q.admit(0.0)
     now = 0.0
@@ -895,15 +897,15 @@ def test_figures_told_to_others_never_fall() -> None:
 
 
 class Watched:
-    """A queue with 3 places, 2 slots and 1,000 tokens of KV, and what must hold of it."""
+    """A queue with 3 places, 2 slots and 1,000 tokens of KV, and checks of its invariants."""
 
     def __init__(self, queue: Queue, open: int) -> None:
-        """`open` of the places are not reserved."""
+        """`open` is the number of places that are not reserved."""
         self.queue, self.open = queue, open
         self.now = 0.0
         self.alive: dict[str, Request] = {}
         self.held: dict[str, int] = {}
-        """KV of those that run."""
+        """KV tokens of each running request."""
 
     def act(self, id: str, kind: object, *values: object) -> None:
         match kind, values:
@@ -968,7 +970,7 @@ def test_limits_hold_whatever_happens_and_everybody_is_served(
     for number, event in enumerate(events):
         watched.act(str(number), *event)
         watched.settle()
-    for _ in range(2 * len(watched.alive) + 3):  # end what runs, again and again
+    for _ in range(2 * len(watched.alive) + 3):  # end everything that runs, repeatedly
         for id in list(watched.held):
             watched.end(id)
         watched.now += PATIENCE_S

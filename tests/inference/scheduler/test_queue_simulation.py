@@ -1,6 +1,6 @@
-"""The queue over whole traces, on a toy engine: each step every running request gets one token.
+"""The queue over whole traces, on a toy engine that gives every running request one token per step.
 
-Not among the pure tests: coverage would make them four times as slow, and reaches every branch
+Not among the pure tests: coverage would make them four times as slow, and covers every branch
 without them.
 """
 
@@ -26,7 +26,8 @@ STEP_S = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """A request as its client knows it: `at` is when it comes, in seconds; lengths are true."""
+    """A request as its client knows it. `at` is its arrival in seconds; the lengths are the true
+    ones."""
 
     at: float
     tenant: str
@@ -40,7 +41,7 @@ class Job:
 
 @dataclass
 class Run:
-    """A job on the engine. `came`, `began` and `ended` are in steps."""
+    """A job on the engine. `came`, `began` and `ended` are step numbers."""
 
     id: str
     job: Job
@@ -56,7 +57,8 @@ class Run:
 
 @dataclass
 class Engine:
-    """One queue and its toy engine. `service` counts as the queue promises, over the weight."""
+    """One queue and its toy engine. `service` is by tenant: tokens as the queue counts them,
+    divided by the weight."""
 
     queue: Queue
     places: int
@@ -66,7 +68,7 @@ class Engine:
     waiting: dict[str, Run] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     waiting_of: Counter[str] = field(default_factory=Counter)
-    """How many requests of each tenant wait."""
+    """By tenant: how many of its requests wait."""
     running_of: Counter[str] = field(default_factory=Counter)
     done: list[Run] = field(default_factory=list)
     service: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -105,7 +107,7 @@ class Engine:
         assert len({run.job.adapter for run in self.runs.values()} - {None}) <= self.slots
 
     def step(self) -> None:
-        """Admit, and give everybody who runs a token."""
+        """Admit requests, then generate one token for each running one."""
         self.admit()
         self.clock += 1
         for run in list(self.runs.values()):
@@ -170,8 +172,8 @@ def p99(values: Iterable[float]) -> float:
 def test_the_service_of_two_that_always_wait_differs_by_no_more_than_the_papers_bound(
     seed: int, weights: tuple[float, float], reserved: int, kv_tokens: int
 ) -> None:
-    """Over any stretch of time: 2 max(longest prompt, tokens on the engine) / least weight, and
-    LEEWAY where there is a reserve; whoever else comes and goes, one long answer included."""
+    """Over any period: 2 max(longest prompt, tokens on the engine) / least weight, plus 2 LEEWAY if
+    places are reserved. Other tenants come and go, and one long answer runs."""
     places, longest_prompt, longest_output = 6, 400, 200
     chance = random.Random(seed)
     made = engine(places, kv_tokens, reserved=reserved, patience_s=0.0)
@@ -197,7 +199,7 @@ def test_the_service_of_two_that_always_wait_differs_by_no_more_than_the_papers_
 
 @pytest.mark.parametrize("reserved", [0, 2])
 def test_weights_of_four_to_one_are_kept(reserved: int) -> None:
-    """Though the lighter one asks for four times as much at a time."""
+    """Although the tenant with the lower weight sends four times as many tokens per request."""
     made = engine(16, 8000, reserved=reserved)
     for _ in range(6000):
         keep_waiting(made, lambda: Job(0.0, "a", 50, 25, 4.0), "a", 20)
@@ -208,10 +210,10 @@ def test_weights_of_four_to_one_are_kept(reserved: int) -> None:
 
 
 def skewed(*, told: bool) -> float:
-    """What a tenant of weight 4 got on two engines for each token of one of weight 1.
+    """The service of a tenant of weight 4 on two engines, per token of a tenant of weight 1.
 
-    The heavy one floods both engines, the light one only the first. Each engine's news reach the
-    other through two gateways, one of them late.
+    The heavy tenant floods both engines, the light one only the first. Each engine's reports reach
+    the other one through two gateways, one of which is late.
     """
     engines = [engine(8, 5000), engine(8, 5000)]
     marks = [0, 0]
@@ -238,8 +240,8 @@ def test_weights_are_kept_over_two_engines_under_skewed_traffic() -> None:
 
 
 def test_tenants_that_wait_for_slots_hold_no_counter_down() -> None:
-    """A newcomer would be level with them, and owe nothing for what the others had meanwhile; and
-    so would they, once they have a slot."""
+    """Otherwise a newcomer would start level with them and owe nothing for the service that others
+    had meanwhile; and so would they, once they have a slot."""
     kv_tokens, crowd = 4000, [f"c{number}" for number in range(10)]
     made = engine(16, kv_tokens, slots=1)
     shares: list[Counter[str]] = []
@@ -263,7 +265,8 @@ def test_tenants_that_wait_for_slots_hold_no_counter_down() -> None:
 
 
 def test_one_at_a_time_waits_for_nobody_while_another_floods() -> None:
-    """A hundred parallel long answers, always; the other's every request starts at once."""
+    """A hundred parallel long answers at any time; each request of the other tenant starts at
+    once."""
     made = engine(32, 20_000, reserved=2)
     for clock in range(8000):
         keep_waiting(made, lambda: Job(0.0, "flood", 100, 400), "flood", 100)
@@ -276,7 +279,7 @@ def test_one_at_a_time_waits_for_nobody_while_another_floods() -> None:
 
 
 def test_a_thousand_tenants_wait_no_longer_than_their_turn() -> None:
-    """Ten of them flood. The others, with one request each now and then, hardly wait."""
+    """Ten tenants flood. The others, with single requests now and then, hardly wait."""
     chance = random.Random(7)
     made = engine(64, 60_000, reserved=4)
     for _ in range(4000):
@@ -316,7 +319,7 @@ def test_batch_waits_no_longer_than_its_patience_and_its_turn() -> None:
 
 
 def test_a_tenants_chat_does_not_wait_for_all_that_it_left_for_later() -> None:
-    """Two minutes of batch requests come at once, and a chat every five seconds."""
+    """Two minutes' worth of batch requests arrive at once, and a chat every five seconds."""
     made = engine(8, 5000, reserved=1, batch_patience_s=10.0)
     for _ in range(200):
         made.push(Job(0.0, "a", 20, 100, lane="batch"))
@@ -349,7 +352,8 @@ def rotating(adapters: int, slots: int) -> Engine:
 
 
 def test_twice_as_many_adapters_as_slots_cost_little_throughput() -> None:
-    """No cliff: each adapter that gets a slot keeps it for a turn, and fills the engine."""
+    """No cliff: each adapter that gets a slot keeps it for a turn and fills the engine
+    meanwhile."""
     resident, rotated = rotating(4, slots=4), rotating(8, slots=4)
     assert len(rotated.done) > 0.9 * len(resident.done)
     shares = Counter(run.job.tenant for run in rotated.done)
@@ -357,7 +361,8 @@ def test_twice_as_many_adapters_as_slots_cost_little_throughput() -> None:
 
 
 def beside_many_adapters(quota: int | None) -> float:
-    """How long a tenant waits for a slot, in steps (p99), while another keeps four busy."""
+    """The p99 of a tenant's waits for a slot, in steps, while another tenant keeps all four
+    busy."""
     chance = random.Random(4)
     made = engine(16, slots=4, slots_per_tenant=quota, patience_s=5.0, reserved=1)
 
@@ -373,7 +378,8 @@ def beside_many_adapters(quota: int | None) -> float:
 
 
 def test_a_tenant_with_many_adapters_leaves_slots_to_others() -> None:
-    """With a quota of two, others wait for one answer at most; else for patience as well."""
+    """With a quota of two, others wait for at most one answer; without it, also for their
+    patience."""
     assert beside_many_adapters(quota=2) <= 60
     assert beside_many_adapters(quota=None) > 100, "else this shows nothing"
 
@@ -382,7 +388,8 @@ def test_a_tenant_with_many_adapters_leaves_slots_to_others() -> None:
 
 
 def check_work_conserving(made: Engine, patience_s: float, open_places: int, kv_open: int) -> None:
-    """No place is idle while something waits that fits, but for the stated exceptions."""
+    """Check that no place is idle while a request that fits waits, apart from the stated
+    exceptions."""
     made.admit()
     heads: dict[tuple[str, str], Run] = {}
     for run in made.waiting.values():
@@ -468,8 +475,9 @@ def test_no_slot_is_idle_while_a_request_waits_for_one(
     st.sampled_from([None, 1]),
 )
 def test_a_flood_that_never_ends_starves_nobody(trace: list[Job], quota: int | None) -> None:
-    """Two tenants flood both lanes, all slots and the KV. Everybody else starts within patience,
-    and the time that the floods need for as much service as those before it, with the slack."""
+    """Two tenants flood both lanes, all slots and the KV. Every other request starts within its
+    patience plus the time in which the floods get as much service as the requests before it, plus
+    the slack."""
     made = engine(6, 1200, slots=2, reserved=1, slots_per_tenant=quota, batch_patience_s=5.0)
     work = sum(4 * (job.prompt + job.output) for job in trace)
     bound = (5.0 + 2 * 1.0) / STEP_S + 3 * work + 2 * (1200 + LEEWAY)
@@ -485,7 +493,7 @@ def test_a_flood_that_never_ends_starves_nobody(trace: list[Job], quota: int | N
 
 
 def synthetic(seed: int, seconds: float) -> list[Job]:
-    """Twenty tenants of unequal appetite, in bursts, with heavy-tailed lengths."""
+    """Twenty tenants of unequal demand, in bursts, with heavy-tailed lengths."""
     chance = random.Random(seed)
     trace, at = [], 0.0
     while at < seconds:
@@ -502,7 +510,7 @@ def synthetic(seed: int, seconds: float) -> list[Job]:
 
 
 RECORDED = [
-    # second, tenant, prompt, output, lane, adapter; a minute of a demo day, lengths as they came
+    # second, tenant, prompt, output, lane, adapter; one minute of a demo day with real lengths
     (0.0, "acme", 41, 18, "interactive", "support"),
     (0.3, "acme", 57, 120, "interactive", "support"),
     (0.4, "globex", 812, 240, "interactive", "contracts"),
@@ -549,7 +557,7 @@ RECORDED = [
 
 
 def recorded() -> list[Job]:
-    """Three such minutes at once, a little apart: the afternoon peak."""
+    """Three copies of that minute, slightly shifted: the afternoon peak."""
     return [
         Job(second + shift, tenant, prompt, output, 1.0, lane, adapter)
         for shift in (0.0, 0.5, 4.0)
@@ -562,7 +570,8 @@ def recorded() -> list[Job]:
 )
 @pytest.mark.parametrize("quota", [None, 2])
 def test_whole_traces_are_served_within_all_bounds(trace: list[Job], quota: int | None) -> None:
-    """The engine asserts places, slots and KV at each start; nobody is left over or forgotten."""
+    """The engine asserts places, slots and KV at each admission; every request is served and
+    accounted for."""
     made = engine(
         12, 6000, slots=3, reserved=1, slots_per_tenant=quota, patience_s=0.5, batch_patience_s=10.0
     )
@@ -576,7 +585,7 @@ def test_whole_traces_are_served_within_all_bounds(trace: list[Job], quota: int 
 
 
 def test_in_the_recorded_peak_small_requests_do_not_wait_for_large_ones() -> None:
-    """It takes 50 s to get through. Whoever asks for little waits for half a second at most."""
+    """The whole peak takes 50 s. Small requests wait for at most half a second."""
     made = engine(12, 9000, slots=8, reserved=2, batch_patience_s=10.0)
     done = made.replay(recorded())
     assert made.now > 50

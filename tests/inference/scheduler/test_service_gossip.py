@@ -1,4 +1,4 @@
-"""Service counted over several engines."""
+"""Service that engines count together by exchanging their totals."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_number_of_engines_is_bounded() -> None:
 def test_whatever_way_news_travels_each_token_counts_once(
     services: list[int], travels: list[tuple[int, int]]
 ) -> None:
-    """Frames arrive repeated, merged and in any order; in the end the whole is known."""
+    """Frames arrive repeated, merged and in any order; in the end the total is complete."""
     served, others = ServiceTotals(), RemoteService()
     others.heard("e2", "r", {"acme": 0})
     frames, mark = [], 0

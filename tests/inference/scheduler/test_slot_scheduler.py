@@ -1,4 +1,4 @@
-"""Whose turn it is at the adapter slots."""
+"""Which waiting adapters get a slot, and which ones give theirs up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is loaded on the engine, what is in use, what is pinned."""
+"""Adapters on the engine: loaded, in use, pinned."""
 
 from __future__ import annotations
 

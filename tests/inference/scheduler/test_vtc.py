@@ -48,7 +48,7 @@ def test_where_nobody_waits_a_newcomer_is_level_with_the_last_that_did() -> None
 
 
 def test_a_long_answer_of_a_tenant_that_waits_for_nothing_holds_nobody_back() -> None:
-    """Or a newcomer would owe nothing for what the others had to wait for."""
+    """Otherwise a newcomer would owe nothing for the service that others had to wait for."""
     counters = VirtualTokenCounters()
     counters.wait("long")
     counters.start("long")

@@ -197,7 +197,7 @@ async def test_where_nothing_was_given_any_engine_begins_anew(
     (first,) = await engines(bench, "a")
     stream = bench.submit()
     await first.asked()
-    first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7)]))  # as an engine reports the progress of an answer that does not stream
+    first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7)]))  # a whole answer's progress
     (second,) = await engines(bench, "b", **other)
     first.hang_up()
     asked = await second.asked()
