@@ -21,7 +21,7 @@ from tests.chaos.stage import Places  # noqa: E402
 
 
 def main() -> None:
-    """Run, print the tables, and end with status 1 if anything is off."""
+    """Run, print the tables, and exit with status 1 if any check has faults."""
     options = _options()
     console = Console(width=140, highlight=False)
     places = Places(Path(tempfile.mkdtemp(prefix="lorikeet-chaos-")))
@@ -58,7 +58,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, places: Places, console: Console) -> bool:
-    from tests.chaos.run import Run  # Django reads its settings from the environment of above
+    from tests.chaos.run import Run  # Django reads its settings from the environment set above
 
     run = Run(
         options.seed,

@@ -1,6 +1,6 @@
 """`python -m tests.chaos.agent RECORD [options of the agent]`: an engine agent with a recorder.
 
-RECORD is a folder; each run of the process writes a file of its own there.
+RECORD is a folder, in which each run of the process writes its own file.
 """
 
 from __future__ import annotations

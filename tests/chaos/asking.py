@@ -1,5 +1,5 @@
-"""A program of a tenant that asks until it is answered: gateways, the console and PostgreSQL come
-and go."""
+"""A tenant's program that repeats each request until it is answered, because gateways, the console
+and PostgreSQL come and go."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ G = TypeVar("G")
 ANSWER_S = 20.0
 POLL_S = 0.5
 BATCHERS = ("free-of-limits", "narrow")
-"""Tenants that send batches. Limits would hold others up for longer than a run; of budgets Redis
-counts each sending of a line, and the ledger the last one."""
+"""Tenants that send batches. The limits of the others would delay lines for longer than a run.
+Budgets do not suit either: Redis counts each dispatch of a line, the ledger only the last one."""
 
 
 class Asker(AbstractAsyncContextManager["Asker"]):
-    """By one key of a customer; an async context manager."""
+    """A client with one of a customer's keys; an async context manager."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Asker(AbstractAsyncContextManager["Asker"]):
         await self._http.aclose()
 
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Until there is an answer."""
+        """Repeat the request until there is an answer below 429."""
         while True:
             try:
                 url = await self._gateway()
@@ -68,11 +68,11 @@ class Asker(AbstractAsyncContextManager["Asker"]):
 
 @dataclass
 class Programs(ABC, Generic[G]):
-    """One program for each of BATCHERS, which asks gateways for work of the batch lane again and
-    again, and notes what it got."""
+    """One program for each of BATCHERS, which keeps asking gateways for work in the batch lane and
+    records the results."""
 
     seeded: ClassVar[str]
-    """Distinguishes the luck of these programs from that of others."""
+    """Distinguishes the random numbers of these programs from those of others."""
     customers: list[Customer]
     urls: dict[str, str]
     is_ready: Callable[[str], bool]
@@ -95,4 +95,4 @@ class Programs(ABC, Generic[G]):
 
     @abstractmethod
     async def _work(self, asker: Asker) -> None:
-        """Ask for some, and wait until it has ended."""
+        """Ask for some work and wait until it has ended."""

@@ -1,4 +1,4 @@
-"""Tenants' responses of the background: each has some made, and notes what became of them."""
+"""Tenants' responses in the background: each program requests some and records how they ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.chaos.judging.facts import Counts, ResponseGot
 
 AT_ONCE = (1, 6)
 CANCELLED = 0.2
-"""Of the responses."""
+"""Share of the responses."""
 CANCEL_AFTER_S = (0.0, 6.0)
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 

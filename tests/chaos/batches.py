@@ -1,4 +1,4 @@
-"""Tenants' batches: each sends one after another, and notes what it has of it in the end."""
+"""Tenants' batches: each program sends one after another and records the final result of each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.inference.operations.examples import EXAMPLES
 OF_BATCHES = [one for one in OPERATIONS if one.in_batches]
 LINES = (10, 40)
 CANCELLED = 0.2
-"""Of the batches."""
+"""Share of the batches."""
 CANCEL_AFTER_S = (1.0, 8.0)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class Batches(Programs[BatchGot]):
-    """All batches of a run; they are sent to gateways, which pass them on."""
+    """All batches of a run. They are sent to gateways, which forward them to the console."""
 
     seeded = ""
 
@@ -76,7 +76,7 @@ async def _look(asker: Asker, got: BatchGot) -> Any:
 
 
 def _line_got(line: dict[str, Any], read: Reader) -> LineGot:
-    """What a line of an output or an error file says."""
+    """The content of a line of an output or error file."""
     custom_id, response = line["custom_id"], line["response"]
     if response is None:
         return LineGot(custom_id, code=line["error"]["code"])

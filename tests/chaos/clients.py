@@ -1,4 +1,4 @@
-"""Programs of the tenants: each sends one request after another and notes what it received."""
+"""Programs of the tenants: each sends one request after another and records what it received."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from tests.chaos.judging.facts import Received
 from tests.inference.operations.examples import EXAMPLES
 
 PATIENCE_S = 60.0
-"""Longer than a gateway lets any request take, also one that first waits for another of its
-idempotency key, and for a database that is away; a request that takes longer hung."""
+"""Seconds after which a request counts as hung. Longer than a gateway lets any request take,
+including one that first waits for another request of its idempotency key and for an unavailable
+database."""
 THINK_S = (0.1, 0.9)
 PAUSE_S = 0.5
-"""After a request that failed."""
+"""Seconds to wait after a failed request."""
 KEYED = 0.3
-"""Of the requests, so many have an idempotency key."""
+"""Share of the requests that have an idempotency key."""
 LIMITED = ("rate_limit_exceeded", "insufficient_quota")
 ATTEMPTS, REFUSALS = 8, 20
-"""To get an answer under an idempotency key."""
+"""Failures and refusals after which a client stops repeating a request with an idempotency key."""
 OPENING = (
     "You are the assistant of a company that sells tea, coffee and chocolate in many countries. "
     "Answer in one short and polite sentence, and never speak of anything else than the shop. "
 )
-"""Over a hundred characters that all prompts of a tenant share, for its prefix cache."""
+"""More than a hundred characters that all prompts of a tenant share, for its prefix cache."""
 
 OFTEN = 10
 """Chats for each request of another operation."""
 MOST_TEXTS = 60
-"""Of a request that pools: at a text a step so many take two seconds."""
+"""Of a pooling request: at one text per step, as many take two seconds."""
 IDS = [5, 6, 7]
-"""Tokens of any real model."""
+"""Token ids that any real model has."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request; `leaves_after` is the number of pieces of a stream, or the seconds of an
-    answer that doesn't stream, after which the client hangs up."""
+    """One request. The client hangs up after `leaves_after`: pieces of a stream, or seconds if the
+    answer does not stream."""
 
     path: str
     body: dict[str, Any]
@@ -66,8 +67,8 @@ class Request:
 class Crowd:
     """All clients of a run.
 
-    `four_letters`: the engine's tokens are of four characters, so that a text says its number of
-    tokens; else only that each piece of it has one at least.
+    `four_letters`: each of the engine's tokens has four characters, so that a text tells its number
+    of tokens; otherwise each piece is only known to have at least one.
     """
 
     customers: list[Customer]
@@ -81,16 +82,16 @@ class Crowd:
 
     @property
     def weights(self) -> list[int]:
-        """How often each operation is asked for."""
+        """Relative frequency of each operation."""
         return [OFTEN if one.name == "chat" else 1 for one in self.operations]
 
     async def all_served(self) -> bool:
-        """Whether each customer has had an answer."""
+        """Whether each customer got an answer."""
         served = {one.tenant for one in self.received if one.complete}
         return all(customer.slug in served for customer in self.customers)
 
     def all_answered(self) -> bool:
-        """Whether each operation was answered, and those that stream in both ways."""
+        """Whether each operation was answered, and those that can stream in both ways."""
         got = {(one.path, one.streams) for one in self.received if one.complete}
         return got >= {
             (one.path, streams)
@@ -129,8 +130,8 @@ class _Client:
             await self._send(request)
 
     async def _insist(self, request: Request) -> bool:
-        """Until there is an answer, as a careful program does; it is patient with limits. Whether
-        there was one."""
+        """Repeat the request until there is an answer, as a careful program does; limits are given
+        more tries. Returns whether there was one."""
         failures = refusals = 0
         while failures < ATTEMPTS and refusals < REFUSALS:
             one = await self._send(request)
@@ -163,7 +164,7 @@ class _Client:
         return customer.embedding if operation.pools else self._luck.choice(customer.models)
 
     def _vary(self, body: dict[str, Any], operation: Operation, number: int) -> None:
-        """What is generated: how, how much and whether in a stream."""
+        """Vary how and how much is generated, and whether it streams."""
         luck = self._luck
         if luck.random() < 0.3 or "seed" not in operation.accepted:
             body["temperature"] = 0
@@ -217,7 +218,7 @@ class _Client:
         return one
 
     async def _gateway(self) -> str:
-        """Any, but rather one that is there, as a load balancer would."""
+        """Any gateway, but preferably one that is ready, as a load balancer would choose."""
         names = list(self._crowd.urls)
         if self._luck.random() < 0.05:
             return self._luck.choice(names)
@@ -247,7 +248,7 @@ class _Client:
 
 
 def _have_texts(body: dict[str, Any], count: int, text: str) -> None:
-    """Each list of texts in the body then has so many."""
+    """Give each list of texts in the body `count` entries."""
     for name, value in body.items():
         if isinstance(value, list):
             body[name] = [f"{text} {number}" for number in range(count)]
@@ -255,7 +256,7 @@ def _have_texts(body: dict[str, Any], count: int, text: str) -> None:
 
 @asynccontextmanager
 async def _leaving(after_s: float | None, one: Received) -> AsyncIterator[None]:
-    """Hang up after so many seconds."""
+    """Hang up after this many seconds."""
     try:
         async with asyncio.timeout(after_s) as leaving:
             yield

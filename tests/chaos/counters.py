@@ -1,4 +1,5 @@
-"""What Redis holds of limits, read key by key, as `tenants/limits/lua/base.lua` names them."""
+"""The state of the limits in Redis, read key by key with the names of
+`tenants/limits/lua/base.lua`."""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ _LUA = Path(commands.__file__).parent / "lua" / "base.lua"
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters of the run."""
+    """The limit counters of the run."""
 
     client: Redis
 
     @classmethod
     @asynccontextmanager
     async def connected(cls) -> AsyncIterator[Counters]:
-        """Inside, a connection of our own."""
+        """Opens a connection of its own for the block."""
         client = Redis.from_url(os.environ["REDIS_URL"], decode_responses=True)
         try:
             yield cls(client)
@@ -42,21 +43,22 @@ class Counters:
             await client.aclose()
 
     async def idle(self) -> bool:
-        """Whether nobody holds anything."""
+        """Whether nothing is held."""
         left = await self.leftovers()
         return not (left.reservations or left.streams or any(left.reserved.values()))
 
     async def has_all(self, gateways: int) -> bool:
-        """Whether so many gateways have found this Redis: each holds a lease."""
+        """Whether at least `gateways` gateways have found this Redis; each holds a lease."""
         return bool(await self.client.zcard(PREFIX + "leases") >= gateways)
 
     async def make_due(self) -> None:
-        """Have each budget compared with the ledger at its next charge, as after a minute."""
+        """Make each budget due for comparison with the ledger at its next charge, as it is after a
+        minute."""
         for key in await self._keys("b:*"):
             await self.client.hset(key, "due", "0")
 
     async def leftovers(self) -> Leftovers:
-        """What is held: reservations, the streams and budgets that they take."""
+        """What is held: reservations, and the streams and budgets that they take."""
         reservations = await self._keys("r:*") + await self._keys("held:*")
         taken = await self.client.hgetall(PREFIX + "streams")
         streams = {str(name): int(count) for name, count in taken.items()}
@@ -67,11 +69,12 @@ class Counters:
         return Leftovers(reservations=reservations, streams=streams, reserved=reserved)
 
     async def budgets(self) -> list[str]:
-        """The names of the budgets that are counted now; those of yesterday may still be there."""
+        """The names of the budgets of current periods; yesterday's may still be there."""
         return [name for name in await self._keys("b:*") if _period(name)[1] > time.time()]
 
     async def purse(self, name: str, before: Spent) -> Purse:
-        """What is counted for a budget, and billed; `before` was billed when it was looked up."""
+        """What is counted and what is billed for a budget. `before` is what had been billed
+        earlier."""
         values = await self.client.hgetall(name)
         return Purse(
             name=name,
@@ -87,10 +90,10 @@ class Counters:
 async def billed(budget: str) -> Spent:
     """What the ledger has for a budget."""
     tokens, cost = await asyncio.to_thread(ledger.spent, budget.split(":")[-3], *_period(budget))
-    return Spent(tokens, cost // MICRO)  # exact: all prices are whole micro-units a token
+    return Spent(tokens, cost // MICRO)  # exact, because all prices are whole micro-units per token
 
 
 def _period(budget: str) -> tuple[int, int]:
-    """When it begins and ends, in seconds of unix time."""
+    """Start and end of its period, in unix seconds."""
     period, start = budget.split(":")[-2:]
     return int(start), end_of(PERIODS[period], int(start))

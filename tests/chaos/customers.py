@@ -36,23 +36,25 @@ from tests.tenants.making import make_base_of
 
 BASE_PRICE = (2_000_000, 1_000_000, 6_000_000)
 FINE_PRICE = (3_000_000, 1_000_000, 9_000_000)
-"""Of prompt, cached prompt and output. Whole micro-units a token: Redis counts in these."""
+"""Prices of prompt, cached prompt and output tokens. Whole micro-units per token, because Redis
+counts in those."""
 ADAPTERS = ("plain", "fine")
 POLL_S = 0.2
 OPERATOR = "operator"
 CONTENT_DAYS = 1
-"""That all tenants keep what they ask and are answered: responses of the background need it."""
+"""All tenants store prompts and answers for so many days, because responses in the background need
+it."""
 
 
 BROKE = "broke"
-"""The tenant that spends all it has in the course of a run."""
+"""The tenant that exhausts its budget in the course of a run."""
 BROKE_SPENDS = 300
-"""Micro-units of the currency per second of the run, half of what it would like to spend."""
+"""Its budget in micro-units of the currency per second of the run: half of what it would spend."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a tenant may do. `of_key` limits its second key, `of_adapter` its second adapter."""
+    """A tenant's limits. `of_key` limits its second key, `of_adapter` its second adapter."""
 
     slug: str
     of_tenant: dict[str, int] = field(default_factory=dict)
@@ -76,12 +78,12 @@ PLANS = (
 
 
 def _periods(limits: dict[str, int]) -> set[str]:
-    """Those with a budget."""
+    """The periods for which these limits have a budget."""
     return {name.rpartition("_")[2] for name in limits} & {"day", "month"}
 
 
 BUDGETS = sum(len(_periods(plan.of_tenant)) + len(_periods(plan.of_key)) for plan in PLANS)
-"""A tenant or a key has one for each period that its limits name."""
+"""Number of budgets: a tenant or key has one for each period that its limits name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,12 @@ class Customer:
     tenant_id: int
     keys: tuple[str, ...]
     models: tuple[str, ...]
-    """That generate; `embedding` is the name of one that embeds."""
+    """Models that generate; `embedding` is the name of one that embeds."""
     embedding: str
 
 
 def seed(seconds: float) -> list[Customer]:
-    """Fill an empty database, for a run of so many seconds."""
+    """Fill an empty database, for a run of `seconds`."""
     base = _base(demo.BASE, MODEL)
     _base(demo.EMBEDDING, EMBEDDING, runner=POOLING)
     User.objects.create_superuser(OPERATOR)
@@ -117,8 +119,8 @@ def _base(folder: Path, name: str, **profile: str) -> BaseModel:
 
 
 def let_adapters_run(engine: str, patience_s: float) -> None:
-    """Note that each adapter passed on engines of this kind, as a worker would: there is none. A
-    gateway notes the kind when the first engine has joined."""
+    """Record that each adapter passed on engines of this kind, as a worker would, because none runs
+    yet. Waits until the first engine has joined: then a gateway records the kind."""
     end = time.monotonic() + patience_s
     revisions = PoolRevision.objects.filter(base_model__name=MODEL)
     while not revisions.filter(engine=engine).exists():
@@ -132,19 +134,19 @@ def let_adapters_run(engine: str, patience_s: float) -> None:
 
 
 def prices(customers: list[Customer]) -> dict[tuple[int, str], tuple[int, int, int]]:
-    """What is in force, by tenant and adapter; empty is the base model."""
+    """Prices in force, by tenant and adapter; the empty name is the base model."""
     of_adapter = {"": BASE_PRICE, "plain": BASE_PRICE, "fine": FINE_PRICE}
     return {(one.tenant_id, name): price for one in customers for name, price in of_adapter.items()}
 
 
 def requests_per_minute(customers: list[Customer]) -> dict[int, int]:
-    """The limits of whole tenants, by tenant."""
+    """The limits on whole tenants, by tenant."""
     limits = {plan.slug: plan.of_tenant.get("requests_per_minute") for plan in PLANS}
     return {one.tenant_id: limit for one in customers if (limit := limits[one.slug]) is not None}
 
 
 def budgeted(customers: list[Customer]) -> list[Customer]:
-    """Those with a budget of any scope."""
+    """Customers with a budget of any scope."""
     have = {plan.slug for plan in PLANS if _periods(plan.of_tenant) or _periods(plan.of_key)}
     return [one for one in customers if one.slug in have]
 
@@ -181,7 +183,7 @@ def _price(price: tuple[int, int, int], **of: BaseModel | Adapter) -> None:
 
 
 def _adapter(tenant: Tenant, base: BaseModel, name: str) -> Adapter:
-    """One of the demo's adapters, with a content of its own by its configuration's last line."""
+    """One of the demo's adapters, made unique by trailing newlines in its configuration."""
     adapter = Adapter.objects.create(tenant=tenant, name=name, base_model=base)
     folder = list(demo.ADAPTERS.values())[tenant.pk % len(demo.ADAPTERS)]
     config = (folder / CONFIG).read_bytes() + b"\n" * (2 * tenant.pk + (name == "fine"))

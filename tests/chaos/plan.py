@@ -1,4 +1,4 @@
-"""When what is killed, stopped, drained and cut off: a pure function of a seed."""
+"""When which process is killed, stopped, drained or cut off: a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass, field
 GATEWAYS = ("gateway-0", "gateway-1")
 AGENTS = ("agent-0", "agent-1")
 POOLERS = ("pooler-0", "pooler-1")
-"""Agents of a second base model, which embeds; the others' generates."""
+"""Agents of a second base model, which embeds; the model of the other agents generates."""
 ENGINES = (*AGENTS, *POOLERS)
 WORKERS = ("worker-0", "worker-1")
 CONSOLE = "console"
 
 REDIS_LEFT_ALONE_AFTER = 0.55
-"""In the last part of a run Redis is not killed, so that what it counts can be held against the
-limits of minutes, and against the ledger, while everything else dies."""
+"""Share of a run after which Redis is not killed, so that its counts can be compared with the
+limits per minute, and with the ledger, while everything else dies."""
 REST_SHARE = 0.5
-"""Each victim's rest is at least this share of its `rest_s`: some die while they start."""
+"""A victim's rest is at least this share of its `rest_s`, so that some die while they start."""
 
 
 DOUBLE_SHARE, APART_S = 0.25, (0.0, 0.2)
-"""So many strikes are followed by another one within this time."""
+"""Share of the strikes that are followed by another one, and the seconds between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """Strike this at so many seconds from the beginning.
+    """Strike this process `at_s` seconds after the beginning.
 
-    An `agent`, a `gateway`, `postgres`, a `backend` of it, `redis`, a `worker` and the `console`
-    are killed; an agent is made to `hang` (SIGSTOP) and to `drain` (SIGTERM), a worker to `stall`
-    (SIGSTOP, until others have its batches), and a gateway to `roll` (SIGTERM); a `cut` breaks all
+    An `agent`, a `gateway`, `postgres`, one `backend` of it, `redis`, a `worker` and the `console`
+    are killed. An agent is made to `hang` (SIGSTOP) or to `drain` (SIGTERM), a worker to `stall`
+    (SIGSTOP, until others have its batches), and a gateway to `roll` (SIGTERM). A `cut` breaks all
     links of engines to a gateway.
     """
 
@@ -41,8 +41,8 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A kind of process, how often it is hit in relation to the others, how long each of it then
-    rests in general, and what lies at least between two hits of the kind."""
+    """A kind of victim: its weight among the kinds, the typical rest of each process after a hit,
+    and the least time between two hits of the kind."""
 
     kind: str
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """What happens in a run of an engine."""
+    """What happens in a run with a kind of engine."""
 
     interval_s: float
     """Between two kills, on average."""
@@ -108,14 +108,14 @@ GATEWAYS_ALONE = Storm(
         Victim("cut", GATEWAYS, 1.0, 8.0),
     ),
 )
-"""Nothing else dies: then each request that is repeated with its idempotency key has one bill."""
+"""Nothing else dies, so each request that is repeated with its idempotency key has one bill."""
 
 
 def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:
-    """The kills of a run, in order: one at a random moment of each interval, some of them double.
+    """The strikes of a run, in order: one at a random moment of each interval, some of them double.
 
-    Who takes over for a victim may then die before it has done so. The first ones are of each kind
-    once, in a random order, so that a short run spares none.
+    A double strike may hit the process that takes over for the first victim before it has done so.
+    The first strikes hit each kind once, in random order, so that a short run spares none.
     """
     luck = random.Random(seed)
     fates = _Fates(storm, seconds, luck)
@@ -130,7 +130,7 @@ def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:
 
 @dataclass(slots=True)
 class _Fates:
-    """Who may die: until when each victim is left alone."""
+    """Which victims may be struck: each is left alone until its time."""
 
     storm: Storm
     seconds: float
@@ -139,7 +139,7 @@ class _Fates:
     struck: set[str] = field(default_factory=set)
 
     def strike(self, at_s: float) -> list[Strike]:
-        """One strike, or none if all rest."""
+        """One strike, or none if all victims rest."""
         choices = [
             (victim, name)
             for victim in self.storm.victims
@@ -148,7 +148,7 @@ class _Fates:
         ]
         fresh = [one for one in choices if one[0].kind not in self.struck]
         late = at_s >= REDIS_LEFT_ALONE_AFTER / 2 * self.seconds
-        redis = [one for one in fresh if one[0].kind == "redis" and late]  # whose time ends soon
+        redis = [one for one in fresh if one[0].kind == "redis" and late]  # its time ends soon
         choices = redis or fresh or choices
         if not choices:
             return []

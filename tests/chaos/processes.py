@@ -1,6 +1,6 @@
-"""The processes of a run: started, killed, started again at once, ended for certain.
+"""The processes of a run: started, killed, restarted at once, and reliably ended.
 
-`gateway.local.supervisor` is not used: it waits before it starts a process again, as it should.
+`gateway.local.supervisor` is not used, because it waits before it restarts a process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Life
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
 STOP_S = 240.0
-"""Longest wait for a process that was asked to stop; vLLM on a busy machine takes half a minute."""
+"""Seconds to wait for a process that was asked to stop; vLLM on a busy machine takes half a
+minute."""
 AGAIN_S = 0.1
-"""Before the next start of a process: one that can't start yet would keep a core busy."""
+"""Before the next start of a process: one that cannot start yet would otherwise keep a core
+busy."""
 
 Ready = Callable[[], Awaitable[bool]]
 
 
 class Failed(Exception):
-    """The run cannot go on; the message says why."""
+    """The run cannot continue; the message says why."""
 
 
 @dataclass
 class Program:
-    """What to run, and in which folder. `user` is who runs it, if it isn't us; `ready` says whether
-    it serves."""
+    """What to run, and in which folder. `user` is the account to run it as, if not this one;
+    `ready` says whether it serves."""
 
     name: str
     kind: str
@@ -48,10 +50,10 @@ class Program:
 
 
 class Actor:
-    """A program that is started again whenever it ends, until it is asked to stop."""
+    """A program that is restarted whenever it ends, until it is asked to stop."""
 
     def __init__(self, program: Program, ended: Callable[[Life], None]) -> None:
-        """`ended` is called with each life of the process, before the next begins."""
+        """`ended` is called with each life of the process, before the next one begins."""
         self.program, self.lives = program, list[Life]()
         self._ended = ended
         self._process: asyncio.subprocess.Process | None = None
@@ -63,7 +65,7 @@ class Actor:
 
     @property
     def pid(self) -> int | None:
-        """None while it is not there."""
+        """None while it does not run."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
@@ -73,7 +75,7 @@ class Actor:
         return life is not None and life.ready is not None and life.ended is None
 
     async def run(self) -> None:
-        """Keep it running until `stop`; whatever ends this ends the process."""
+        """Keep it running until `stop`. However this ends, the process is killed."""
         try:
             while not self._stopping.is_set():
                 await self._live()
@@ -132,8 +134,8 @@ class Actor:
             raise Failed(f"{self.name} is not ready; see {self.program.log}") from None
 
     def kill(self) -> bool:
-        """`kill -9`; whether it was there."""
-        at = time.time()  # clients learn of it before we do
+        """`kill -9` it; returns whether it was running."""
+        at = time.time()  # taken first, because clients may notice before this does
         if not self._tell(signal.SIGKILL):
             return False
         life = self.lives[-1]
@@ -141,7 +143,7 @@ class Actor:
         return True
 
     def hang(self, seconds: float) -> bool:
-        """Stop it where it stands, for so long; whether it was there."""
+        """Suspend it for `seconds`; returns whether it was running."""
         pid = self.pid
         if not self._tell(signal.SIGSTOP):
             return False
@@ -149,12 +151,12 @@ class Actor:
         return True
 
     def _go_on(self, pid: int | None) -> None:
-        if self.pid == pid:  # else it was killed meanwhile
+        if self.pid == pid:  # otherwise it was killed meanwhile
             self._tell(signal.SIGCONT)
 
     def drain(self) -> bool:
-        """Ask it to stop, and start it again when it has; whether it was there, and ready: before,
-        it knows no signal."""
+        """Ask it to stop; it is restarted afterwards. Returns whether it was running and ready:
+        before that it does not handle the signal."""
         at = time.time()
         if not self.is_ready or not self._tell(signal.SIGTERM):
             return False
@@ -163,17 +165,17 @@ class Actor:
         return True
 
     def _tell(self, number: signal.Signals) -> bool:
-        """Whether it was there to hear it."""
+        """Send the signal; returns whether the process was there."""
         if self.pid is None:
             return False
         try:
             os.kill(self.pid, number)
-        except ProcessLookupError:  # it has ended, of which the loop is about to hear
+        except ProcessLookupError:  # it has ended, and the event loop will learn so soon
             return False
         return True
 
     async def stop(self) -> float:
-        """Ask it to stop, and do not start it again; the seconds that it took."""
+        """Ask it to stop, without a restart; returns the seconds that it took."""
         began = time.monotonic()
         self._stopping.set()
         if self._process is not None and self._tell(self.program.stop_signal):
@@ -185,13 +187,13 @@ class Actor:
         return time.monotonic() - began
 
     async def gone(self) -> None:
-        """Kill it and wait until it is gone."""
+        """Kill it and wait until it has ended."""
         self.end()
         if self._process is not None:
             await self._process.wait()
 
     def end(self) -> None:
-        """Kill it and whatever it started, if anything is left."""
+        """Kill it and all processes of its session that are left."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -201,7 +203,7 @@ class Actor:
 
 @asynccontextmanager
 async def running(actor: Actor) -> AsyncIterator[Actor]:
-    """Keep the actor running inside; it is dead after, and the loop knows it."""
+    """Keep the actor running in the block; afterwards it is dead and its exit has been noticed."""
     task = asyncio.create_task(actor.run(), name=actor.name)
     try:
         yield actor
@@ -212,10 +214,11 @@ async def running(actor: Actor) -> AsyncIterator[Actor]:
 
 
 _prctl = ctypes.CDLL(None).prctl
-"""Found here: a child of a process with threads may find a loader that one of them has locked."""
+"""Looked up here: in a child of a process with threads, a thread may have held the loader's
+lock."""
 
 
 def _die_with_parent() -> None:
-    """In the child: die when this process does, however it does (Linux's prctl)."""
+    """Runs in the child: die when the parent dies, for whatever reason (Linux's prctl)."""
     set_parent_death_signal = 1
     _prctl(set_parent_death_signal, signal.SIGKILL)

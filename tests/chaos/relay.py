@@ -1,4 +1,4 @@
-"""What lies between agents and a gateway: a relay that cuts connections, as networks do."""
+"""A relay between agents and a gateway, which cuts connections as networks do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class Relay:
-    """Passes on what comes to a port of its own, both ways."""
+    """Forwards connections to its own port, in both directions."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -19,7 +19,7 @@ class Relay:
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[None]:
-        """On this address, inside."""
+        """Listens on this address in the block."""
         server = await asyncio.start_server(self._serve, host, port)
         try:
             yield
@@ -28,7 +28,7 @@ class Relay:
             self.cut()
 
     def cut(self) -> bool:
-        """Break all connections, without a word to either end; whether there was any."""
+        """Abort all connections at both ends; returns whether there was any."""
         for writer in self._open:
             writer.transport.abort()
         return bool(self._open)

@@ -1,4 +1,4 @@
-"""One run: seed, storm, calm, and what everybody then says."""
+"""One run: seed, storm, calm, and the collection of what all sides report."""
 
 from __future__ import annotations
 
@@ -66,25 +66,27 @@ from tests.chaos.stage import (  # noqa: E402
 )
 
 CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
-"""Per tenant: a load that two cores carry while processes start."""
+"""Per tenant: a load that two cores can carry while processes start."""
 SETTLE_S = 180.0
-"""Longest wait until all is in the ledger and all leases have expired, once nothing dies."""
+"""Seconds to wait, once nothing dies, until everything is in the ledger and all leases have
+expired."""
 WARM_UP_S = 3.0
 UNSEEN = {
     "synthetic": Unseen(streamed=4, whole=6),
     "vllm": Unseen(streamed=4, whole=40),
 }
-"""A step of a stream is journaled before the loop turns four times, and on a busy machine, where a
-turn may take longer than a step, each has one. Answers that don't stream are looked at ten times a
-second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at most four steps, and one
-or two are under way; a tiny model on vLLM takes some ms a step."""
+"""A step of a stream is journaled before the event loop turns four times; on a busy machine, where
+a turn may take longer than a step, each turn may have one. Progress of answers that do not stream
+is journaled ten times a second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at
+most four steps, plus one or two under way. A tiny model on vLLM takes a few ms a step."""
 SHOW_EVERY_S = 15.0
 MAX_TWINS, TWINS_AT_ONCE = 60, 6
-"""Answers that are asked for once more; at once fewer than the tenants' limits."""
+"""Answers that are requested once more, in all and at once; fewer at once than the tenants'
+limits."""
 
 
 class Run:
-    """A run with its figures."""
+    """One run and its facts."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Run:
         *,
         only_gateways: bool = False,
     ) -> None:
-        """`only_gateways` die, with short drains."""
+        """`only_gateways`: only gateways die, with short drains."""
         self.seed, self.seconds, self.engine = seed, seconds, engine
         drain_s = SHORT_DRAIN_S if only_gateways else DRAIN_S
         self.stage, self.console = Stage(places, gateways_drain_s=drain_s), console
@@ -109,7 +111,7 @@ class Run:
         )
 
     async def run(self) -> bool:
-        """All of it; whether everything held.
+        """Do all of it; returns whether every check passed.
 
         Raises:
             Failed: it could not be carried out.
@@ -157,7 +159,7 @@ class Run:
         try:
             await asyncio.sleep(WARM_UP_S)
             await self._strike(self.facts.planned)
-            await _until(crowd.all_served)  # at once, unless the machine was very busy
+            await _until(crowd.all_served)  # returns at once, unless the machine was very busy
             crowd.over.set()
             await asyncio.wait_for(sending, READY_S + 3 * PATIENCE_S)  # some wait for a gateway
         finally:
@@ -176,8 +178,8 @@ class Run:
         await _until(partial(self._none_is_spared, luck))
 
     async def _none_is_spared(self, luck: random.Random) -> bool:
-        """Whether each kind was struck; those that found nobody, as processes start slowly on a
-        busy machine, are done now where there is somebody."""
+        """Whether each kind was struck. Strikes that hit nothing, because processes start slowly on
+        a busy machine, are repeated now if their victim runs."""
         hit = {kill.kind for kill in self.stage.kills}
         spared = {one.kind: one for one in self.facts.planned if one.kind not in hit}
         if self.facts.only_gateways and not await self._all_serve():
@@ -187,7 +189,7 @@ class Run:
         return not spared
 
     async def _all_serve(self) -> bool:
-        """Where gateways die alone, not both do at a time."""
+        """If only gateways die, the two must not be away at the same time."""
         return all(self.stage.takes_requests(name) for name in GATEWAYS)
 
     async def _show(self, crowd: Crowd) -> None:
@@ -204,7 +206,8 @@ class Run:
     # --- the calm after it -----------------------------------------------------------------------
 
     async def _calm(self) -> None:
-        """Nothing is killed any more: wait for the last entry and the last lease, then look."""
+        """Nothing is killed any more: wait for the last entry and the last lease, then collect the
+        facts."""
         stage, facts = self.stage, self.facts
         await stage.until_ready()
         facts.kills = list(stage.kills)
@@ -230,7 +233,7 @@ class Run:
         facts.months = await asyncio.to_thread(ledger.sums, "month")
 
     async def _batches_end(self) -> None:
-        """Those of which a client knows, and those of which none has heard."""
+        """Wait for the batches that clients know of, and for those that no client learnt of."""
         self._batches.over.set()
         await asyncio.wait((self._batching,), timeout=SETTLE_S)
         if self._batching.done():
@@ -246,7 +249,7 @@ class Run:
         await _until(all_ended)
 
     async def _responses_end(self) -> None:
-        """Those that were asked for in the background."""
+        """Wait for the responses in the background."""
         self._in_background.over.set()
         await asyncio.wait((self._waiting,), timeout=SETTLE_S)
         if self._waiting.done():
@@ -263,7 +266,7 @@ class Run:
         self.facts.prefixes |= {id[:PREFIX_DIGITS] for id in self.facts.in_background}
 
     async def _ask_again(self) -> None:
-        """What moved, or was adopted, and came to its end, once more, with nobody to disturb it."""
+        """Repeat, undisturbed, the requests that moved or were adopted and were completed."""
         moved = {one.id for one in self.facts.moved} | {one.id for one in self.facts.adopted}
         whole = {one.id: one for one in self.facts.received if one.complete and one.id in moved}
         asked = [one for one in whole.values() if not one.limited][:MAX_TWINS]
@@ -273,7 +276,7 @@ class Run:
             self.facts.twins += [twin for twin in twins if twin is not None]
 
     async def _twin(self, one: Received) -> Twin | None:
-        """None: the limits don't allow it. It is asked again while they can't be looked at."""
+        """None if the limits do not allow it. Repeated while the limits cannot be checked."""
         end = time.monotonic() + SETTLE_S
         while (again := await self._asked_again(one)).error == Unavailable.code:
             if time.monotonic() > end:
@@ -295,7 +298,8 @@ class Run:
         return again
 
     async def _settled(self) -> None:
-        """All that the journals have is in the ledger, and every engine was told so."""
+        """Wait until everything in the journals is in the ledger and acknowledged to every
+        engine."""
         await _until(lambda: asyncio.to_thread(self._is_settled))
 
     def _is_settled(self) -> bool:
@@ -303,19 +307,20 @@ class Run:
         ends = [journals.read(file).end for file in files]
         try:
             sums = self.facts.journal_sums = ledger.journal_sums()
-        except psycopg.OperationalError:  # it still recovers from the death of a backend
+        except psycopg.OperationalError:  # still recovering from the death of a backend
             return False
         return all(end.is_billed(sums.get(end.journal)) for end in ends)
 
     async def _engines_idle(self) -> bool:
-        """Gateways hear of it only when an engine tells them next."""
+        """Gateways learn of it only with an engine's next report."""
         engines = self.facts.leftovers.engines
         for url in self.stage.urls.values():
             engines |= await self.stage.busy_engines(url)
         return not any(engines.values())
 
     async def _stop(self) -> None:
-        """Everything in order, gateways before engines: a leaked stream would keep them."""
+        """Stop everything in order, gateways before engines: a leaked stream would keep them from
+        stopping."""
         await self.stage.stop((*WORKERS, CONSOLE))
         await self.stage.stop(GATEWAYS)
         await self.stage.stop(ENGINES)
@@ -324,8 +329,8 @@ class Run:
         self.facts.lives = self.stage.lives
 
     async def _compared(self, counters: Counters) -> list[Purse]:
-        """The budgets, each compared with the ledger: again, as after another minute, where a
-        process that was held up kept the gateway from it."""
+        """The budgets, each compared with the ledger. Repeated, as after another minute, if a
+        delayed process kept the gateway from comparing."""
         if not await _until(lambda: counters.has_all(len(GATEWAYS))):
             raise Failed("the gateways do not count in Redis")
         purses: list[Purse] = []
@@ -338,7 +343,7 @@ class Run:
         return purses
 
     async def _compared_once(self, counters: Counters) -> list[Purse]:
-        """The budgets, after each was charged once and so compared with the ledger."""
+        """The budgets, after each was charged once and thereby compared with the ledger."""
         await self._ask_once_each()  # now Redis counts every budget
         await self._settled()
         await counters.make_due()
@@ -349,8 +354,8 @@ class Run:
         return [await counters.purse(name, spent) for name, spent in before.items()]
 
     async def _ask_once_each(self) -> None:
-        """One small request with each key of who has a budget, of a gateway that counts in Redis or
-        not at all."""
+        """Send one small request with each key of each customer with a budget, to the gateway that
+        refuses without Redis."""
         (url,) = (self.stage.urls[name] for name in GATEWAYS if WITHOUT_REDIS[name] == "refuse")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
@@ -391,8 +396,8 @@ def _seen(path: Path) -> Iterable[Seen]:
 
 
 async def _ask(http: httpx.AsyncClient, key: str, body: dict[str, Any]) -> None:
-    """Until the limits have decided: engines dial a gateway that was away only now and then, and a
-    Redis that is held up counts as away."""
+    """Repeat until the limits have decided: engines redial a gateway that was away only now and
+    then, and a delayed Redis counts as unavailable."""
 
     async def decided() -> bool:
         headers = {"Authorization": f"Bearer {key}"}
@@ -406,7 +411,8 @@ async def _ask(http: httpx.AsyncClient, key: str, body: dict[str, Any]) -> None:
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether the condition came true in time; the verdict says what is wrong if it didn't."""
+    """Wait for the condition; returns whether it came true in time. If not, the verdict says what
+    is wrong."""
     deadline = time.monotonic() + SETTLE_S
     while not (met := await condition()) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.5)

@@ -1,4 +1,5 @@
-"""The installation under test: PostgreSQL, Redis, two gateways and two agents as real processes."""
+"""The installation under test: PostgreSQL, Redis, gateways, agents, console and workers as real
+processes."""
 
 from __future__ import annotations
 
@@ -33,30 +34,31 @@ from tests.stack.running import command_of
 
 HOST = "127.0.0.1"
 READY_S = 600.0
-"""Longest wait for a process; on a very busy machine a gateway takes a minute, vLLM several."""
+"""Seconds to wait for a process; on a very busy machine a gateway takes a minute, vLLM several."""
 ANSWER_S = 1.0
 DRAIN_S = 30
 SHORT_DRAIN_S = 1
-"""Of gateways that die alone: shorter than most answers, so that what is left goes on elsewhere."""
+"""For gateways if only those die: shorter than most answers, so that the rest continues
+elsewhere."""
 NOTICE_S = 1
 AGENTS_DRAIN_S = {"synthetic": 1, "vllm": 5}
-"""Shorter than most answers, so that what is left moves."""
+"""Shorter than most answers, so that the rest moves."""
 HANGS_S = ((0.5, 4.0), (11.0, 14.0))
-"""Too short to be noticed, or longer than a silent link is believed in."""
+"""Too short to be noticed, or longer than a silent link is trusted."""
 STALLS_S = (16.0, 21.0)
-"""A worker, for longer than it has a batch (`tenants.batches.leases.LEASE_S`): it then goes on with
-what is another's."""
+"""For a worker: longer than its lease of a batch (`tenants.batches.leases.LEASE_S`), so that it
+goes on with batches that others have taken."""
 REQUEST_TIMEOUT_S = 30
 MODEL, EMBEDDING = demo.MODEL_NAME, demo.EMBEDDING_NAME
 WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))
-"""While Redis is away, the one gateway counts by itself and the other refuses."""
+"""While Redis is unavailable, one gateway counts by itself and the other refuses."""
 TOKENS_PER_SECOND = 30
-"""Of each stream of the synthetic engine: some seconds an answer, so that kills meet it."""
+"""Per stream of the synthetic engine: an answer takes a few seconds, so that kills meet it."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run keeps its files; `root` is made for it."""
+    """Where a run keeps its files; `root` is created for it."""
 
     root: Path
 
@@ -74,7 +76,7 @@ class Places:
 
     @property
     def archive(self) -> Path:
-        """A copy of each agent's journal after each life of it, `NAME-NUMBER`."""
+        """A copy of each agent's journal after each of its lives, `NAME-NUMBER`."""
         return self.root / "archive"
 
     def journal(self, agent: str) -> Path:
@@ -84,7 +86,7 @@ class Places:
         return self.root / "log" / f"{name}.log"
 
     def settings(self) -> dict[str, str]:
-        """The environment of every process, this one included."""
+        """The environment of every process, including this one."""
         ours = {name: secrets.token_urlsafe(32) for name in SECRETS}
         return ours | {
             "LORIKEET_VAR": str(self.root),
@@ -114,7 +116,7 @@ class Stage:
     gateways_drain_s: int = DRAIN_S
 
     def takes_requests(self, gateway: str) -> bool:
-        """As a load balancer knows it."""
+        """As a load balancer sees it."""
         actor = self.actors[gateway]
         return actor.is_ready and actor.lives[-1].killed != DRAINED
 
@@ -123,7 +125,7 @@ class Stage:
         return [life for actor in self.actors.values() for life in actor.lives]
 
     def strike(self, strike: Strike, luck: random.Random) -> None:
-        """Do what the plan says, if there is somebody to do it to."""
+        """Carry out the strike, if its victim runs."""
         actor, seconds = self.actors[strike.name], 0.0
         match strike.kind:
             case "backend":
@@ -144,7 +146,7 @@ class Stage:
             self.kills.append(Kill(time.time(), strike.kind, strike.name, seconds))
 
     def _kill_backend(self, postgres: Actor, luck: random.Random) -> bool:
-        """Kill the process of one connection; PostgreSQL then ends all and recovers."""
+        """Kill the process of one connection; PostgreSQL then ends all connections and recovers."""
         if postgres.pid is None:
             return False
         try:
@@ -167,12 +169,12 @@ class Stage:
             await actor.until_ready(READY_S)
 
     async def stop(self, names: tuple[str, ...]) -> None:
-        """Stop these in an orderly way, at once, and note how long each took."""
+        """Stop these gracefully, all at once, and note how long each took."""
         took = await asyncio.gather(*(self.actors[name].stop() for name in names))
         self.drains_s |= dict(zip(names, took, strict=True))
 
     async def busy_engines(self, url: str) -> dict[str, int]:
-        """Requests that run or wait on each engine, as the gateway at this URL says."""
+        """Requests that run or wait on each engine, as reported by the gateway at this URL."""
         token = {"Authorization": f"Bearer {os.environ['INTERNAL_TOKEN']}"}
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=READY_S) as http:
             answer = await http.get("/internal/fleet", headers=token)
@@ -186,7 +188,7 @@ class Stage:
         }
 
     def archive(self, life: Life) -> None:
-        """Keep what an agent's journal said when it ended: its next start makes it shorter."""
+        """Copy an agent's journal after the agent ended, because its next start shortens it."""
         file = self.places.journal(life.name) / "journal"
         if life.kind == "agent" and file.exists():
             number = len(self.actors[life.name].lives)
@@ -195,7 +197,7 @@ class Stage:
 
 @asynccontextmanager
 async def database(stage: Stage) -> AsyncIterator[None]:
-    """PostgreSQL inside."""
+    """Runs PostgreSQL in the block."""
     async with running(_actor(stage, _postgres(stage.places))) as actor:
         await actor.until_ready(READY_S)
         yield
@@ -203,7 +205,7 @@ async def database(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def batches(stage: Stage) -> AsyncIterator[None]:
-    """The console and the workers inside, ready."""
+    """Runs the console and the workers in the block, once they are ready."""
     async with AsyncExitStack() as stack:
         for program in (_console(stage), *(_worker(stage, name) for name in WORKERS)):
             await stack.enter_async_context(running(_actor(stage, program)))
@@ -213,7 +215,7 @@ async def batches(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
-    """Redis, gateways and agents inside, ready."""
+    """Runs Redis, gateways and agents in the block, once they are ready."""
     *ports, console = _free_ports(2 * len(GATEWAYS) + 1)
     stage.console_url = _url(console)
     own, relayed = ports[: len(GATEWAYS)], ports[len(GATEWAYS) :]
@@ -244,7 +246,7 @@ def _actor(stage: Stage, program: Program) -> Actor:
 
 
 def _postgres(places: Places) -> Program:
-    """The embedded one, which runs on its own here, so that it can be killed."""
+    """The embedded PostgreSQL, run directly here so that it can be killed."""
     Postgres(places.postgres).initialise()
 
     async def answers() -> bool:
@@ -258,8 +260,8 @@ def _postgres(places: Places) -> Program:
         return True
 
     command = [str(programs() / "postgres"), "-D", DATA, "-h", "", "-k", "."]
-    # Processes die here, not the machine: what was written is the kernel's and stays. With fsync,
-    # each recovery would first bring every file to the disk, for seconds.
+    # Only processes die here, not the machine, so data handed to the kernel stays. With fsync each
+    # recovery would first write every file to disk, for seconds.
     command += ["-c", "fsync=off"]
     return Program(
         "postgres",
@@ -269,7 +271,7 @@ def _postgres(places: Places) -> Program:
         answers,
         user=account_to_run(),
         folder=places.postgres,
-        stop_signal=signal.SIGINT,  # its fast shutdown: waits for no client
+        stop_signal=signal.SIGINT,  # fast shutdown: does not wait for clients
     )
 
 
@@ -338,7 +340,7 @@ GENERATE = {
     "vllm": ["--engine", "vllm", "--max-num-seqs", "16", "--kv-bytes", "64M"],
 }  # fmt: skip
 POOL = [*SYNTHETIC, "--runner", "pooling"]
-"""Beside any engine that generates: four of vLLM are too many for a small machine."""
+"""Synthetic beside any generating engine: four of vLLM are too many for a small machine."""
 
 
 def _agent(stage: Stage, name: str, engine: str) -> Program:
@@ -356,7 +358,7 @@ def _agent(stage: Stage, name: str, engine: str) -> Program:
     command += [str(part) for option in options.items() for part in option]
 
     async def generates() -> bool:
-        """Its engine has started: the recorder has begun a file."""
+        """Whether its engine has started: then the recorder has created a file."""
         return (places.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
 
     credential = {"ENGINE_CREDENTIAL": stage.credentials[name]}

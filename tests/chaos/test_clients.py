@@ -1,4 +1,4 @@
-"""The clients against a gateway that nobody kills."""
+"""The clients against a gateway that is never killed."""
 
 from __future__ import annotations
 

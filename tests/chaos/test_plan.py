@@ -1,4 +1,4 @@
-"""Storms: the same seed is the same storm, and nobody is spared."""
+"""Plans of strikes: a seed always gives the same storm, and no kind of victim is spared."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_victims_rest(engine: str, seed: int) -> None:
 
 
 def test_some_strikes_are_double() -> None:
-    """So that who takes over dies as well."""
+    """So that the process that takes over dies as well."""
     times = [strike.at_s for strike in plan(1, 300, STORMS["synthetic"])]
     doubles = Counter(b - a <= 0.2 for a, b in pairwise(times))
     assert doubles[True] >= 10

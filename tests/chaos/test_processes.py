@@ -1,4 +1,4 @@
-"""Processes that are killed come back, and none stays."""
+"""Killed processes are restarted, and none is left at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.processes import Actor, Failed, Program, running
 from tests.inference.rig import until
 
 READY_S = 120.0
-"""For a Python that starts, or dies, on a busy machine."""
+"""Seconds for a Python process to start or die on a busy machine."""
 SLEEPER = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -51,7 +51,7 @@ async def test_the_killed_come_back(tmp_path: Path) -> None:
         first = actor.pid
         assert actor.kill()
         assert not actor.is_ready
-        (tmp_path / "ready").unlink()  # else the next one is ready before it heeds a signal
+        (tmp_path / "ready").unlink()  # else the next one is ready before it handles signals
         await until(lambda: ended)
         assert (ended[0].killed, ended[0].status) == (KILLED, -signal.SIGKILL)
         await actor.until_ready(READY_S)
@@ -71,7 +71,7 @@ async def test_who_ends_by_itself_is_noted(tmp_path: Path) -> None:
 
 
 async def test_nobody_stays(tmp_path: Path) -> None:
-    """However the run ends, and whatever a process has started."""
+    """However the run ends, and whatever the process has started."""
     parent = "import subprocess, sys\n" + SLEEPER.replace(
         "time.sleep", "subprocess.Popen([sys.executable, '-c', 'input()']); time.sleep"
     )

@@ -1,4 +1,4 @@
-"""The relay passes on, and cuts."""
+"""The relay forwards connections and cuts them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`python -m tests.chaos.worker`: a worker that asks engines for nothing by itself, as what the
-check of isolation generates is in nobody's book."""
+"""`python -m tests.chaos.worker`: a worker that sends engines no requests of its own, because what
+the isolation check generates is in no ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads an answer as it comes, and says what is wrong with it."""
+"""Reads an answer as it arrives, and checks it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.chaos.judging.reading import error_of, reader_of
 async def receive(
     response: httpx.Response, one: Received, leaves_after: float | None, *, four_letters: bool
 ) -> None:
-    """Note what came in `one`, up to the end or `leaves_after` pieces of a stream.
+    """Record in `one` what arrives, up to the end or to `leaves_after` pieces of a stream.
 
-    `four_letters`: the engine's tokens are of four characters, so that a text says its number of
-    tokens; else only that each piece of it has one at least.
+    `four_letters`: each of the engine's tokens has four characters, so that a text tells its number
+    of tokens; otherwise each piece is only known to have at least one.
 
     Raises:
         httpx.HTTPError: the connection broke.
@@ -58,7 +58,7 @@ async def _read_stream(
 
 @dataclass
 class _Answer:
-    """What came so far, of all choices."""
+    """What has arrived so far, of all choices."""
 
     one: Received
     four_letters: bool
@@ -69,7 +69,7 @@ class _Answer:
     limited: bool = False
 
     def add(self, body: dict[str, Any]) -> None:
-        """A chunk, or the whole body."""
+        """Add a chunk, or the whole body."""
         said = reader_of(self.one.path)(body)
         self.one.error = self.one.error or said.error
         for index, text in said.texts.items():
@@ -83,7 +83,7 @@ class _Answer:
             self.finish()
 
     def finish(self) -> None:
-        """The answer is whole: its text and its figures must fit."""
+        """The answer is complete: its text must fit its usage."""
         one = self.one
         if one.error:
             return
@@ -98,7 +98,7 @@ class _Answer:
         one.text = "\0".join([*self.texts.values(), self.rest])
 
     def _tokens(self) -> int:
-        """At least so many tokens are in what came."""
+        """The least number of tokens in what has arrived."""
         if not self.four_letters:
             return self.pieces
         return sum(-(-len(text) // TOKEN_CHARS) for text in self.texts.values())

@@ -1,4 +1,4 @@
-"""Each response of the background is there once, answered once and billed once."""
+"""Each response in the background exists once, is answered once and billed once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PREFIX = "resp_"
 
 
 def responses_are_answered_once(facts: Facts) -> Check:
-    """Each that a client asked for, under an idempotency key, is one in the database; it ends, and
-    what it says it took is what is billed."""
+    """Each response that a client requested under an idempotency key is one row in the database; it
+    ends, and its usage is what is billed."""
     check = Check("each response of the background answered once, billed once")
     billed = {event.entry.id: event.entry.counts for event in facts.events}
     for one in facts.responses:

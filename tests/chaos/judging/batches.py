@@ -13,8 +13,8 @@ CANCELLED = "batch_cancelled"
 
 
 def lines_are_answered_once(facts: Facts) -> Check:
-    """A batch ends, with each of its lines in one of its files; what it says of it is what is
-    there, and in the ledger."""
+    """Each batch ends with each of its lines in one of its files; its counts and usage agree with
+    the lines and with the ledger."""
     check = Check("each line of a batch answered once, billed once")
     billed = {event.entry.id: event.entry.counts for event in facts.events}
     for batch in facts.batches:
@@ -35,7 +35,7 @@ def _faults(batch: BatchGot, billed: dict[str, Counts]) -> Iterator[str]:
         yield f"{batch.id} of {batch.tenant} ended as {batch.status or 'nothing'}"
         return
     if batch.status == "cancelled" and not (batch.lines or batch.completed or batch.failed):
-        return  # before its file was read
+        return  # cancelled before its file was read
     times = Counter(line.custom_id for line in batch.lines)
     if times != dict.fromkeys(batch.sent, 1):
         yield f"{batch.id}: its lines are there {times}"

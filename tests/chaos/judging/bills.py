@@ -1,8 +1,8 @@
-"""What was generated is billed: once, to the token, at the price in force.
+"""Everything generated is billed: once, to the token, at the price in force.
 
-A request that was cut by the `kill -9` of its agent is the only one of which two sides may differ:
-the recorder noted what the engine generated in the step, or steps, that the process did not live
-to journal. Nobody received that, and nobody is billed for it.
+Two sides may differ only for a request that was cut by the `kill -9` of its agent: the recorder
+noted what the engine generated in the last step or steps, which the process did not live to
+journal. No client received that, and none is billed for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.chaos.judging.check import Check, K, by_id, in_ledger, tokens
 from tests.chaos.judging.facts import DRAINED, KILLED, NOTHING, Counts, Entry, Facts, Seen
 
 CUT = "engine_lost"
-"""The finish reason that only a journal gives, to requests that were open when its agent died."""
+"""The finish reason that only a journal gives, to requests that were open when their agent died."""
 ENDED = ("stop", "length", "tool_calls")
 
 
@@ -52,7 +52,7 @@ def _missing(here: dict[K, Entry], there: dict[K, Entry]) -> list[Entry]:
 
 
 def ledger_is_recorder(facts: Facts) -> Check:
-    """What ended while its agent lived is billed to the token."""
+    """A request that ended while its agent lived is billed to the token."""
     check = Check("ledger = recorder, ended while the agent lived")
     seen, whole = by_id(facts.seen, lambda one: one.key), []
     by_run = _by_run(facts)
@@ -73,8 +73,8 @@ def ledger_is_recorder(facts: Facts) -> Check:
 
 
 def _by_run(facts: Facts) -> dict[tuple[str, int], Entry]:
-    """The entries by the attempts that engines ran. One whose answer another gateway adopted has
-    an entry for each of them, of which the last has all that was generated."""
+    """The entries, by the attempts that engines ran. An attempt that another gateway adopted has an
+    entry for each adoption, of which the last one covers all that was generated."""
     seen, found = {one.key for one in facts.seen}, dict[tuple[str, int], Entry]()
     last: dict[tuple[str, str], tuple[str, int]] = {}
     for entry in sorted(in_ledger(facts), key=lambda entry: entry.key):
@@ -83,7 +83,7 @@ def _by_run(facts: Facts) -> dict[tuple[str, int], Entry]:
             turn_of(entry.attempt) > 1
             and entry.key not in seen
             and place in last
-            and not facts.is_line(entry.id)  # which is sent anew in each turn
+            and not facts.is_line(entry.id)  # a line is sent anew in each turn
         )
         key = last[place] if adopts else entry.key
         found[key], last[place] = entry, key
@@ -91,11 +91,11 @@ def _by_run(facts: Facts) -> dict[tuple[str, int], Entry]:
 
 
 def cut_requests(facts: Facts) -> Check:
-    """What a kill cut is billed up to the last steps, and only a kill cuts."""
+    """A request that a kill cut is billed up to its last steps, and only a kill cuts requests."""
     check = Check("ledger <= recorder, cut by the agent's kill -9")
     seen = {one.key: one for one in facts.seen}
     streams = {one.id for one in facts.received if one.streams}
-    ends = (KILLED, DRAINED)  # what has moved as often as one may ends with its engine
+    ends = (KILLED, DRAINED)  # a request that may move no more ends with its drained engine
     killed = {f"{life.name}-{life.pid}" for life in facts.lives if life.killed in ends}
     cut, lost = [], []
     for key, entry in _by_run(facts).items():
@@ -107,7 +107,7 @@ def cut_requests(facts: Facts) -> Check:
             check.faults.append(f"{run.id} was cut, but {run.run} was not killed")
         unseen = facts.unseen.streamed if run.id in streams else facts.unseen.whole
         states = [NOTHING, *run.states][-1 - unseen :]
-        if not run.counts.completion_tokens:  # of what pools nothing leaves before its end
+        if not run.counts.completion_tokens:  # pooling sends nothing before its end
             states.append(NOTHING)
         if entry.counts not in states:
             check.faults.append(
@@ -123,7 +123,7 @@ def cut_requests(facts: Facts) -> Check:
 
 
 def recorder_is_sound(facts: Facts) -> Check:
-    """What the engine counted is what it handed on."""
+    """The engine counted what it handed on."""
     check = Check("recorder: counted = handed on")
     ended = [one for one in facts.seen if one.finish_reason in ENDED]
     for one in ended:
@@ -134,7 +134,7 @@ def recorder_is_sound(facts: Facts) -> Check:
 
 
 def clients_are_billed_enough(facts: Facts) -> Check:
-    """Nobody received a token that is not billed; complete answers say what is billed."""
+    """No client received a token that is not billed, and complete answers state what is billed."""
     check = Check("received by clients <= billed")
     billed = {event.entry.id: event.entry.counts for event in facts.events}
     heard = [one for one in facts.received if one.tokens or one.usage]
@@ -151,7 +151,8 @@ def clients_are_billed_enough(facts: Facts) -> Check:
 
 
 def regenerated_is_not_billed(facts: Facts) -> Check:
-    """What no attempt went on from is counted beside the bill, which is the highest attempt's."""
+    """Tokens from which no attempt continued are counted beside the bill, which is the highest
+    attempt's."""
     check = Check("regenerated tokens counted, not billed")
     attempts = by_id(in_ledger(facts), lambda entry: entry.id)
     for event in facts.events:
@@ -173,7 +174,7 @@ def regenerated_is_not_billed(facts: Facts) -> Check:
 
 
 def each_id_once(facts: Facts) -> Check:
-    """An id is one event, that of its highest attempt."""
+    """An id has one event, that of its highest attempt."""
     check = Check("each request id once in the ledger")
     for id, times in Counter(event.entry.id for event in facts.events).items():
         if times > 1:

@@ -1,4 +1,4 @@
-"""One thing that must hold, and what the checks of all kinds share."""
+"""The result of a check, and what checks of all kinds share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Check:
-    """One thing that must hold: what was compared, and what is wrong."""
+    """One condition: what was compared, and the faults that were found."""
 
     title: str
     figures: str = ""
@@ -23,12 +23,12 @@ class Check:
 
 
 def in_ledger(facts: Facts) -> list[Entry]:
-    """All attempts that it has, billed or superseded."""
+    """All attempts in the ledger, billed or superseded."""
     return [*(event.entry for event in facts.events), *facts.superseded]
 
 
 def by_id(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The rows by this of each."""
+    """The rows grouped by `key`."""
     found: defaultdict[K, list[T]] = defaultdict(list)
     for row in rows:
         found[key(row)].append(row)
@@ -36,7 +36,7 @@ def by_id(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def tokens(counts: Counts) -> str:
-    """As figures."""
+    """Formats token counts."""
     return (
         f"{counts.prompt_tokens:,} prompt ({counts.cached_tokens:,} cached) "
         f"and {counts.completion_tokens:,} output tokens"

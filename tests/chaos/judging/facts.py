@@ -1,4 +1,4 @@
-"""What each side said of a run, as plain values: the verdict compares nothing else."""
+"""What each side reported of a run, as plain values: the verdict compares nothing else."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NOTHING = Counts()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An attempt of a request that ended, by an engine's journal; the ledger must say the same.
+    """An ended attempt of a request, from an engine's journal; the ledger must agree.
 
-    `started_at` is a unix time in seconds; PostgreSQL keeps microseconds of it. Of its output
-    tokens, `inherited` are of lower attempts.
+    `started_at` is a unix time in seconds, of which PostgreSQL keeps microseconds. `inherited` of
+    the output tokens are from lower attempts.
     """
 
     id: str
@@ -50,12 +50,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A row of the ledger: the entry and what it was turned into.
+    """A row of the ledger: the entry and what was derived from it.
 
-    `made_at` is the unix time in seconds at which the gateway took the request; between it and the
-    entry's `started_at` the limits let it pass. `prices` are of prompt, cached prompt
-    and output; `group` is its row in the rollups; `regenerated` are output tokens of lower attempts
-    that none went on from.
+    `made_at` is the unix time in seconds at which the gateway accepted the request; the limits let
+    it pass between then and the entry's `started_at`. `prices` are of prompt, cached prompt and
+    output; `group` is its row in the rollups; `regenerated` are output tokens of lower attempts
+    from which no attempt continued.
     """
 
     entry: Entry
@@ -68,8 +68,8 @@ class Event:
 
 
 class Group(NamedTuple):
-    """What a row of the rollups sums up; `hour`, of a month the first one, is a unix time in
-    seconds."""
+    """The key of a row of the rollups. `hour` is a unix time in seconds; for a month, its first
+    hour."""
 
     hour: int
     tenant_id: int
@@ -96,7 +96,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JournalSums:
-    """Both sides of a journal as the database has them; sums without costs."""
+    """Both sides of a journal in the database; sums without costs."""
 
     engine_id: str
     in_ledger: Sums
@@ -107,7 +107,7 @@ class JournalSums:
 
 @dataclass(frozen=True, slots=True)
 class JournalEnd:
-    """How a journal stood at some moment, in the end when its agent had stopped: requests ever
+    """The state of a journal at some moment, finally when its agent had stopped: requests ever
     closed, and what was left."""
 
     journal: str
@@ -116,9 +116,10 @@ class JournalEnd:
     unacknowledged: int
 
     def is_billed(self, said: JournalSums | None) -> bool:
-        """Whether all of it is in the ledger, and its engine's count in the database as well.
+        """Whether all of it is in the ledger, and the engine's own count in the database as well.
 
-        Reports alone would not tell: one that a gateway writes late is of before the last request.
+        The reports alone do not tell: one that a gateway writes late is from before the last
+        request.
         """
         return (
             not (self.open or self.unacknowledged)
@@ -131,10 +132,10 @@ class JournalEnd:
 
 @dataclass(slots=True)
 class Seen:
-    """One attempt of a request as the recorder inside an engine saw it.
+    """One attempt of a request, as the recorder inside an engine saw it.
 
-    `states` are what the engine had counted after each of its steps; `handed_on` are output tokens
-    in what it gave to the agent; `finish_reason` is the engine's own, empty if it gave none.
+    `states` are the engine's counts after each of its steps; `handed_on` are the output tokens that
+    it passed to the agent; `finish_reason` is the engine's own, empty if it gave none.
     """
 
     id: str
@@ -158,9 +159,9 @@ class Seen:
 class Received:
     """One request as its client saw it. Times are unix times in seconds.
 
-    `tokens` is the least number of output tokens that the text received is made of. Exactly one of
-    these holds in the end: `complete`, `left` (the client went away), `error` (a code in OpenAI's
-    shape), `broken` (the connection was), `wrong` (anything else; hung is one of it).
+    `tokens` is the least number of output tokens in the received text. In the end exactly one of
+    these is set: `complete`, `left` (the client disconnected), `error` (a code in OpenAI's shape),
+    `broken` (the connection broke), `wrong` (anything else, such as a hung request).
     """
 
     tenant: str
@@ -181,7 +182,7 @@ class Received:
     replayed: bool = False
     complete: bool = False
     limited: bool = False
-    """By a limit, so that the same request may have another answer."""
+    """A limit ended it, so the same request may have another answer."""
     left: bool = False
     error: str = ""
     broken: str = ""
@@ -200,8 +201,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class LineGot:
-    """What a tenant has of a line of a batch: `usage` of one that was answered, else the `code` of
-    its error. `id` is its request's, where one was made."""
+    """A tenant's view of a line of a batch: `usage` if it was answered, else the `code` of its
+    error. `id` is its request's, if one was made."""
 
     custom_id: str
     id: str = ""
@@ -211,7 +212,7 @@ class LineGot:
 
 @dataclass(slots=True)
 class BatchGot:
-    """What a tenant has of a batch of the lines `sent`; `status` is empty until it has ended."""
+    """A tenant's view of a batch with the lines `sent`; `status` is empty until it has ended."""
 
     id: str
     tenant: str
@@ -221,13 +222,13 @@ class BatchGot:
     completed: int = 0
     failed: int = 0
     usage: Counts = NOTHING
-    """Of all lines, as the batch says."""
+    """Of all lines, as the batch reports it."""
 
 
 @dataclass(slots=True)
 class ResponseGot:
-    """What a tenant has of a response of the background; `status` is empty until it has ended,
-    `code` is its error's."""
+    """A tenant's view of a response in the background; `status` is empty until it has ended, `code`
+    is that of its error."""
 
     tenant: str
     id: str
@@ -242,9 +243,9 @@ KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
 
 @dataclass(slots=True)
 class Life:
-    """One process from its start to its end; unix times in seconds, `None`: never.
+    """One process from its start to its end. Times are unix times in seconds; `None` means never.
 
-    `killed` says by what: `kill -9`, or a request to stop for good or to be started again; empty if
+    `killed` is how it was ended: `kill -9`, or a request to stop for good or to restart; empty if
     it ended by itself.
     """
 
@@ -257,12 +258,13 @@ class Life:
     killed: str = ""
     status: int | None = None
     asked: float | None = None
-    """To drain: soon it takes no more connections, while it brings to their end those that are."""
+    """When it was asked to drain: soon after, it accepts no more connections, but finishes open
+    ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A strike that met somebody; what hangs does so for some `seconds`."""
+    """A strike that hit a process; `seconds` is how long it hangs."""
 
     at: float
     kind: str
@@ -272,7 +274,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A request that another engine went on with, as its gateway logged it; `gap_s` is how long its
+    """A request that another engine continued, as its gateway logged it; `gap_s` is how long its
     reader waited."""
 
     id: str
@@ -281,7 +283,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A request that a gateway went on with when its own one was gone: it is that of the `turn`."""
+    """A request that a gateway continued after its own gateway was gone; `turn` is the resulting
+    turn."""
 
     id: str
     turn: int
@@ -289,7 +292,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The answer of a request that moved, or was adopted, and that of the same request when nothing
+    """The answer of a request that moved or was adopted, and that of the same request while nothing
     was killed."""
 
     id: str
@@ -306,10 +309,10 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """A budget in Redis when it was just held against the ledger: what it says was spent, what was
-    billed, and what had been billed before the request that made Redis ask.
+    """A budget in Redis just after it was compared with the ledger: what Redis counts as spent,
+    what is billed, and what had been billed before the request that triggered the comparison.
 
-    Of that request Redis may forget, for a minute, what was not in the ledger yet.
+    For a minute Redis may forget what was not yet in the ledger of that request.
     """
 
     name: str
@@ -325,8 +328,8 @@ class Purse:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """How many steps of a request an agent may die with before they are in its journal: of one
-    that streams, and of one of which the agent tells nobody before its end."""
+    """How many steps of a request an agent may lose when it dies before journaling them: of a
+    request that streams, and of one of which nothing is sent before its end."""
 
     streamed: int
     whole: int
@@ -338,68 +341,68 @@ class Leftovers:
 
     reservations: list[str] = field(default_factory=list)
     streams: dict[str, int] = field(default_factory=dict)
-    """Concurrency that is taken, by scope."""
+    """By scope: concurrency that is taken."""
     reserved: dict[str, int] = field(default_factory=dict)
-    """Of budgets, by name."""
+    """By name of the budget."""
     engines: dict[str, int] = field(default_factory=dict)
-    """Requests that run or wait on an engine."""
+    """By engine: requests that run or wait there."""
     drains_s: dict[str, float] = field(default_factory=dict)
     """How long each process took to stop; one that waits for a leaked stream says so in its log."""
 
 
 PREFIX_DIGITS = 24
-"""Of a line's id, that say which batch it is of."""
+"""Leading digits of a line's id, which identify its batch."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """All that is known of a run."""
+    """Everything known of a run."""
 
     events: list[Event] = field(default_factory=list)
     rollups: dict[Group, Sums] = field(default_factory=dict)
     months: dict[Group, Sums] = field(default_factory=dict)
     journal_sums: dict[str, JournalSums] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
-    """All that was ever closed in a journal; one may be said by several files."""
+    """Every entry that was ever closed in a journal; several files may repeat one."""
     superseded: list[Entry] = field(default_factory=list)
-    """By the ledger, attempts of which a higher one is billed."""
+    """In the ledger: attempts of which a higher one is billed."""
     journal_ends: list[JournalEnd] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     batches: list[BatchGot] = field(default_factory=list)
     prefixes: set[str] = field(default_factory=set)
-    """With which the ids of batches' lines begin, and those of responses of the background, be they
-    in `batches` or not: who sent one may not have heard of it."""
+    """Prefixes of the ids of batches' lines and of responses in the background, including those not
+    in `batches`: a client may have sent one without learning of it."""
     responses: list[ResponseGot] = field(default_factory=list)
     in_background: set[str] = field(default_factory=set)
-    """The ids of all responses of the background, without what they begin with."""
+    """The ids of all responses in the background, without their prefix."""
     lives: list[Life] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     planned: list[Strike] = field(default_factory=list)
     prices: dict[tuple[int, str], tuple[int, int, int]] = field(default_factory=dict)
-    """In force, by tenant and adapter."""
+    """Prices in force, by tenant and adapter."""
     requests_per_minute: dict[int, int] = field(default_factory=dict)
-    """The limits, by tenant."""
+    """Limits, by tenant."""
     degraded: list[tuple[float, float]] = field(default_factory=list)
-    """When a gateway counted without Redis, or not at all; unix times in seconds."""
+    """When a gateway counted without Redis or refused without it; unix times in seconds."""
     unkept: dict[str, list[float]] = field(default_factory=dict)
-    """When each gateway could not keep, or find, the answer of an idempotency key."""
+    """By gateway: when it could not store or find the answer of an idempotency key."""
     purses: list[Purse] = field(default_factory=list)
-    """As they came through the run, when the ledger had been looked at once more."""
+    """After the run, compared with the ledger once more."""
     reseeded: list[Purse] = field(default_factory=list)
     """After Redis had lost them and they were read from the ledger again."""
     budgets: int = 0
-    """How many there are."""
+    """Expected number."""
     leftovers: Leftovers = field(default_factory=Leftovers)
     moved: list[Moved] = field(default_factory=list)
     adopted: list[Adopted] = field(default_factory=list)
     only_gateways: bool = False
-    """Nothing else died."""
+    """Nothing but gateways was killed."""
     stayed: set[str] = field(default_factory=set)
-    """Ids of requests that had moved as often as one may."""
+    """Ids of requests that had moved as often as allowed."""
     twins: list[Twin] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
-    """Lines of logs with an event of `logs.CRASHES`."""
+    """Log lines with an event of `logs.CRASHES`."""
     unseen: Unseen = Unseen(streamed=1, whole=1)
 
     def is_line(self, id: str) -> bool:

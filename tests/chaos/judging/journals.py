@@ -1,7 +1,7 @@
-"""Reads engines' journals with code of its own: a bug in the product's reader would hide itself.
+"""Reads engines' journals with separate code, because the product's reader would hide its own bugs.
 
-A file is records, each with its length and CRC-32 in front, as
-`inference.agent.journal.journal` says.
+A file is a sequence of records, each preceded by its length and CRC-32, as
+`inference.agent.journal.journal` describes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _PREFIX = struct.Struct("<II")
 
 @dataclass
 class JournalFile:
-    """What one file says: its journal's id, the attempts that were closed in it, and its ends.
+    """The content of one file: its journal's id, the attempts closed in it, and those open or
+    unacknowledged at its end.
 
-    `billed` counts the attempts that were acknowledged and gone when the file was begun.
+    `billed` counts the attempts that were acknowledged and dropped when the file was begun.
     """
 
     id: str = ""
@@ -36,7 +37,7 @@ class JournalFile:
 
     @property
     def end(self) -> JournalEnd:
-        """How the journal stood at the end of this file."""
+        """The state of the journal at the end of this file."""
         ever = self.billed + self.acknowledged + len(self.unacknowledged)
         return JournalEnd(self.id, ever, len(self.open), len(self.unacknowledged))
 
@@ -62,7 +63,7 @@ class JournalFile:
 
 
 def read(path: Path) -> JournalFile:
-    """What the file says, up to a record that a kill has torn."""
+    """Read the file, up to a record that a kill has torn."""
     found = JournalFile()
     for payload in _whole(path.read_bytes()):
         kind, *rest = msgspec.msgpack.decode(payload)

@@ -1,4 +1,4 @@
-"""What PostgreSQL says of a run, in SQL of its own."""
+"""What PostgreSQL has of a run, in separate SQL."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _SCOPES = {
 
 @contextmanager
 def connected() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A connection to the database of the run."""
+    """A connection to the run's database."""
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
         yield connection
 
 
 def events() -> list[Event]:
-    """The ledger."""
+    """The ledger's events."""
     with connected() as connection:
         return [_event(row) for row in connection.execute(_EVENTS)]
 
@@ -85,14 +85,14 @@ def superseded() -> list[Entry]:
 
 
 def batches() -> dict[str, str]:
-    """The status of each batch, by what the ids of its lines begin with."""
+    """The status of each batch, by the prefix of its lines' ids."""
     with connected() as connection:
         rows = connection.execute("SELECT id, status FROM tenants_batch").fetchall()
     return {id.removeprefix("batch_"): status for id, status in rows}
 
 
 def in_background() -> dict[str, str]:
-    """The status of each response of the background, by its request's id."""
+    """The status of each response in the background, by its request's id."""
     with connected() as connection:
         rows = connection.execute(
             "SELECT c.name, b.status FROM tenants_backgroundresponse b"
@@ -102,12 +102,12 @@ def in_background() -> dict[str, str]:
 
 
 def _made_at(id: str) -> float:
-    """A request's id begins with the time at which the gateway made it, in ms."""
+    """A request's id begins with the time in ms at which the gateway made it."""
     return int(id[:12], 16) / 1000
 
 
 def sums(span: str) -> dict[Group, Sums]:
-    """The sums of each `hour` or of each `month`."""
+    """The sums of each `hour` or each `month`."""
     with connected() as connection:
         return {Group(*row[:6]): Sums(*row[6:]) for row in connection.execute(_SUMS, [span])}
 
@@ -125,7 +125,8 @@ def journal_sums() -> dict[str, JournalSums]:
 
 
 def spent(scope: str, start: int, end: int) -> tuple[int, int]:
-    """Tokens, and cost in pico-units, of a scope in a period: `t1`, `k7`, `a3`, kind and row id."""
+    """Tokens, and cost in pico-units, of a scope in a period. A scope is its kind and row id: `t1`,
+    `k7`, `a3`."""
     with connected() as connection:
         query = _SPENT + _SCOPES[scope[0]]
         row = connection.execute(query, [start, end, int(scope[1:])]).fetchone()

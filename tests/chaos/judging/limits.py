@@ -27,10 +27,11 @@ def nothing_leaked(facts: Facts) -> Check:
 
 
 def limits_held(facts: Facts) -> Check:
-    """No minute has more requests than the limit, as long as Redis counted all that minute.
+    """No minute has more requests than the limit, as long as Redis counted during all of that
+    minute.
 
-    A Redis that is killed forgets its windows, and while a gateway counts without Redis, that
-    does not know of its requests; what lies between such times is looked at piece by piece.
+    A Redis that is killed forgets its windows, and it does not know of requests that a gateway
+    counts without it. So the periods between such times are examined one by one.
     """
     check = Check("requests per minute within the limits")
     pieces, busiest = list(_counted(facts)), [0.0]
@@ -39,7 +40,8 @@ def limits_held(facts: Facts) -> Check:
             (event.made_at, event.entry.started_at)
             for event in facts.events
             if event.group.tenant_id == tenant_id
-            # Of a line nobody says when it passed: it stands at the start of its batch.
+            # Excluded, because when a line passed is unknown: it is dated to the start of its
+            # batch.
             and not facts.is_line(event.entry.id)
         )
         for first, last in pieces:
@@ -59,7 +61,7 @@ def limits_held(facts: Facts) -> Check:
 
 
 def _counted(facts: Facts) -> Iterator[tuple[float, float]]:
-    """The times in which one and the same Redis counted all requests."""
+    """The periods in which one and the same Redis counted all requests."""
     end = max((event.entry.started_at for event in facts.events), default=0.0) + 1
     for life in facts.lives:
         if life.kind != "redis":
@@ -75,9 +77,9 @@ def _counted(facts: Facts) -> Iterator[tuple[float, float]]:
 
 
 def _busiest(passed: Sequence[tuple[float, float]], first: float, last: float) -> int:
-    """The most requests that surely passed within one minute between the two moments.
+    """The most requests that certainly passed within one minute between `first` and `last`.
 
-    Each is two moments between which it passed; they are sorted.
+    Each element of `passed` is two moments between which a request passed; they are sorted.
     """
     inside = [(after, before) for after, before in passed if first <= after and before < last]
     return max(
@@ -90,7 +92,8 @@ def _busiest(passed: Sequence[tuple[float, float]], first: float, last: float) -
 
 
 def budgets_are_the_ledgers(facts: Facts) -> Check:
-    """Redis ends at the ledger's figures, with what it remembers and after it has forgotten all."""
+    """Redis ends with the ledger's figures, both with its own memory and after it has forgotten
+    all."""
     check = Check("budgets in Redis = ledger")
     for purses in (facts.purses, facts.reseeded):
         if len(purses) != facts.budgets:

@@ -20,15 +20,17 @@ CRASHES = {
     "ledger_callback_failed",
     "drain_cut_short",
 }
-"""Log events that must not be, whatever is killed."""
+"""Log events that must not occur, whatever is killed."""
 MOST_MOVES = 2
 """Of one request."""
 
 
 def crashes(path: Path, *, may_be_cut: bool = False) -> Iterator[str]:
-    """Events that must not be, and what was thrown without being logged. `may_be_cut`: the drains
-    of gateways are short. An agent does not wait for its answers: what is left moves. A worker ends
-    with its connection to PostgreSQL."""
+    """Events that must not occur, and exceptions that were not logged.
+
+    `may_be_cut`: the drains of gateways are short, so they may be cut. Agents do not wait for their
+    answers, because what is left moves. Workers end with their connection to PostgreSQL.
+    """
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith("Traceback") and path.name.startswith("worker"):
             continue
@@ -41,7 +43,8 @@ def crashes(path: Path, *, may_be_cut: bool = False) -> Iterator[str]:
 
 
 def degraded(path: Path, lives: Sequence[Life]) -> Iterator[tuple[float, float]]:
-    """When this gateway's limits did without Redis; each time ends with the process at last."""
+    """When this gateway's limits worked without Redis; such a time ends with the process at the
+    latest."""
     since: float | None = None
     for line in path.read_text(errors="replace").splitlines():
         event = _event(line)
@@ -66,14 +69,14 @@ def unkept(path: Path) -> Iterator[float]:
 
 
 def moved(path: Path) -> Iterator[Moved]:
-    """The requests of this gateway that went on on another engine."""
+    """The requests of this gateway that continued on another engine."""
     for line in path.read_text(errors="replace").splitlines():
         if (event := _event(line)).get("event") == "request_moved":
             yield Moved(event["request_id"], event["gap_s"])
 
 
 def adopted(path: Path) -> Iterator[Adopted]:
-    """The requests of gateways that were gone with which this one went on."""
+    """The requests of lost gateways that this one continued."""
     for line in path.read_text(errors="replace").splitlines():
         event = _event(line)
         if event.get("event") == "answer_adopted" and "of" in event:
@@ -81,7 +84,7 @@ def adopted(path: Path) -> Iterator[Adopted]:
 
 
 def stayed(path: Path) -> Iterator[str]:
-    """The requests of this gateway that had moved as often as one may."""
+    """The requests of this gateway that had moved as often as allowed."""
     for line in path.read_text(errors="replace").splitlines():
         event = _event(line)
         if event.get("event") == "request_moved_no_more" and event["moves"] >= MOST_MOVES:
@@ -89,7 +92,7 @@ def stayed(path: Path) -> Iterator[str]:
 
 
 def _death_between(lives: Sequence[Life], since: float, event: dict[str, Any]) -> float | None:
-    """When the process ended that logged something at `since`, if this event is another's."""
+    """When the process that logged at `since` died, if this event is from a later process."""
     if "timestamp" not in event:
         return None
     deaths = [life.ended for life in lives if life.ended is not None and life.ended > since]
@@ -98,7 +101,7 @@ def _death_between(lives: Sequence[Life], since: float, event: dict[str, Any]) -
 
 
 def _event(line: str) -> dict[str, Any]:
-    """A line of a structured log; empty if it is none, or was torn by a kill."""
+    """A line of a structured log; empty if it is not one, or was torn by a kill."""
     try:
         event = json.loads(line) if line.startswith("{") else {}
     except ValueError:

@@ -1,4 +1,4 @@
-"""What clients met while processes died: an answer, or an error that they understand."""
+"""What clients got while processes died: an answer, or an error that they can act on."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ OPENLY_SAID = {
     "adapter_unavailable",
     "request_quarantined",
 }
-"""Errors that a client may get while processes die; any other is a mistake."""
+"""Errors that a client may get while processes die; any other is a fault."""
 WITHOUT_ENGINE = {"no_engine_available", "engine_lost", "engine_failed", "generation_timeout"}
-"""Errors that he may get only where no engine could take his request."""
+"""Errors that it may get only if no engine could take its request."""
 LIMITED = {"rate_limit_exceeded", "insufficient_quota"}
 NOTICED_S = 12.0
-"""From an engine's death, at the latest, until its requests are with another one that serves."""
+"""Seconds, at most, from an engine's death until its requests are on another engine that serves."""
 CLOSING_S = 15.0
 
 
 def one_bill_per_idempotency_key(facts: Facts) -> Check:
-    """A key has one answer, unless what remembers answers was away when it was complete."""
+    """A key has one answer, unless the store of answers was unavailable when it was complete."""
     check = Check("one answer for each idempotency key")
     keyed = [one for one in facts.received if one.idempotency_key and one.complete]
     by_key = by_id(keyed, lambda one: (one.tenant, one.idempotency_key))
@@ -48,14 +48,15 @@ def one_bill_per_idempotency_key(facts: Facts) -> Check:
 
 
 def _could_not_be_kept(facts: Facts, answer: Received) -> bool:
-    """Whether its gateway found PostgreSQL away before it sent the answer's end."""
+    """Whether its gateway found PostgreSQL unavailable before it sent the answer's end."""
     times = facts.unkept.get(answer.gateway, [])
     return any(answer.began <= at <= answer.ended for at in times)
 
 
 def gateways_failed_nobody(facts: Facts) -> Check:
-    """Who repeats a request with its key gets its answer, whatever becomes of gateways; and where
-    nothing else dies it has one bill, beside that of what had moved as often as one may."""
+    """A client that repeats a request with its key gets its answer, whatever happens to gateways.
+    Where nothing else dies the request has one bill, apart from attempts that had moved as often as
+    allowed."""
     check = Check("gateways' deaths failed no request that was repeated")
     by_key = by_id(
         [one for one in facts.received if one.idempotency_key],
@@ -83,8 +84,8 @@ def gateways_failed_nobody(facts: Facts) -> Check:
 
 
 def engines_failed_nobody(facts: Facts) -> Check:
-    """No request ended for want of an engine while another one could take it, but those that had
-    moved as often as one may."""
+    """No request ended for want of an engine while another engine could take it, except those that
+    had moved as often as allowed."""
     check = Check("engines' deaths failed no request")
     ended = [one for one in facts.received if one.error in WITHOUT_ENGINE]
     bounded = [one for one in ended if one.id in facts.stayed]
@@ -100,7 +101,7 @@ def engines_failed_nobody(facts: Facts) -> Check:
 
 
 def _somebody_served(facts: Facts, one: Received) -> bool:
-    """Whether an engine was there for long enough before the request ended."""
+    """Whether an engine was ready for long enough before the request ended."""
     since = one.ended - NOTICED_S
     hung = {
         kill.name
@@ -119,13 +120,13 @@ def _somebody_served(facts: Facts, one: Received) -> bool:
 
 
 def _pools(one: Received) -> bool:
-    """Whether engines of the model that embeds answer it."""
+    """Whether it is answered by engines of the model that embeds."""
     operation = OPERATIONS.at(one.path)
     return operation is not None and operation.pools
 
 
 def answers_equal_their_twins(facts: Facts) -> Check:
-    """Who was moved got what he would have got undisturbed."""
+    """A client whose request moved got the answer that it would have got undisturbed."""
     check = Check("answers that moved, or were adopted = their undisturbed twins")
     for twin in facts.twins:
         if twin.text != twin.undisturbed:
@@ -141,7 +142,7 @@ def answers_equal_their_twins(facts: Facts) -> Check:
 
 
 def everybody_was_answered(facts: Facts) -> Check:
-    """Each request ended in its time, with an answer or an error that a client understands."""
+    """Each request ended in time, with an answer or an error that a client can act on."""
     check = Check("every request was answered, or refused clearly")
     for one in facts.received:
         if one.wrong:
@@ -160,7 +161,7 @@ def everybody_was_answered(facts: Facts) -> Check:
 
 
 def _was_down(facts: Facts, one: Received) -> bool:
-    """Whether its gateway was not there for a moment of the request."""
+    """Whether its gateway was unavailable for a moment of the request."""
     lives = [life for life in facts.lives if life.name == one.gateway]
     return not any(
         life.ready is not None
@@ -172,12 +173,12 @@ def _was_down(facts: Facts, one: Received) -> bool:
 
 
 def _had_closed(life: Life, one: Received) -> bool:
-    """Whether it takes no new connections, of which this would have been one."""
+    """Whether it no longer accepted connections and the request needed a new one."""
     refused = one.broken.startswith("ConnectError")
     return refused and life.asked is not None and life.asked <= one.ended
 
 
 def _closing_s(facts: Facts, life: Life) -> float:
-    """How long before its end it may close connections: one whose drain is short does so when that
-    is over."""
+    """How long before its end it may close connections: a gateway with a short drain does so when
+    that is over."""
     return CLOSING_S if facts.only_gateways and life.killed == DRAINED else 0.0

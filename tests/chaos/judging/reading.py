@@ -1,4 +1,4 @@
-"""What the answers of each operation say, as its chunks or as a whole."""
+"""Reads the answers of each operation, as chunks or as a whole."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ ERROR_FIELDS = {"message", "type", "param", "code"}
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a chunk adds, or all that a whole answer says."""
+    """What a chunk adds, or the content of a whole answer."""
 
     texts: Mapping[int, str] = field(default_factory=dict)
-    """Generated, by choice."""
+    """Generated text, by choice."""
     rest: str = ""
-    """What else of the answer a repetition of the request must get again."""
+    """What else of the answer must be the same when the request is repeated."""
     usage: Counts | None = None
     limited: bool = False
     """A limit ended it."""
     ended: bool = False
-    """Nothing comes after this chunk."""
+    """Nothing follows this chunk."""
     error: str = ""
-    """A code."""
+    """The error's code."""
 
 
 Reader = Callable[[dict[str, Any]], Said]
-"""Of a body in JSON. Raises KeyError, TypeError or ValueError: it is none of the operation."""
+"""Reads a JSON body. Raises KeyError, TypeError or ValueError if it is not one of the operation."""
 
 
 def reader_of(path: str) -> Reader:
-    """That of the operation at this path."""
+    """The reader for the operation at this path."""
     operation = OPERATIONS.at(path)
     assert operation is not None, path
     return READERS[operation.name]
 
 
 def error_of(error: Any) -> str:
-    """The code of an error in the shape that all operations have.
+    """The code of an error in the shape that all operations share.
 
     Raises:
-        ValueError: it is not of that shape.
+        ValueError: it does not have that shape.
     """
     if set(error) != ERROR_FIELDS or not (error["message"] and error["type"] and error["code"]):
         raise ValueError(f"not an error as OpenAI has them: {error}")
@@ -106,7 +106,7 @@ def _messages(body: dict[str, Any]) -> Said:
 
 
 def _of_message(body: dict[str, Any]) -> Counts:
-    """Cached tokens count apart there."""
+    """Cached tokens are counted separately there."""
     usage = body["usage"]
     cached = usage["cache_read_input_tokens"]
     return Counts(usage["input_tokens"] + cached, cached, usage["output_tokens"])

@@ -1,8 +1,8 @@
-"""An engine that writes down what each request cost, before anybody else knows of it.
+"""An engine that records what each request cost, before any other part learns of it.
 
-The recorder owes nothing to the journal: it has its own file, one line per engine step of a
-request, written by one `write` each. A figure is recorded before the agent's meter shows it, so
-whatever the agent did with a token before it was killed, the recorder has it.
+The recorder does not depend on the journal: it has its own file, with one line per engine step of a
+request, each written by one `write`. A figure is recorded before the agent's meter shows it, so
+whatever the agent did with a token before it was killed, the recorder has that token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inference.link.wire import EngineStats, ModelInfo
 
 class Line(msgspec.Struct, array_like=True, frozen=True):
     """The state of one attempt: what the engine counted, and the output tokens it handed on, both
-    with what it goes on from.
+    including what it inherited.
 
     `finish_reason` is the engine's own; empty until it is given.
     """
@@ -52,20 +52,20 @@ class Record:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(self, line: Line) -> None:
-        """Once this returns, no `kill -9` takes the line back."""
+        """Once this returns, a `kill -9` cannot lose the line."""
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
     @staticmethod
     def read(path: Path) -> Iterator[Line]:
-        """The lines of a file. The last may have been torn by a kill: it is left out."""
+        """The lines of a file, without a last one that a kill has torn."""
         *whole, _ = path.read_bytes().split(b"\n")
         return (msgspec.json.decode(line, type=Line) for line in whole)
 
 
 class WatchedMeter(Meter):
-    """What an engine counts in; the agent's own meter learns of it after the record.
+    """The meter that the engine writes to; the agent's own meter is updated after the record.
 
-    The engine raises `completion_tokens` last in each step, and of what it pools `prompt_tokens`.
+    In each step the engine raises `completion_tokens` last, or `prompt_tokens` if it pools.
     """
 
     def __init__(self, work: Work, record: Record) -> None:
@@ -88,7 +88,7 @@ class WatchedMeter(Meter):
             setattr(self.agents, name, value)
 
     def line(self, finish_reason: str = "") -> Line:
-        """The state now."""
+        """The present state."""
         return Line(
             self.id,
             self.prompt_tokens,
@@ -102,7 +102,7 @@ class WatchedMeter(Meter):
 
 @dataclass(slots=True)
 class Recorded:
-    """The engine inside, seen through the recorder. Same contract."""
+    """Wraps the engine `inside` with the recorder; same contract."""
 
     inside: Engine
     record: Record

@@ -16,9 +16,9 @@ WITHOUT_DEATH = {
     "hang": "{} stopped for seconds",
     "cut": "links to {} cut",
 }
-"""Strikes of which nobody is away."""
+"""Strikes after which no process is away."""
 MAX_FAULTS = 20
-"""Of one check that are shown; the first ones say what is wrong."""
+"""Faults shown per check; the first ones tell what is wrong."""
 
 
 def show(console: Console, checks: list[Check], facts: Facts, seconds: float) -> None:
@@ -49,7 +49,7 @@ def _kills(facts: Facts, seconds: float) -> Table:
 
 
 def _away(lives: list[Life]) -> list[float]:
-    """Seconds from each death until the next readiness, of a process that died."""
+    """Seconds from each death of a process until it is ready again."""
     deaths = [life.ended for life in lives if life.ended is not None]
     ready = [life.ready for life in lives if life.ready is not None]
     away = [min([at - death for at in ready if at > death], default=0.0) for death in deaths]

@@ -1,4 +1,4 @@
-"""What is summed up, and what it costs, is what the events say."""
+"""Sums and costs agree with the events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.chaos.judging.facts import NOTHING, Counts, Facts, JournalSums, Sums
 
 
 def costs_are_right(facts: Facts) -> Check:
-    """Each event has the price in force, and costs what its tokens do."""
+    """Each event has the price in force, and the cost of its tokens at that price."""
     check = Check("cost = tokens x price in force")
     for event in facts.events:
         counts, prices = event.entry.counts, event.prices
@@ -53,7 +53,7 @@ def months_are_rollups(facts: Facts) -> Check:
 
 
 def _month(at: int) -> int:
-    """When the month of UTC began, both in seconds of unix time."""
+    """When the month began (UTC); both are unix times in seconds."""
     start = datetime.fromtimestamp(at, UTC).replace(day=1, hour=0, minute=0, second=0)
     return int(start.timestamp())
 
@@ -75,7 +75,7 @@ def journal_sums_are_events(facts: Facts) -> Check:
 
 
 def journals_are_read_whole(facts: Facts) -> Check:
-    """The journals end with nothing open or unacknowledged, and no file of theirs was missed."""
+    """The journals end with nothing open or unacknowledged, and no file of them was missed."""
     check = Check("journals: all closed, all acknowledged")
     by_journal = by_id(facts.entries, lambda entry: entry.journal)
     for end in facts.journal_ends:

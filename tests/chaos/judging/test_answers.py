@@ -1,4 +1,4 @@
-"""What a client makes of an answer, and which ones it must not accept."""
+"""How the clients read an answer, and which answers they must not accept."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_client_that_leaves() -> None:
 
 
 async def test_an_answer_that_a_limit_cut() -> None:
-    """More may have been generated than was sent."""
+    """More tokens may have been generated than were sent."""
     cut = {"choices": [{"index": 0, "delta": {}, "finish_details": {"code": "c"}}]}
     one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=True)
     await receive(stream(CHUNK, json.dumps(cut), END, "[DONE]"), one, None, four_letters=True)
@@ -79,7 +79,7 @@ async def test_an_answer_that_a_limit_cut() -> None:
 
 
 async def test_an_engine_with_other_tokens() -> None:
-    """A piece of text has one token at least, and maybe more."""
+    """A piece of text has at least one token, and maybe more."""
     one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=True)
     await receive(stream(CHUNK, END, "[DONE]"), one, None, four_letters=False)
     assert (one.complete, one.tokens) == (True, 1)

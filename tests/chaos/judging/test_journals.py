@@ -1,4 +1,4 @@
-"""The harness's own reader of journals against the product's writer."""
+"""The harness's own reader of journals, against the product's writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def entry(journal: str, id: str, counts: Counts, reason: str) -> Entry:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A journal of an agent that was killed: one request billed, one ended, one open."""
+    """The journal of a killed agent: one request billed, one ended, one open."""
     journal = Journal.open(tmp_path)
     for id in ("billed", "ended", "open"):
         journal.opened((id, 1), ACCOUNT, "plain")
@@ -45,7 +45,7 @@ def test_a_file_says_what_was_written(folder: Path) -> None:
 
 
 def test_the_next_file_of_the_journal(folder: Path) -> None:
-    """It begins with a snapshot: what was acknowledged is a number, what was open has ended."""
+    """It begins with a snapshot: acknowledged entries become a count, open requests have ended."""
     (folder / "lock").unlink()  # its owner died
     first = journals.read(folder / "journal")
     journal = Journal.open(folder)

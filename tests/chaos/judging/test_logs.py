@@ -1,4 +1,4 @@
-"""What is read from logs."""
+"""What is read from the processes' logs."""
 
 from __future__ import annotations
 

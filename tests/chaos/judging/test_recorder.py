@@ -1,4 +1,4 @@
-"""The recorder: it knows of every token before the agent does, and its file survives a kill."""
+"""The recorder knows of every token before the agent does, and its file survives a kill."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_the_rest_of_the_engine_is_the_engine(engine: Recorded) -> None:
 
 
 class Miscounting:
-    """An engine that hands on a token that it does not count."""
+    """An engine that hands on a token without counting it."""
 
     info, alive = MODEL, True
 
@@ -87,7 +87,7 @@ class Miscounting:
 
 
 async def test_what_is_handed_on_is_counted_apart(tmp_path: Path) -> None:
-    miscounting: Any = Miscounting()  # no more of an engine than is asked for here
+    miscounting: Any = Miscounting()  # only the part of an engine that is used here
     engine = Recorded(miscounting, Record(tmp_path / "records" / "one.jsonl"))
     assert [output.tokens async for output in engine.generate(work())] == [2]
     assert lines(tmp_path)[-1] == Line("r1", 3, 0, 1, handed_on=2, finish_reason="stop")

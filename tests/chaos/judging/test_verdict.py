@@ -1,4 +1,4 @@
-"""The verdict finds what it is there to find: each kind of fault, in a run that is sound else."""
+"""The verdict finds each kind of fault, in a run that is otherwise sound."""
 
 from __future__ import annotations
 
@@ -80,12 +80,13 @@ def event(id: str, counts: Counts, reason: str = "length", started_at: float = 1
 
 
 def purse(tokens: int, cost: int) -> Purse:
-    """A budget that says this, where 10 tokens were billed before the last request, then 11."""
+    """A budget with this spent, where 10 tokens were billed before the last request and 11 after
+    it."""
     return Purse("tenant 1", Spent(tokens, cost), Spent(11, 20), Spent(10, 18))
 
 
 def with_sums(facts: Facts) -> Facts:
-    """With sums and journals as the events make them."""
+    """Set the sums and journals that follow from the events."""
     sums = Sums.of(facts.events)
     facts.rollups, facts.months = {GROUP: sums}, {GROUP: sums}
     counted = sums._replace(cost=0)
@@ -182,7 +183,7 @@ def test_a_sound_run_with_a_request_that_another_gateway_adopted(facts: Facts) -
 
 
 def test_what_pools_and_is_cut_may_be_billed_nothing(facts: Facts) -> None:
-    """Nobody had any of it."""
+    """No client received any of it."""
     (cut,) = [one for one in facts.seen if one.id == "cut"]
     at = next(i for i, one in enumerate(facts.events) if one.entry.id == "cut")
     facts.events[at] = replace(
@@ -219,7 +220,7 @@ Change = Callable[[Facts], Any]
 
 
 def _bill(facts: Facts, id: str, counts: Counts) -> None:
-    """The ledger and the journals say this instead."""
+    """Change the ledger and the journals."""
     facts.events = [
         event(id, counts, one.entry.finish_reason) if one.entry.id == id else one
         for one in facts.events
@@ -228,7 +229,7 @@ def _bill(facts: Facts, id: str, counts: Counts) -> None:
 
 
 def _change(facts: Facts, id: str, **fields: Any) -> None:
-    """The ledger alone says this instead."""
+    """Change the ledger alone."""
     facts.events = [
         replace(one, entry=replace(one.entry, **fields)) if one.entry.id == id else one
         for one in facts.events
@@ -569,7 +570,8 @@ def test_an_answer_that_nothing_could_remember(facts: Facts) -> None:
 
 
 def test_when_a_journal_is_billed() -> None:
-    """Reports that are a request behind on both sides agree with each other, not with the file."""
+    """Reports that lack the last request on both sides agree with each other, but not with the
+    file."""
     end, sums = JournalEnd("journal-1", 2, open=0, unacknowledged=0), Sums(2)
     assert end.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=0))
     assert not end.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=1))
@@ -590,7 +592,7 @@ def test_a_cut_request_may_have_cost_nothing(facts: Facts) -> None:
 
 
 def test_a_cut_answer_that_did_not_stream(facts: Facts) -> None:
-    """Its agent looks at it only now and then."""
+    """Its agent records its progress only now and then."""
     facts.unseen = Unseen(streamed=0, whole=2)
     _bill(facts, "cut", STATES[0])
     assert not cut_requests(facts).faults
@@ -605,7 +607,7 @@ def test_a_cut_request_that_never_ran(facts: Facts) -> None:
 
 
 def test_the_limits_of_each_life_of_redis(facts: Facts) -> None:
-    """A Redis that was killed forgets: the minute begins again."""
+    """A killed Redis forgets its window, so the minute begins again."""
     facts.requests_per_minute = {1: 2}
     facts.events = [event(str(n), PART, started_at=100.0 + n) for n in range(4)]
     assert limits_held(facts).faults
@@ -625,7 +627,7 @@ def test_a_gateway_without_redis_counts_by_itself(facts: Facts) -> None:
 
 
 def test_starts_in_vain(facts: Facts) -> None:
-    """A gateway that finds no database says so and is started again."""
+    """A gateway that finds no database says so and is restarted."""
     facts.lives.append(Life("gateway-0", "gateway", 9, 1.0, None, 3.0, "", 1))
     check = only_the_killed_died(facts)
     assert not check.faults
@@ -646,7 +648,7 @@ def test_what_is_known_of_a_batchs_lines_is_not_when_they_passed(facts: Facts) -
 
 
 def test_a_line_that_is_sent_anew_is_no_adoption(facts: Facts) -> None:
-    """Its first turn ran; the next one was ended before the engine began with it."""
+    """Its first turn ran; the next one ended before the engine began it."""
     again = replace(facts.events[0].entry, attempt=first_attempt(2), counts=Counts())
     facts.superseded = [facts.events[0].entry]
     facts.events[0] = replace(facts.events[0], entry=again)

@@ -1,4 +1,4 @@
-"""Compares what all sides said of a run. Pure: facts in, findings out."""
+"""Compares what all sides reported of a run. Pure: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Facts
 
 STARTS_IN_VAIN = ("gateway", "postgres", "console")
 HIT_SHARE = 0.8
-"""A strike may find its victim dead of the one before."""
+"""Share of the planned strikes that must hit: a victim may still be dead from an earlier strike."""
 
 
 def judge(facts: Facts) -> list[Check]:
-    """Every check; the run is sound if none has faults."""
+    """Run every check; the run is sound if none has faults."""
     return [check(facts) for check in CHECKS]
 
 
 def there_was_a_storm(facts: Facts) -> Check:
-    """What was planned was killed, and there was something to lose: else nothing is proved."""
+    """What was planned was killed, and there was work to lose; otherwise nothing is proved."""
     check = Check("a storm, and work in it")
     hit, meant = {kill.kind for kill in facts.kills}, {strike.kind for strike in facts.planned}
     if hit != meant or len(facts.kills) < HIT_SHARE * len(facts.planned):
@@ -39,8 +39,8 @@ def there_was_a_storm(facts: Facts) -> Check:
 
 
 def only_the_killed_died(facts: Facts) -> Check:
-    """No process ended by itself, but for want of a database: what found none when it started, and
-    a worker that lost it."""
+    """No process ended by itself, except for want of a database: a process that found none at its
+    start, and a worker that lost it."""
     check = Check("nobody died but by kill -9")
     in_vain = 0
     for life in facts.lives:
