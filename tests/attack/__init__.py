@@ -1,7 +1,8 @@
-"""What strangers and hostile tenants send, and what another tenant notices of it: `make attack`.
+"""Attacks by strangers and hostile tenants, and their effect on another tenant: `make attack`.
 
-A victim streams and asks all the time, from a process of its own. Before each attack it is measured
-in quiet, then beside it. What must hold whatever the machine does: each of its answers is whole, no
-engine is lost, and a process that serves is not lost either. What is judged as a figure: the p99 of
-its time to first token and between chunks over that of quiet times, and the longest of each.
+A victim streams and asks all the time, from a process of its own. It is measured in quiet before
+each attack, then beside the attack. These must hold on any machine: each of its answers is
+complete, and no engine and no serving process is lost. These are judged as figures: the p99 of its
+time to first token and of the gaps between chunks, relative to quiet times, and the longest of
+each.
 """

@@ -34,29 +34,30 @@ SERVING = ("gateway", "console", "worker", "engine")
 MOST_OVER_QUIET = 2.0
 LONGEST_MS = 1_000.0
 NICEST = 19
-"""An attacker has a machine of its own: what it costs to make an attack is no part of it."""
+"""Priority of the attackers, which would have machines of their own: making an attack must not take
+time from the servers."""
 MAX_LINE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the victim saw beside one attack."""
+    """The victim's measurements beside one attack."""
 
     name: str
     beside: Phase
     stolen: float
-    """Percent of the processors' time in which their host gave them to others meanwhile."""
+    """Percent of the processor time that the host gave to other guests meanwhile."""
     answers: Counter[str]
     lost: list[str]
 
     @property
     def faults(self) -> list[str]:
-        """What may not be, whatever the machine does."""
+        """What must not happen on any machine."""
         found = [*self.lost, *self.beside.faults]
         return found if self.beside.firsts_ms else [*found, "no answer"]
 
     def over(self, quiet: Phase) -> list[float]:
-        """The 99th percentiles beside the attack over those in quiet."""
+        """The 99th percentiles beside the attack, relative to those in quiet."""
         pairs = zip(self.beside.p99s_ms, quiet.p99s_ms, strict=True)
         return [beside / calm for beside, calm in pairs]
 
@@ -66,7 +67,7 @@ class Round:
 
 
 def main() -> None:
-    """Attack, print the table, and end with status 1 if the victim met an error."""
+    """Attack, print the table, and exit with status 1 if the victim met an error."""
     options = _options()
     console = Console(width=150, highlight=False)
     chosen = {
@@ -101,8 +102,8 @@ def _options() -> argparse.Namespace:
 async def _rounds(
     stack: Stack, chosen: dict[str, Attack], options: argparse.Namespace, console: Console
 ) -> tuple[Phase, list[Round]]:
-    """One attack after another, with what the victim saw; before each a while of quiet, which is
-    one sample together: a percentile of a few seconds jumps."""
+    """Run one attack after another and measure the victim beside each. All quiet times before
+    attacks count as one sample, because a percentile of a few seconds is unstable."""
     quiet, rounds = Phase(), []
     victim, attacker = stack.facts["tenants"][:2]
     async with _watching(stack, victim) as look:
@@ -133,7 +134,8 @@ async def _rounds(
 
 @asynccontextmanager
 async def _watching(stack: Stack, victim: dict[str, Any]) -> AsyncIterator[Any]:
-    """Run the victim; gives what asks it for what it saw since it was last asked."""
+    """Run the victim in the block. Yields a function that returns what it measured since the last
+    call."""
     host, port = _address(stack.url)
     command = [sys.executable, "-m", "tests.attack.victim", "--host", host, "--port", str(port)]
     process = await asyncio.create_subprocess_exec(
@@ -162,7 +164,7 @@ def _address(url: str) -> Address:
 
 
 def _serving(stack: Stack) -> dict[str, list[psutil.Process]]:
-    """Every process that serves, those of the engine core as well."""
+    """Every serving process by name, including those of the engine core."""
     return {
         name: [one for child in stack.children(name) for one in (child, *_cores(child))]
         for name in SERVING

@@ -1,4 +1,4 @@
-"""The attacks: each goes on until it is cancelled."""
+"""The attacks. Each goes on until it is cancelled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/r
 NO_HEADERS: Mapping[str, str] = {}
 
 STRANGERS: dict[str, Attack] = {}
-"""By name: what needs no key."""
+"""By name: attacks that need no key."""
 TENANTS: dict[str, Attack] = {}
-"""By name: what a customer can send."""
+"""By name: attacks of a tenant."""
 
 
 def _of(attacks: dict[str, Attack]) -> Callable[[Attack], Attack]:
@@ -42,7 +42,7 @@ stranger, tenant = _of(STRANGERS), _of(TENANTS)
 
 
 async def _both(target: Target, data: bytes, *, each: int = 4) -> None:
-    """The same bytes at a gateway and at the console."""
+    """Send the same bytes to a gateway and to the console."""
     async with asyncio.TaskGroup() as tasks:
         for address in (target.gateway, target.console):
             tasks.create_task(at_once(each, partial(send, target, address, data)))
@@ -82,7 +82,7 @@ async def broken_requests(target: Target) -> None:
 
 
 async def _dripping(address: Address, start: bytes) -> None:
-    """One byte a second of what never ends, on a connection that is opened again when it ends."""
+    """Send one byte a second without end, on a connection that is reopened when it ends."""
     with suppress(OSError):
         async with connected(address) as (_, writer):
             writer.write(start)
@@ -108,7 +108,7 @@ async def slow_bodies(target: Target) -> None:
 
 @stranger
 async def idle_connections(target: Target) -> None:
-    """As many as one address may hold; some of them are closed by the server."""
+    """As many as one address may hold, and more: the server closes the rest."""
 
     async def idle() -> None:
         with suppress(OSError):
@@ -144,7 +144,7 @@ def _handshake(path: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
 
 @stranger
 async def sockets_without_a_ticket(target: Target) -> None:
-    """Handshakes, then frames of a mebibyte of deeply nested JSON."""
+    """Handshakes, then frames of one MiB of deeply nested JSON."""
     payload = b"[" * (1 << 20)
     frame = b"\x81\xff" + struct.pack(">Q", len(payload)) + b"\0\0\0\0" + payload
 
@@ -171,7 +171,7 @@ async def guessed_keys(target: Target) -> None:
 @stranger
 async def guessed_passwords(target: Target) -> None:
     async def guess() -> None:
-        token = "a" * 32  # a form is believed whose token is the cookie's, whatever it is
+        token = "a" * 32  # any token is accepted if the form's equals the cookie's
         form = f"login=operator&password={random.randbytes(8).hex()}&csrfmiddlewaretoken={token}"
         head = {
             "Content-Type": "application/x-www-form-urlencoded",
@@ -227,7 +227,7 @@ async def bodies_that_are_too_large(target: Target) -> None:
 
 @tenant
 async def bodies_of_junk(target: Target) -> None:
-    """Characters that the tokenizer has most work with."""
+    """Characters that cost the tokenizer most."""
     luck = random.Random(1)
     text = "".join(chr(luck.randrange(0x4E00, 0x9FFF)) for _ in range(200_000))
     await _flood(target, _post(target, COMPLETIONS, {"model": target.model, "prompt": text}))
@@ -241,7 +241,7 @@ async def long_texts_for_responses(target: Target) -> None:
 
 @tenant
 async def arguments_of_brackets(target: Target) -> None:
-    """JSON within JSON, which no parser reads to its end."""
+    """JSON within JSON, which no parser can read to its end."""
     call = {"name": "f", "arguments": "[" + "]" * (7 << 20)}
     calls = [{"id": "a", "type": "function", "function": call}]
     said = [
@@ -253,7 +253,8 @@ async def arguments_of_brackets(target: Target) -> None:
 
 @tenant
 async def messages_on_a_socket(target: Target) -> None:
-    """One after another on the websocket of /v1/responses, each wrong only at its end."""
+    """One message after another on the websocket of /v1/responses, each of them invalid only at its
+    end."""
     payload = b'{"type":"response.create","input":"' + b'\\"' * (3 << 20)
     frame = b"\x81\xff" + struct.pack(">Q", len(payload)) + b"\0\0\0\0" + payload
     opening = _handshake(RESPONSES, target.headers())
@@ -272,7 +273,7 @@ async def messages_on_a_socket(target: Target) -> None:
 
 @tenant
 async def half_sent_bodies(target: Target) -> None:
-    """They fill what memory they get, and wait."""
+    """They occupy as much memory as they get, and wait."""
     half = _post(target, CHAT, b" " * (7 << 20))[: 4 << 20]
 
     async def wait() -> None:
@@ -310,7 +311,7 @@ async def as_many_choices_as_allowed(target: Target) -> None:
 
 @tenant
 async def hostile_schemas(target: Target) -> None:
-    """Grammars that take long to compile, and some that never end."""
+    """Grammars that take long to compile, some of them without end."""
     names = {f"p{number}": {"type": "string", "maxLength": 5_000} for number in range(60)}
     schemas: list[Any] = [
         {"type": "object", "properties": names},
@@ -362,7 +363,7 @@ async def a_flood(target: Target) -> None:
 
 @tenant
 async def long_prompts(target: Target) -> None:
-    """Each another one, so that no prefix cache helps."""
+    """All of them different, so that no prefix cache helps."""
 
     async def ask() -> None:
         prompt = [random.randrange(5, 200) for _ in range(1_500)]
@@ -374,7 +375,7 @@ async def long_prompts(target: Target) -> None:
 
 @tenant
 async def hang_ups(target: Target) -> None:
-    """Requests whose client leaves at once."""
+    """Requests whose client disconnects at once."""
     data = _post(target, CHAT, _chat(target, max_tokens=400, stream=True))
 
     async def leave() -> None:
@@ -403,7 +404,7 @@ async def readers_that_never_read(target: Target) -> None:
 
 @tenant
 async def archives_of_all_kinds(target: Target) -> None:
-    """Uploads that are to hold up who unpacks them."""
+    """Uploads that are meant to occupy the process that unpacks them."""
     path = "/api/v1/adapters/attack/versions"
     uploads = [
         request("POST", path, _multipart(target, len(body)), body)

@@ -1,4 +1,4 @@
-"""Bytes on sockets, as well-behaved clients never send them."""
+"""Raw bytes on sockets, as no well-behaved client sends them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from tests.bench.machinery.client import Address
 
 PATIENCE_S = 30.0
-"""For an answer; who gets none in this time counts that, and goes on."""
+"""Seconds to wait for an answer; without one, `silence` is counted and the attacker continues."""
 PAUSE_S = 0.01
-"""Between two tries of one attacker: what costs the server nothing is not sent by the thousand."""
+"""Seconds between two tries of an attacker, so that requests which the server refuses cheaply are
+not sent by the thousand."""
 
 
 @dataclass
 class Target:
-    """What is attacked, and what the attacker has: a tenant's key, and what strangers know."""
+    """What is attacked, the attacker's own key, and what strangers know."""
 
     gateway: Address
     console: Address
@@ -26,10 +27,10 @@ class Target:
     model: str
     adapter: str
     answers: Counter[str] = field(default_factory=Counter)
-    """By status, `closed` where the connection ended without one, and `silence`."""
+    """By status; `closed` if the connection ended without one, `silence` if nothing came."""
 
     def headers(self) -> dict[str, str]:
-        """Of a JSON request with the attacker's key, whose answer ends with the connection."""
+        """For a JSON request with the attacker's key; the connection ends with the answer."""
         return {
             "Authorization": f"Bearer {self.key}",
             "Content-Type": "application/json",
@@ -40,7 +41,7 @@ class Target:
 def request(
     method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> bytes:
-    """A whole HTTP/1.1 request."""
+    """A complete HTTP/1.1 request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     if body or method == "POST":
@@ -52,7 +53,7 @@ def request(
 async def connected(
     address: Address, limit: int = 1 << 16
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, which is dropped without ceremony at the end."""
+    """A connection that is aborted at the end of the block."""
     reader, writer = await asyncio.open_connection(*address, limit=limit)
     try:
         yield reader, writer
@@ -61,9 +62,9 @@ async def connected(
 
 
 async def send(target: Target, address: Address, data: bytes, *, whole: bool = False) -> None:
-    """Send bytes on a connection of their own and count how they are answered.
+    """Send bytes on a new connection and count how they are answered.
 
-    `whole`: read the answer to its end, as a client does who wants all of the work done.
+    `whole`: read the answer to its end, as a client does that wants all of the work to be done.
     """
     try:
         async with connected(address) as (reader, writer), asyncio.timeout(PATIENCE_S):
@@ -82,13 +83,13 @@ async def send(target: Target, address: Address, data: bytes, *, whole: bool = F
 
 
 async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
-    with suppress(OSError):  # the answer may come, and the connection end, before all was sent
+    with suppress(OSError):  # the answer and the connection's end may precede the last byte
         writer.write(data)
         await writer.drain()
 
 
 async def at_once(count: int, attacker: Callable[[], Awaitable[None]]) -> None:
-    """So many attackers, each again as soon as it is answered; until cancelled."""
+    """Run `count` attackers, each of them again as soon as it is done; until cancelled."""
 
     async def go_on() -> None:
         while True:

@@ -1,7 +1,7 @@
 """`python -m tests.attack.victim`: a tenant that streams and asks all the time.
 
-For each line on its standard input it prints, as one line of JSON, what was seen since the last
-one; it stops where the input ends.
+For each line on standard input it prints one line of JSON with what it measured since the last one.
+It stops when the input ends.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.bench.machinery.gaps import Timed
 PATH = "/v1/chat/completions"
 STREAMS = 2
 TOKENS = 200
-"""Of one stream; another follows it."""
+"""Tokens of a stream; the next stream follows at once."""
 THINK_S = 0.03
-"""Between an answer of one token and the next question."""
+"""Seconds between an answer of one token and the next question."""
 PAUSE_S = 0.2
-"""After a failure."""
+"""Seconds to wait after a failure."""
 
 
 @dataclass
 class Phase:
-    """What was seen in a while: milliseconds to first tokens and between tokens, and faults."""
+    """Measurements over some time: milliseconds to first tokens and between tokens, and faults."""
 
     firsts_ms: list[float] = field(default_factory=list)
     gaps_ms: list[float] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Phase:
 
     @property
     def p99s_ms(self) -> tuple[float, float]:
-        """Of first tokens, and of gaps."""
+        """Of first tokens and of gaps."""
         return percentile_99(self.firsts_ms), percentile_99(self.gaps_ms)
 
     @property
@@ -49,21 +49,21 @@ class Phase:
         return max([*self.firsts_ms, *self.gaps_ms], default=math.nan)
 
     def add(self, later: Phase) -> None:
-        """Count another while to this one."""
+        """Add the measurements of another phase."""
         self.firsts_ms += later.firsts_ms
         self.gaps_ms += later.gaps_ms
         self.faults += later.faults
 
 
 def percentile_99(values: Sequence[float]) -> float:
-    """The least value that 99 % are not above; not a number without any."""
+    """The least value that at least 99 % of the values do not exceed; NaN if there are none."""
     if not values:
         return math.nan
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
 class Waiting(Timed):
-    """A connection that knows what it waits for."""
+    """A connection that knows since when it has been waiting."""
 
     asked_at: float | None = None
 
@@ -76,7 +76,8 @@ class Waiting(Timed):
             self.asked_at = None
 
     def note(self, phase: Phase) -> None:
-        """Add what came of the present answer, and how long it has been waited for the next."""
+        """Add the gaps of the present answer, and the time for which its next token has been
+        awaited."""
         if self.asked_at is None:
             return
         now = time.perf_counter()
@@ -93,7 +94,8 @@ class Victim:
     def __init__(self, address: Address, model: str, key: str) -> None:
         self._address = address
         question = {"model": model, "messages": [{"role": "user", "content": "Hello there"}]}
-        # An end that is sampled has no text, and tokens without text make no chunk: none is.
+        # `min_tokens`, because a sampled end token has no text, and tokens without text make no
+        # chunk.
         stream = {"stream": True, "stream_options": {"include_usage": True}, "min_tokens": TOKENS}
         self._stream = post(PATH, {**question, **stream, "max_tokens": TOKENS}, key)
         self._question = post(PATH, {**question, "max_tokens": 1}, key)

@@ -21,7 +21,7 @@ BATCH = 250
 
 
 def main() -> None:
-    """Run, print what was found, and end with status 1 if anything was."""
+    """Run, print the findings, and exit with status 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))

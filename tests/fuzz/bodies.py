@@ -1,4 +1,5 @@
-"""Random requests of all that vLLM takes, and of some that it must refuse; made of a seed."""
+"""Random requests with everything that vLLM accepts, and some that it must refuse; derived from a
+seed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ STEP = 256
 BLOCK = 32
 
 LENGTHS = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1, STEP - 1, STEP, STEP + 1, 300, 400, CONTEXT - 40)
-"""Of prompts, in tokens: around whatever the engine cuts them at."""
+"""Of prompts, in tokens: around every size at which the engine splits them."""
 EDGES = (CONTEXT - 1, CONTEXT, CONTEXT + 1)
 
 SCHEMA = {
@@ -84,7 +85,7 @@ def _format(draw: random.Random) -> dict[str, Any]:
 
 
 class Field(NamedTuple):
-    """A field that is there in this share of the requests; some have `wrong` values."""
+    """A field, its share of the requests, valid values, and for some fields `wrong` ones."""
 
     share: float
     right: Draw
@@ -135,13 +136,13 @@ COMPLETION: Mapping[str, Field] = {
     "suffix": Field(0.0, one_of("the end"), ("the end",)),
 }
 SPOILED = 0.15
-"""Of the requests, those that have a wrong value."""
+"""Share of the requests that have a wrong value."""
 
 
 @dataclass(frozen=True)
 class Fuzz:
-    """One request. `adapter` is a number, or None for the base model; it leaves after so many
-    tokens if that is not None. Requests of one `salt` share a prefix cache."""
+    """One request. `adapter` is a number, or None for the base model. The client leaves after
+    `leaves_after` tokens, unless that is None. Requests of one `salt` share a prefix cache."""
 
     kind: str
     body: dict[str, Any]
@@ -151,7 +152,7 @@ class Fuzz:
 
 
 def made(seed: int, number: int, adapters: int) -> Fuzz:
-    """The request of that number; the same for the same seed, whatever else was made."""
+    """The request with this number. It depends only on the arguments, not on other requests."""
     draw = random.Random(f"{seed}-{number}")
     kind = draw.choice(("chat", "completion", "completion"))
     body = _prompt(draw, kind)
@@ -174,7 +175,7 @@ def made(seed: int, number: int, adapters: int) -> Fuzz:
 
 
 def _agree(body: dict[str, Any]) -> None:
-    """Leave out what makes sense only beside another field, or not beside it."""
+    """Remove fields that are only valid together with another one, or only without it."""
     if not body.get("logprobs"):
         body.pop("top_logprobs", None)
     named = {tool["function"]["name"] for tool in body.get("tools", ())}
@@ -206,6 +207,6 @@ def _tokens(draw: random.Random, count: int) -> list[int]:
 
 
 def _text(draw: random.Random, tokens: int) -> str:
-    """Of about so many tokens."""
+    """A text of about `tokens` tokens."""
     words = ("the ", "quick ", "fox ", "\u00e9t\u00e9 ", "\U0001f426 ", "{", "0.125 ", "\n")
     return "".join(draw.choices(words, k=max(1, tokens // 3)))

@@ -1,4 +1,4 @@
-"""Makes commands and what they are about."""
+"""Builders of commands and of what commands refer to, and fakes of the limiter's collaborators."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ IMAGES = Kind(
     header="images",
 )
 WITH_IMAGES = table(*KINDS.values(), IMAGES)
-"""As if there was a kind more, of something that no other kind counts."""
+"""The kinds with one more, which counts something that no other kind counts."""
 PATIENCE_S = 60.0
-"""A machine that does much else at the same time is not a Redis that is down."""
+"""Seconds. A busy machine must not look like a dead Redis."""
 
 
 class Clock:
@@ -71,7 +71,7 @@ def scope(id: str = "t1", **limits: int) -> Scope:
 def charge(
     id: str = "r1", *scopes: Scope, prompt: int = 10, output: int = 20, **fields: Any
 ) -> Charge:
-    """For `output` tokens and no fewer, unless `least_output_tokens` is given."""
+    """For exactly `output` tokens, unless `least_output_tokens` is given."""
     defaults: dict[str, Any] = {
         "holder": "g1",
         "rate": Rate(),
@@ -84,7 +84,7 @@ def charge(
 
 
 def more(charged: Charge, output: int, least: int = 1) -> Charge:
-    """More tokens for a request that runs."""
+    """A charge of more tokens for a running request."""
     return Charge(
         charged.id, charged.holder, charged.scopes, charged.rate, {}, 0, output, least
     )  # fmt: skip
@@ -96,7 +96,7 @@ async def ask(store: Store, command: AnyCommand) -> AnyAnswer:
 
 
 async def live_on(store: Store, clock: Clock, seconds: float, holder: str = "g1") -> None:
-    """Let time pass for a gateway that renews its lease."""
+    """Let time pass while this gateway renews its lease."""
     while seconds > 0:
         step = min(seconds, LEASE_MS / 2000)
         clock.pass_s(step)
@@ -105,7 +105,7 @@ async def live_on(store: Store, clock: Clock, seconds: float, holder: str = "g1"
 
 
 async def granted(store: Store, command: Charge) -> int:
-    """The output tokens; it must be granted."""
+    """The output tokens of a charge that must be granted."""
     answer = await ask(store, command)
     assert isinstance(answer, Granted), answer
     return answer.output_tokens
@@ -146,7 +146,7 @@ def wanted(prompt: int = 10, output: int = 20, least: int | None = None) -> Ask:
 
 
 class FlakyStore:
-    """`commands.Store` in memory that can be away, or lose what it knew, like a Redis."""
+    """`commands.Store` in memory that can be away or lose its state, as a Redis can."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -154,15 +154,16 @@ class FlakyStore:
         self._memory = self._snapshot = MemoryStore(clock)
 
     def snapshot(self) -> None:
-        """What `roll_back` returns to."""
+        """Take the state that `roll_back` returns to."""
         self._snapshot = deepcopy(self._memory)
 
     def roll_back(self) -> None:
-        """As a Redis does that crashed before it wrote its last second to disk."""
+        """Restore the snapshot, as a Redis does that crashed before writing its last second to
+        disk."""
         self._memory = self._snapshot
 
     def forget(self) -> None:
-        """As a restart does."""
+        """Lose all state, as a restart does."""
         self._memory = MemoryStore(self._clock)
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
@@ -174,15 +175,15 @@ class FlakyStore:
         return await self._memory.run(*commands)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to release."""
 
 
 class FakeSpent:
-    """`spent.Spent` from a dictionary; counts how often it is asked."""
+    """`spent.Spent` from a dictionary; records each call."""
 
     def __init__(self, **spent: tuple[int, int]) -> None:
         self.figures = spent
-        """Tokens and cost by scope id."""
+        """By scope id: tokens and cost."""
         self.asked: list[tuple[str, datetime, datetime]] = []
         self.away = False
         self.may_answer = asyncio.Event()

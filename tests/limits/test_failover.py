@@ -1,4 +1,4 @@
-"""Redis goes and comes back: nothing hangs, nothing leaks, and it is told once."""
+"""Redis goes away and comes back: nothing hangs, nothing leaks, and it is logged once."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from tests.limits.redis_server import RedisServer
 USED = Usage(prompt_tokens=10, completion_tokens=10)
 STREAMS = grant(limits(concurrent_streams=2, tokens_per_minute=1000))
 HANGS_S = 300.0
-"""What takes that long would hang for ever."""
+"""Seconds. A test that takes this long would never end."""
 SOON_S = 0.05
-"""For a Redis that answers nothing at all."""
+"""Timeout for a Redis that answers nothing at all, in seconds."""
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def gateway(
     refuse: bool = False,
     redis: RedisStore | None = None,
 ) -> AsyncIterator[StoreLimiter]:
-    """A limiter as a gateway process has it, but with more patience for a Redis that is slow."""
+    """A limiter as a gateway process has it, but with more patience for a slow Redis."""
     redis = redis or RedisStore(server.url, timeout_s=PATIENCE_S)
     failover = Failover(MemoryStore(), redis, refuse=refuse, retry_s=0.01)
     async with asyncio.timeout(HANGS_S), StoreLimiter(failover, FakeSpent(), "usd") as limiter:
@@ -71,7 +71,7 @@ async def gateway(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Ends with the gateway's own timeout if it never holds."""
+    """Wait for the condition; the gateway's own timeout ends the test if it never holds."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
@@ -107,7 +107,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
     caller = grant(limits(tokens_per_minute=100))
 
     async def burst(limiter: StoreLimiter, name: str) -> int:
-        """What its requests hold at the end; each takes what it can get, and some give it back."""
+        """What its requests hold at the end. Each takes what it can get, and some give it back."""
         held = 0
         for number in range(60):
             id = f"{name}{number}"
@@ -133,7 +133,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
 async def test_what_another_gateway_hears_does_not_end_what_goes_on(
     redis_server: RedisServer,
 ) -> None:
-    """Of an attempt whose engine was lost; the request runs on another one."""
+    """It hears of an attempt whose engine was lost, while the request runs on another engine."""
     async with gateway(redis_server) as one, gateway(redis_server) as other:
         stream = await one.reserve("r1", STREAMS, target(), wanted(10, 20))
         other.settle("r1", USED)
@@ -148,7 +148,7 @@ async def test_what_another_gateway_hears_does_not_end_what_goes_on(
 async def test_a_request_that_has_ended_does_not_grow_and_count_again(
     redis_server: RedisServer,
 ) -> None:
-    """The engine's last word may be known elsewhere first."""
+    """Another gateway may learn first that the engine has finished."""
     async with gateway(redis_server) as slow, gateway(redis_server) as other:
         stream = await slow.reserve("r1", STREAMS, target(), wanted(10, 20))
         slow.settle("r1", USED)
@@ -217,7 +217,7 @@ async def test_it_starts_without_redis(mortal_redis: RedisServer, refuse: bool) 
 async def test_redis_is_killed_and_comes_back_amid_a_storm(
     mortal_redis: RedisServer, refuse: bool
 ) -> None:
-    """Everybody gets an answer; afterwards no slot is taken and nothing is held."""
+    """Each client gets an answer; afterwards no stream is counted and nothing is held."""
     caller = grant(limits(concurrent_streams=20, tokens_per_minute=10**9))
 
     async def client(gate: StoreLimiter, name: str) -> None:
@@ -250,7 +250,7 @@ async def test_redis_is_killed_and_comes_back_amid_a_storm(
 
 
 async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: RedisServer) -> None:
-    """What it did without anybody waiting for the answer any longer is undone."""
+    """What Redis did after its caller had given up waiting is undone."""
     redis = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
     async with gateway(mortal_redis, redis=redis) as gate:
         await gate.reserve("before", STREAMS, target(), wanted())
@@ -270,12 +270,12 @@ async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: Re
 async def test_a_busy_gateway_does_not_take_its_own_silence_for_that_of_redis(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else who sends it something big to read would get past the limits of one Redis."""
+    """Otherwise a tenant that sends a large body could get past the limits of one Redis."""
     async with gateway(redis_server) as gate:
         asked = asyncio.create_task(gate.reserve("r1", STREAMS, target(), wanted()))
         with redis_server.client() as client:
             while not client.exists("limits3:r:r1"):  # noqa: ASYNC110
-                await asyncio.sleep(0)  # until it was sent
+                await asyncio.sleep(0)  # until the command was sent
         later = time.monotonic() + PATIENCE_S + 1
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later)
         await asked
@@ -306,7 +306,7 @@ async def test_a_restarted_redis_learns_of_the_streams_that_run(mortal_redis: Re
         stream = await gate.reserve("r1", caller, target(), wanted(10, 20))
         mortal_redis.kill()
         mortal_redis.start()
-        async with gateway(mortal_redis):  # meanwhile the loop hears of the broken connection
+        async with gateway(mortal_redis):  # the loop notices the broken connection
             pass
         await gate.extend(stream, 30)
         assert gate.redis_failures == 0
@@ -320,7 +320,7 @@ async def test_a_restarted_redis_learns_of_the_streams_that_run(mortal_redis: Re
 async def test_a_redis_that_became_a_replica_is_left_for_the_one_at_its_address(
     mortal_redis: RedisServer,
 ) -> None:
-    """It keeps its connections, but does nothing that is asked on them."""
+    """It keeps its connections, but executes no command on them."""
     promoted = RedisServer(mortal_redis.folder)
     async with gateway(mortal_redis) as gate:
         await gate.reserve("before", STREAMS, target(), wanted())
@@ -338,7 +338,7 @@ async def test_a_redis_that_became_a_replica_is_left_for_the_one_at_its_address(
 async def test_a_redis_that_evicts_all_that_expires_leaks_no_slot(
     mortal_redis: RedisServer,
 ) -> None:
-    """Many managed ones do so unless told otherwise."""
+    """Many managed ones do so by default."""
     async with gateway(mortal_redis) as gate:
         await outcomes(gate, STREAMS, 2, "before")
         with mortal_redis.client() as client:
@@ -354,7 +354,7 @@ async def test_a_redis_that_evicts_all_that_expires_leaks_no_slot(
 
 
 async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(clock: Clock) -> None:
-    """Though the gateway lives: it goes on under another name."""
+    """Although the gateway lives, because it continues under another name."""
     caller, redis = grant(limits(concurrent_streams=5)), FlakyStore(clock)
     failover = Failover(MemoryStore(clock), redis, retry_s=0.001, max_pending=2)
     async with StoreLimiter(failover, FakeSpent(), "usd") as limiter:
@@ -406,7 +406,7 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
 
 
 async def test_late_answers_are_nobody_s(mortal_redis: RedisServer) -> None:
-    """What a frozen Redis answers once it is back is not taken for the answer to something new."""
+    """What a thawed Redis answers to old commands is not taken for the answer to a new one."""
     store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
     await store.run(Look(()))
     mortal_redis.freeze()
@@ -422,7 +422,7 @@ async def test_late_answers_are_nobody_s(mortal_redis: RedisServer) -> None:
 
 
 async def test_a_command_whose_answer_is_lost_is_not_sent_again(tmp_path: Path) -> None:
-    """To a Redis that hangs up instead of answering a script."""
+    """A Redis hangs up instead of answering a script."""
     scripts = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What can be declared as a kind of limit. No store, no loop."""
+"""What can be declared as a kind of limit. No store, no event loop."""
 
 from __future__ import annotations
 

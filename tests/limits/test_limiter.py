@@ -1,4 +1,4 @@
-"""What the token path sees: reservations, refusals, rooms; on both stores."""
+"""The limiter as the token path uses it: reservations, refusals, rooms; on both stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def limiter(store: Store, spent: FakeSpent) -> AsyncIterator[StoreLimiter]
 
 
 async def settled(limiter: StoreLimiter, *ids: str, usage: Usage | None = USED) -> None:
-    """Settle, and see it done: what is asked after it is answered after it."""
+    """Settle and wait until that is done, so that later questions see it."""
     for id in ids:
         limiter.settle(id, usage)
     await limiter.flushed()
@@ -57,7 +57,7 @@ async def test_who_is_counted_from_now_on_is_told(limiter: StoreLimiter) -> None
     told: list[int] = []
     limiter.on_reserved(told.append)
     await limiter.reserve("r1", grant(limits()), target(), wanted())
-    assert told == []  # nothing counts it
+    assert told == []  # no limit counts it
     caller = grant(limits("t1", requests_per_minute=1))
     await limiter.reserve("r2", caller, target(), wanted())
     with suppress(RateLimitExceeded):
@@ -225,7 +225,7 @@ async def test_a_budget_starts_from_the_ledger(limiter: StoreLimiter, spent: Fak
 async def test_money_buys_as_many_tokens_as_are_left(
     limiter: StoreLimiter, spent: FakeSpent
 ) -> None:
-    """At a dollar a token, a hundred of them a month, forty spent."""
+    """A token costs a dollar; a hundred dollars a month, of which forty are spent."""
     spent.figures["t1"] = (0, 40_000_000)
     caller = grant(limits(cost_per_month=100_000_000))
     reservation = await limiter.reserve("r1", caller, target(price=DOLLAR_EACH), wanted(10, 200, 1))
@@ -279,7 +279,7 @@ async def test_a_known_budget_is_refreshed_in_the_background(
 async def test_an_exhausted_budget_is_refreshed_too(
     limiter: StoreLimiter, spent: FakeSpent, clock: Clock
 ) -> None:
-    """A request whose engine died was counted by its estimate, and billed less."""
+    """A request whose engine died was counted by its estimate, but billed less."""
     caller = grant(limits(tokens_per_day=100))
     await limiter.reserve("r1", caller, target(), wanted(50, 50))
     await settled(limiter, "r1", usage=None)
@@ -354,7 +354,7 @@ async def back(flaky: FlakyStore, limiter: StoreLimiter) -> None:
 async def test_each_store_keeps_the_part_of_a_request_that_it_counted(
     flaky: FlakyStore, on_flaky: StoreLimiter
 ) -> None:
-    """The one where it began settles all of it, the others keep what was reserved in them."""
+    """The store in which it began settles all of it; the others keep what was reserved in them."""
     caller = grant(limits(tokens_per_minute=1000))
     reservation = await on_flaky.reserve("r1", caller, target(), wanted(10, 20))
     flaky.away = True
@@ -480,7 +480,7 @@ async def test_strays_are_not_looked_for_without_redis(
 async def test_another_gateway_goes_on_with_a_reservation(
     store: Store, limiter: StoreLimiter
 ) -> None:
-    """On one store, as gateways are on one Redis."""
+    """Both use one store, as gateways use one Redis."""
     caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
     await limiter.reserve("r1", caller, target(), wanted(10, 20))
     failover = Failover(store) if isinstance(store, MemoryStore) else Failover(MemoryStore(), store)
@@ -520,7 +520,7 @@ async def test_an_answer_goes_on_though_redis_is_away(
 ) -> None:
     caller = grant(limits(tokens_per_minute=100))
     flaky.away = True
-    for _ in range(2):  # it is noticed, then known
+    for _ in range(2):  # the first call notices it, the second one knows
         assert await on_flaky.take_over("r1", caller, target()) == Reservation("r1")
     assert on_flaky.degraded
 

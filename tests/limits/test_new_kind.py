@@ -1,5 +1,6 @@
-"""A new kind of limit is one declaration and one migration: here `images_per_minute`, which counts
-something that no other kind counts, in stores, refusals, headers, ceilings, table, API and page."""
+"""A new kind of limit needs one declaration and one migration: here `images_per_minute`, which
+counts something that no other kind counts, in stores, refusals, headers, ceilings, table, API and
+page."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ CALLER = grant(limits(images_per_minute=5, requests_per_minute=100))
 
 
 class WiderLimitSet(models.Model):
-    """`LimitSet` as the declaration would have it, on the same table."""
+    """`LimitSet` as it would be with the new declaration, on the same table."""
 
     author = models.CharField(max_length=16)
     updated_at = models.DateTimeField(auto_now=True)
@@ -59,7 +60,7 @@ add_columns(WiderLimitSet, WITH_IMAGES.values())
 
 
 class WiderFigures(FiguresSerializer):
-    """The API's serializer over it."""
+    """The API's serializer for it."""
 
     class Meta:
         model = WiderLimitSet
@@ -171,7 +172,7 @@ def test_the_lesser_of_operator_and_tenant_is_in_force() -> None:
 
 @pytest.fixture
 def migrated(db: None) -> None:
-    """What the migration does, until the test ends."""
+    """Does what the migration would do, for the duration of a test."""
     with connection.schema_editor() as editor:
         field: Any = WiderLimitSet._meta.get_field(IMAGES.name)
         editor.add_field(WiderLimitSet, field)

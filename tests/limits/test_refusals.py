@@ -1,4 +1,4 @@
-"""A refusal says which scope and limit, what was used, and when to come back."""
+"""A refusal states scope and limit, what was used, and when to retry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_a_refusal_says_which_kind_of_limit_it_is_and_whose(scope_id: str, scope
 
 
 def test_a_wait_is_a_minute_at_most() -> None:
-    """Although what came in one second leaves when all of that is a minute ago."""
+    """Although what arrived within one second leaves only when all of that second is a minute
+    old."""
     error = error_of(
         refusal("requests_per_minute", wait_ms=60_990), limits(requests_per_minute=100), "usd"
     )

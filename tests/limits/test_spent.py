@@ -1,4 +1,4 @@
-"""Budgets start from the hourly sums of the ledger, by tenant, key or adapter."""
+"""Budgets start from the ledger's hourly sums, by tenant, key or adapter."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def pool(transactional_db: None) -> AsyncIterator[Database]:
 
 @sync_to_async
 def a_day_of_two_tenants() -> tuple[Tenant, ApiKey, int]:
-    """A key with three requests on one day, one of them with an adapter, and what is not to be
-    counted: another key's, another tenant's of the same adapter name, the days around."""
+    """A key with three requests on one day, two of them with an adapter. Not to be counted: another
+    key's, another tenant's with the same adapter name, those of the days around."""
     tenant, other = make_tenant("acme"), make_tenant("globex")
     adapter = make_adapter(tenant, "support")
     make_adapter(other, "support")
@@ -74,7 +74,7 @@ async def test_each_scope_has_spent_its_own(pool: Database) -> None:
 
 @sync_to_async
 def a_key_that_was_rotated_twice() -> tuple[ApiKey, ApiKey]:
-    """The first and the last of three, each with one request."""
+    """The first and the last of three keys, each with one request."""
     first, _ = make_key(make_tenant("acme"))
     LimitSet.objects.create(tenant=first.tenant, key=first, author="operator", tokens_per_day=500)
     second, _ = first.rotate(DAY, None)
@@ -96,7 +96,7 @@ async def test_a_rotated_key_has_spent_what_it_had_before(pool: Database) -> Non
 
 
 async def test_a_whole_month_is_read_from_its_sum(pool: Database) -> None:
-    """And says the same as the hours that it has, whichever scope is asked for."""
+    """The sum equals that of its hours, for each kind of scope."""
     tenant, key, adapter_id = await a_day_of_two_tenants()
     start, end = month_start(MIDNIGHT), month_end(MIDNIGHT)
     for scope_id in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}"):

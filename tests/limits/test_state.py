@@ -1,4 +1,4 @@
-"""What only the state in memory has to see to: that it forgets."""
+"""What the in-memory state alone must ensure: that it forgets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def renew(state: LimitState, now_ms: int) -> None:
 
 
 def held_by(state: LimitState) -> dict[str, int]:
-    """How many entries each of its collections has."""
+    """The number of entries in each of its collections."""
     return {
         name: len(kept)
         for name, kept in vars(state).items()

@@ -1,4 +1,4 @@
-"""The contract of a store of counters: the one in memory and the one on Redis keep it alike."""
+"""The contract of a store of counters, kept alike by the one in memory and the one on Redis."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ async def test_one_scope_that_refuses_leaves_all_as_they_were(store: Store) -> N
 async def test_each_limit_refuses_by_its_own_measure(
     store: Store, limit: str, value: int, used: int, requested: int
 ) -> None:
-    """Two requests fit, a third does not. One costs 10 x 0.1 + 20 x 0.1 micro-units, and a
-    started one counts whole."""
+    """Two requests fit, a third does not. A request costs 10 x 0.1 + 20 x 0.1 micro-units; a
+    started micro-unit counts whole."""
     only = scope("t1", **{limit: value})
     rate = Rate(100_000, 50_000, 100_001)
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
@@ -311,7 +311,8 @@ MICRO_EACH = Rate(1_000_000, 500_000, 2_000_000)
 
 
 async def spent_of(store: Store) -> dict[str, int]:
-    """What each limit of EVERYTHING has counted: a request that is too large is refused by it."""
+    """What each limit of EVERYTHING has counted, read from the refusals of requests that are too
+    large."""
     found = {}
     for name, limit in EVERYTHING.limits.items():
         if name == "requests_per_minute":
@@ -329,7 +330,7 @@ async def spent_of(store: Store) -> dict[str, int]:
 
 
 async def reserve_everything(store: Store, *, seeded: tuple[int, int] = (0, 0)) -> Charge:
-    """100 + 50 tokens, for 200 micro-units."""
+    """Reserve 100 + 50 tokens, which cost 200 micro-units."""
     await store.run(Seed(DAY, *seeded), Seed(MONTH, *seeded))
     made = charge("r1", EVERYTHING, prompt=100, output=50, rate=MICRO_EACH)
     assert await granted(store, made) == 50
@@ -414,7 +415,7 @@ async def test_a_release_that_overtakes_its_charge_stops_it(store: Store) -> Non
 async def test_what_others_report_of_it_does_not_end_what_goes_on(
     store: Store, clock: Clock
 ) -> None:
-    """Its engine was lost to the gateway that reserved, and said so to another one."""
+    """Its engine was lost to the gateway that reserved, and reported it to another gateway."""
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
     made = charge("r1", only, prompt=100, output=50)
     await granted(store, made)
@@ -509,7 +510,8 @@ async def test_a_budget_covers_growth_at_the_price_of_its_start(store: Store) ->
 
 
 async def test_a_lost_reservation_grows_anew(store: Store) -> None:
-    """As after a restart of Redis: the stream holds its slot again; the request was counted."""
+    """As after a restart of Redis: the stream takes its place again, but the request is not counted
+    again."""
     only = scope("t1", requests_per_minute=5, tokens_per_minute=100, concurrent_streams=1)
     assert await granted(store, more(charge("r1", only), 30)) == 30
     assert await remaining(store, only) == [5, 70]
@@ -603,7 +605,7 @@ async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, cloc
 
 
 async def test_all_parts_of_a_long_request_end_with_it(store: Store, clock: Clock) -> None:
-    """Those that were reserved minutes ago as well."""
+    """Including parts that were reserved minutes ago."""
     only = scope("t1", output_tokens_per_minute=1000, tokens_per_day=1000)
     await ask(store, Seed(DAY, 0, 0))
     made = charge("r1", only, prompt=10, output=20)
@@ -633,7 +635,8 @@ async def test_a_budget_in_use_is_compared_with_the_ledger_now_and_then(
 
 
 async def test_an_exhausted_budget_is_compared_as_well(store: Store, clock: Clock) -> None:
-    """Else an estimate that was never billed would lock its tenant out until the budget renews."""
+    """Otherwise an estimate that was never billed would lock its tenant out until the budget
+    renews."""
     only = scope("t1", tokens_per_day=100)
     await ask(store, Seed(DAY, 0, 0))
     await granted(store, charge("r1", only, prompt=50, output=50))
@@ -652,7 +655,7 @@ async def test_the_ledger_adds_what_this_store_never_saw(store: Store) -> None:
     await ask(store, Seed(DAY, 100, 0))
     await granted(store, charge("r1", only, prompt=100, output=100))
     await ask(store, Settle("r1", 100, 0, 100))
-    await ask(store, Seed(DAY, 250, 0))  # behind by some of it
+    await ask(store, Seed(DAY, 250, 0))  # the ledger is behind
     assert (await refused(store, charge("r2", only, output=990))).used == 300
     await ask(store, Seed(DAY, 700, 0))
     assert (await refused(store, charge("r2", only, output=990))).used == 700
@@ -669,7 +672,7 @@ async def test_the_ledger_replaces_an_estimate(store: Store) -> None:
 
 
 async def test_requests_that_cost_less_than_a_unit_add_up_to_what_they_cost(store: Store) -> None:
-    """Rounded one by one, ten thousand short ones would use up the budget of three thousand."""
+    """Rounded one by one, ten thousand short requests would use up the budget of three thousand."""
     only = scope("t1", cost_per_day=100)
     await ask(store, Seed(DAY, 0, 0))
     cheap = Rate(0, 0, 300_000)
@@ -678,7 +681,7 @@ async def test_requests_that_cost_less_than_a_unit_add_up_to_what_they_cost(stor
         await ask(store, Settle(f"r{number}", 0, 0, 1))
     full = charge("x", scope("t1", cost_per_day=4), prompt=0, output=1, rate=cheap)
     assert (await refused(store, full)).used == 4, "3.3, and a started one counts whole"
-    await ask(store, Seed(DAY, 0, 4))  # as the ledger has it
+    await ask(store, Seed(DAY, 0, 4))  # as the ledger sums it up
     assert (await refused(store, full)).used == 4
 
 
@@ -751,7 +754,7 @@ async def test_a_gateway_can_ask_what_it_holds(store: Store) -> None:
 
 
 async def test_what_was_reported_before_it_is_settled_is_not_counted_twice(store: Store) -> None:
-    """The ledger had it when a budget was compared with that, and it is settled only then."""
+    """The ledger had it when a budget was compared; it is settled only afterwards."""
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
     await granted(store, charge("r1", only, prompt=10, output=20))
@@ -826,7 +829,7 @@ async def test_a_gateway_that_was_only_slow_goes_on(store: Store, clock: Clock) 
 
 
 async def test_two_weeks_of_use_leave_only_what_is_current(store: Store, clock: Clock) -> None:
-    """Housekeeping forgets nothing that still counts."""
+    """Housekeeping keeps everything that still counts."""
     only = scope("t1", tokens_per_day=1000, tokens_per_month=100_000, requests_per_minute=5)
     await ask(store, Seed(MONTH, 0, 0))
     for day in range(14):

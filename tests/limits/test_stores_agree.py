@@ -1,7 +1,7 @@
-"""Random lives of several gateways against both stores at once, and against a model of them.
+"""Random histories of several gateways, run on both stores at once and compared with a model.
 
-The model keeps every count it ever made in one list and adds up what is young enough: too slow to
-use, too simple to be wrong.
+The model keeps every count it ever made in one list and adds up those that are young enough: too
+slow to use, too simple to be wrong.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ SCOPES = (
     scope_of("a1", tokens_per_minute=600, images_per_minute=25),
 )
 MAX_HELD = 12
-"""By one gateway: fewer than one command gives back, so that the stores give back the same."""
+"""By one gateway: fewer than one command gives back at once, so that both stores give back the
+same."""
 
 
 @dataclass(eq=False)
 class Count:
-    """So much counted in a window, in this second, as prompt or output."""
+    """An amount counted in a window in this second, as prompt, output, requests or images."""
 
     window: tuple[str, str]
     kind: str
@@ -92,7 +93,7 @@ class Count:
 
 @dataclass(eq=False)
 class Live:
-    """A reservation as the model has it."""
+    """A reservation in the model."""
 
     charge: Charge
     budgets: dict[tuple[str, str], BudgetPeriod]
@@ -106,7 +107,7 @@ class Live:
 
 
 class Model:
-    """The rules of `state`, by adding up."""
+    """The rules of `state`, applied by adding up."""
 
     def __init__(self) -> None:
         self.counts: list[Count] = []
@@ -145,7 +146,7 @@ class Model:
         }
 
     def room(self, asked: Charge, second: int) -> int:
-        """The most output tokens that every limit allows; -1 for none at all."""
+        """The most output tokens that every limit allows; -1 if not even 0 fit."""
         sizes = range(asked.output_tokens + 1)
         return bisect_left(sizes, True, key=lambda n: not self.fits(asked, n, second)) - 1
 
@@ -187,7 +188,8 @@ class Model:
     def end(
         self, id: str, second: int, figures: tuple[int, int, int] | None, *, request: bool
     ) -> None:
-        """Figures: prompt, cached and output tokens that stay; None: what was reserved."""
+        """`figures` are the prompt, cached and output tokens that stay counted; None: what was
+        reserved."""
         live = self.live.pop(id, None)
         self.reported.pop(id, None)
         if live is None:
@@ -221,7 +223,7 @@ class Model:
             unused -= back
 
     def bury(self, now_ms: int) -> None:
-        """The reservations of one holder whose lease is over: as many as one command would."""
+        """End the reservations of one holder whose lease has expired, as one command does."""
         over = [holder for holder, until in self.leases.items() if until <= now_ms]
         if over:
             dead = min(over, key=lambda holder: (self.leases[holder], holder))
@@ -242,7 +244,7 @@ def amounts(name: str, asked: Charge, output: int) -> Iterator[tuple[str, int]]:
 
 
 class Lives(RuleBasedStateMachine):
-    """Several gateways come, reserve, extend, end, die, while time passes in whole seconds."""
+    """Several gateways come, reserve, extend, end and die, while time passes in whole seconds."""
 
     server: RedisServer
 
@@ -343,7 +345,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.known)
     @rule(data=st.data(), output=st.integers(1, 150))
     def extend(self, data: st.DataObject, output: int) -> None:
-        """Also of reservations that were given back, and of requests that have ended."""
+        """Also reservations that were given back, and requests that have ended."""
         id = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[id]
         if id in self.model.live or self.has_room(known.holder):
@@ -357,7 +359,7 @@ class Lives(RuleBasedStateMachine):
         output=st.integers(0, 170),
     )
     def settle(self, data: st.DataObject, prompt: int, cached: int, output: int) -> None:
-        """By anybody, at any time, once more as well."""
+        """By any gateway, at any time, also repeatedly."""
         id = data.draw(st.sampled_from(sorted(self.known)))
         used = (prompt, min(cached, prompt), output)
         self.ask(Settle(id, *used))
@@ -371,7 +373,7 @@ class Lives(RuleBasedStateMachine):
         output=st.integers(0, 170),
     )
     def report(self, data: st.DataObject, prompt: int, cached: int, output: int) -> None:
-        """By another gateway than the one that reserved it, which may be dead."""
+        """By another gateway than the reserving one, which may be dead but still has a lease."""
         id = data.draw(st.sampled_from(sorted(self.model.live)))
         holder = self.model.live[id].charge.holder
         if self.model.leases.get(holder, 0) > self.clock.now_ms:
@@ -396,7 +398,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(holders=st.sets(st.sampled_from(HOLDERS)), seconds=st.integers(0, 14))
     def pass_time(self, holders: set[str], seconds: int) -> None:
-        """These gateways live on; the others may be dead."""
+        """These gateways renew their leases; those of others may expire."""
         self.clock.pass_s(seconds)
         for holder in sorted(holders):
             self.model.leases[holder] = self.clock.now_ms + LEASE_MS
@@ -409,7 +411,8 @@ class Lives(RuleBasedStateMachine):
 
     @rule(scope=st.sampled_from(SCOPES))
     def everything_agrees(self, scope: Scope) -> None:
-        """What is counted against each limit: nothing fits a limit of zero, and it says so."""
+        """Compares the counts against each limit: a limit of zero refuses everything and states its
+        count."""
         for name, _ in scope.limits.items():
             window = scope.id, name
             none = Scope(scope.id, {name: 0})

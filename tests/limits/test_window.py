@@ -1,4 +1,4 @@
-"""A window never holds more than was let in, in any minute, and forgets nothing early."""
+"""In no minute does a window admit more than its limit, and it forgets nothing early."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ arrivals = st.lists(
 def test_no_minute_holds_more_than_the_limit(
     limit: int, steps: list[tuple[int, int, bool]]
 ) -> None:
-    """Whoever asks `used` first: gaps in milliseconds, amounts, and whether it is given back."""
+    """`steps` are gaps in milliseconds, amounts, and whether the amount is given back. Each asks
+    `used` first, as callers do."""
     window, now_ms, let_in = Window(), 0, list[tuple[int, int]]()
     for gap_ms, amount, give_back in steps:
         now_ms += gap_ms

@@ -1,4 +1,4 @@
-"""Mutated adapters through the real pipeline: `make mutate COUNT=500`, a few of them in the tests.
+"""Mutated adapters through the real pipeline: `make mutate COUNT=500`; the tests run a few.
 
-`mutants` makes them, `run` uploads them to a running Lorikeet while two other tenants go on asking.
+`mutants` makes them. `run` uploads them to a running Lorikeet while two other tenants keep asking.
 """

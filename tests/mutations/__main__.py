@@ -20,7 +20,7 @@ from tests.stack.running import up  # noqa: E402
 
 
 def main() -> None:
-    """Run, print the tables, and end with status 1 if anything is wrong."""
+    """Run, print the tables, and exit with status 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="mutants (%(default)s)")
     parser.add_argument("--seconds", type=int, help="begin none after so many")

@@ -1,7 +1,7 @@
-"""Adapters that are almost those of the demo: files cut, bits flipped, fields and values changed.
+"""Variants of the demo's adapters: files cut, bits flipped, fields and values changed.
 
-A seed makes the same mutants again. Some kinds leave an adapter sound, so that the engine loads and
-tries it too: what passes every check is what could harm its neighbours.
+A seed always makes the same mutants. Some kinds leave an adapter valid, so that the engine loads
+and probes it too: only an adapter that passes every check could harm its neighbours.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 from inference.content import CONFIG, WEIGHTS
 
 Files = dict[str, bytes]
-"""Of an adapter, by name; or one archive of them."""
+"""The files of an adapter by name, or one archive of them."""
 Values = np.ndarray[Any, np.dtype[np.float16]]
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """What is uploaded, and how it came to be."""
+    """The files to upload, and the kind of mutation."""
 
     kind: str
     files: Files
 
 
 def mutant(originals: Mapping[str, Files], luck: random.Random) -> Mutant:
-    """One mutant of one of the originals."""
+    """Mutate one of the originals."""
     kind = luck.choice(sorted(KINDS))
     files = dict(originals[luck.choice(sorted(originals))])
     files[CONFIG] = _fresh(files[CONFIG], luck)
@@ -41,7 +41,7 @@ def mutant(originals: Mapping[str, Files], luck: random.Random) -> Mutant:
 
 
 def _fresh(config: bytes, luck: random.Random) -> bytes:
-    """No two mutants are one content, which would be known already."""
+    """Make the content unique, because a known content would not be checked again."""
     return _with(config, peft_version=f"0.{luck.getrandbits(64)}")
 
 
@@ -57,7 +57,7 @@ def _header_end(weights: bytes) -> int:
 
 
 def _edited(raw: bytes, end: int, luck: random.Random) -> bytes:
-    """After a few edits of the first `end` bytes."""
+    """The data after a few edits within its first `end` bytes."""
     data = bytearray(raw)
     for _ in range(luck.randint(1, 4)):
         at = luck.randrange(min(end, len(data)))
@@ -107,7 +107,8 @@ def _assembled(header: dict[str, Any], body: bytes) -> bytes:
 def _changed_values(
     change: Callable[[Values, random.Random], None],
 ) -> Callable[[Files, random.Random], Files]:
-    """Mutates the numbers of the file, which are float16 in the demo's adapters."""
+    """A mutation that applies `change` to the file's numbers, which are float16 in the demo's
+    adapters."""
 
     def mutate(files: Files, luck: random.Random) -> Files:
         weights = files[WEIGHTS]
@@ -142,7 +143,7 @@ def _shuffle(values: Values, luck: random.Random) -> None:
 
 
 def _change_header(files: Files, luck: random.Random) -> Files:
-    """A field of one tensor says something else."""
+    """Change a field of one tensor."""
     weights = files[WEIGHTS]
     header = _header(weights)
     name = luck.choice([name for name in header if name != "__metadata__"])
@@ -162,7 +163,7 @@ def _change_header(files: Files, luck: random.Random) -> Files:
 
 
 def _change_config(files: Files, luck: random.Random) -> Files:
-    """A field of the configuration says something else; now and then what it said before."""
+    """Change a field of the configuration; sometimes the new value equals the old one."""
     fields: dict[str, list[Any]] = {
         "r": [0, -1, 1, 4, 8, 16, 10**9, 8.0, "8", None, True],
         "lora_alpha": [0, -16, 1e-9, 1, 16, 64, 1e300, 10**400, "16", None],

@@ -1,8 +1,8 @@
-"""Uploads mutants to a running Lorikeet as one tenant, while two others go on asking.
+"""Uploads mutants to a running Lorikeet as one tenant, while two others keep asking.
 
-What must hold: every upload gets a word (a version that ends as ready or rejected, or a 4xx with a
-code), a mutant that is ready answers, the engine's process stays the same, and the neighbours are
-never refused and say to the last byte what they said before it began.
+What must hold: every upload gets a verdict (a version that becomes ready or rejected, or a 4xx with
+a code), a mutant that is ready answers, the engine's process stays the same, and the neighbours are
+never refused and get byte for byte the answers that they got before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.stack.running import Stack
 UPLOADER = TENANTS[2]
 NEIGHBOURS = TENANTS[:2]
 AT_ONCE = 4
-"""Uploads; fewer than a tenant may have under way."""
+"""Parallel uploads; fewer than a tenant may have."""
 ADAPTER_NAMES = 6
 TOLD_AFTER = 25
 VERDICT_S = 600.0
@@ -39,18 +39,18 @@ LATER = {"receiving", "checking", "uploading", "validating", "probing"}
 
 @dataclass
 class Tally:
-    """What became of the mutants, and what is wrong: nothing, if all is well."""
+    """What became of the mutants, and what is wrong; `wrong` is empty if all is well."""
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By the mutant's kind, and `ready`, the code of the refusal or of the first finding, or
+    """By the mutant's kind and its end: `ready`, the code of the refusal or first finding, or
     `nothing`."""
     answers: Counter[str] = field(default_factory=Counter)
-    """Of each neighbour, while the mutants came."""
+    """By neighbour: answers while mutants were uploaded."""
     wrong: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """The mutants that came to an end."""
+        """The number of mutants that came to an end."""
         return self.ends.total()
 
     def by_end(self) -> Counter[str]:
@@ -68,8 +68,8 @@ def run(
     tell: Callable[[Tally], None] = lambda tally: None,
     pause_s: float = 0.0,
 ) -> Tally:
-    """Upload so many mutants, or as many as are begun in `longest_s`; `tell` is called with the
-    tally after each TOLD_AFTER of them. A neighbour waits `pause_s` before it asks again."""
+    """Upload `count` mutants, or as many as can be begun within `longest_s`. `tell` is called with
+    the tally after each TOLD_AFTER of them. A neighbour waits `pause_s` between its questions."""
     tally, end = Tally(), time.monotonic() + longest_s
     originals = {name: _read(folder) for name, folder in ADAPTERS.items()}
     engines = [one.pid for one in stack.children("engine")]
@@ -101,7 +101,7 @@ def _read(folder: Any) -> Files:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of one: `ready`, a code, or what is wrong with that."""
+    """What became of a mutant: `ready` or a code in `how`, and what is wrong with that."""
 
     kind: str
     how: str
@@ -109,7 +109,7 @@ class Ended:
 
 
 def _ended(stack: Stack, adapter: str, one: Mutant) -> Ended:
-    """Upload it, and ask it something if it is ready."""
+    """Upload a mutant, and ask it something if it is ready."""
     try:
         with stack.manager(stack.key(UPLOADER.slug)) as manager:
             how, version = _uploaded(manager, adapter, one)
@@ -119,16 +119,16 @@ def _ended(stack: Stack, adapter: str, one: Mutant) -> Ended:
             asked = client.post("/v1/chat/completions", json=_question(f"{adapter}@{version}"))
         answered = asked.status_code == 200
         return Ended(one.kind, how, "" if answered else f"ready, but answered {asked.text[:300]}")
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # reported, whatever it is
         return Ended(one.kind, "nothing", repr(error))
 
 
 class _Stuck(Exception):
-    """An upload got no word."""
+    """An upload got no verdict."""
 
 
 def _uploaded(manager: httpx.Client, adapter: str, one: Mutant) -> tuple[str, int]:
-    """How it ended, and its version's number."""
+    """How the upload ended, and the version's number."""
     path = f"/api/v1/adapters/{adapter}/versions"
     sent = [("files", (name, data)) for name, data in one.files.items()]
     answer = manager.post(path, files=sent)
@@ -175,13 +175,14 @@ def _said(client: httpx.Client, model: str, text: str) -> str:
 
 
 Said = dict[tuple[str, str, str], str]
-"""What a tenant (its slug) was told by a model, asked this."""
+"""The answers by tenant (its slug), model and question."""
 
 
 def _compare(
     stack: Stack, slug: str, alone: Said, over: threading.Event, tally: Tally, pause_s: float
 ) -> None:
-    """One tenant asks until it is over, and is told what it was told alone."""
+    """Repeat one tenant's questions until `over` is set, and compare the answers with those it got
+    alone."""
     own = [(model, text, said) for (whose, model, text), said in alone.items() if whose == slug]
     try:
         with stack.client(stack.key(slug)) as client:
@@ -192,13 +193,13 @@ def _compare(
                     over.wait(pause_s)
                     if said != expected:
                         tally.wrong.append(f"{slug}, {model}: {said!r} and not {expected!r}")
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # reported, whatever it is
         tally.wrong.append(f"{slug} asks no more: {error!r}")
 
 
 @contextmanager
 def _neighbours(stack: Stack, tally: Tally, pause_s: float) -> Iterator[None]:
-    """Two tenants who ask all the time inside, each its adapter and the base model."""
+    """Two tenants keep asking during the block, each its adapter and the base model."""
     alone: Said = {
         (tenant.slug, model, text): ""
         for tenant in NEIGHBOURS

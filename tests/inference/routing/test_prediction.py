@@ -193,7 +193,7 @@ def test_an_engine_of_version_1_tells_its_adapters_and_requests_only() -> None:
     assert old.queue < old.load
 
 
-# --- who holds nothing ----------------------------------------------------------------------------
+# --- homes ----------------------------------------------------------------------------------------
 
 
 def test_homes_are_spread_and_move_only_with_their_engine() -> None:
