@@ -22,7 +22,7 @@ from inference.gateway.routing import choice, engine_state
 from tests import databases
 from tests.fleet.fake import FakeGateways
 
-# Nothing is timed: on a busy machine an example may take as long as it likes.
+# No deadline: on a busy machine an example may take arbitrarily long.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -31,8 +31,8 @@ settings.load_profile("untimed")
 def django_db_setup(
     django_test_environment: None, django_db_blocker: DjangoDbBlocker, worker_id: str
 ) -> Iterator[None]:
-    """Instead of pytest-django's, which migrates a database for each process; and a test that
-    committed empties the tables without Django's `flush`."""
+    """Replaces pytest-django's fixture, which migrates a database for each process, and Django's
+    `flush` after a test that commits."""
     with django_db_blocker.unblock():
         own = databases.make_own(worker_id)
         empty = databases.emptying()
@@ -45,7 +45,7 @@ def django_db_setup(
 
 @pytest.fixture
 def gateways(monkeypatch: pytest.MonkeyPatch) -> FakeGateways:
-    """What this process asks of the gateways is answered by the test."""
+    """The fake gateways that this process queries; the test sets their answers."""
     fake = FakeGateways()
     monkeypatch.setattr(apps.get_app_config("tenants"), "gateways", fake, raising=False)
     return fake
@@ -53,13 +53,13 @@ def gateways(monkeypatch: pytest.MonkeyPatch) -> FakeGateways:
 
 @pytest.fixture
 def plain_files(settings: Any) -> None:
-    """For pages: nothing is collected here, so there is no manifest of static files."""
+    """Serves static files without a manifest, for tests of pages: `collectstatic` has not run."""
     plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
 
 
 TOGETHER = ("stack", "browser/work", "browser", "engine")
-"""Folders whose tests share a whole stack or an engine, the longest first."""
+"""Folders whose tests share a whole stack or an engine, the slowest first."""
 ALONE = (
     "browser/appearance/test_sweep.py",
     "stack/answers/test_embeddings.py",
@@ -68,13 +68,13 @@ ALONE = (
     "stack/test_planes.py",
     "stack/test_up.py",
 )
-"""Files in these folders that start stacks of their own, or are worth another one, the longest
-first."""
+"""Files in these folders that start stacks of their own, or are slow enough to justify another one;
+the slowest first."""
 LONGEST = ("stack", ALONE[0], "browser/work", "browser", "engine", *ALONE[1:])
 
 
 def scope_of(nodeid: str) -> str:
-    """What runs in one process of `-n 4`: a file, or what a folder of TOGETHER shares."""
+    """The unit that runs in one worker of `-n 4`: a file, or the tests of a TOGETHER folder."""
     path = PurePosixPath(nodeid.partition("::")[0]).relative_to("tests")
     if str(path) in ALONE:
         return str(path)
@@ -84,8 +84,8 @@ def scope_of(nodeid: str) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays until the end: the collector of garbage need not look at it again and
-    again, which was a quarter of this, and a part of each test."""
+    """Collect tests without the garbage collector, then freeze them: they live until the end, and
+    scanning them repeatedly took a quarter of the collection's time and part of each test's."""
     gc.disable()
     try:
         return (yield)
@@ -95,8 +95,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no core is idle at the end: what starts stacks and engines, then
-    the files with most tests."""
+    """Sort the slowest first, so that no core is idle at the end: scopes that start stacks and
+    engines, then the files with the most tests."""
     sizes = Counter(scope_of(item.nodeid) for item in items)
 
     def rank(item: pytest.Item) -> tuple[int, int, str]:
@@ -108,10 +108,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByCost(LoadScopeScheduling):
-    """Each scope in one process, in the order of the collection.
+    """Runs each scope in one worker, in the order of the collection.
 
-    A process begins the last test of a scope when it knows the test after that. Behind a long scope
-    this is one of the shortest: else long ones would wait for a process that has another to end.
+    A worker starts the last test of a scope only once it knows the test after it. A long scope is
+    followed by one of the shortest: otherwise a long one would wait for a worker that is still busy
+    with another.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -128,12 +129,12 @@ class ByCost(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
-    """None where another one than the default is asked for with --dist."""
+    """None if --dist selects a scheduler other than the default."""
     return ByCost(config, log) if config.getoption("dist") == "load" else None
 
 
 class First(random.Random):
-    """Chance that takes what comes first."""
+    """A random generator that always picks the first item."""
 
     def random(self) -> float:
         return 0.0
@@ -144,20 +145,20 @@ class First(random.Random):
 
 @pytest.fixture
 def first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test knows which of two equal engines gets its request: the one that connected first, for
-    nobody has a home."""
+    """Of two equal engines, the one that connected first gets a request, because no request has a
+    home engine."""
     monkeypatch.setattr(choice, "_random", First())
     monkeypatch.setattr(engine_state.Needs, "home", None)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def conforming() -> None:
-    """Every answer of the management API that any test gets is held against its document."""
+    """Checks every response of the management API in any test against its OpenAPI document."""
     middleware = "tests.document.conforming.Conforming"
     django_settings.MIDDLEWARE = [middleware, *django_settings.MIDDLEWARE]
 
 
 @pytest.fixture(autouse=True, scope="session")
 def cheap_passwords() -> None:
-    """Hashing that is slow on purpose would be a good part of all the time here."""
+    """Uses a fast hasher: hashing that is slow on purpose would take a good part of the run."""
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

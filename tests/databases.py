@@ -1,4 +1,4 @@
-"""The tests' databases: a run migrates one, of which each of its processes has a copy."""
+"""The tests' databases: a run migrates a template, and each of its processes has a copy of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ADDRESS = os.environ["DATABASE_URL"]
 TEMPLATE = f"tests_{hashlib.sha256(str(POSTGRES).encode()).hexdigest()[:12]}"
 DRAFT = f"{TEMPLATE}_draft"
 CARELESS = ("fsync", "full_page_writes", "synchronous_commit")
-"""What a server does only for data that somebody needs after a crash."""
+"""Settings that only protect data against a crash; the embedded server runs without them."""
 
 Server = psycopg.Connection[Any]
 
 
 def make_own(process: str) -> str:
-    """Make the database of this process of the run, and connect Django to it; its name."""
+    """Create the database of this process and connect Django to it. Returns its name."""
     name = f"{TEMPLATE}_{process}"
     with _server() as server:
         if not _databases(server, TEMPLATE):
@@ -38,7 +38,7 @@ def make_own(process: str) -> str:
 
 
 def drop_own(name: str) -> None:
-    """Delete what `make_own` made; with the last one the template goes too."""
+    """Delete the database that `make_own` created; with the last one the template goes too."""
     connection.close()
     with _server() as server:
         _drop(server, name)
@@ -47,17 +47,19 @@ def drop_own(name: str) -> None:
 
 
 def emptying() -> Callable[[], None]:
-    """What empties all tables of the own database but those that migrations fill.
+    """Returns a function that empties all tables of this process's database except those that
+    migrations fill.
 
-    Truncating some sixty tables, as Django's `flush` does, makes and deletes hundreds of files:
-    deleting the few rows of a test is a hundredth of that. It waits for whoever still writes.
+    Truncating some sixty tables, as Django's `flush` does, creates and deletes hundreds of files:
+    deleting the few rows of a test takes a hundredth of the time. The function waits for
+    transactions that still write.
     """
     with connection.cursor() as cursor:
         tables = connection.introspection.table_names(cursor)
         empty = [table for table in tables if not _has_rows(cursor, table)]
     lock = f"LOCK TABLE {', '.join(empty)} IN SHARE ROW EXCLUSIVE MODE"
     deletes = (f"DELETE FROM {table}" for table in empty)
-    # No trigger runs, not those of foreign keys either: everything goes.
+    # No trigger runs, not even those of foreign keys, so every row is deleted.
     steps = ["BEGIN", lock, "SET LOCAL session_replication_role = replica", *deletes, "COMMIT"]
     sql = "; ".join(steps)
 
@@ -76,7 +78,7 @@ def _has_rows(cursor: Any, table: str) -> bool:
 
 @contextmanager
 def _server() -> Iterator[Server]:
-    """A connection to the server's own database, of one process of the run at a time."""
+    """A connection to the server's own database; one process of the run has it at a time."""
     with POSTGRES.with_name("tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with psycopg.connect(ADDRESS, autocommit=True) as server:
@@ -84,7 +86,7 @@ def _server() -> Iterator[Server]:
 
 
 def _make_template(server: Server) -> None:
-    """A database that is migrated; with its name once it is whole."""
+    """Create and migrate a database; it gets the template's name once it is complete."""
     if "TEST_DATABASE_URL" not in os.environ:
         for name in CARELESS:
             server.execute(SQL("ALTER SYSTEM SET {} = off").format(Identifier(name)))

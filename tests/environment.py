@@ -23,11 +23,12 @@ from inference.agent.engines.vllm import environment  # noqa: E402, F401  before
 _var = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_errors=True)
 VAR = Path(_var.name)
 POSTGRES = Path(os.environ.setdefault("LORIKEET_TESTS_POSTGRES", str(VAR / "postgres")))
-"""The embedded server of the process that began the run; xdist's workers, its children, join it."""
+"""Folder of the embedded server, which belongs to the process that began the run; xdist's workers,
+its children, use the same server."""
 END_OF_ONE = "-----END CERTIFICATE-----\n"
 AUTHORITIES = VAR / "authorities.pem"
-"""One certificate authority of all that there are: no test asks anybody far away, and each client
-of httpx reads them all, for a twentieth of a second."""
+"""A bundle with a single certificate authority: no test contacts a public host, and each httpx
+client would take a twentieth of a second to read the full bundle."""
 AUTHORITIES.write_text(Path(certifi.where()).read_text().partition(END_OF_ONE)[0] + END_OF_ONE)
 for name in ("REDIS_URL", "ADAPTER_S3_BUCKET", "MODEL", "DEBUG"):
     os.environ.pop(name, None)

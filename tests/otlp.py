@@ -1,4 +1,4 @@
-"""A collector of traces: takes OTLP over HTTP, as protobuf, and keeps the spans."""
+"""A trace collector for tests: accepts OTLP over HTTP, as protobuf, and keeps the spans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Collected:
-    """One span. Ids are hexadecimal, times in ns; `parent` is empty of a root."""
+    """One span. Ids are hexadecimal, times in ns; `parent` is empty for a root span."""
 
     name: str
     trace: str
@@ -30,7 +30,7 @@ class Collected:
 
 
 class Collector:
-    """What came to it."""
+    """The spans, headers and uncompressed bodies that were received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -39,12 +39,12 @@ class Collector:
         self.raw = b""
 
     def named(self, name: str) -> list[Collected]:
-        """Its spans of this name, by when they began."""
+        """The spans of this name, ordered by their start."""
         found = [span for span in self.spans if span.name == name]
         return sorted(found, key=lambda span: span.began)
 
     def under(self, parent: Collected) -> list[str]:
-        """The names of the parts of a span, by when they began."""
+        """The names of a span's children, ordered by their start."""
         parts = [span for span in self.spans if span.parent == parent.id]
         return [span.name for span in sorted(parts, key=lambda span: (span.began, span.ended))]
 
@@ -87,7 +87,7 @@ def _value(value: Any) -> Any:
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """One on loopback, for as long as the context."""
+    """A collector on loopback that runs until the context ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

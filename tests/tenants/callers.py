@@ -1,4 +1,4 @@
-"""Everybody who may knock at the management API of the tenant acme, and how they ask."""
+"""Every kind of caller of the management API of the tenant acme, and the client that they use."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ OF_NO_TENANT = {
     "tenants", "base-models", "engines", "engine-credentials", "quarantine", "revisions",
     "rollouts", "schema", "installation",
 }  # fmt: skip
-"""Addresses that no `?tenant=` is for."""
+"""Addresses that take no `?tenant=`."""
 
 
 class Api:
-    """A caller of the API: a person's session, a key's text, or neither."""
+    """A caller of the API, with a person's session, a key's text, or neither."""
 
     def __init__(self, credential: User | str | None = None, tenant: str | None = None) -> None:
         self.client = Client(raise_request_exception=True)
@@ -67,7 +67,7 @@ def with_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[Api, ApiKey]:
 
 
 def everybody(acme: Tenant) -> dict[str, Api]:
-    """All of EVERYBODY, who all ask about acme."""
+    """A client for each of EVERYBODY, all asking about acme."""
     other = make_tenant("other")
     found: dict[str, Any] = {role: make_member(acme, role) for role in ROLES}
     found |= {name: make_key(acme, scope)[1] for name, scope in SCOPES.items()}

@@ -32,6 +32,7 @@ def live(adapter: Adapter) -> AdapterVersion:
 
 @pytest.fixture
 async def async_db(transactional_db: None) -> AsyncIterator[None]:
-    """For coroutines that use the ORM through `sync_to_async`, whose thread has a connection."""
+    """A database for coroutines that use the ORM through `sync_to_async`, whose thread opens a
+    connection of its own."""
     yield
     await sync_to_async(connections.close_all)()

@@ -1,4 +1,4 @@
-"""Makes tenants and what is theirs."""
+"""Factories of tenants and of what belongs to them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_base(name: str = "base") -> BaseModel:
 
 
 def make_base_of(info: ModelInfo) -> BaseModel:
-    """What an engine says of its base model, as a gateway notes it."""
+    """The base model of an engine that describes it so, as a gateway records it."""
     with transaction.atomic(), connection.cursor() as cursor:
         for statement in pools.NOTE:
             cursor.execute(statement, pools.parameters(info))
@@ -61,7 +61,7 @@ def make_base_of(info: ModelInfo) -> BaseModel:
 
 
 def make_rollout(base: BaseModel, **plan: Any) -> Rollout:
-    """A rollout of a revision that waits, beside one that serves."""
+    """A rollout of a waiting revision, to replace one that serves."""
     infos = [
         ModelInfo(base.name, 512, 4, 16, 4096, {"m.q_proj": (8, 8)}, "vllm", "r1", version)
         for version in ("1", "2")
@@ -72,7 +72,7 @@ def make_rollout(base: BaseModel, **plan: Any) -> Rollout:
 
 
 def make_gateway(url: str) -> GatewayProcess:
-    """A gateway that was heard of now."""
+    """A gateway with a heartbeat of now."""
     return GatewayProcess.objects.create(url=url, heartbeat_at=timezone.now())
 
 
@@ -90,7 +90,7 @@ def make_version(adapter: Adapter, digest: str = "", state: State = State.READY)
 
 
 def make_batch(key: ApiKey, **fields: Any) -> Batch:
-    """One that runs, with a file of requests."""
+    """A running batch with a file of requests."""
     file = key.tenant.files.create(purpose=Purpose.BATCH, filename="lines.jsonl", size_bytes=3)
     disk.path(file.pk).write_bytes(b"{}\n")
     given: dict[str, Any] = {
@@ -113,7 +113,7 @@ def make_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[ApiKey, str]:
 
 
 class NoBudgets:
-    """A `Spent` for those who have no budgets."""
+    """A `Spent` for tests without budgets."""
 
     async def spent(self, scope_id: str, start: datetime, end: datetime) -> tuple[int, int]:
         raise AssertionError("nobody has a budget here")

@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 
 def refuse(key: ApiKey, at: datetime, **fields: Any) -> RefusedRequest:
-    """A request that a limit refused, if nothing else is said."""
+    """A request that a limit refused, unless `fields` say otherwise."""
     defaults = {
         "id": f"refused{next(_numbers):025x}", "adapter": "", "base_model": "", "model": "base",
         "surface": "api", "outcome": "refused", "status": 429, "code": "rate_limit_exceeded",
@@ -39,7 +39,7 @@ def met(
     version: AdapterVersion | None = None,
     **fields: Any,
 ) -> None:
-    """So many requests of one minute ended so; their first tokens fell into this bucket."""
+    """Record `requests` of one minute with this outcome and their times in `bucket`."""
     times = [0] * BUCKETS
     if bucket is not None:
         times[bucket] = requests

@@ -50,7 +50,7 @@ def spend(
 
 
 def patient_ledger(connect: Connect = connect, **options: Any) -> Ledger:
-    """One that writes at its end what it has, also on a machine that is busy with other things."""
+    """A ledger that gets enough time at its end to write what is left, even on a busy machine."""
     return Ledger(connect, **({"last_s": 60.0} | options))
 
 

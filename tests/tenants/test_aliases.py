@@ -15,7 +15,7 @@ from tests.tenants.making import make_adapter, make_member, make_tenant, make_ve
 
 
 def together(*actions: Callable[[], object]) -> list[Refused | None]:
-    """Run each in a thread and connection of its own, all at once; what it refused with."""
+    """Run each in a thread and connection of its own, all at once. Returns each one's refusal."""
     barrier = Barrier(len(actions))
 
     def run(action: Callable[[], object]) -> Refused | None:
@@ -122,7 +122,7 @@ class TestManyAtOnce:
     def test_the_end_of_a_version_against_its_promotion(
         self, live: AdapterVersion, end: str
     ) -> None:
-        """One of them wins; an alias never points at what is no longer ready."""
+        """One of them wins; an alias never points at a version that is not ready."""
         other = make_version(live.adapter)
         ending = getattr(AdapterVersion.objects.get(pk=other.pk), end)
         results = together(ending, lambda: Alias.objects.get().promote(other))

@@ -1,4 +1,4 @@
-"""The contract of `inference.grants.Answers`, kept by PostgreSQL's and by the one in memory."""
+"""The contract of `inference.grants.Answers`, for PostgreSQL's and the in-memory implementation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.tenants.making import make_key, make_tenant
 
 SECOND = timedelta(seconds=1)
 PATIENT_S = 60.0
-"""For statements that nothing holds up but a busy machine."""
+"""Timeout of statements that only a busy machine delays."""
 BODY = b"data: {}\n\n\x00\xff" * 1000
 
 
@@ -312,7 +312,7 @@ async def postgres(transactional_db: None) -> AsyncIterator[Kept]:
 
 
 async def never() -> None:
-    """The departure of a client that stays."""
+    """The disconnect of a client that stays connected."""
     await asyncio.Event().wait()
 
 
@@ -335,7 +335,7 @@ async def test_two_gateways_that_are_asked_at_once_make_one_answer(postgres: Kep
 
 
 async def nobody(message: dict[str, Any]) -> None:
-    """A client that went away."""
+    """The `send` of a client that has disconnected."""
 
 
 async def respond(send: Send) -> None:
@@ -388,7 +388,8 @@ UPDATE tenants_idempotentanswer SET request_id = 'quick', body_digest = 'another
 async def test_what_changes_under_a_claim_is_seen(
     postgres: Kept, older_by: timedelta, answered: bool, change: str, found: bool
 ) -> None:
-    """The claim's statement waits for another one's row lock with a snapshot from before it."""
+    """The claim's statement waits for another transaction's row lock, with a snapshot from before
+    that transaction."""
     first = postgres.claim("first")
     second = postgres.claim("second", digest=hashlib.sha256(b"another body").digest())
     await postgres.one.claim(first)
@@ -432,7 +433,7 @@ async def test_a_restart_of_the_database_is_survived(postgres: Kept) -> None:
 
 
 async def test_the_database_is_there_again_as_soon_as_it_is_back(postgres: Kept) -> None:
-    """However long it was away: a pool that pauses ever longer would still be waiting."""
+    """However long the outage: a pool with an exponential backoff would still be waiting."""
     tries = (postgres.claim(name=f"order {number}") for number in itertools.count())
 
     async def allow(connections: str) -> None:

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, whoever it was."""
+"""The audit log: every change with its actor, whether a user, a key or the system."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_api_says_who_it_was(tenant: Tenant) -> None:
     assert last().actor_kind == "system"
 
 
-# --- By part of a name ---------------------------------------------------------------------------
+# --- Search by part of a name --------------------------------------------------------------------
 
 
 def did(tenant: Tenant, *actors: Actor) -> None:
@@ -136,7 +136,7 @@ def names_by(who: str) -> set[str]:
 
 
 def test_entries_are_found_by_part_of_a_name(tenant: Tenant) -> None:
-    """No such users exist: the log keeps the names of those who are gone."""
+    """No such users exist: the log keeps the names of deleted ones."""
     did(tenant, ADA, Actor("user", 8, "Adam"), Actor("key", 9, "nightly"), Actor("user", 9, "a_a"))
     assert names_by("ADA") == {"ada", "Adam"}
     assert names_by("nightly") == {"nightly"}
@@ -152,7 +152,7 @@ def test_entries_are_found_by_the_kind_of_actor(tenant: Tenant) -> None:
 
 
 def test_a_name_that_very_many_share(tenant: Tenant) -> None:
-    """More than are looked up one by one."""
+    """More names than are looked up one by one."""
     every = {f"member-{number}" for number in range(MAX_NAMES + 1)}
     AuditEntry.objects.bulk_create(
         AuditEntry(actor_kind="user", actor_name=name, action="viewed", kind="tenant")

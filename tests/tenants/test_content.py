@@ -1,4 +1,4 @@
-"""What is kept of prompts and answers: for whom, how it is encrypted, and how it ends."""
+"""Stored prompts and answers: which are stored, how they are encrypted, when they are deleted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
     key, place = sealing.tenant_key([MASTER], 1, wrapped), Place(1, REQUEST, "r1")
     sealed = key.seal(place, TEXT)
     assert key.open(place, sealed) == TEXT and TEXT not in sealed
-    assert key.seal(place, TEXT) != sealed  # a nonce of its own
+    assert key.seal(place, TEXT) != sealed  # each has its own nonce
     for elsewhere in (Place(2, REQUEST, "r1"), Place(1, RESPONSE, "r1"), Place(1, REQUEST, "r2")):
         with pytest.raises(Unreadable):
             key.open(elsewhere, sealed)
@@ -174,7 +174,7 @@ async def test_a_shorter_time_holds_for_what_is_kept_already(store: PostgresCont
     await store.keep([item(tenant)])
     await sync_to_async(choice.keep_for)(tenant, 30)
     one = await StoredContent.objects.aget()
-    assert one.expires_at - one.at == timedelta(days=7)  # it was promised so
+    assert one.expires_at - one.at == timedelta(days=7)  # as promised when it was stored
     await sync_to_async(choice.keep_for)(tenant, 1)
     one = await StoredContent.objects.aget()
     assert one.expires_at - one.at == timedelta(days=1)
@@ -192,7 +192,7 @@ async def test_who_has_the_database_and_another_master_key_reads_nothing(
     settings.CONTENT_KEY = MASTER
     with pytest.raises(Unreadable):
         await store.read(tenant.pk, REQUEST, "r1")
-    await store.keep([item(tenant, "r2")])  # nor is anything kept that nobody could read
+    await store.keep([item(tenant, "r2")])  # nor is anything stored that could not be read
     assert await StoredContent.objects.acount() == 1
     assert await sync_to_async(reading.read)(tenant, "r1") is None
 
@@ -294,7 +294,7 @@ def test_a_key_is_destroyed_once_and_another_one_is_made_anew(tenant: Tenant) ->
     assert destroyed.after is not None and destroyed.after["confirmation"] == first.confirmation
 
 
-# --- From a gateway's memory to people -----------------------------------------------------------
+# --- From a gateway's memory to readers ----------------------------------------------------------
 
 
 def taken_up(contents: Contents, tenant: Tenant, id: str) -> Capture:

@@ -1,4 +1,5 @@
-"""Conversations that members keep: bounds, sharing, what goes with whom, and the audit log."""
+"""Conversations that members keep: bounds, sharing, deletion with their member and tenant, and the
+audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of isolation: what it finds on fleets that leak, and its own adapters."""
+"""The isolation check: its findings on fleets that leak, and how it runs on an installation."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ PREAMBLE = 32
 
 
 class Fleet:
-    """Answers as its model; one prefix cache for each tenant. Each leak can be switched on."""
+    """Each voice answers as its model, with one prefix cache per tenant. Each leak can be switched
+    on."""
 
     def __init__(
         self, *, shares_cache: bool = False, caches: bool = True, always_cached: bool = True
     ) -> None:
         self.swapped: dict[Voice, Said] = {}
-        """What these answer beside others."""
+        """What these voices answer beside concurrent requests."""
         self.always_cached = always_cached
         self._shares_cache, self._caches = shares_cache, caches
         self._seen: set[tuple[str, str]] = set()
@@ -89,7 +90,7 @@ class Fleet:
 
 
 class Embedding(Fleet):
-    """Answers with a vector of its model, which is rounded in another way each time."""
+    """Each voice answers with a vector of its model, with a different rounding error each time."""
 
     def answer(self, voice: Voice) -> Said:
         with self._lock:
@@ -164,7 +165,7 @@ def test_its_adapters_pass_the_checks_of_every_upload(targets: TargetModules) ->
     assert len(digests) == 2
 
 
-# --- on an installation --------------------------------------------------------------------------
+# --- On an installation --------------------------------------------------------------------------
 
 
 def gateway(answer: httpx.Response | httpx.HTTPError) -> Installation:

@@ -1,4 +1,4 @@
-"""What Prometheus reads."""
+"""A gateway's /metrics page, as Prometheus reads it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from tests.tenants.making import NoBudgets, make_base, make_rollout
 TOKEN = "m" * 32
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
-"""About what Prometheus asks for."""
+"""Approximately the header that Prometheus sends."""
 ROW = re.compile(r"^\| `(lorikeet_\w+)` \| (\w+) \| (.*?) ?\|", re.MULTILINE)
-"""Of the table in docs/observe.md: name, type, labels."""
+"""A row of the table in docs/observe.md: name, type, labels."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -137,7 +137,7 @@ async def test_what_waits_and_what_moved_is_exported(database: Database) -> None
 
 
 def measured() -> Measures:
-    """With a value in everything."""
+    """Measures with a value for everything."""
     measures = Measures(busiest=Busiest(1))
     usage = Usage(7, 3, 5, queue_s=0.3, load_s=0.2)
     traced = Ended(usage, True, True, True, 0.7, 2.1, trace_id="a" * 32)
@@ -151,7 +151,7 @@ def measured() -> Measures:
 
 @pytest.fixture
 async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a gateway with one engine, that has measured something of each kind."""
+    """A client of a gateway with one engine that has measured something of each kind."""
     await sync_to_async(EngineJournal.objects.create)(journal="j1", engine_id="e1")
     await sync_to_async(roll_out)()
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
@@ -242,7 +242,7 @@ async def test_rollouts_tell_how_far_they_are_and_how_they_ended(database: Datab
 
 
 def roll_out() -> None:
-    """One that is paused at 25 %, of a revision that was rolled back once."""
+    """Start a rollout and pause it at 25 %, of a revision that was rolled back once."""
     first = make_rollout(make_base())
     first.roll_back("too slow")
     rollout = Rollout.objects.start(first.revision)

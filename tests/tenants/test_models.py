@@ -38,7 +38,7 @@ pytestmark = pytest.mark.django_db
 
 
 def refused(write: Callable[[], Any], constraint: str) -> None:
-    """The database itself refuses this, by the constraint of that name."""
+    """Assert that the database itself refuses the write, by the constraint of that name."""
     with pytest.raises(IntegrityError) as caught, transaction.atomic():
         write()
         connection.check_constraints()

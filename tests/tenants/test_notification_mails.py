@@ -1,4 +1,4 @@
-"""Who is mailed what, and what the mail says."""
+"""Emails of notifications: their recipients and their text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def post(kind: Kind, tenant: Tenant | None = None) -> None:
 
 
 def mailed() -> list[str]:
-    """To whom deliveries by mail are written, of what was posted."""
+    """The recipients of all deliveries by email, after what was posted is addressed."""
     mail.address(timezone.now())
     found = Delivery.objects.filter(user__isnull=False).order_by("user__email")
     return list(found.values_list("user__email", flat=True))
@@ -61,12 +61,12 @@ def mailed() -> list[str]:
 def test_people_are_mailed_by_their_roles(tenant: Tenant, kind: Kind, people: list[str]) -> None:
     for role in ("owner", "admin", "developer", "viewer"):
         person(tenant, role)
-    make_member(tenant, "owner")  # who has no address
+    make_member(tenant, "owner")  # without an email address
     User.objects.filter(pk=person(tenant, "owner").pk).update(is_active=False)
     make_user("operator", is_staff=True, email="operator@example.com")
     post(kind, tenant if kind in OF_TENANTS else None)
     assert mailed() == people
-    assert mailed() == people  # once
+    assert mailed() == people  # only once
 
 
 def test_what_somebody_has_muted_is_not_mailed_to_them_alone(tenant: Tenant) -> None:

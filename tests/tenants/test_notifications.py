@@ -1,4 +1,4 @@
-"""What is told of by itself, to whom, and how it gets there."""
+"""Notifications: what causes them, who gets them, and their delivery to webhooks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def told() -> list[tuple[str, Any]]:
     return list(found)
 
 
-# --- What is told of -----------------------------------------------------------------------------
+# --- Causes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -180,7 +180,7 @@ async def test_an_engine_that_ended_on_purpose_is_not_lost(transactional_db: Non
         assert await sync_to_async(lost)() == 1
     finally:
         await registry.close()
-    assert await AuditEntry.objects.filter(kind="credential").acount() == 1  # as it was made
+    assert await AuditEntry.objects.filter(kind="credential").acount() == 1  # of its creation
 
 
 @pytest.mark.django_db
@@ -194,7 +194,7 @@ def test_targets_are_bounded_and_their_secrets_are_not_in_the_audit_log(tenant: 
     assert not any(targets[0].secrets[0][6:] in json.dumps(one.after) for one in logged)
 
 
-# --- Where webhooks may lead ---------------------------------------------------------------------
+# --- Allowed URLs of webhooks --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ async def test_a_name_is_pinned_to_an_address_that_was_looked_at() -> None:
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> Iterator[list[str]]:
-    """What resolvers say of any name, one answer after the other; gives those that are left."""
+    """Make any name resolve to these answers, one after the other. Returns those that are left."""
     left = iter(answers)
 
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
@@ -269,7 +269,7 @@ async def test_one_private_address_among_public_ones_is_enough(
 async def test_a_name_that_is_rebound_leads_where_it_did_when_it_was_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is resolved once: what it resolves to later nobody asks."""
+    """It is resolved once: the later, changed answer is never asked for."""
     left = resolving(monkeypatch, ["93.184.216.34"], ["127.0.0.1"])
     connected = list[tuple[str, str, str]]()
 
@@ -289,11 +289,11 @@ async def test_a_name_that_is_rebound_leads_where_it_did_when_it_was_looked_at(
     assert list(left) == [["127.0.0.1"]]
 
 
-# --- How it gets there ---------------------------------------------------------------------------
+# --- Delivery ------------------------------------------------------------------------------------
 
 
 class Receiver:
-    """A webhook on this machine, which answers with a status; when, and how much of it, as told."""
+    """A webhook receiver on this machine. `status`, `may_answer` and `endless` set its answer."""
 
     def __init__(self) -> None:
         self.status, self.got = 204, list[tuple[dict[str, str], bytes]]()
@@ -345,7 +345,7 @@ async def posted(url: str) -> Target:
 
 
 async def send() -> int:
-    """Makes all that is due; how many deliveries that were."""
+    """Make all deliveries that are due. Returns their number."""
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         sender = sending.Sender(client)
         begun = await sender.start_due()
@@ -377,7 +377,7 @@ async def test_a_webhook_is_signed_and_delivered_once(
 
 
 def test_the_signature_is_that_of_standard_webhooks() -> None:
-    """The example of its specification's libraries."""
+    """With the example of the specification's libraries."""
     secret, id, at = (
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -484,7 +484,7 @@ async def test_slow_receivers_of_a_tenant_hold_up_nobody_else(
         delivered = Delivery.objects.filter(state="delivered")
         while not await delivered.acount():
             await sender.pause()
-        assert await sender.start_due() == 0  # the rest of the slow one's wait for its own
+        assert await sender.start_due() == 0  # the slow tenant's others wait for its first ones
         assert await delivered.values_list("target__tenant__slug", flat=True).aget() == "quick"
         slow.may_answer.set()
         await sender.finish()
@@ -495,7 +495,7 @@ async def test_slow_receivers_of_a_tenant_hold_up_nobody_else(
 async def test_a_delivery_that_cannot_be_made_keeps_no_other_from_being_made(
     transactional_db: None, settings: Any
 ) -> None:
-    """Whatever is in a URL, also one that was stored before it was looked at as it is now."""
+    """Whatever its URL is, even one that was stored before the present checks existed."""
     settings.WEBHOOKS_PRIVATE = True
     urls = ["https://[::1", f"https://{'a' * 64}.example/", "http://ex{ample/", ""]
 
@@ -532,7 +532,7 @@ def test_it_is_given_up_after_three_days(tenant: Tenant) -> None:
     now, waited = timezone.now(), timedelta()
     for _ in range(len(sending.PAUSES) + 1):
         (delivery,) = sending.claim(now)
-        assert sending.claim(now) == []  # it is somebody's
+        assert sending.claim(now) == []  # it is already claimed
         sending.record(delivery, sending.Result("no answer"), now)
         delivery.refresh_from_db()
         waited, now = waited + (delivery.due_at - now), delivery.due_at

@@ -1,4 +1,4 @@
-"""Owner, member, outsider, operator, each kind of key, nobody: on every endpoint.
+"""Each endpoint's status for each kind of caller: roles, operator, outsider, keys, nobody.
 
 A new endpoint without a row here fails `test_every_endpoint_has_a_row`.
 """
@@ -51,7 +51,8 @@ WRITE_ADAPTERS = {"owner", "admin", "developer", "admin key", "writing key", *ST
 
 @dataclass(frozen=True)
 class Row:
-    """Who gets `status`; of the others, nobody gets 401, strangers 404 and the rest 403."""
+    """`allowed` callers get `status`; of the others, nobody gets 401, STRANGERS `strangers` and the
+    rest 403."""
 
     endpoint: str
     allowed: set[str]
@@ -85,7 +86,7 @@ ROWS = [
     Row("GET invitations/<pk>", ADMINS),
     Row("DELETE invitations/<pk>", ADMINS, 204),
     Row("GET keys", {*READERS, "admin key"}),
-    # An admin key has no inference to give: 400, but it may make keys.
+    # 400 for an admin key: it may create keys, but lacks this one's scope, `inference`.
     Row("POST keys", {"owner", "admin", "developer", *STAFF}, 201, NEW_KEY),
     Row("GET keys/<pk>", {*READERS, "admin key"}),
     Row("PATCH keys/<pk>", ADMINS, body={"name": "renamed"}),
@@ -146,7 +147,7 @@ ROWS = [
     Row("POST engine-credentials/<pk>/rotate", STAFF, strangers=403),
     Row("GET quarantine", STAFF, strangers=403),
     Row("GET quarantine/<pk>", STAFF, strangers=403),
-    # By a connection of its own, which does not see what this test has not committed.
+    # 409: billing uses a connection of its own, which does not see this test's uncommitted rows.
     Row("POST quarantine/<pk>/bill", STAFF, 409, strangers=403),
     Row("POST quarantine/<pk>/dismiss", STAFF, strangers=403),
     Row("GET content", {*READERS, *KEYS}),
@@ -190,7 +191,7 @@ OPEN_TO_ALL = {"GET schema/", "GET docs/"}
 
 @pytest.fixture
 def path_of(live: AdapterVersion) -> dict[str, str]:
-    """What stands in the placeholders of the paths."""
+    """The values of the placeholders in the paths."""
     acme = live.adapter.tenant
     make_version(live.adapter)
     invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
@@ -230,7 +231,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
 
 
 def _notified(whose: Tenant | None) -> dict[str, int]:
-    """A webhook and a delivery."""
+    """Create a webhook and a delivery. Returns their ids by collection."""
     kind = Kind.ENGINE_LOST if whose is None else Kind.ADAPTER_READY
     target = Target.objects.add(whose, "https://hooks.example/", [kind.value], None)
     Notification.objects.post(kind, {}, tenant=whose)
@@ -263,7 +264,7 @@ def test_who_gets_what(row: Row, tenant: Tenant, path_of: dict[str, str]) -> Non
     expected = {name: row.expected(name) for name in EVERYBODY}
     if row.endpoint == "POST keys":
         expected["admin key"] = 400
-    if row.endpoint == "GET requests/<request_id>":  # a key of somebody else's made it
+    if row.endpoint == "GET requests/<request_id>":  # made with another member's key
         expected |= dict.fromkeys(("developer", "viewer"), 404)
     assert answers == expected
 
@@ -287,7 +288,7 @@ def test_every_endpoint_has_a_row() -> None:
 def test_without_naming_a_tenant_a_stranger_sees_his_own(
     live: AdapterVersion, stranger: str
 ) -> None:
-    """And what is acme's looks exactly like what does not exist."""
+    """And acme's resources look exactly like ones that do not exist."""
     acme = live.adapter.tenant
     ask = everybody(acme)[stranger]
     ask.tenant = None

@@ -1,4 +1,4 @@
-"""What the management API does, for those who may."""
+"""The management API's behaviour towards callers with the permission."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_openapi_document_is_valid_and_has_no_warnings(tmp_path: Any) -> Non
 
 def test_the_document_and_its_pages_are_served_from_here(settings: Any) -> None:
     plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
-    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}  # nothing is collected here
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}  # `collectstatic` has not run
     assert Client().get("/api/v1/schema/").status_code == 200
     page = Client().get("/api/v1/docs/").content.decode()
     assert "/static/drf_spectacular_sidecar/swagger-ui-dist/" in page
@@ -116,7 +116,7 @@ def test_a_database_that_is_away_is_a_503() -> None:
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
-    """As Django raises what psycopg did."""
+    """The error with its cause, as Django wraps psycopg's errors."""
     error.__cause__ = cause
     return error
 
@@ -220,8 +220,8 @@ def test_a_hostile_body_is_refused(owner: Api, body: str) -> None:
 
 
 def test_bodies_that_are_almost_too_deep_are_refused(owner: Api) -> None:
-    """What the reader bears may be too deep for the message that shows it. Where that is depends
-    on how deep the stack was before."""
+    """A body that the parser accepts may be too deep for the error message that shows it. The exact
+    depth depends on how deep the stack was before."""
     found = []
     for depth in range(700, 1000, 4):
         body = f'{{"name": "k", "scopes": [{"[" * depth}{"]" * depth}]}}'
@@ -344,7 +344,7 @@ def test_members_come_by_invitation_change_and_go(owner: Api, tenant: Tenant) ->
 
 
 def test_nobody_becomes_a_member_without_saying_yes(owner: Api, tenant: Tenant) -> None:
-    """The attack: another tenant's user, or the operator, was added by name."""
+    """The attack: add another tenant's user, or the operator, by name."""
     make_member(make_tenant("other"), "owner")
     make_user("theoperator", is_staff=True)
     for name in ("theoperator", "nobody"):
@@ -629,7 +629,7 @@ def test_an_adapter_goes_after_its_aliases(owner: Api, live: AdapterVersion) -> 
     assert not Adapter.objects.exists()
 
 
-# --- What serves ---------------------------------------------------------------------------------
+# --- Engines and base models ---------------------------------------------------------------------
 
 
 ENGINE = {

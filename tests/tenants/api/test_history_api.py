@@ -1,4 +1,4 @@
-"""What became of requests, by the management API: figures, and the requests themselves."""
+"""Outcomes of requests over the management API: figures, and the requests themselves."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
 
 
 def test_a_request_comes_with_its_attempts(owner: Api, key: ApiKey) -> None:
-    """Those of others with the same id, at another time, are none of it."""
+    """Attempts of another request, with the same id at another time, are not included."""
     event = spend(key, NOON, Usage(100, 40, 7, 0, 0.1, 0.2, 0.3, 0.9), attempt=2,
                   inherited_tokens=3, given_s=0.5)  # fmt: skip
     died = {"engine_id": "e0", "journal": "j0", "prompt_tokens": 100, "cached_tokens": 0,

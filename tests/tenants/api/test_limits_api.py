@@ -1,4 +1,4 @@
-"""Limits, lanes and pins over the management API, for those who may."""
+"""Limits, lanes and pins over the management API, for callers with the permission."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def operator(tenant: Tenant) -> Api:
 
 @pytest.fixture(params=["tenant", "key", "adapter"])
 def path(request: Any, adapter: Adapter) -> str:
-    """The address of a scope's limits."""
+    """The path of a scope's limits."""
     return {
         "tenant": "limits",
         "key": f"keys/{make_key(adapter.tenant)[0].pk}/limits",
@@ -37,7 +37,7 @@ def path(request: Any, adapter: Adapter) -> str:
 
 
 def figures(response: Any, part: str) -> dict[str, int]:
-    """What is limited, of one part of the answer."""
+    """The limits that are set in one part of the response."""
     assert response.status_code == 200, response.content
     body = response.json()
     assert list(body) == ["operator", "own", "ceiling", "in_force"]
@@ -111,7 +111,7 @@ def test_authors_do_not_touch_each_others_limits(admin: Api, operator: Api, path
     assert admin("PATCH", path, both).status_code == 403
     assert figures(admin("GET", path), "own") == {"tokens_per_day": 5}
     assert figures(operator("PATCH", path, both), "in_force") == {"tokens_per_day": 8}
-    # Below the new ceiling or not at all: both are set, or neither is.
+    # Both are set or neither is: an own limit above the new ceiling refuses both.
     both["own"] = {"tokens_per_day": 10}
     both["operator"] = {"tokens_per_day": 7}
     assert refusals(operator("PATCH", path, both)).keys() == {"own.tokens_per_day"}
@@ -174,7 +174,7 @@ def test_a_part_is_not_given_more_than_the_whole(
         "own.tokens_per_day": "101 is above the ceiling of 100.",
         "own.cost_per_day": "51 is above the ceiling of 50.",
     }
-    # What the tenant chose for itself is no ceiling: it holds for the sum of all its keys.
+    # The tenant's own limit is no ceiling for a key: it applies to the sum of all keys.
     admin("PUT", "limits", {"own": {"tokens_per_day": 10}})
     assert admin("PUT", path, {"own": {"tokens_per_day": 90}}).status_code == 200
 

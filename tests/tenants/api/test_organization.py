@@ -1,4 +1,4 @@
-"""OpenAI's organization usage and costs: their shape, their paging, one's own tenant alone."""
+"""OpenAI's organization usage and costs: their shape, paging and limitation to the key's tenant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def secret(tenant: Tenant) -> str:
 
 @pytest.fixture
 def used(key: ApiKey) -> ApiKey:
-    """Two requests on the first of May, two hours apart, one on the third; and a stranger's."""
+    """Two requests on 1 May, two hours apart, and one on 3 May; and one of another tenant."""
     spend(key, model="support", adapter="support")
     spend(key, NOON + timedelta(hours=2))
     spend(key, NOON + timedelta(days=2))
@@ -132,7 +132,7 @@ def test_costs_have_openais_shape(used: ApiKey, secret: str) -> None:
 
 
 def test_an_amount_has_all_of_its_digits(used: ApiKey, secret: str) -> None:
-    """It is a number, as in OpenAI's answer, but never was a float."""
+    """It is a number, as in OpenAI's response, but is never converted to a float."""
     UsageRollup.objects.update(cost=12345678901234567890123456789)
     text = ask(secret, COSTS, start_time=MIDNIGHT + 2 * DAY, limit=1).content
     body = json.loads(text, parse_float=Decimal)
@@ -158,7 +158,8 @@ def test_hours(used: ApiKey, secret: str) -> None:
 
 
 def test_a_period_is_widened_to_whole_hours(used: ApiKey, secret: str) -> None:
-    """As the sums are; the buckets say from when to when they are, whole days in between."""
+    """Because the sums are hourly. The first and last bucket state their bounds; those in between
+    are whole days."""
     start, end = MIDNIGHT + 12 * HOUR + 1799, MIDNIGHT + 2 * DAY + 12 * HOUR + 1
     body = page(secret, start_time=start, end_time=end)
     assert counts(body) == [(0.5, 1, 2), (1, 2, 0), (2, 2 + 13 / 24, 1)]
@@ -304,7 +305,7 @@ def test_who_may_ask(tenant: Tenant, used: ApiKey) -> None:
         "inference key": "insufficient_permissions",
     } | dict.fromkeys(
         ["owner", "admin", "developer", "viewer", "operator", "outsider", "nobody"],
-        "invalid_api_key",  # a session is nothing to /v1/
+        "invalid_api_key",  # /v1/ ignores sessions
     )
 
 

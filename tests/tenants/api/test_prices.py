@@ -1,4 +1,4 @@
-"""Prices are set by operators, seen by whom they concern, and never changed once in force."""
+"""Prices: set by operators, visible to the tenants that pay them, unchangeable once in force."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_an_operator_prices_a_tenants_adapter(operator: Api, adapter: Adapter) -
 
 
 def test_who_sees_which_price(operator: Api, adapter: Adapter) -> None:
-    """The base models' and one's own adapters'; an operator sees those of one tenant, or all."""
+    """A tenant sees those of base models and of its own adapters; an operator those of one tenant,
+    or all."""
     foreign = make_adapter(make_tenant("other"), "secret")
     own = [make_price(adapter).pk, make_price(make_base()).pk]
     theirs = make_price(foreign).pk

@@ -1,4 +1,4 @@
-"""Revisions and rollouts over the management API; who may is in `test_access`."""
+"""Revisions and rollouts over the management API; permissions are tested in `test_access`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def operator() -> Api:
 
 @pytest.fixture
 def revision() -> PoolRevision:
-    """One that waits, beside one that serves."""
+    """A waiting revision of a pool whose other revision serves."""
     rollout = make_rollout(make_base())
     rollout.abort()
     rollout.delete()

@@ -1,4 +1,4 @@
-"""What clients meet beside what they asked for: wrong addresses, methods, parameters and bodies."""
+"""How the management API answers wrong addresses, methods, parameters and bodies."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def owner(tenant: Tenant) -> Api:
 
 @pytest.fixture
 def strict() -> Client:
-    """Of a browser without a CSRF token."""
+    """A browser's client without a CSRF token."""
     return Client(enforce_csrf_checks=True)
 
 
 def refused(answer: Any, status: int = 400) -> dict[str, str]:
-    """The fields that are at fault, and why."""
+    """Assert that the answer is a problem of this status. Returns the errors by field."""
     assert answer.status_code == status, answer.content
     assert answer["Content-Type"] == "application/problem+json"
     return {error["field"]: error["message"] for error in answer.json().get("errors", [])}
@@ -120,7 +120,7 @@ def test_a_key_comes_in_one_of_three_headers(tenant: Tenant, path: str) -> None:
 
 
 def lists() -> list[str]:
-    """The addresses of lists."""
+    """The paths of all lists."""
     return [
         path.removeprefix("/api/v1/").replace("{name}", "support")
         for path, item in document()["paths"].items()
@@ -178,7 +178,7 @@ FORMS = ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
 
 @pytest.mark.parametrize("content_type", FORMS)
 def test_a_form_is_not_read(owner: Api, content_type: str) -> None:
-    """It changed nothing, and was told 200."""
+    """Rather than ignored, with a 200 for a change that was not made."""
     for method, path in (("PATCH", "limits"), ("PUT", "limits"), ("POST", "keys")):
         answer = owner.client.generic(
             method, f"/api/v1/{path}", "own.requests_per_minute=1", content_type=content_type

@@ -1,4 +1,4 @@
-"""Usage and costs, as pages and as CSV: every sum is of the caller's own tenant, and exact."""
+"""Usage and costs, as pages and as CSV: sums are exact and of the caller's own tenant only."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def key(tenant: Tenant) -> ApiKey:
 
 @pytest.fixture
 def used(key: ApiKey) -> ApiKey:
-    """Two requests to an adapter on the first of May, one to the base model on the second, one in
-    June, and one of somebody else's."""
+    """Two requests to an adapter on 1 May, one to the base model on 2 May, one in June, and one of
+    another tenant."""
     spend(key, model="support", adapter="support")
     spend(key, NOON + timedelta(minutes=70), model="support@2", adapter="support")
     spend(key, NOON + timedelta(days=1))
@@ -188,7 +188,7 @@ def test_pages(owner: Api, key: ApiKey) -> None:
 
 
 def test_a_page_takes_few_queries(owner: Api, used: ApiKey) -> None:
-    """And none of them reads events."""
+    """None of them reads events."""
     with CaptureQueriesContext(
         connection,
     ) as queries:
@@ -232,7 +232,7 @@ def test_what_cannot_be_asked_for(
 
 
 def read(response: Any) -> list[list[str]]:
-    """The rows of a streamed answer, whose parts come from this thread's connection."""
+    """The rows of a streamed answer, whose parts are read with this thread's connection."""
     assert response.streaming and response["Content-Type"] == "text/csv; charset=utf-8"
 
     async def collect() -> bytes:
@@ -295,7 +295,7 @@ def test_quotes_commas_and_lines_in_a_name_stay_in_their_cell(owner: Api, used: 
 
 
 def test_a_download_holds_one_chunk_at_a_time() -> None:
-    """What was not asked for yet was not read."""
+    """Rows of later chunks are not read before they are needed."""
     taken = []
 
     def rows() -> Any:
@@ -324,16 +324,17 @@ def test_a_tenant_has_its_share_of_downloads(owner: Api, used: ApiKey) -> None:
     assert (page.status_code, page["Retry-After"]) == (429, "1")
     other = download("x.csv", ["n"], [], owner="other")
     assert other.status_code == 200
-    assert read(kept.pop())  # and closed
+    assert read(kept.pop())  # which also closes it
     kept.append(owner("GET", "usage", **MAY, format="csv"))
     assert owner("GET", "usage", **MAY, format="csv").status_code == 429
-    kept.clear()  # answers that nobody sends
+    kept.clear()  # responses that are never sent
     gc.collect()
     assert all(read(owner("GET", "usage", **MAY, format="csv")) for _ in range(AT_ONCE))
 
 
 async def test_a_download_over_asgi(async_db: None) -> None:
-    """The whole way, in several parts, without Django's warning that it read all at once."""
+    """Through the ASGI handler: it is sent in several parts, without Django's warning that all was
+    read at once."""
 
     def prepare() -> Any:
         owner = make_member(make_tenant("acme"), "owner")

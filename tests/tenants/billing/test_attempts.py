@@ -1,4 +1,5 @@
-"""Of the attempts of a request the highest is billed, whatever comes when, how often, by whom."""
+"""A request's highest attempt is billed, in whatever order, how often and by whichever gateway its
+attempts are written."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ examples = itertools.count()
 
 
 class Attempt(NamedTuple):
-    """Of a request by its number; it went on from `inherited` of `tokens`."""
+    """Attempt `number` of request `request`: it continued after `inherited` of its `tokens`."""
 
     request: int
     number: int
@@ -57,7 +58,7 @@ class Attempt(NamedTuple):
 
 
 def entry(who: Customer, attempt: Attempt, example: int = 0) -> LedgerEntry:
-    """As the journal of the attempt's engine has it. Requests are half an hour apart."""
+    """The attempt as its engine's journal has it. Requests are half an hour apart."""
     id = f"{example:06}-{attempt.request}"
     usage = Usage(100, attempt.number, attempt.tokens, attempt.tokens // 3, ttft_s=0.5)
     made = who.entry(
@@ -80,7 +81,7 @@ def line(who: Customer, attempt: Attempt, example: int = 0) -> Line:
 # --- A model -------------------------------------------------------------------------------------
 
 Bill = tuple[Any, ...]
-"""Of a request: attempt, journal, output tokens, cost, finish reason, regenerated tokens."""
+"""A request's attempt, journal, output tokens, cost, finish reason and regenerated tokens."""
 State = tuple[
     dict[str, Bill],
     set[tuple[str, int, str, int]],
@@ -91,7 +92,7 @@ State = tuple[
 
 
 def expected(lines: Iterable[Line]) -> State:
-    """What the ledger must be once it has had all of these."""
+    """The ledger's state after all of these lines were written."""
     known = {(one.entry.id, one.entry.attempt): one for one in lines}
     requests: defaultdict[str, list[Line]] = defaultdict(list)
     for key in sorted(known):
@@ -215,8 +216,8 @@ def test_the_same_id_at_another_time_is_another_request(acme: Customer) -> None:
 def test_who_waits_for_another_gateway_sees_what_that_one_wrote(
     acme: Customer, order: Sequence[Attempt]
 ) -> None:
-    """The first attempt is there; two gateways write the others, the second while the first has
-    not committed yet."""
+    """One attempt is there; two gateways write the others, the second one before the first has
+    committed."""
     there, one, other = (line(acme, attempt) for attempt in order)
 
     async def play() -> None:
@@ -233,7 +234,7 @@ def test_who_waits_for_another_gateway_sees_what_that_one_wrote(
     assert UsageEvent.objects.get().regenerated_tokens == (10 - 8) + (20 - 17)
 
 
-# --- Whatever comes ------------------------------------------------------------------------------
+# --- Arbitrary orders ----------------------------------------------------------------------------
 
 ATTEMPTS = st.builds(
     Attempt,
@@ -244,11 +245,11 @@ ATTEMPTS = st.builds(
     st.sampled_from(["e1", "e2"]),
 )
 ROUNDS = st.lists(st.tuples(*[st.lists(st.integers(0, 99), max_size=5)] * 2), max_size=6)
-"""What each of two gateways writes at the same time, by places in the list of attempts."""
+"""What each of two gateways writes at the same time, as indexes into the list of attempts."""
 
 
 def reports(state: State) -> list[Report]:
-    """As the engines count at the end, when all is acknowledged."""
+    """The engines' final counts, when everything is acknowledged."""
     journals = sorted({journal for journal, _ in state[3]})
     return [
         Report(journal, "e", requests, prompt, cached, output, 0, 0, 0, 0)
@@ -298,7 +299,7 @@ def test_the_ledger_is_what_follows_from_the_attempts_that_it_had(
 def test_two_gateways_with_the_same_requests_never_wait_for_each_other_for_ever(
     acme: Customer,
 ) -> None:
-    """Each has all attempts of many requests, in an order of its own, in small batches."""
+    """Each writes all attempts of many requests, in its own order and in small batches."""
     attempts = [
         Attempt(request, number, 10 * number, 10 * number - 12, f"e{number}")
         for request in range(40)

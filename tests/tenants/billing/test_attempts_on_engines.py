@@ -1,4 +1,4 @@
-"""Attempts of a request on two engines, through their journals and two gateways, are one bill."""
+"""Attempts of a request on two engines, through their journals and two gateways, give one bill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def order(who: Customer, tokens: int) -> Order:
 
 
 async def read_until(stream: Stream, tokens: int) -> None:
-    """Take so many tokens of the answer, and not the rest."""
+    """Read at least this many tokens of the answer, and leave the rest."""
     while tokens > 0:
         delta = await stream.read()
         assert isinstance(delta, Delta)
@@ -59,7 +59,7 @@ async def rest_of(stream: Stream) -> Done:
 
 
 ALL, LOST = 9, 4
-"""Output tokens of the answer, and of what its first engine had when it was lost."""
+"""Output tokens of the whole answer, and of the part that its first engine had when it was lost."""
 
 
 def stalls(after_tokens: int) -> Behaviour:
@@ -70,7 +70,7 @@ def stalls(after_tokens: int) -> Behaviour:
 async def test_a_request_that_moves_is_one_bill(
     acme: Customer, tmp_path: Path, told_first: int
 ) -> None:
-    """Its lost engine comes back at another gateway, before the other one is done or after."""
+    """Its lost engine comes back at another gateway, before or after the second one finishes."""
     first, second = (SyntheticEngine(MOVABLE, stalls(LOST)) for _ in range(2))
     roots = [tmp_path / "1", tmp_path / "2"]
     for root in roots:
@@ -101,17 +101,18 @@ async def test_a_request_that_moves_is_one_bill(
 async def tell_elsewhere(
     stack: AsyncExitStack, engine: SyntheticEngine, root: Path, gateway: Gateway
 ) -> None:
-    """The engine's agent starts again, and has another gateway bill what its journal holds. It
-    stays: what it said in its first life may be written later than what it says now."""
+    """Start the engine's agent again, and have another gateway bill what its journal holds. The
+    agent keeps running: what it reported in its first life may be written after what it reports
+    now."""
     again = await stack.enter_async_context(agent_on(engine, root, [gateway], id="engine-1"))
     await until(lambda: not again.agent.stats().unbilled.requests)
     await all_agree()
 
 
 async def all_agree() -> None:
-    """Engines say once a second what they counted, and may have done so in the midst of it."""
+    """Wait until counts and ledger agree: engines report once a second, perhaps in mid-change."""
     async with asyncio.timeout(HANGS_S):
-        while any(await sync_to_async(drifts)()):  # noqa: ASYNC110 - the database tells nobody
+        while any(await sync_to_async(drifts)()):  # noqa: ASYNC110 - the database does not notify
             await asyncio.sleep(0.02)
 
 
@@ -134,7 +135,7 @@ def judge() -> None:
 async def test_a_price_that_changes_before_the_end_changes_no_bill(
     acme: Customer, tmp_path: Path
 ) -> None:
-    """It is the one that the limits reserved."""
+    """The price with which the limits reserved is billed."""
     async with patient_ledger() as ledger, gateway(recorder=ledger) as one:
         engine = SyntheticEngine(MODEL)
         async with agent_on(engine, tmp_path, [one]) as rig:
@@ -148,7 +149,7 @@ async def test_a_price_that_changes_before_the_end_changes_no_bill(
 
 
 def set_price() -> None:
-    """Of long ago, as whoever looks now finds it."""
+    """A price that started a day ago, so that a lookup now would find it."""
     PriceRow.objects.create(
         base_model=make_base(MODEL.name),
         starts_at=timezone.now() - timedelta(days=1),

@@ -1,4 +1,4 @@
-"""What engines say is judged without being fooled by what is under way."""
+"""Engines' reports are compared with the ledger without mistaking entries in flight for a drift."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ steps = st.lists(st.sampled_from(["end", "write", "acknowledge", "report"]), max
 
 @given(steps)
 def test_nothing_in_flight_ever_looks_like_a_drift(moves: list[str]) -> None:
-    """An entry ends, is written, is acknowledged; reports come in between, in any order."""
+    """Entries end, are written and are acknowledged, with reports in between, in any order."""
     journals, now = Journals(), 0.0
     ended = written = acknowledged = 0
     for move in moves:

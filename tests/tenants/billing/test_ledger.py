@@ -30,7 +30,7 @@ USAGE = Usage(100, 40, 7, 2, 0.1, 0.2, 0.3, 0.9)
 
 @dataclass(frozen=True)
 class Customer:
-    """A tenant with a key and an adapter, as an account names them."""
+    """The ids of a tenant, a key and an adapter, as an account names them."""
 
     tenant_id: int
     key_id: int
@@ -76,7 +76,7 @@ async def pg(async_db: None) -> AsyncIterator[Connection]:
 
 @dataclass
 class Told:
-    """A `written` that keeps what it is told."""
+    """A `written` callback that records its calls."""
 
     ids: list[str] = field(default_factory=list)
     calls: int = 0
@@ -196,7 +196,7 @@ async def test_a_statement_that_is_rolled_back_leaves_nothing(
 async def test_a_failure_late_in_the_statement_leaves_nothing(
     acme: Customer, pg: Connection
 ) -> None:
-    """The tenant is gone: the events are inserted when the sums are refused."""
+    """One tenant does not exist: the events are already inserted when the sums are refused."""
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         await write(pg, lines(acme.entry("a"), acme.entry("b", tenant_id=0)))
     assert await ids() == [] and await rollups() == {}
@@ -213,8 +213,8 @@ async def test_each_month_has_its_partition(acme: Customer, pg: Connection) -> N
 async def test_a_months_first_request_waits_for_nobody_who_reads_or_writes_others(
     acme: Customer, pg: Connection
 ) -> None:
-    """A dump or `reconcile --check-rollups` reads for minutes, in one transaction, and VACUUM takes
-    as long with the lock below."""
+    """A dump or `reconcile --check-rollups` reads for minutes in one transaction, and VACUUM holds
+    the lock below as long."""
     async with pg.transaction(), await connect() as other:
         await pg.execute("SELECT count(*) FROM tenants_usageevent")
         await write(pg, lines(acme.entry("a")))
@@ -231,7 +231,7 @@ async def test_a_months_first_request_waits_for_nobody_who_reads_or_writes_other
 async def test_whatever_is_written_months_are_the_sums_of_hours(
     acme: Customer, pg: Connection, seed: int
 ) -> None:
-    """Batches in any order, late ones, and entries that come again, alone or in one batch."""
+    """Batches in any order, late ones, and repeated entries, alone or within one batch."""
     random_ = random.Random(seed)
     entries = [
         acme.entry(
@@ -317,7 +317,7 @@ async def test_a_later_price_changes_no_bill(acme: Customer, pg: Connection) -> 
 async def test_the_price_that_came_with_a_request_is_billed_whatever_is_in_force(
     acme: Customer, pg: Connection
 ) -> None:
-    """Alone, and beside one of an older engine, of which it is looked up."""
+    """Alone, and in a batch with an entry of an older engine, whose price is looked up."""
     await set_price(BASE, NOON - HOUR)
     await write(pg, lines(acme.entry("a", price=(7, 1, 9)), acme.entry("b")))
     await write(pg, lines(acme.entry("c", price=(7, 1, 9)), acme.entry("d", price=(0, 0, 0))))
@@ -334,7 +334,8 @@ ROUNDS, HOURS = 100, 16
 
 @pytest.mark.parametrize("common", [0, HOURS // 2, HOURS])
 async def test_writers_of_the_same_sums_add_up(acme: Customer, async_db: None, common: int) -> None:
-    """Each round both have the same sums, in another order, and the entries of `common` hours."""
+    """In each round both write to the same sums, in different orders, and the same entries for
+    `common` hours."""
     other, together = await sync_to_async(make_customer)(), asyncio.Barrier(2)
 
     def batch(number: int, side: str) -> list[LedgerEntry]:
@@ -383,8 +384,8 @@ async def test_writers_of_the_same_sums_add_up(acme: Customer, async_db: None, c
 
 
 async def test_writers_of_other_hours_of_the_same_months(acme: Customer, async_db: None) -> None:
-    """What is new in its hour on one side was there before on the other, so each adds to the same
-    months in another order."""
+    """The model whose hour is new on one side has an existing hour on the other, so each side adds
+    to the same months in a different order."""
     together, rounds, keys = asyncio.Barrier(2), 20, 100
 
     async def one(side: str, new: str, old: str, at: datetime) -> None:
@@ -486,7 +487,7 @@ async def test_what_does_not_fit_is_left_to_the_engine(acme: Customer) -> None:
     assert [log["event"] for log in logs] == ["ledger_full"]
 
 
-# --- What PostgreSQL never takes -----------------------------------------------------------------
+# --- What PostgreSQL refuses for good ------------------------------------------------------------
 
 BAD: dict[str, dict[str, Any]] = {
     "tenant gone": {"tenant_id": 0},
@@ -523,7 +524,7 @@ async def test_a_month_that_was_taken_away_does_not_stop_the_others(
     late, told = datetime(2034, 5, 1, tzinfo=UTC), Told()
     await write(pg, lines(acme.entry("before", late)))
     detach = "ALTER TABLE tenants_usageevent DETACH PARTITION tenants_usageevent_2034_05"
-    await pg.execute(detach)  # to keep it elsewhere
+    await pg.execute(detach)  # as if to archive it elsewhere
     try:
         with capture_logs() as logs:
             async with patient_ledger() as recorder:
@@ -553,7 +554,7 @@ async def test_a_time_that_was_not_measured_is_no_reason_not_to_bill(
 
 
 class Door:
-    """A way to PostgreSQL that can be shut."""
+    """A connection factory that can be made to fail."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -569,7 +570,7 @@ class Door:
 
 
 async def waits_for_a_lock(pg: Connection) -> int:
-    """Poll until another connection waits for a lock of this one; its process id."""
+    """Poll until another connection waits for a lock of this one. Returns its process id."""
     query = """
         SELECT pid FROM pg_locks
         WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))
@@ -611,7 +612,7 @@ async def test_a_connection_that_is_killed_is_made_again(acme: Customer, pg: Con
 
 
 async def test_killed_while_it_writes(acme: Customer, pg: Connection) -> None:
-    """A lock holds the statement up; the backend is terminated in its middle."""
+    """The statement waits for a lock when its backend is terminated."""
     door, told = Door(), Told()
     async with patient_ledger(door) as recorder:
         async with pg.transaction():
@@ -626,7 +627,8 @@ async def test_killed_while_it_writes(acme: Customer, pg: Connection) -> None:
 
 
 async def test_a_serialization_failure_is_tried_again(acme: Customer, pg: Connection) -> None:
-    """Stricter than its default, the database refuses what ran beside another change."""
+    """At a stricter isolation level than its default, the database refuses a write that ran beside
+    another change."""
 
     async def strictly() -> Connection:
         made = await connect()
@@ -660,7 +662,7 @@ CREATE TRIGGER too_long AFTER INSERT ON tenants_usageevent REFERENCING NEW TABLE
 async def test_a_batch_that_takes_too_long_is_written_in_parts(
     acme: Customer, pg: Connection
 ) -> None:
-    """As under a `statement_timeout` that is enough for three entries."""
+    """As under a `statement_timeout` that allows only three entries at once."""
     told = Told()
     await pg.execute(TOO_LONG)
     try:

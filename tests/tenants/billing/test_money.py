@@ -1,4 +1,4 @@
-"""Sums of money are shown with all of their digits."""
+"""Amounts of money are shown with all of their digits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A forged engine against a real ledger: what it says is kept, shown, and billed to nobody until an
-operator says so."""
+"""A forged engine against a real ledger: its reports are kept, shown, and billed to no tenant until
+an operator decides so."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PRICE = Price(3, 2, 7)
 
 @dataclass
 class Forge:
-    """A gateway with a real ledger and the real credentials, and engines that a test plays."""
+    """A gateway with a real ledger and real credentials, whose engines are played by the test."""
 
     hub: Hub
     engines: KnownEngines
@@ -73,7 +73,7 @@ class Forge:
         await asyncio.gather(link, return_exceptions=True)
 
     async def dispatch(self, engine: Played, id: str, target: Target | None = None) -> wire.Submit:
-        """A request of 16 tokens at most, as the only engine hears of it."""
+        """Submit a request of at most 16 tokens. Returns the frame that the engine receives."""
         target = target or Target("base", "base", price=PRICE)
         order = Order(
             self.grant, target, Reservation(id, 16), "chat", b"{}", "batch", 9, most_tokens=16
@@ -108,7 +108,7 @@ async def forge(async_db: None) -> AsyncIterator[Forge]:
 
 
 async def joined(forge: Forge, name: str) -> str:
-    """The secret of a new credential that the gateway has heard of."""
+    """The secret of a new credential, once the gateway knows of it."""
     secret = await _issue(name)
     await until(lambda: any(one.name == name for one in forge.engines._known.values()))
     return secret
@@ -120,7 +120,7 @@ def said(submit: wire.Submit, usage: Usage = HONEST, **fields: Any) -> LedgerEnt
 
 
 async def told(engine: Played, *entries: LedgerEntry) -> None:
-    """The gateway has all of them, in the ledger or in quarantine."""
+    """Report the entries, and wait until the gateway has put all into the ledger or quarantine."""
     engine.say(UsageReport("j" * 32, list(entries)))
     expected = {(entry.id, entry.attempt) for entry in entries}
     while expected:
@@ -193,7 +193,7 @@ async def test_the_same_entries_again_change_nothing(forge: Forge) -> None:
 
 
 async def test_what_another_gateway_dispatched_is_billed_after_its_death(forge: Forge) -> None:
-    """Nothing of the request is known here: the signature is enough."""
+    """This gateway does not know the request: the signature is enough."""
     secret = await joined(forge, "honest")
     credential = forge.engines.identify(secret)
     dead = Hub(
@@ -271,7 +271,7 @@ def suspects(*ids: str, credential: int = 5, **fields: Any) -> list[Suspect]:
 async def test_no_more_wait_than_somebody_could_look_at(
     async_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others stay in their engine's journal, and come when there is room."""
+    """Further entries stay in their engine's journal until there is room."""
     monkeypatch.setattr(quarantine, "MAX_OPEN", 2)
     async with await connect() as pg:
         assert await keep(pg, suspects("a", "b")) == {("a", 1), ("b", 1)}
@@ -327,7 +327,7 @@ async def test_whatever_an_engine_says_is_kept(async_db: None) -> None:
 
 @dataclass
 class Waiting:
-    """An entry that waits for an operator."""
+    """An entry that waits for an operator's decision."""
 
     row: QuarantinedEntry
     operator: User
@@ -368,7 +368,7 @@ def acting_as(user: User) -> Actor:
 
 
 def test_an_operator_bills_an_entry_after_all(waiting: Waiting) -> None:
-    """The first one of its month, too."""
+    """The entry is also the first of its month."""
     decisions.bill(waiting.row, waiting.operator, acting_as(waiting.operator))
     (event,) = UsageEvent.objects.all()
     assert (event.id, event.tenant_id, event.journal) == ("r1", waiting.tenant_id, "j1")

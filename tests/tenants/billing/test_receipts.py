@@ -1,4 +1,4 @@
-"""Receipts say what the ledger says, and nobody can say otherwise under our name."""
+"""Receipts say what the ledger says, and cannot be forged."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_key_is_the_documented_derivation_of_the_secret() -> None:
 
 
 def test_openssl_verifies_a_receipt(tmp_path: Path) -> None:
-    """By the letter of RFC 7515: the signature is of the header, a dot and the payload."""
+    """As RFC 7515 has it: the signature is of the header, a dot and the payload."""
     signing_input, _, signature = Signer(SECRET).sign(RECEIPT)["jws"].rpartition(".")
     (tmp_path / "key.pem").write_text(Signer(SECRET).public_key.pem)
     (tmp_path / "signature").write_bytes(urlsafe_b64decode(f"{signature}=="))
@@ -101,7 +101,7 @@ def test_what_was_signed_is_verified_after_a_journey_as_json(fields: dict[str, A
     try:
         signed = made.sign(fields | RECEIPT)
     except UnicodeEncodeError:
-        return  # a lone surrogate: no text, so it is in no database
+        return  # a lone surrogate cannot be encoded, so no database contains it
     read = json.loads(json.dumps(signed, indent=2))
     assert verify(read, [made.public_key]) == fields | RECEIPT
     assert verify({"jws": read["jws"]}, [made.public_key]) == fields | RECEIPT
@@ -125,7 +125,7 @@ LEGACY = {
         ),
     },
 }
-"""As it was given out, with this secret, before receipts were JWS."""
+"""A receipt as it was issued, with this secret, before receipts were JWS."""
 
 
 def changed(signed: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_what_was_changed_of_an_old_receipt_is_invalid(path: str, value: Any, wh
 
 
 def jws(payload: object = RECEIPT, *, alg: str = "EdDSA", **header: Any) -> str:
-    """One that the key itself signed, whatever it says."""
+    """A JWS of this payload that the installation's own key signed."""
     made = Signer(SECRET)
     named = {"typ": TYPE, "kid": KEY.id} | header
     key = made._key if alg == "EdDSA" else KEY.raw
@@ -181,7 +181,7 @@ def jws(payload: object = RECEIPT, *, alg: str = "EdDSA", **header: Any) -> str:
         ("a.b.c", "does not match"),
         (jws()[:-4] + "AAAA", "does not match"),
         (jws(RECEIPT | {"cost_pico": 2}).rpartition(".")[0] + jws()[-87:], "does not match"),
-        (jws(alg="HS256"), "does not match"),  # the public key taken for a shared secret
+        (jws(alg="HS256"), "does not match"),  # the public key used as a shared secret
         (jws(typ="JWT"), "its type"),
         (jws(kid="0123456789abcdef"), "names the key '0123456789abcdef'"),
         (jws(kid=""), "names the key ''"),
@@ -319,7 +319,7 @@ def test_who_gets_a_receipt(event: UsageEvent) -> None:
             assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
     persons = dict.fromkeys(
         ["owner", "admin", "developer", "viewer", "operator", "outsider", "nobody"],
-        (401, 401, 200),  # a session is nothing to /v1/
+        (401, 401, 200),  # /v1/ ignores sessions
     )
     assert answers == persons | {
         "admin key": (200, 200, 200),
@@ -367,7 +367,7 @@ def test_using_a_key_is_noted(event: UsageEvent) -> None:
 
 
 def test_the_list_in_pages_has_each_receipt_once(key: ApiKey) -> None:
-    """Several in the same moment, which only their ids put in order."""
+    """Several start in the same moment, so that only their ids order them."""
     expected = [spend(key, NOON + timedelta(seconds=second // 3)).id for second in range(10)]
     spend(make_key(make_tenant())[0])
     _, secret = make_key(key.tenant, "usage:read")
@@ -419,7 +419,7 @@ def all_receipts(secret: str, **period: int) -> list[Mapping[str, Any]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_receipts_of_a_period_sum_to_its_bill(tenant: Tenant) -> None:
-    """Whole hours, a price that changes in the middle of one, every page: to the last pico-unit."""
+    """Whole hours, a price that changes in the middle of one, all pages: exact to the pico-unit."""
     made, base = random.Random(7), make_base()
     Price.objects.create(base_model=base, starts_at=NOON, prompt=7, cached_prompt=3, output=11)
     change = NOON + timedelta(minutes=90)

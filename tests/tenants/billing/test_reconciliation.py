@@ -1,4 +1,4 @@
-"""The ledger agrees with the engines' journals and with itself, and where not, it is told."""
+"""The ledger agrees with the engines' journals and with itself, and differences are reported."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_drift_that_was_explained_is_none_until_more_is_missing(db: None) -> Non
 
 
 class Agent:
-    """An engine whose journal counts as a real one: acknowledged is what it was told is written."""
+    """An engine whose journal counts like a real one: an entry is acknowledged once `written` is
+    called with it."""
 
     def __init__(self, key: ApiKey) -> None:
         self._key, self._unbilled = key, dict[str, LedgerEntry]()
@@ -189,7 +190,7 @@ async def test_a_report_before_any_usage(agent: Agent) -> None:
 
 
 async def test_reports_come_no_more_often_than_they_are_wanted(agent: Agent) -> None:
-    """The first is written at once, the next one with a change, at the end here."""
+    """The first is written at once, the next one only with a change, here at the end."""
     async with patient_ledger(report_s=3600, linger_s=0) as recorder:
         recorder.totals("e1", agent.stats)
         await _reported()
@@ -258,7 +259,7 @@ def key(transactional_db: None) -> ApiKey:
 
 
 def reconcile(*options: str) -> str:
-    """What the command prints; its tables are wide enough that nothing wraps."""
+    """The command's output; its tables are wide enough that nothing wraps."""
     out = StringIO()
     call_command("reconcile", *options, stdout=out, stderr=out)
     return out.getvalue()
@@ -273,7 +274,7 @@ def refused(*options: str) -> str:
 
 
 def bill_journal(**figures: int) -> None:
-    """The sums of the journal that `spend` names, as of two requests of it."""
+    """Create the sums of the journal that `spend` names, as after two of its requests."""
     two = {"requests": 2, "prompt_tokens": 200, "cached_tokens": 80, "completion_tokens": 14}
     sums = {f"ledger_{name}": value for name, value in (two | figures).items()}
     EngineJournal.objects.create(journal="j1", engine_id="e1", **sums)
@@ -318,7 +319,7 @@ def test_a_sum_that_is_missing_and_one_too_many(key: ApiKey) -> None:
 
 
 def test_a_month_that_is_wrong(key: ApiKey) -> None:
-    """Months follow their hours, so somebody has to spoil the month itself."""
+    """Months follow their hours, so the month's own row is corrupted."""
     spend(key)
     spend(key, NOON + HOUR, model="support", adapter="support")
     bill_journal()

@@ -1,5 +1,5 @@
-"""Sums of months are those of their hours, and a period's are those of its events, whatever it is
-cut into."""
+"""Sums of months equal those of their hours, and sums of a period equal those of its events,
+however it is split."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def months() -> list[dict[str, Any]]:
 
 
 def months_of_hours() -> list[dict[str, Any]]:
-    """What they should be."""
+    """The months as they should be, computed from the hours."""
     groups = UsageRollup.objects.annotate(month=TruncMonth("hour", tzinfo=UTC)).order_by()
     sums = groups.values("month", *GROUP).annotate(**{name: Sum(name) for name in FIGURES})
     return list(sums.order_by("month", *GROUP))
@@ -57,7 +57,7 @@ def usage_of(random: Random) -> Usage:
 
 
 def moment(random: Random) -> datetime:
-    """Of three months, often on the edge of an hour, a day or a month."""
+    """A random moment within three months, often on the edge of an hour, a day or a month."""
     edge = random.choice([FEBRUARY, month_end(FEBRUARY), APRIL, FEBRUARY + 28 * DAY, NOON])
     near = timedelta(microseconds=random.choice([-1, 0, 1]))
     return edge + near if random.random() < 0.4 else FEBRUARY + random.random() * 60 * DAY
@@ -89,7 +89,7 @@ def test_what_is_rolled_back_is_in_no_month(key: ApiKey) -> None:
 
 
 def summed(events: Sequence[UsageEvent], by: Sequence[str]) -> list[tuple[Any, ...]]:
-    """As `UsageSum.objects.sums` should have it: groups, then figures."""
+    """The rows that `UsageSum.objects.sums` should return: groups, then figures."""
     floors = {
         "hour": lambda at: at.replace(minute=0, second=0, microsecond=0),
         "day": lambda at: at.replace(hour=0, minute=0, second=0, microsecond=0),
@@ -161,7 +161,7 @@ def test_what_no_members_keys_used_is_summed_up_too(
 
 
 def test_whole_months_are_read_as_one_sum_each(key: ApiKey) -> None:
-    """Seen by what only they say: the months' rows are spoilt."""
+    """The months' rows are given wrong figures, which show where they were read."""
     for day in (1, 40, 80):
         spend(key, FEBRUARY - 10 * DAY + day * DAY)
     UsageMonth.objects.update(requests=1000)

@@ -1,4 +1,4 @@
-"""`manage.py verify_receipt`: what it says, and with which exit status."""
+"""`manage.py verify_receipt`: its output and exit status."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_command_with_another_public_key(event: UsageEvent, tmp_path: Path) 
 
 
 def test_the_command_as_a_process() -> None:
-    """From standard input, without a ledger, to its exit status."""
+    """It reads from standard input, needs no ledger, and sets the exit status."""
 
     def run(signed: dict[str, Any]) -> tuple[int, str]:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What names mean, without a database."""
+"""Resolving models' names, without a database."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def grant(*models: str) -> Grant:
         ("support@" + OLD, 3),
         ("support@cdcdcdcdc", 4),
         ("sleeping@9", 9),
-        ("digits@12345678", 7),  # not the number of a version, so it may be a digest
+        ("digits@12345678", 7),  # no version has this number, so it may be a digest
     ],
 )
 def test_a_name_means_a_version(name: str, version_id: int) -> None:
@@ -155,7 +155,7 @@ def test_a_card_has_what_a_request_would_resolve_to() -> None:
         assert (card.created, card.max_model_len) == (target.created, target.max_model_len)
 
 
-# --- What it costs and how much of it ------------------------------------------------------------
+# --- Prices and limits ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The directory in memory, over rows in a dict: caching, freshness, floods, revocation."""
+"""The cached directory, over rows in a dict: caching, freshness, floods, revocation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def key_row(**fields: object) -> KeyRow:
 
 @dataclass
 class Rows(Reader):
-    """A Reader over rows in memory that counts its queries; `gate` holds them up."""
+    """A Reader over rows in memory that counts its queries; `gate` delays the answer to `key`."""
 
     stored: dict[str, KeyRow] = field(default_factory=lambda: {PREFIX: key_row()})
     versions: list[VersionRow] = field(default_factory=lambda: [VERSION])
@@ -83,7 +83,7 @@ class Rows(Reader):
         await self._query()
         found = self.stored.get(prefix)
         if self.gate is not None:
-            await self.gate.wait()  # the answer is on its way
+            await self.gate.wait()  # the row is read, but its answer is delayed
         return found
 
     async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:
@@ -109,7 +109,7 @@ class Rows(Reader):
 
 
 class Told:
-    """What `on_revoked` was told, awaitable."""
+    """The calls of `on_revoked`, awaitable."""
 
     def __init__(self, directory: CachedDirectory) -> None:
         self.queue: asyncio.Queue[tuple[int, InferenceError]] = asyncio.Queue()
@@ -193,7 +193,7 @@ async def test_a_refusal_knows_whose_key_begins_like_the_one_that_was_shown(
     whose: tuple[int, int],
 ) -> None:
     rows.stored[PREFIX] = key_row(**fields)
-    for _ in range(2):  # the second is answered from memory
+    for _ in range(2):  # the second is answered from the cache
         with pytest.raises(InvalidApiKey) as refused:
             await directory.authenticate(text)
         assert (refused.value.tenant_id, refused.value.key_id) == whose
@@ -203,7 +203,7 @@ async def test_all_who_ask_at_once_share_a_query(directory: CachedDirectory, row
     rows.gate = asyncio.Event()
     calls = [asyncio.create_task(directory.authenticate(TEXT)) for _ in range(20)]
     await rows.asked.wait()
-    calls[0].cancel()  # the one who asked first goes away; the others still get their answer
+    calls[0].cancel()  # the first caller is cancelled; the others still get their answer
     rows.gate.set()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert rows.queries == 1
@@ -264,7 +264,8 @@ LONG_S = 300.0
 
 @pytest.fixture
 def lasting(rows: Rows) -> CachedDirectory:
-    """Goes on for a while without the database; its listener has been silent too long to count."""
+    """A directory that goes on for a while without the database; its listener has been silent for
+    too long to count as fresh."""
     directory = CachedDirectory(rows, without_database_s=LONG_S)
     directory.heard(time.monotonic() - FRESH_S - 1)
     return directory
@@ -286,7 +287,7 @@ async def test_without_the_database_what_was_seen_lately_goes_on(
 
 
 async def test_one_asks_in_vain_for_all(lasting: CachedDirectory, rows: Rows) -> None:
-    """To find out takes seconds: those who have something to go on with do."""
+    """A query that fails takes seconds, so callers with a cached value use it meanwhile."""
     grant = await lasting.authenticate(TEXT)
     await lasting.resolve(grant, "support")
     rows.away, asked = True, rows.queries
@@ -388,7 +389,7 @@ async def test_names_come_from_memory_until_they_change(
         target = await directory.resolve(grant, "support")
         assert target.version_id == 5 and target.adapter is not None
     assert [card.id for card in await directory.models(grant)] == ["base", "support"]
-    assert rows.queries == 3  # the key, the base models, the catalogue
+    assert rows.queries == 3  # the key, base models, catalogue
     rows.versions = [replace(VERSION, id=6, number=2, digest="e" * 64)]
     assert (await directory.resolve(grant, "support")).version_id == 5
     directory.changed(Notice("adapters", tenant_id=10))
@@ -466,13 +467,13 @@ async def test_new_limits_hold_for_the_next_request(
 async def test_a_new_limit_ends_nothing(
     directory: CachedDirectory, rows: Rows, notice: Notice
 ) -> None:
-    """Not even a look at whether the keys still hold."""
+    """It does not even cause a check whether the keys are still valid."""
     grant = await directory.authenticate(TEXT)
     rows.stored[PREFIX] = key_row(key_limits={"tenant": {"requests_per_minute": 0}})
     async with checking(directory) as told:
         directory.changed(notice)
         before = rows.queries
-        await directory.resolve(grant, "base")  # the key is still good, at the old limits
+        await directory.resolve(grant, "base")  # the key is still valid, at the old limits
         rows.stored["b" * 12] = key_row(id=2, revoked_at=datetime.now(UTC))
         directory.changed(Notice("key", key_id=2))
         assert (await told.next())[0] == 2
@@ -510,7 +511,7 @@ async def test_a_price_is_chosen_by_the_clock(directory: CachedDirectory, rows: 
 async def test_what_is_known_is_resolved_without_a_pause(
     directory: CachedDirectory, rows: Rows
 ) -> None:
-    """So that nothing happens between a stream's last check and its start."""
+    """So that nothing can happen between a stream's last check and its start."""
     grant = await directory.authenticate(TEXT)
     await directory.resolve(grant, "support")
     with pytest.raises(StopIteration) as done:
@@ -522,7 +523,7 @@ async def test_what_is_known_is_resolved_without_a_pause(
 
 
 class Pinned:
-    """What `on_pinned` was told."""
+    """The calls of `on_pinned`."""
 
     def __init__(self, directory: CachedDirectory) -> None:
         self.queue: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
@@ -573,7 +574,7 @@ async def test_pins_that_did_not_change_are_not_told_again(
         for _ in range(100):
             directory.changed(Notice("adapters", tenant_id=10))
         await rows.asked.wait()
-        assert rows.queries == 2  # a burst of changes is one look
+        assert rows.queries == 2  # a burst of changes causes one query
         rows.pins = []
         directory.changed(Notice("adapters", tenant_id=10))
         assert await pinned.next() == {}
@@ -627,12 +628,12 @@ async def test_a_deleted_key_is_told(directory: CachedDirectory, rows: Rows) -> 
 async def test_a_grant_from_before_a_revocation_resolves_nothing(
     directory: CachedDirectory, rows: Rows
 ) -> None:
-    """Nobody is told of a stream that has not begun: it must not begin."""
+    """`on_revoked` does not end a stream that has not begun, so it must not begin."""
     grant = await directory.authenticate(TEXT)
     rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
     directory.changed(Notice("key", key_id=1))
     with pytest.raises(InvalidApiKey):
-        await directory.authenticate(TEXT)  # in memory again, as a key that ended
+        await directory.authenticate(TEXT)  # in the cache again, as a revoked key
     with pytest.raises(ApiKeyRevoked):
         await directory.resolve(grant, "base")
 
@@ -655,7 +656,7 @@ async def test_a_return_asks_again_for_every_key_that_was_used(
     directory: CachedDirectory, rows: Rows
 ) -> None:
     await directory.authenticate(TEXT)
-    directory.changed(Notice("tenant", tenant_id=10))  # no longer in memory, perhaps still running
+    directory.changed(Notice("tenant", tenant_id=10))  # evicted; its streams may still run
     rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
     async with checking(directory) as told:
         directory.reconnected()

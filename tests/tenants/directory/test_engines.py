@@ -1,4 +1,4 @@
-"""Which credentials of engines hold, from the row to the gateway's memory."""
+"""Which credentials of engines are valid, from the row to the gateway's memory."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_up_keeps_the_credentials_that_it_knows() -> None:
 
 
 def test_credentials_are_read_without_the_models() -> None:
-    """As gateways do."""
+    """By the query that gateways use."""
     from tenants.directory.reader import ENGINE_CREDENTIALS
 
     EngineCredential.objects.issue(name="a")

@@ -1,4 +1,4 @@
-"""The rules of `tenants.directory.invalidating_cache`, each with a clock value and no loop."""
+"""The rules of `tenants.directory.invalidating_cache`, with given clock values and no loop."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_change_before_a_read_does_not_matter(cache: InvalidatingCache[str, in
 
 
 class AgainstAMap(RuleBasedStateMachine):
-    """Whatever happens in whatever order, no answer is from before a change."""
+    """In any order of reads and changes, no answer is from before a change."""
 
     keys = st.sampled_from("abcdef")
 

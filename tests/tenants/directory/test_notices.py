@@ -1,4 +1,4 @@
-"""What changes in PostgreSQL reaches a directory, whoever changed it and whatever was lost."""
+"""Changes in PostgreSQL reach a directory, whoever made them and even if notices were lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_options_of_the_databases_url_hold_but_its_name_for_us(
 
 
 def notices_of(*changes: Any) -> list[Notice | None]:
-    """What a listener hears of the changes, each in a transaction of its own."""
+    """The notices that a listener receives of the changes, each in a transaction of its own."""
     with psycopg.connect(conninfo("test"), autocommit=True) as listening:
         listening.execute(f"LISTEN {CHANNEL}")
         for change in changes:
@@ -182,11 +182,11 @@ def test_pins(adapter: Adapter) -> None:
     assert notices_of(lambda: pin.update(pinned=True)) == [Notice("adapters", adapter.tenant_id)]
 
 
-# --- The whole way -------------------------------------------------------------------------------
+# --- End to end ----------------------------------------------------------------------------------
 
 
 class Gateway:
-    """A directory as a gateway runs it, and what it was told."""
+    """A directory as a gateway runs it, and the calls of its callbacks."""
 
     def __init__(self, directory: PostgresDirectory) -> None:
         self.directory = directory
@@ -206,18 +206,18 @@ class Gateway:
         return await asyncio.wait_for(self.revoked.get(), 30)
 
     async def catch_up(self) -> None:
-        """Wait for the notices so far: they come in the order of the commits, a key's end last.
+        """Wait for all notices so far: they come in commit order, a new key's revocation last.
 
-        That end may be told twice: a check for the key's start can find it revoked already.
+        It may be reported twice: the check of the key's creation can find it revoked already.
         """
         key, text = await given_key()
         await self.directory.authenticate(text)
         await sync_to_async(key.revoke)()
-        while await self.next_revoked() != key.pk:  # a listener that returned tells all again
+        while await self.next_revoked() != key.pk:  # after a reconnect all are reported again
             pass
 
     async def pins(self, *adapters: AdapterRef) -> None:
-        """Wait until just these are said to be pinned."""
+        """Wait until exactly these are reported as pinned."""
         wanted = {"base": list(adapters)} if adapters else {}
         while await asyncio.wait_for(self.pinned.get(), 30) != wanted:
             pass
@@ -471,7 +471,7 @@ async def test_last_use_is_written(async_db: None) -> None:
 
 
 async def when_available(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer: a busy machine may need longer for one than is waited for."""
+    """Ask until there is an answer: on a busy machine a query may take longer than its timeout."""
     async with asyncio.timeout(60):
         while True:
             with suppress(Unavailable):

@@ -1,4 +1,4 @@
-"""The rules of `tenants.directory.outage`, with a clock value."""
+"""The rules of `tenants.directory.outage`, with given clock values."""
 
 from __future__ import annotations
 

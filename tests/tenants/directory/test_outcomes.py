@@ -1,4 +1,4 @@
-"""What became of requests, as gateways write it and pages read it."""
+"""Outcomes of requests, as gateways write them and pages read them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def registry(transactional_db: None) -> AsyncIterator[Registry]:
 
 @pytest.fixture
 async def keys(registry: Registry) -> list[ApiKey]:
-    """Of two tenants."""
+    """A key of each of two tenants."""
 
     def make() -> list[ApiKey]:
         return [make_key(make_tenant(slug))[0] for slug in ("acme", "globex")]
@@ -69,7 +69,7 @@ def refusal(key: ApiKey, id: str = "r1", at: datetime = NOON, **more: Any) -> Re
 
 
 async def written(registry: Registry, counted: Outcomes) -> list[Refusal]:
-    """What is told of."""
+    """Write the outcomes. Returns the refusals that the callback got."""
     told: list[Refusal] = []
     await writer.write(counted, registry, told.extend)
     return told

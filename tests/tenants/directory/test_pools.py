@@ -1,4 +1,4 @@
-"""What a base model is said to take, by the kinds of engine that were seen of it."""
+"""What a base model is recorded to support, from the kinds of engine that were seen to serve it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gateways say of themselves and of their engines."""
+"""What gateways record about themselves and their engines."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_an_engine_is_there_once_however_many_gateways_say_so(registry: Re
         await registry.note_engines({"engine-1": "org/base"})
     rows = [row async for row in EngineHour.objects.order_by("engine_id")]
     assert {row.engine_id for row in rows} == set(engines)
-    # They may have come just as another five minutes, or another hour, began.
+    # Another slot of five minutes, or another hour, may have begun in between.
     assert all(0 < row.slots < 1 << SLOTS and row.slots.bit_count() <= 2 for row in rows)
     hour = timedelta(hours=1)
     start = rows[0].hour

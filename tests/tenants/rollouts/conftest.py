@@ -35,14 +35,14 @@ NEWER = msgspec.structs.replace(INFO, engine_version="2")
 
 @dataclass
 class Pool:
-    """What the tests turn."""
+    """A base model with two revisions, and what tests change around it."""
 
     base: BaseModel
     old: PoolRevision
     new: PoolRevision
 
     def tenant(self, slug: str = "", *, rank: int = 8) -> Tenant:
-        """One with a live adapter that runs on the old revision."""
+        """A tenant with a live adapter that runs on the old revision."""
         tenant = make_tenant(slug)
         self.version(tenant, rank=rank)
         return tenant
@@ -60,17 +60,17 @@ class Pool:
         return version
 
     def tried(self, tenant: Tenant, *, passed: bool = True) -> None:
-        """All its versions were tried on the new revision."""
+        """Record that all its versions were tried on the new revision."""
         for version in AdapterVersion.objects.filter(adapter__tenant=tenant):
             Trial.objects.create(version=version, revision=self.new, passed=passed)
 
     def engines(self, **counts: int) -> None:
-        """How many engines of `old` and `new` there are, as the gateway says."""
+        """Set how many engines of `old` and `new` the gateway reports."""
         found = {getattr(self, name).digest: count for name, count in counts.items()}
         GatewayProcess.objects.update(engines=found)
 
     def met(self, revision: PoolRevision, requests: int, errors: int = 0) -> None:
-        """So many requests came to the revision just now."""
+        """Record that the revision got this many requests in the present minute."""
         RevisionMinute.objects.create(
             revision=revision,
             minute=timezone.now().replace(second=0, microsecond=0),

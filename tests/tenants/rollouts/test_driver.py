@@ -1,4 +1,4 @@
-"""What happens next in a rollout."""
+"""The decision about a rollout's next step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLAN = Plan(
 
 
 def times(seconds: float, count: int = MIN_TIMES) -> tuple[int, ...]:
-    """So many first tokens within this time."""
+    """The histogram of `count` first tokens that took this long."""
     bounds = (*DURATION_S, float("inf"))
     at = next(i for i, bound in enumerate(bounds) if seconds <= bound)
     return tuple(count if i == at else 0 for i in range(BUCKETS))
@@ -120,10 +120,10 @@ def test_a_guard_that_fails_rolls_back(bad: dict[str, object], reason: str, paus
     "bearable",
     [
         {"new": Side(MIN_ERRORS - 1, MIN_ERRORS - 1)},  # too few to tell
-        {"new": Side(100, 3)},  # 1 % fail on the present ones, 2 % more may
+        {"new": Side(100, 3)},  # 1 % fail on the old revision, and 2 % more are allowed
         {"new": Side(100, 0, times(1e9, MIN_TIMES - 1))},
         {"new": Side(100, 0, times(0.6)), "old": Side(1000, 10, times(0.3, MIN_TIMES - 1))},
-        {"new": Side(100, 0, times(0.08)), "old": Side(1000, 10, times(0.005))},  # soon enough
+        {"new": Side(100, 0, times(0.08)), "old": Side(1000, 10, times(0.005))},  # fast enough
     ],
 )
 def test_what_is_no_reason_to_roll_back(bearable: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts in the database: what may follow what, who may be where, and what is told of it."""
+"""Rollouts in the database: their transitions, each tenant's place, the audit log and figures."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_every_default_may_be_at_its_bounds() -> None:
         check_defaults({name: most})
 
 
-# --- Who is where --------------------------------------------------------------------------------
+# --- Places of tenants ---------------------------------------------------------------------------
 
 
 def test_places(pool: Pool) -> None:
@@ -235,7 +235,7 @@ def test_places(pool: Pool) -> None:
     last = pool.tenant("last")
     for tenant in (first, plain, last):
         pool.tried(tenant)
-    pool.version(first, alias="beta")  # which is not live, and was not tried
+    pool.version(first, alias="beta")  # neither live nor tried
     pool.tried(failed, passed=False)
     untried = pool.tenant("untried")
     suspended = pool.tenant("suspended")

@@ -1,4 +1,4 @@
-"""What a worker does about pools: trials, and the steps of rollouts."""
+"""A worker's jobs for pools: trials of adapters, and the steps of rollouts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def outcome(version: AdapterVersion, pool: Pool) -> bool | None:
 
 
 def asked(gateway: FakeGateway) -> list[tuple[str, str]]:
-    """Whose adapter was tried on which revision."""
+    """The tenant and the revision of each trial that the gateway was asked for."""
     return [(body["name"].split("/")[0], body["revision"]) for _, _, body in gateway.asked]
 
 
@@ -146,7 +146,7 @@ def test_where_no_engine_could_try_nothing_is_known(pool: Pool, gateway: FakeGat
 def test_an_upload_is_tried_where_its_tenant_is(
     pool: Pool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one revision it becomes ready; a tenant that moved stays where it is."""
+    """One revision makes it ready; a tenant that has moved stays where it is."""
     Rollout.objects.start(pool.new)
     pool.engines(old=1, new=1)
     version = pool.version(pool.tenant("acme"), "fresh", alias="beta")
@@ -303,7 +303,7 @@ def test_one_worker_looks_at_a_time(pool: Pool) -> None:
             cursor.execute("SELECT pg_advisory_lock(%s)", [tending.LOCK])
         assert not tending.look()
     finally:
-        other.close()  # as a worker that dies
+        other.close()  # as when a worker dies
     wait_until_free()
     assert tending.look()
 
