@@ -1,7 +1,7 @@
-"""Every page of the console, as the URL configuration has it: nobody can forget a new one.
+"""Every page of the console, taken from the URL configuration, so that no new one is forgotten.
 
-`pages(tenant)` gives each with its address and with each role that may open it; where the database
-is another process's, `pages_of(Subject(...))` does so without a query.
+`pages(tenant)` returns each with its address, once for each role that may open it. For a stack with
+a database of its own, `pages_of(Subject(...))` does so without a query.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ PASSING = frozenset(
         "playground-set",
     }
 )
-"""Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
-engine, a conversation, a prompt or a prompt set of one's own, a key that was destroyed."""
+"""Addresses that redirect, or need something that does not always exist: an invitation, an engine,
+a conversation, a prompt or a prompt set of one's own, a key that was destroyed."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
-"""What else it takes to open these addresses of what others made."""
+"""The permission that these addresses need for what other members made."""
 ACCOUNT = {
     "nobody": ("account_login", "account_reset_password"),
     "viewer": ("account_change_password", "account_email", "mfa_index"),
 }
-"""Pages of allauth, by a role that opens them."""
+"""Pages of allauth, by the role that opens them here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What pages are about: a tenant by its slug, an adapter of it with the number of a version,
-    row ids of a key, a base model and a rollout, a request, the link of a conversation that
-    somebody shares, and a batch that has a file of requests. Pages of what is None are left out."""
+    """The objects that pages show: a tenant by its slug, an adapter of it with a version's number,
+    row ids of a key, a base model and a rollout, a request, the link of a shared conversation, and
+    a batch that has a file of requests. Pages of objects that are None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -86,7 +86,7 @@ class Subject:
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
-        """The first ones that the database has; versions that are ready are preferred."""
+        """The first of each in the database; adapters with a ready version are preferred."""
         adapter = tenant.adapters.filter(versions__state=State.READY).first()
         adapter = adapter or tenant.adapters.filter(versions__isnull=False).first()
         version = adapter.versions.first() if adapter else None
@@ -106,7 +106,7 @@ class Subject:
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
-        """What the arguments of the address with this name stand for."""
+        """The values of the arguments of the address with this name."""
         pk = self.base_model if page.startswith("operate_models") else self.key
         return {
             "slug": self.slug,
@@ -123,7 +123,7 @@ class Subject:
         }
 
     def query(self, page: str) -> Mapping[str, Any]:
-        """What the page of this name does not answer without."""
+        """The query parameters that the page of this name requires."""
         queries: dict[str, Mapping[str, Any]] = {
             "adapters-diff": {"with": self.number},
             "operate_live-rollouts": {"rollout": self.rollout},
@@ -138,7 +138,7 @@ def pages(tenant: Tenant) -> list[Page]:
 
 
 def pages_of(subject: Subject) -> list[Page]:
-    """As `pages`, about what the caller knows."""
+    """As `pages`, for a given subject."""
     found = [page for page in _all(subject) if page.name not in PARTS]
     account = [Page(name, reverse(name), role) for role, names in ACCOUNT.items() for name in names]
     return found + account
@@ -150,7 +150,7 @@ def parts(tenant: Tenant) -> list[Page]:
 
 
 def names() -> list[str]:
-    """The URL name of everything that can be looked at, except allauth's."""
+    """The URL names of all addresses that answer GET, except allauth's."""
     return [address.name for address in _addresses(urlpatterns)]
 
 
@@ -182,7 +182,7 @@ def _all(subject: Subject) -> Iterator[Page]:
 def _addresses(
     found: Iterable[URLPattern | URLResolver], above: frozenset[str] = frozenset()
 ) -> Iterator[_Address]:
-    """All of the console's own: allauth's are in a module of their own."""
+    """All addresses of the console itself: allauth's are included as a module, not as a list."""
     for one in found:
         arguments = above | one.pattern.converters.keys()
         if isinstance(one, URLPattern):
@@ -193,7 +193,8 @@ def _addresses(
 
 
 def _roles(name: str, view: Callable[..., Any]) -> tuple[str, ...]:
-    """Who may open the page, as `tenant_page` has it; operators' pages are theirs alone."""
+    """The roles that may open the page, by the permission of `tenant_page`; without one it is for
+    operators only."""
     permission = NOT_OWN.get(name) or _told(view, "permission", Permission.OPERATE)
     least = TABLE[permission][0]
     members = RANK[RANK.index(least) :] if least is not None else []
@@ -201,7 +202,7 @@ def _roles(name: str, view: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _told(view: Callable[..., Any], name: str, default: Any) -> Any:
-    """What one of the view's decorators was told under this name."""
+    """The argument of this name that one of the view's decorators was given."""
     found: Callable[..., Any] | None = view
     while found is not None:
         told = inspect.getclosurevars(found).nonlocals

@@ -1,4 +1,4 @@
-"""Who looks at the console, and where."""
+"""Signed-in clients of the console, and addresses of pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.tenants.making import make_member, make_tenant, make_user
 
 
 def client_of(tenant: Tenant, role: str) -> Client:
-    """Somebody new: a member of the tenant, an `operator`, an `outsider`, or `nobody`."""
+    """A client of a new user: a member of the tenant with this role, an `operator`, an `outsider`
+    (the owner of another tenant), or `nobody` (not signed in)."""
     client = Client()
     if role == "operator":
         client.force_login(make_user(is_staff=True))

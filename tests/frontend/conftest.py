@@ -1,4 +1,4 @@
-"""A tenant with who looks at it, and no memory of earlier sign-ins."""
+"""A tenant with clients of its admin and of the operator. No test sees earlier sign-ins."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.tenants.making import make_key, make_tenant
 
 @pytest.fixture(autouse=True)
 def no_counts() -> None:
-    """Failed sign-ins are counted over tests otherwise."""
+    """Failed sign-ins would otherwise be counted across tests."""
     cache.clear()
 
 
 @pytest.fixture(autouse=True)
 def nothing_collected(plain_files: None) -> None:
-    """Every page names static files."""
+    """Every page links static files."""
 
 
 @pytest.fixture
 def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Django's clock stands: no hour, day or month ends while a test looks at what was used."""
+    """Stops Django's clock, so that no hour, day or month ends while a test reads usage."""
     now = timezone.now()
     monkeypatch.setattr(timezone, "now", lambda: now)
 

@@ -1,4 +1,4 @@
-"""The adapters' pages: the list, uploads' dialog, versions, aliases, and who may change them."""
+"""The pages of adapters: the list, uploads, versions, aliases, and which roles may change them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def ready(adapter: Adapter) -> AdapterVersion:
 
 @pytest.fixture
 def connected(gateways: FakeGateways) -> Callable[..., None]:
-    """Says which engines the gateways hear from."""
+    """A function that sets the engines, with their resident adapters, that the gateways report."""
 
     def connect(**resident: list[str]) -> None:
         told = [{"id": id, "resident_adapters": names} for id, names in resident.items()]
@@ -88,7 +88,7 @@ def url(tenant: Tenant, *parts: object) -> str:
 
 
 def pages(tenant: Tenant) -> list[str]:
-    """Every page about the adapter `support` and its version 1."""
+    """Every page of the adapter `support` and its version 1."""
     version = url(tenant, "support", "versions", 1)
     return [url(tenant), url(tenant, "support", ""), version]
 
@@ -226,10 +226,10 @@ def test_pages_take_few_queries(
         make_version(ready.adapter)
         make_version(make_adapter(tenant, f"adapter-{number}"))
     client = client_of(tenant, "operator")
-    client.get(url(tenant))  # an operator's first look is noted
+    client.get(url(tenant))  # an operator's first visit is audited
     diff = url(tenant, "support", "versions", "2", "diff?with=1")
     for page in [*pages(tenant), diff]:
-        with django_assert_max_num_queries(MAX_QUERIES + 1):  # a password alone: the banner
+        with django_assert_max_num_queries(MAX_QUERIES + 1):  # one for the banner
             assert client.get(page).status_code == 200
 
 
@@ -238,7 +238,7 @@ def test_pages_take_few_queries(
 
 @pytest.fixture
 def folders(settings: Settings, tmp_path: Path) -> Path:
-    """Adapters and unfinished uploads go there."""
+    """The folder of stored adapters and unfinished uploads."""
     backend = "django.core.files.storage.FileSystemStorage"
     adapters = {"BACKEND": backend, "OPTIONS": {"location": str(tmp_path / "adapters")}}
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
@@ -248,7 +248,7 @@ def folders(settings: Settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def worker(transactional_db: None) -> Iterator[None]:
-    """Unpacks uploads, which the form waits for."""
+    """A worker that unpacks uploads, for which the form waits."""
     with unpacking():
         yield
 
@@ -607,7 +607,7 @@ def test_changes_name_keys_that_only_one_side_has() -> None:
 
 
 def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin: Client) -> None:
-    """Whenever it becomes ready while the page is made: else the page would never hear of it."""
+    """At whichever query it becomes ready: a page with a newer mark would never be told of it."""
     version = make_version(make_adapter(tenant))
     mine = AdapterVersion.objects.filter(pk=version.pk)
     for moment in range(20):
@@ -621,12 +621,12 @@ def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin
 
         with connection.execute_wrapper(judged):
             page = admin.get(f"/t/{tenant.slug}/adapters/support/versions/{version.number}")
-        mine.update(state="ready", report=REPORT)  # where the page asked less often
+        mine.update(state="ready", report=REPORT)  # if the page made fewer queries
         shown = page.context["version"].state
         assert shown == "ready" or page.context["mark"] != mark(tenant, version), moment
 
 
-# --- What they are used for ----------------------------------------------------------------------
+# --- Usage ---------------------------------------------------------------------------------------
 
 
 def test_the_list_says_what_each_adapter_met(tenant: Tenant, admin: Client) -> None:

@@ -1,4 +1,4 @@
-"""The pages of batches: who sees them, what they say, cancelling, downloads."""
+"""The pages of batches: permissions, contents, cancelling, downloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to several rows of a list at once: each by itself, and each in the audit log."""
+"""Actions on several rows of a list at once: each row by itself, and each in the audit log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.tenants.test_notifications import listen
 
 
 def sent(client: Client, where: str, *rows: Any) -> str:
-    """What the next page says."""
+    """The page that follows the action."""
     answer = client.post(where, {"row": [str(row) for row in rows]}, follow=True)
     assert answer.status_code == 200
     return answer.content.decode()
@@ -174,7 +174,7 @@ def test_deliveries_are_sent_again(tenant: Tenant) -> None:
 
 
 def delivered(tenant: Tenant | None) -> Delivery:
-    """A delivery that has failed, to a webhook of this tenant, or of the installation."""
+    """A failed delivery to a webhook of this tenant, or of the installation."""
     target = listen(tenant)
     kind = Kind.KEY_EXPIRING if tenant else Kind.ENGINE_LOST
     Notification.objects.post(kind, {}, tenant=tenant)

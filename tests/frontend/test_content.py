@@ -1,4 +1,4 @@
-"""Stored prompts: who chooses, who reads, and what the audit log says of it."""
+"""Stored prompts: which roles enable storing, which read, and what is audited."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPT, ANSWER = "what only members may read", "the answer to that"
 
 
 def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
-    """A request with content; its id."""
+    """Store a request with its prompt. Returns its id."""
     choice.keep_for(tenant, 7)
     event = spend(make_key(tenant)[0], timezone.now())
     key = ContentKey.objects.get(tenant=tenant, destroyed_at=None)

@@ -1,4 +1,4 @@
-"""The documentation in the console: every document, every link in it, and who may read it."""
+"""The documentation in the console: every document, its links, and who may read it."""
 
 from __future__ import annotations
 

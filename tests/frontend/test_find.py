@@ -1,4 +1,4 @@
-"""The command palette's answers: what each role finds, and nothing of anybody else's."""
+"""The command palette's results: what each role finds, and nothing of other tenants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(client: Client, where: str, words: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def full(tenant: Tenant) -> Tenant:
-    """It and another tenant have an adapter and a key whose names have `blue` in them."""
+    """A tenant that, like another one, has an adapter and a key with `blue` in their names."""
     other = make_tenant("blue-other")
     for one in (tenant, other):
         make_adapter(one, f"blue-{one.slug}")

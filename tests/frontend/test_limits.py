@@ -1,4 +1,4 @@
-"""Limits: read by members, set by admins below what the operator sets."""
+"""Limits: read by members, set by admins up to the operator's limits."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_budgets_are_shown_as_the_ledger_has_them(tenant: Tenant, admin: Client)
     spend(key, timezone.now(), adapter="support")
     page = admin.get(address(tenant, "limits"))
     assert (line(page, "Tokens per day").used, line(page, "Tokens per month").used) == (214, 214)
-    assert line(page, "Cost per day").used == 33  # 2 x 16.2 micro-units, a started one whole
+    assert line(page, "Cost per day").used == 33  # 2 x 16.2 micro-units, rounded up
     assert '<meter min="0" max="1000" low="800" high="950"' in page.content.decode()
     adapter = admin.get(address(tenant, "limits/adapters/support"))
     assert line(adapter, "Tokens per day").used == 107

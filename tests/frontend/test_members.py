@@ -1,4 +1,4 @@
-"""Members: who changes whom, and the links that invite."""
+"""Members: which roles change which, and invitation links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def owner(tenant: Tenant) -> Client:
 
 
 def say(client: Client, where: str, body: dict[str, Any] | None = None) -> str:
-    """What the page that follows a POST tells."""
+    """The messages of the page that follows a POST."""
     page = client.post(where, body or {}, follow=True)
     return " ".join(str(message) for message in page.context["messages"])
 

@@ -1,4 +1,4 @@
-"""The pages of webhooks and their deliveries: who sees what, and what they take."""
+"""The pages of webhooks and their deliveries: permissions, contents, and what the forms accept."""
 
 from __future__ import annotations
 

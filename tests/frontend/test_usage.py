@@ -1,4 +1,4 @@
-"""Usage and cost: what is summed, over which hours, and how it is drawn."""
+"""The page of usage and cost: what is summed, over which hours, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_the_most_used_are_stacked_and_the_rest_is_other(
 
 @pytest.mark.parametrize("by", BY)
 def test_all_stacks_are_alike(tenant: Tenant, key: ApiKey, admin: Client, by: str) -> None:
-    """Also where the most used is nobody's, and the base model itself."""
+    """Even if the largest share is of no member, and of the base model itself."""
     now = timezone.now()
     spend(key, now, tokens(700))
     for i in range(1, 7):
@@ -251,7 +251,7 @@ def test_what_makes_no_sense_is_told(
     ("now", "spent", "expected"),
     [
         (datetime(2026, 6, 16, tzinfo=UTC), 15, "$30.00"),
-        (datetime(2026, 6, 1, 1, tzinfo=UTC), 1, "$30.00"),  # an hour of it is taken for a day
+        (datetime(2026, 6, 1, 1, tzinfo=UTC), 1, "$30.00"),  # an hour counts as a day
         (datetime(2026, 6, 30, 23, 59, tzinfo=UTC), 0, "$0.00"),
     ],
 )
@@ -326,7 +326,8 @@ def test_the_csv_links_ask_the_api_for_the_same(tenant: Tenant, key: ApiKey, adm
 
 @pytest.fixture
 def shared(tenant: Tenant) -> tuple[Client, Client]:
-    """A developer and an admin; each has used a key of their own, and somebody a third."""
+    """Clients of a developer and an admin who have each used a key of their own; a third key is of
+    no member."""
     clients = client_of(tenant, "developer"), client_of(tenant, "admin")
     for i, client in enumerate(clients):
         user = User.objects.get(pk=client.session["_auth_user_id"])

@@ -1,4 +1,4 @@
-"""Static files as a browser gets them: few, compressed, and kept for ever."""
+"""Static files as a browser gets them: few, compressed, and cached for ever."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_key, make_version
 
 MAX_BYTES = 150_000
-"""Of a page that nobody has been on before: its HTML and all that it loads."""
+"""Bound on a page with an empty cache: its HTML and all files that it loads."""
 LOADED = {
     ".html": re.compile(r'(?:href|src)="(/static/[^"#]+)"'),
     ".css": re.compile(r'url\("?([^")]+)"?\)'),
     ".js": re.compile(r'(?:from|import)\s*"(\.[^"]+)"'),
 }
-"""What files of each kind load."""
+"""How files of each kind load others."""
 HASHED = re.compile(r"\.[0-9a-f]{12}\.\w+$")
 NOT_OF_THE_CONSOLE = ["drf_spectacular_sidecar"]
 FOR_EVER = "max-age=315360000, public, immutable"
@@ -39,7 +39,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def hashed_files(plain_files: None, settings: Any, collected: Path) -> None:
-    """Collected and named as `up` does it."""
+    """Static files collected and named as `up` does."""
     hashed = {"BACKEND": "gateway.storage.HashedStaticFiles"}
     settings.STORAGES = {**settings.STORAGES, "staticfiles": hashed}
     settings.STATIC_ROOT = str(collected)
@@ -50,7 +50,7 @@ def hashed_files(plain_files: None, settings: Any, collected: Path) -> None:
 
 
 class Browser:
-    """Gets a page's files as the gateway sends them, each once."""
+    """Fetches a page's files as the gateway sends them, each once."""
 
     def __init__(self, root: Path) -> None:
         app = ServeStaticASGI(None, root=str(root), prefix="static")
@@ -131,7 +131,7 @@ async def test_modules_import_each_other_by_names_that_change(
 
 
 def test_what_no_page_loads_is_not_collected() -> None:
-    """The API's document is shown by Swagger, of the two readers that its package has."""
+    """The package has two viewers of the API's document; only Swagger is used."""
     found = {path for finder in get_finders() for path, _ in finder.list([])}
     assert "drf_spectacular_sidecar/swagger-ui-dist/swagger-ui-bundle.js" in found
     assert "js/live.js" in found
@@ -139,5 +139,5 @@ def test_what_no_page_loads_is_not_collected() -> None:
 
 
 def sent_bytes(answer: httpx.Response) -> int:
-    """Of the body, as sent."""
+    """The body's length, as sent."""
     return int(answer.headers["content-length"])

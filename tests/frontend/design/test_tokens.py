@@ -1,4 +1,4 @@
-"""The design tokens' contrast, computed: no browser's check can see a canvas."""
+"""The contrast of design tokens, computed because a browser's checks do not see a canvas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CSS = Path(frontend.__file__).parent / "static" / "css"
 PAIR = re.compile(r"--([\w-]+): light-dark\((#\w+), (#\w+)\);")
 COLOUR = re.compile(r"#[0-9a-f]{3,8}\b|\b(?:rgb|hsl|oklch|lab)a?\([^)]*\)", re.I)
 OUTSIDE = {"#fff", "rgb(10 12 16 / 0.45)"}
-"""Colours that stand elsewhere: what is on the accent in both themes, and what dims the page."""
+"""Colours that are no tokens: text on the accent in both themes, and the overlay of the page."""
 
 GROUNDS = ("canvas", "surface", "sunken")
 WORDS = ("text", "text-2", "text-3", "accent", "ok", "warn", "bad")
@@ -24,8 +24,8 @@ THEMES = ("light", "dark")
 TEXT, GRAPHIC = 4.5, 3.0
 """WCAG 2.2: the least contrast of text (1.4.3) and of lines and borders with a meaning (1.4.11)."""
 APART = 0.12
-"""Least distance in OKLab of two series: several times what is just noticed side by side. Those
-whom that doesn't help have the stripes."""
+"""Least distance in OKLab of two series: several times what is just noticeable side by side. For
+people whom that does not help, series also have stripes."""
 
 Colour = tuple[float, float, float]
 """Linear red, green and blue, from 0 to 1."""
@@ -50,7 +50,7 @@ def _without_gamma(part: float) -> float:
 
 
 def contrast(one: Colour, other: Colour) -> float:
-    """From 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    """The contrast ratio as WCAG 2.2 defines it, from 1 to 21."""
     dark, light = sorted(
         0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (one, other)
     )
@@ -58,7 +58,7 @@ def contrast(one: Colour, other: Colour) -> float:
 
 
 def distance(one: Colour, other: Colour) -> float:
-    """In OKLab: 0 is the same, black is 1 from white."""
+    """The distance in OKLab: 0 between equal colours, 1 between black and white."""
     return math.dist(_oklab(one), _oklab(other))
 
 
@@ -95,7 +95,7 @@ def test_fields_and_chart_lines_stand_out(theme: str) -> None:
 
 
 def weak(theme: str, pairs: list[tuple[str, str]], least: float) -> dict[tuple[str, str], float]:
-    """Those pairs that have less contrast."""
+    """The pairs whose contrast is below `least`, with their contrast."""
     known = tokens(theme)
     found = {pair: contrast(known[pair[0]], known[pair[1]]) for pair in pairs}
     return {pair: round(ratio, 2) for pair, ratio in found.items() if ratio < least}
@@ -109,7 +109,7 @@ def test_series_are_told_apart(theme: str) -> None:
 
 
 def test_every_colour_is_a_token() -> None:
-    """Else the tests above would not see it."""
+    """The tests above see only tokens."""
     stray = {
         (file.name, colour)
         for file in CSS.glob("*.css")

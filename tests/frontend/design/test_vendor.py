@@ -1,4 +1,4 @@
-"""The browser's libraries are those that VENDOR.json names."""
+"""The libraries for the browser are those that VENDOR.json names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of pages that other tests go through."""
+"""The list of pages over which other tests iterate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.tenants.spending import spend
 
 @pytest.fixture
 def full(tenant: Tenant) -> Tenant:
-    """A tenant with one of everything that pages are about."""
+    """A tenant with one of everything that pages show."""
     adapter = make_adapter(tenant)
     make_version(adapter)
     make_rollout(adapter.base_model)

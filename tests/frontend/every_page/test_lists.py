@@ -1,4 +1,4 @@
-"""What all lists have in common: their filter, their pages, and the dialogs of their rows."""
+"""What all lists have in common: filter, paging, and the dialogs of their rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK = re.compile(r'<a class="button" href="([^"]*)">([^<]*)</a>')
 
 
 def ways(answer: Any) -> dict[str, str]:
-    """Where the links below a list go, by their texts."""
+    """The addresses of the pager's links, by their texts."""
     pager = PAGER.search(answer.content.decode())
     return {text: unescape(url) for url, text in LINK.findall(pager[1])} if pager else {}
 

@@ -1,4 +1,4 @@
-"""The console's pages without a browser: who sees what, and what the forms do."""
+"""The console's pages without a browser: which role sees what, and what the forms do."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_suspended_tenant_is_only_read(tenant: Tenant) -> None:
 
 @pytest.fixture
 def invited(tenant: Tenant) -> str:
-    """The address of an invitation to be a developer."""
+    """The address of an invitation as developer."""
     by = make_member(tenant, "admin")
     _, token = Invitation.objects.invite(tenant, role=Role.DEVELOPER, note="Bo", by=by)
     return f"/invitations/{token}"

@@ -1,6 +1,6 @@
-"""However much there is, a page asks the database at most twelve times.
+"""A page makes at most twelve database queries, however many rows there are.
 
-On a small crowd; how long pages take on a big one is judged by `make bench ARGS=pages`.
+Tested on a small crowd; `make bench ARGS=pages` measures how long pages take on a big one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIZE = Size(
 
 @pytest.fixture(scope="module")
 def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Tenant]:
-    """The big tenant of a crowd. Made once: each test undoes only what it did itself."""
+    """The big tenant of a crowd. Made once: each test rolls back only its own changes."""
     with django_db_blocker.unblock():
         with transaction.atomic():
             tenants = Rows(SIZE).make()
@@ -48,7 +48,8 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 @pytest.fixture
 def tenant(crowd: Tenant, db: None, monkeypatch: pytest.MonkeyPatch) -> Tenant:
-    """What gateways tell is kept for a second elsewhere, less than a slow page takes."""
+    """The crowd's tenant, with gateways' answers cached for ever: the usual second is less than a
+    slow page takes."""
     monkeypatch.setattr(gateways(), "_fresh_s", float("inf"))
     return crowd
 
@@ -73,7 +74,7 @@ def test_a_part_of_a_page_needs_few_queries(tenant: Tenant, name: str) -> None:
 
 
 def visitor(tenant: Tenant, page: Page) -> Client:
-    """Somebody of the role; who looks at his account has a password."""
+    """A client of the role; for pages of the account its user has a password."""
     client = client_of(tenant, page.role)
     if page.name in ACCOUNT["viewer"]:
         client.force_login(make_user(password="right-and-long-enough"))
@@ -81,8 +82,8 @@ def visitor(tenant: Tenant, page: Page) -> Client:
 
 
 def asked(client: Client, page: Page) -> bytes:
-    """The page's body. A first look may ask for more, if the next one doesn't."""
-    # The operator has a password alone, for which the banner asks.
+    """The page's body. The first request may make more queries, if a second one does not."""
+    # One more for the operator: the banner asks whether there is only a password.
     most = MAX_QUERIES + (page.role == "operator")
     for _ in range(2):
         with CaptureQueriesContext(connection) as queries:

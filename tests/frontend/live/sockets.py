@@ -1,4 +1,4 @@
-"""The pages' websockets as a browser's tab has them, without a server between."""
+"""The pages' websockets from a browser's side, connected to the ASGI application directly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGIN, LOOPBACK = "http://localhost:8001", "127.0.0.1"
 
 
 class Tab:
-    """What a tab has of an open socket."""
+    """A tab's end of an open socket."""
 
     def __init__(self, socket: ApplicationCommunicator) -> None:
         self._socket = socket
@@ -41,34 +41,34 @@ class Tab:
         return message
 
     async def closed(self) -> int:
-        """The code that the next event closes it with."""
+        """The code with which the next event closes the socket."""
         event = await self.event()
         assert event["type"] == "websocket.close", event
         return int(event["code"])
 
     async def ended(self) -> int:
-        """The code that it is closed with; what is said before is left out."""
+        """The code with which the socket is closed; messages before that are skipped."""
         while (event := await self.event())["type"] == "websocket.send":
             pass
         return int(event["code"])
 
 
 def ticket_of(client: Client, purpose: str, tenant: str = "") -> str:
-    """The ticket that the console gives to who is signed in there."""
+    """The ticket that the console gives to the signed-in client."""
     answer = asked(client, purpose, tenant)
     assert answer.status_code == 200, answer.content
     return str(answer.json()["ticket"])
 
 
 def asked(client: Client, purpose: str, tenant: str = "") -> Any:
-    """The console's answer to a page that wants a ticket."""
+    """The console's response to a page that asks for a ticket."""
     wish = {"purpose": purpose, "tenant": tenant}
     return client.post("/tickets", wish, content_type="application/json")
 
 
 @asynccontextmanager
 async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory]]:
-    """The door of a gateway, and its directory, which tells it whose rights have changed."""
+    """A gateway's gate, and its directory, which tells the gate whose rights have changed."""
     database, directory = Database("tickets"), PostgresDirectory()
     origins, listening = Origins(settings.CONSOLE_URL, ["localhost"], []), asyncio.Event()
     gate = Gate(Signer(settings.INTERNAL_TOKEN), PostgresRedeemer(database), origins, **options)
@@ -86,8 +86,7 @@ async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory
 async def connected(
     app: Any, path: str, ticket: str | None = None, *, client: str = LOOPBACK
 ) -> AsyncIterator[ApplicationCommunicator]:
-    """A socket that was accepted, and has shown the ticket if there is one; in the end the tab
-    goes away."""
+    """An accepted socket that has sent the ticket, if there is one. It disconnects at the end."""
     socket = _dial(app, path, ORIGIN, client)
     await socket.send_input({"type": "websocket.connect"})
     assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
@@ -101,7 +100,7 @@ async def connected(
 
 
 async def turned_away(app: Any, path: str, *, origin: str = ORIGIN, client: str = LOOPBACK) -> bool:
-    """Whether a page of this origin, at this address, is refused its socket."""
+    """Whether a page of this origin, from this client address, is refused its socket."""
     socket = _dial(app, path, origin, client)
     await socket.send_input({"type": "websocket.connect"})
     answer = await socket.receive_output(timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The live socket: who may watch what, and what he is told."""
+"""The live socket: which roles may watch which topics, and what they are told."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ ROLES = ("owner", "admin", "developer", "viewer", "outsider", "operator")
 
 
 class Tab(sockets.Tab):
-    """What a browser's tab has of a live socket."""
+    """A tab's end of a live socket."""
 
     async def watch(self, topic: str, **more: str) -> None:
         await self.say(**({"type": "watch", "id": "1", "topic": topic} | more))
 
 
 def ticket(*may: Permission) -> Ticket:
-    """Of a member of the tenant; unless told, of one who may do everything there."""
+    """A ticket of a member of the tenant, by default with all permissions."""
     claims = {"may": [one.name for one in may or Permission]}
     return Ticket(purpose=LIVE, user_id=1, tenant_id=1, slug="acme", audience=ALL, claims=claims)
 
 
 @asynccontextmanager
 async def opened(live: Serve) -> AsyncIterator[Tab]:
-    """A socket that such a ticket has opened."""
+    """A socket that a ticket with all permissions has opened."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         await receive()  # websocket.connect
@@ -56,11 +56,11 @@ async def opened(live: Serve) -> AsyncIterator[Tab]:
         yield Tab(socket)
 
 
-# --- Who may -------------------------------------------------------------------------------------
+# --- Permissions ---------------------------------------------------------------------------------
 
 
 def may(topic: Topic, role: str, *, whole: bool) -> bool:
-    """What the tables say."""
+    """Whether the tables of topics and permissions allow it."""
     if whole:
         return topic.whole and role == "operator"
     if topic.needs is None or role == "outsider":
@@ -160,7 +160,7 @@ async def test_a_page_that_goes_watches_nothing() -> None:
         assert board.watched("state") == []
 
 
-# --- What is told --------------------------------------------------------------------------------
+# --- Messages ------------------------------------------------------------------------------------
 
 
 async def test_that_it_changed_is_told_and_what_it_is_never() -> None:
@@ -176,7 +176,7 @@ async def test_that_it_changed_is_told_and_what_it_is_never() -> None:
             async with opened(LiveSocket(board)) as again:
                 await again.watch("state", after=echo["seq"])
                 await again.say(type="ping")
-                assert await again.hear() == {"type": "pong"}  # it knows
+                assert await again.hear() == {"type": "pong"}  # nothing is new to it
                 await again.watch("state", after=first["seq"], id="2")
                 assert (await again.hear())["id"] == "2"
 
@@ -212,8 +212,8 @@ async def test_a_tail_goes_on_where_it_was() -> None:
 
 
 def slowed(app: Any, stuck: asyncio.Event, gate: asyncio.Event) -> Any:
-    """The socket of a page that takes no news while the gate is shut; `stuck` is set when it was
-    offered some."""
+    """The application with a page that accepts no messages until `gate` is set; `stuck` is set when
+    one is sent."""
 
     async def slow(ticket: Ticket, scope: Any, receive: Any, send: Any) -> None:
         async def send_later(event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Live topics without a socket: one look for all, what a reader lacks, other gateways."""
+"""Live topics without a socket: one check for all watchers, what a reader lacks, other gateways."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from inference.gateway.fleet.history import History
 from tests.inference.rig import until
 
 HOUR_S = 3600.0
-"""Nothing that is due then happens in a test."""
+"""An interval so long that nothing becomes due during a test."""
 
 
 class Watched:
-    """A signal that counts how often it is looked at, and for what."""
+    """A signal that records the keys of each check."""
 
     def __init__(self) -> None:
         self.asked: list[list[Key]] = []
@@ -45,13 +45,13 @@ def topics(signal: Any, every_s: float) -> dict[str, Topic]:
 
 
 def board_of(found: Mapping[str, Topic] | None = None, layer: Any = None, **more: Any) -> Board:
-    """A board of a gateway without engines; unless told, nothing is ever looked at again."""
+    """A board of a gateway without engines; by default nothing is checked a second time."""
     found = found or topics(Watched(), HOUR_S)
     return Board(Signals(list, History()), layer, topics=found, **more)
 
 
 def whose(tenant_id: int) -> Key:
-    """The requests of a tenant as its owner hears of them."""
+    """The requests of a tenant, with its owner's audience."""
     return Key("requests", tenant_id, audience=ALL)
 
 
@@ -59,7 +59,7 @@ WHOLE = Key("requests")
 
 
 class Reader:
-    """Reads a feed as a socket does, when it wants to."""
+    """Reads a feed as a socket does, whenever the test wants."""
 
     def __init__(self, board: Board, key: Key, number: int | None = None) -> None:
         self.board, self.number = board, number
@@ -173,13 +173,13 @@ def publish(board: Board, *numbers: int) -> None:
 
 async def test_requests_come_to_those_who_may_hear_of_them() -> None:
     async with board_of() as board:
-        board.ended(ended(0))  # nobody watches
+        board.ended(ended(0))  # not watched by anybody
         own = Key("requests", 1, audience="own 11 12")
         nothing = Key("requests", 1, audience="own")
         keys = [whose(1), whose(2), WHOLE, own, nothing]
         one, two, whole, some, none = readers = [Reader(board, key) for key in keys]
         for reader in readers:
-            assert reader.read() == MISSED  # they read what was before
+            assert reader.read() == MISSED  # they have to load what was before
         for each in (ended(1), ended(2, tenant_id=2), ended(3, key_id=12)):
             board.ended(each)
         board.flush()
@@ -241,7 +241,7 @@ async def test_requests_travel_between_gateways() -> None:
     layer = InMemoryChannelLayer()
     async with board_of(layer=layer) as here, board_of(layer=layer) as there:
         reader, own = Reader(there, whose(1)), Reader(here, WHOLE)
-        await until(lambda: reader.told > 0 and own.told > 0)  # both are in the group
+        await until(lambda: reader.told > 0 and own.told > 0)  # both have joined the group
         reader.read()
         own.read()
         for number in range(3):
@@ -263,7 +263,7 @@ async def test_what_limits_and_first_steps_need_is_heard_of_other_gateways() -> 
             return there.signals.steps([key], later)[key]
 
         before = steps()
-        await until(lambda: steps() != before)  # it is in the group
+        await until(lambda: steps() != before)  # it has joined the group
         before = limits()
         here.began(1)
         here.flush()
@@ -275,7 +275,7 @@ async def test_what_limits_and_first_steps_need_is_heard_of_other_gateways() -> 
 
 
 class Away(InMemoryChannelLayer):
-    """A layer whose Redis can be away: it hangs, or refuses."""
+    """A layer whose Redis can be unavailable: it hangs, or refuses connections."""
 
     hangs = refuses = False
     asked = 0
@@ -310,7 +310,7 @@ async def test_a_layer_that_is_away_holds_nothing_up() -> None:
         layer.refuses = False
         await told(2)
         await until(lambda: reader.told > 2)
-        assert reader.read()["missed"]  # the second never came
+        assert reader.read()["missed"]  # the second was lost
         layer.hangs = True
         asked = layer.asked
         for number in (3, 4):

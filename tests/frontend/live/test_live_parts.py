@@ -1,4 +1,4 @@
-"""The parts of pages that change by themselves: each at its address, for those of its page."""
+"""The live parts of pages: each at its own address, with the permissions of its page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.tenants.making import (
 
 OPERATOR = LimitSet.Author.OPERATOR
 MARKED = {"adapters"}
-"""Topics whose page is asked for."""
+"""Topics without an address of their own, because the whole page is fetched again."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +49,14 @@ def engine(gateways: FakeGateways) -> None:
 
 
 def html(client: Client, where: str) -> str:
-    """What a part is answered."""
+    """The HTML that a part's address returns."""
     answer = client.get(where)
     assert answer.status_code == 200, answer.content
     assert "no-store" in answer["Cache-Control"]
     return str(answer.json()["html"])
 
 
-# --- Whose they are ------------------------------------------------------------------------------
+# --- Permissions ---------------------------------------------------------------------------------
 
 
 def test_every_topic_has_an_address() -> None:
@@ -101,7 +101,7 @@ def test_who_is_not_signed_in_is_told_where_to(tenant: Tenant) -> None:
     assert (answer.status_code, answer["HX-Redirect"]) == (204, "/account/login/")
 
 
-# --- What they say -------------------------------------------------------------------------------
+# --- Contents ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

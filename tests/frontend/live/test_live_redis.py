@@ -1,4 +1,4 @@
-"""Requests between two gateways over the real channel layer and a real Redis, which may go away."""
+"""Requests between two gateways over the real channel layer and a real Redis, which may fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.limits.redis_server import RedisServer
 
 @pytest.fixture
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Of this test's own, to kill and to freeze."""
+    """A server of this test's own, to kill and to freeze."""
     server = RedisServer(tmp_path_factory.mktemp("redis")).start()
     yield server
     server.kill()
@@ -23,7 +23,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture
 async def boards(redis_server: RedisServer) -> AsyncIterator[tuple[Board, Board]]:
-    """Two gateways: each has a layer of its own, as processes have."""
+    """The boards of two gateways, each with a layer of its own, as in two processes."""
     layers = [RedisChannelLayer(hosts=[redis_server.url]) for _ in range(2)]
     async with board_of(layer=layers[0]) as here, board_of(layer=layers[1]) as there:
         yield here, there
@@ -32,7 +32,7 @@ async def boards(redis_server: RedisServer) -> AsyncIterator[tuple[Board, Board]
 
 
 async def both_joined(*readers: Reader) -> None:
-    """A gateway that joins tells its watchers to read what was before."""
+    """Wait until both gateways have joined, on which each tells its watchers to reload."""
     told = [reader.told for reader in readers]
     await until(lambda: all(one.told > was for one, was in zip(readers, told, strict=True)))
     for reader in readers:
@@ -72,7 +72,7 @@ async def test_without_redis_each_gateway_tells_its_own_and_both_find_back(
     await told(here, 2)
     await until(lambda: reader.told > so_far)
     read = reader.read()
-    assert read["missed"] or numbers(read) == [2]  # a batch was lost meanwhile
+    assert read["missed"] or numbers(read) == [2]  # "missed" if a batch was lost meanwhile
     await told(here, 3)
     await until(lambda: reader.told > so_far + 1)
     assert numbers(reader.read()) == [3]
@@ -88,5 +88,5 @@ async def test_a_redis_that_hangs_holds_nothing_up(
     for number in range(3):
         publish(here, number)
         assert numbers(own.read()) == [number]
-    await until(lambda: here.idle)  # the one that hung was given up
+    await until(lambda: here.idle)  # the message that hung was given up
     redis_server.thaw()

@@ -1,4 +1,4 @@
-"""What a gateway tells of as changed, and to whom: it knows engines, notices and requests."""
+"""Which topics change, and for whom, when a gateway's engines, notices and requests change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACME, GLOBEX = 1, 2
 
 
 class World:
-    """A gateway's engines, and what it has heard."""
+    """A gateway's engines, its history and its signals."""
 
     def __init__(self) -> None:
         self.engines: list[dict[str, Any]] = [
@@ -30,7 +30,7 @@ class World:
         self.signals = Signals(lambda: [dict(one) for one in self.engines], self.history)
 
     def values(self, now: float = NOON) -> dict[str, object]:
-        """Of each topic, as acme, globex or the whole installation see it."""
+        """Each topic's value, for acme and globex or for the whole installation."""
         found = {}
         for topic in TOPICS.values():
             tenants = [(ACME, "acme"), (GLOBEX, "globex")] if topic.needs else [(0, "")]
@@ -99,7 +99,7 @@ def test_a_change_is_told_to_those_whom_it_concerns(
 
 
 def snapshot(world: World) -> dict[str, object]:
-    """As they were: a hub's snapshot shares nothing with the next."""
+    """A copy of the values: a hub's snapshot shares nothing with the next one."""
     return deepcopy(world.values())
 
 

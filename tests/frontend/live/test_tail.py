@@ -1,5 +1,5 @@
-"""The live tail: what the ledger writes is told to the pages that may hear of it, once, and they
-find it as rows."""
+"""The live tail: requests that the ledger writes are told once to the pages with permission, which
+then fetch them as rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def line(tenant_id: int, key_id: int, id: str, reason: str = "stop", at: float =
     return Line("e1", "j1", LedgerEntry(id, account, "base", USAGE, reason))
 
 
-# --- What is told --------------------------------------------------------------------------------
+# --- Messages ------------------------------------------------------------------------------------
 
 
 def test_of_each_key_the_newest_are_told_and_the_rest_is_counted() -> None:
@@ -94,7 +94,7 @@ async def made_key() -> ApiKey:
 
 
 async def write(board: Board, lines: Sequence[Line]) -> None:
-    """Through a ledger of a gateway with this board."""
+    """Write the lines through the ledger of a gateway with this board."""
     async with patient_ledger() as ledger:
         ledger.on_written(tail.listener(board.ended))
         ledger.record("e1", "j1", [one.entry for one in lines], lambda ids: None)
@@ -104,7 +104,7 @@ async def write(board: Board, lines: Sequence[Line]) -> None:
 
 
 def rows(client: Client, where: str, events: Sequence[Listed], query: str = "") -> Any:
-    """What a page is answered that was told of these requests."""
+    """The rows that a page gets which was told of these requests."""
     answer = ask(client, where, [mark_of(event) for event in events], query)
     assert answer.status_code == 200
     assert "no-store" in answer["Cache-Control"]
@@ -166,7 +166,7 @@ def test_rows_are_for_those_who_see_them_on_the_page(
     events = [spend(key, timezone.now()), spend(own, timezone.now())]
     assert ids(client, TAIL, events)[-sees:] == [event.id for event in events[-sees:]]
     assert len(ids(client, TAIL, events)) == sees
-    if sees == 1:  # nor by asking for that key
+    if sees == 1:  # nor with that key as the filter
         assert ask(client, TAIL, [mark_of(events[0])], f"key={key.pk}").status_code == 400
 
 

@@ -1,4 +1,4 @@
-"""Tickets: what they say, who gets one, and the door that they open."""
+"""Tickets: their contents, who gets one, and the gate that they open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIGNER = Signer("s" * 32)
 TICKET = Ticket(purpose="playground", user_id=1, tenant_id=2, slug="acme", claims={"may": ["X"]})
 
 
-# --- What they say -------------------------------------------------------------------------------
+# --- Contents ------------------------------------------------------------------------------------
 
 
 def test_a_ticket_says_what_was_put_into_it() -> None:
@@ -140,7 +140,7 @@ def test_an_operators_visit_is_noted_when_he_gets_one(tenant: Tenant) -> None:
     assert AuditEntry.objects.filter(tenant=tenant, action="used playground").count() == 1
 
 
-# --- The door ------------------------------------------------------------------------------------
+# --- The gate ------------------------------------------------------------------------------------
 
 
 async def echo(ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:

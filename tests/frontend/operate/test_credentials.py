@@ -1,4 +1,4 @@
-"""The operator's pages of engines' credentials and of what is quarantined."""
+"""The operator's pages of engines' credentials and of quarantined entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's pages: the whole installation, for operators alone."""
+"""The operator's pages: the whole installation, for operators only."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ENGINE: dict[str, Any] = {
 
 @pytest.fixture
 def fleet(gateways: FakeGateways) -> list[dict[str, Any]]:
-    """The connected engines, as the gateways tell them."""
+    """The connected engines that the gateways report; the test may change them."""
     gateways.engines = [dict(ENGINE)]
     return gateways.engines
 

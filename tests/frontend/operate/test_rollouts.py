@@ -44,7 +44,7 @@ def rollout(tenant: Tenant) -> Rollout:
 
 @pytest.fixture
 def revision(rollout: Rollout) -> PoolRevision:
-    """One that waits, and no rollout of it."""
+    """A waiting revision without a rollout."""
     rollout.delete()
     return PoolRevision.objects.get(pk=rollout.revision_id)
 

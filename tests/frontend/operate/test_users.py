@@ -1,4 +1,4 @@
-"""Accounts of people: an operator switches them on and off, and makes operators."""
+"""User accounts: an operator enables and disables them, and makes users operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health strip: its figures, what they are compared with, whose they are, where they lead."""
+"""The health strip: its figures, their comparison, whose requests they include, and their links."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_figures_and_their_changes() -> None:
             decode_tokens=120, decode_s=2),
     )  # fmt: skip
     requests, wrong, p50, p95, speed, spend = found.values()
-    # Of the period 23.5 hours have passed: before, that were 47 requests.
+    # 23.5 hours of the period have passed: the same part of the previous one had 47 requests.
     assert (requests.value, requests.change, requests.tone) == ("94", "+100%", "")
     assert (wrong.value, wrong.change, wrong.tone) == ("2.13%", "+2.13 pt", "bad")
     assert (wrong.note, wrong.url) == ("2 requests", "/requests?period=24h&outcome=wrong")

@@ -1,4 +1,4 @@
-"""A tenant's overview: usage, budgets and their end, errors, keys that expire, first steps."""
+"""A tenant's overview: usage, budgets and their forecast, errors, expiring keys, first steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_admins_see_what_is_spent_of_each_budget(
     spend(key, timezone.now())
     client = client_of(tenant, role)
     client.get(address(tenant, "overview"))
-    most = 12 + (role == "operator")  # who has a password alone, for which the banner asks
+    most = 12 + (role == "operator")  # the banner asks whether there is only a password
     with django_assert_max_num_queries(most):
         page = client.get(address(tenant, "overview"))
     month, day = page.context["budgets"]

@@ -1,4 +1,4 @@
-"""Saved conversations: who sees and changes them, what is refused, and the link of a shared one."""
+"""Saved conversations: who sees and changes them, what is refused, and links to shared ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def member(tenant: Tenant) -> Membership:
 
 @pytest.fixture
 def client(member: Membership) -> Client:
-    """Of the member whose conversations these are."""
+    """The client of the member who owns the conversations."""
     client = Client()
     client.force_login(member.user)
     return client

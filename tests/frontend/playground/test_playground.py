@@ -1,4 +1,4 @@
-"""The playground: who may use it, and its socket over a real gateway, agent and database."""
+"""The playground: who may use it, and its socket with a real gateway, agent and database."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from tests.tenants.making import (
 from tests.tenants.spending import spend
 
 SLOW = Behaviour(tokens_per_second=40.0)
-"""Slow enough that a long answer runs until it is ended, fast enough to have text at once."""
+"""Slow enough that a long answer runs until a test ends it, fast enough to have text at once."""
 LONG = "x" * 4000
-"""The synthetic engine repeats it: an answer of 1,000 tokens, 25 s of a slow engine."""
+"""A prompt that the synthetic engine repeats: an answer of 1,000 tokens, 25 s with SLOW."""
 
 
 # --- The page ------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_tools_are_offered_and_their_calls_read_as_the_api_has_them() -> None:
     assert news == News("", [], "", parts)
     answer = Answer((1, 1), "a")
     answer.add(news)
-    view = View(answer, 0, 0, 1)  # as of one who has heard of the first part
+    view = View(answer, 0, 0, 1)  # of a page that has had the first part
     _, told = view.news()
     assert isinstance(told, messages.Delta) and (told.calls, told.call_seq) == (parts[1:], 2)
 
@@ -246,7 +246,7 @@ def start_message(id: str, content: str = "Hello", **fields: Any) -> dict[str, A
 
 
 class Page(Tab):
-    """What a browser has of a socket, and what was said to it."""
+    """A browser's end of a socket, with the text and phases that it received."""
 
     def __init__(self, socket: ApplicationCommunicator) -> None:
         super().__init__(socket)
@@ -263,7 +263,7 @@ class Page(Tab):
         return message
 
     async def until(self, *kinds: str) -> dict[str, Any]:
-        """Hear messages up to one of these types."""
+        """Read messages up to one of these types, and return that one."""
         while (message := await self.hear())["type"] not in kinds:
             pass
         return message
@@ -319,7 +319,7 @@ def app_of(gate: Gate, playground: Playground, hub: Hub) -> Any:
 
 @asynccontextmanager
 async def two_stages(root: Path, tenant: Tenant) -> AsyncIterator[tuple[Stage, Stage]]:
-    """Two gateways with one engine, which stops for a while in the middle of an answer."""
+    """Two gateways with one engine, which stalls in the middle of an answer until it is changed."""
     engine = SyntheticEngine(MODEL, Behaviour(stall_after_tokens=20))
     async with (
         gateway() as one,
@@ -341,7 +341,7 @@ async def two_stages(root: Path, tenant: Tenant) -> AsyncIterator[tuple[Stage, S
 async def writing(
     root: Path, tenant: Tenant, client: Client, **options: Any
 ) -> AsyncIterator[tuple[Stage, Page]]:
-    """A long answer, `a`, has begun."""
+    """A gateway and its page, on which the long answer `a` has begun."""
     async with (
         stage(root, tenant, behaviour=SLOW, **options) as here,
         here.page(client) as page,
@@ -499,7 +499,7 @@ async def test_stop_aborts_and_says_what_is_billed(
 ) -> None:
     async with writing(tmp_path, acme, developer) as (here, page):
         assert page.phases[-1] == "generating"
-        assert set(page.phases) <= {"waiting", "prefill", "generating"}  # nobody else is there
+        assert set(page.phases) <= {"waiting", "prefill", "generating"}  # without a queue
         await page.say(type="stop", id="a")
         done = await page.until("done", "error")
         (entry,) = await here.rig.gateway.ledger.settled()
@@ -539,7 +539,7 @@ async def half_way(page: Page) -> None:
 
 
 async def goes_on(there: Stage, client: Client, seq: int, text: str) -> str:
-    """What the pane shows in the end, after its page reached another gateway."""
+    """The pane's final text, after its page has reconnected to another gateway."""
     async with there.page(client) as page:
         page.text, page.seq = text, seq
         await page.say(type="resume", id="a", after=seq)
@@ -611,7 +611,7 @@ async def test_nobody_else_resumes_an_answer_whose_gateway_is_lost(
 async def test_a_page_that_begins_an_answer_again_gets_the_one_that_runs(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    """One that was loaded anew before anything of the answer had come."""
+    """As a page does that was reloaded before it got any of the answer."""
     async with two_stages(tmp_path, acme) as (here, there):
         async with here.page(developer) as page:
             await page.say(**start_message("a", SAID))

@@ -1,4 +1,4 @@
-"""Saved prompts of the playground, and the models that its address names."""
+"""Saved prompts and prompt sets of the playground, votes, and the models named in its address."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_votes_are_kept_and_added_up_by_version(
     one = address(tenant, f"playground/sets/{refunds.pk}")
     first = ballot()
     assert owner.post(f"{one}/votes", first | ballot(run=first["run"], choices=["A", ""])).json()
-    said = owner.post(f"{one}/votes", first).json()["scores"]  # the same run, gone on with
+    said = owner.post(f"{one}/votes", first).json()["scores"]  # the same run, continued
     assert [(s["model"], s["wins"], s["ties"], s["voted"]) for s in said] == [
         ("support@2", 1, 1, 2), ("support@1", 0, 1, 2),
     ]  # fmt: skip
@@ -195,7 +195,7 @@ def test_a_set_runs_over_the_versions_that_names_mean_now(
     one = address(tenant, f"playground/sets/{refunds.pk}")
     names = ["support", "support@canary", "support@1", "base", "support@nobody"]
     asked = owner.get(one, {"model": names}).json()["models"]
-    assert asked == ["support@2", "support@1", "support@1", "base"]  # of four panes
+    assert asked == ["support@2", "support@1", "support@1", "base"]  # four panes at most
 
 
 def test_a_model_that_competes_with_itself_counts_neither_way() -> None:

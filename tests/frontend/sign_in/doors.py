@@ -1,5 +1,5 @@
-"""Every address that the console answers, allauth's and the API's included, as the URL
-configuration has it."""
+"""Every address that the console answers, including allauth's and the API's, from the URL
+configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLES = {
     "path": "sample",
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
-"""What stands for a converter."""
+"""The value used for each path converter."""
 MATCHES = {
     r"^(?P<provider_id>[^/]+)/": "sso/",
     "": "no-such-address",
@@ -31,7 +31,7 @@ MATCHES = {
     r"^confirm-email/(?P<key>[-:\w]+)/$": "confirm-email/sample/",
     r"^password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$": "password/reset/key/1-sample/",
 }
-"""What stands for a regular expression; a new one has to be told here."""
+"""The path used for each regular expression; a new expression has to be added here."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Door:
 
 
 def doors() -> list[Door]:
-    """All of them; the last ones of an API, which match anything, with an invented address."""
+    """All addresses; catch-all patterns, such as an API's last one, with an invented address."""
     return list(_under(get_resolver().url_patterns, "/"))
 
 

@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on loopback: strict where the standard is, and able to err."""
+"""A small OpenID Connect provider on loopback: as strict as the standard, and able to misbehave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 CLIENT = ("lorikeet", "the secret of the client")
-"""Id and secret, as they are registered with the provider."""
+"""The client's id and secret, as registered with the provider."""
 CALLBACK = "/account/oidc/sso/login/callback/"
 
 Answer = tuple[int, dict[str, Any]]
@@ -28,22 +28,22 @@ Answer = tuple[int, dict[str, Any]]
 
 @cache
 def key(name: str) -> rsa.RSAPrivateKey:
-    """A signing key, the same each time for one name."""
+    """The signing key of this name."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 class Refused(Exception):
-    """Answered as an OAuth error with this code."""
+    """Sent as an OAuth error with this code."""
 
 
 class IdentityProvider(ThreadingHTTPServer):
-    """Signs in `person`, whoever asks. What tests change of it:
+    """Signs in `person` without asking for credentials. Tests set these attributes:
 
-    `person`: claims of the ID token and the user info. `token` and `userinfo`: what is different
-    in only one of them, None for a claim that is left out. `signer`, `header` and `algorithm`: how
-    the ID token is signed. `describes`: changes of the discovery document. `broken`: paths that
-    answer 503. `denies`: the error that people come back with. `asks`: whether they first see a
-    page of the provider's, where they go on or cancel.
+    `person`: claims of the ID token and the user info. `token` and `userinfo`: changes of only one
+    of them, with None for a claim that is left out. `signer`, `header` and `algorithm`: how the ID
+    token is signed. `describes`: changes of the discovery document. `broken`: paths that answer
+    503. `denies`: the error with which the browser is sent back. `asks`: whether the provider first
+    shows a page on which the person continues or cancels.
     """
 
     daemon_threads = True
@@ -63,7 +63,7 @@ class IdentityProvider(ThreadingHTTPServer):
         self.denies = ""
         self.asks = False
         self._asked: dict[str, dict[str, str]] = {}
-        """What was asked for, by the code that answered it."""
+        """The authorization requests, by the code that answered them."""
         self._access: set[str] = set()
 
     def discover(self, _: dict[str, str]) -> Answer:
@@ -77,7 +77,7 @@ class IdentityProvider(ThreadingHTTPServer):
         return 200, {"keys": [{**public, "kid": "right", "alg": "RS256", "use": "sig"}]}
 
     def authorize(self, asked: dict[str, str]) -> str:
-        """Where the browser goes next."""
+        """The address to which the browser is redirected."""
         _require(asked["client_id"] == CLIENT[0], "unauthorized_client")
         _require(asked["redirect_uri"] == self.redirect_uri, "invalid_request")
         _require(asked["response_type"] == "code", "unsupported_response_type")
@@ -90,7 +90,7 @@ class IdentityProvider(ThreadingHTTPServer):
         return f"{asked['redirect_uri']}?{urlencode(said | {'state': asked['state']})}"
 
     def page(self, asked: dict[str, str]) -> str:
-        """Where a person decides; what was asked for is in its form."""
+        """The page on which a person decides; its form repeats the authorization request."""
         kept = "".join(
             f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
             for name, value in asked.items()
@@ -103,7 +103,7 @@ class IdentityProvider(ThreadingHTTPServer):
         )
 
     def exchange(self, form: dict[str, str]) -> Answer:
-        """The tokens for a code, which is good once."""
+        """The tokens for a code, which is valid once."""
         asked = self._asked.pop(form["code"], None)
         _require((form["client_id"], form["client_secret"]) == CLIENT, "invalid_client")
         _require(asked is not None and form["redirect_uri"] == self.redirect_uri, "invalid_grant")
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: IdentityProvider
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def do_GET(self) -> None:
         at = urlsplit(self.path)
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(host: str = "127.0.0.1") -> Iterator[IdentityProvider]:
-    """One that is known by this name of the loopback."""
+    """A running provider whose issuer has this name of the loopback address."""
     with IdentityProvider(host) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

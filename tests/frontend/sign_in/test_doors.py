@@ -1,4 +1,4 @@
-"""There is one way in: allauth's sign-in. Every address is tried, as nobody, with an operator's
+"""Allauth's sign-in is the only way in. Every address is tried anonymously, with an operator's
 password, and as an operator without a second factor."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPEN = {
     "socialaccount_login_error", "schema", "docs",
     "/v1/usage/receipts/key", "/v1/usage/receipts/jwks.json",
 }  # fmt: skip
-"""What shows a page, or an answer, to nobody in particular."""
+"""Addresses that answer anonymous clients."""
 CHANGES = ("INSERT", "UPDATE", "DELETE")
 
 
@@ -47,7 +47,7 @@ def everything_sent(door: Door, client: Client, method: str, body: dict[str, Any
 
 
 def credentials(user: User) -> dict[str, str]:
-    """A name and a password, under every name that a form could give them."""
+    """A user name and a password, under every field name that a form could use."""
     names = ("login", "username", "user", "email", "name")
     passwords = ("password", "oldpassword", "password1", "password2", "pass")
     said = dict.fromkeys(names, user.username) | dict.fromkeys(passwords, PASSWORD)
@@ -134,7 +134,8 @@ def test_a_password_alone_opens_nothing_where_there_is_a_second_factor(
 
 
 def test_nothing_of_ours_signs_anybody_in() -> None:
-    """Accounts are opened by allauth, whose checks come first; the stock backend is not there."""
+    """Users are signed in by allauth only, whose checks come first; Django's own backend is not
+    configured."""
     assert configured.AUTHENTICATION_BACKENDS == [
         "allauth.account.auth_backends.AuthenticationBackend"
     ]
@@ -194,7 +195,7 @@ def test_where_it_is_required_he_can_do_nothing_else(
     before = User.objects.count(), Tenant.objects.count()
     for door in DOORS:
         if door.path.startswith(("/account/", "/v1/")):
-            continue  # what it takes to set one up; and an address where only keys count
+            continue  # needed to set one up; and /v1/ takes keys only
         for method in METHODS:
             answer = everything_sent(door, client, method, {"username": "x", "slug": "y"})
             assert answer.status_code in (302, 403), (method, door)

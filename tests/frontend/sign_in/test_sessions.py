@@ -1,4 +1,4 @@
-"""Sessions: rows for people, signed cookies for everybody else."""
+"""Sessions: rows for signed-in users, signed cookies for everybody else."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_becomes_a_row_when_somebody_signs_in_and_keeps_what_it_had() -> None
 
 
 def test_a_sign_in_that_waits_for_a_code_is_a_row_until_it_is_given_up() -> None:
-    """In a cookie it could be copied, and tried again after it was given up."""
+    """In a cookie it could be copied, and used again after it was abandoned."""
     session = saved(account_login={"user_pk": 1})
     row = Session.objects.get()
     session.pop("account_login")

@@ -1,5 +1,5 @@
-"""Guessing at the sign-in page, at codes, at mails and at invitations: who is slowed down, and who
-is not."""
+"""Guessing passwords, codes and invitation links, and requesting reset mails: which clients are
+slowed down, and which are not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOWED = "Too many attempts. Try again in 15 seconds."
 
 @pytest.fixture(autouse=True)
 def clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No failure is forgotten while a test makes the next one, however busy the machine is."""
+    """Stops the throttles' clock, so that no failure expires during a test on a busy machine."""
     for name in ("PASSWORDS", "CODES", "RESET_MAILS", "INVITATION_LINKS"):
         stopped = replace(getattr(throttling, name), clock=lambda: 1_000_000.0)
         monkeypatch.setattr(throttling, name, stopped)
@@ -65,7 +65,7 @@ def test_guessing_is_slowed_down_and_says_when_to_try_again(ada: User) -> None:
 
 
 def test_nobody_locks_somebody_else_out(ada: User) -> None:
-    """The attack: an account that anybody could keep locked by five wrong passwords."""
+    """The attack: keep another's account locked with five wrong passwords."""
     guess("ada", 5)
     assert SLOWED in sign_in("ada", "wrong").content.decode()
     assert came_in(sign_in("ada", PASSWORD, ELSEWHERE))
@@ -105,7 +105,7 @@ def test_the_right_password_forgets_typing_errors(ada: User) -> None:
 
 
 def test_a_password_that_is_asked_for_again_is_guessed_at_no_faster(ada: User) -> None:
-    """With somebody's session, but without the password."""
+    """The attacker has a session of the user, but not the password."""
     client = Client(REMOTE_ADDR=HERE)
     client.force_login(ada)
     for _ in range(5):
@@ -149,7 +149,7 @@ def test_codes_are_slowed_down_too(secret: str) -> None:
 
 
 def test_guessing_codes_from_many_addresses_is_slowed_down_as_well(secret: str) -> None:
-    """Only who knows the password comes so far: no stranger locks the account by this."""
+    """Only with the password is a code asked for, so no stranger can lock the account this way."""
     for number in range(20):
         answer = enter(at_the_second_factor(f"203.0.113.{number}"), "000000x")
         assert "Incorrect code" in answer.content.decode()
@@ -160,7 +160,7 @@ def test_guessing_codes_from_many_addresses_is_slowed_down_as_well(secret: str) 
 def test_the_right_code_signs_in(secret: str) -> None:
     client = at_the_second_factor()
     enter(client, "000000x")
-    for _ in range(2):  # its time may end just then
+    for _ in range(2):  # the code may expire in between
         if enter(client, code_of(secret)).status_code == 302:
             break
     assert "_auth_user_id" in client.session
@@ -259,7 +259,7 @@ def test_a_link_that_works_may_be_opened_often(token: str) -> None:
 
 @pytest.mark.parametrize("length", [10, 60_000])
 def test_a_wrong_link_leaves_nothing_behind(length: int) -> None:
-    """The attack: each link of 60 KB was kept in a session of its own."""
+    """The attack: have each link of 60 KB stored in a session of its own."""
     client = Client()
     answer = client.get("/invitations/" + "x" * length)
     assert (

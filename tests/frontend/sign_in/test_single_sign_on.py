@@ -1,4 +1,4 @@
-"""Single sign-on against a real identity provider, followed as a browser would follow it."""
+"""Single sign-on against a real identity provider, followed as a browser does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def provider(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[IdentityProvider]:
-    """The provider, which the settings name as the environment makes them."""
+    """A running provider, configured by environment variables as in production."""
     with serving() as server:
         for name, value in (("ISSUER", f"{server.issuer}/"), ("NAME", NAME)):
             monkeypatch.setenv(f"OIDC_{name}", value)
@@ -42,13 +42,13 @@ def provider(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Identit
 
 
 class Browser:
-    """Follows what pages and redirects say, with a session of its own."""
+    """Follows links, forms and redirects, with a session of its own."""
 
     def __init__(self) -> None:
         self.client = Client(enforce_csrf_checks=True)
 
     def go(self, url: str) -> Any:
-        """The page at which this ends; all of the way is on this gateway."""
+        """The page at which the redirects end; all of them stay on this host."""
         while True:
             parts = urlsplit(url)
             assert parts.netloc in ("", "testserver")
@@ -57,8 +57,8 @@ class Browser:
                 return page
 
     def press(self, page: Any, label: str, **fields: str) -> Any:
-        """What answers the form with this button. As the policy `form-action 'self'` has it, that
-        leads nowhere else."""
+        """The response to the form with this button. Like the policy `form-action 'self'`, it
+        submits to no other origin."""
         forms = re.findall(r"<form.*?</form>", page.content.decode(), re.S)
         form = next(form for form in forms if found(label, form))
         action = re.search(r'action="([^"]*)"', form)
@@ -69,22 +69,22 @@ class Browser:
         return answer
 
     def ask(self, page: Any = None, label: str = NAME) -> str:
-        """Go to the provider; returns where that sends the browser back to."""
+        """Go to the provider. Returns the address to which that sends the browser back."""
         page = page or self.go("/account/login/")
         return onward(httpx.get(onward(self.press(page, label))))
 
     def sign_on(self, next: str = "") -> Any:
-        """All of it, from the sign-in page to where it ends."""
+        """The whole way from the sign-in page to the page at which it ends."""
         return self.go(self.ask(self.go(f"/account/login/?next={next}")))
 
     @property
     def user(self) -> User | None:
-        """Who is signed in."""
+        """The user who is signed in."""
         return User.objects.filter(pk=self.client.session.get("_auth_user_id") or 0).first()
 
 
 def onward(answer: Any) -> str:
-    """Where the answer sends the browser by itself, or nothing."""
+    """The address to which the response redirects the browser, or an empty string."""
     if answer.status_code == 302:
         return str(answer.headers["location"])
     found = re.search(r'http-equiv="refresh" content="0; url=([^"]+)"', answer.content.decode())
@@ -101,21 +101,21 @@ def text(page: Any) -> str:
 
 
 def ann(*, verified: bool = True, **fields: Any) -> User:
-    """A person with this address here, and a password."""
+    """A user with the address that the provider names, and a password."""
     user = make_user("ann", email="ann@example.com", password="correct horse", **fields)
     EmailAddress.objects.create(user=user, email=user.email, verified=verified, primary=True)
     return user
 
 
 def invited(browser: Browser, tenant: Tenant, role: Role) -> Any:
-    """The page that opens with a link that invites."""
+    """The page of a new invitation."""
     by = make_member(tenant, "owner")
     _, token = Invitation.objects.invite(tenant, role=role, note="", by=by)
     return browser.go(f"/invitations/{token}")
 
 
 def refused(browser: Browser, page: Any) -> bool:
-    """The page says so clearly, and nobody is signed in or has an account."""
+    """Whether the page states the failure, and nobody is signed in or linked to the provider."""
     assert page.status_code == 401 and "Single sign-on failed" in text(page)
     assert "Traceback" not in text(page)
     return browser.user is None and not SocialAccount.objects.exists()
@@ -150,7 +150,7 @@ def test_an_operator_who_came_by_single_sign_on_is_not_asked_for_a_second_factor
     assert browser.user == user
     assert browser.client.get("/operate/users").status_code == 200
     other = Client()
-    other.force_login(user)  # by something else, such as a password
+    other.force_login(user)  # in another way, such as by password
     assert other.get("/operate/users").status_code == 302
 
 
@@ -212,7 +212,8 @@ def test_true_in_a_text_is_true(provider: IdentityProvider) -> None:
 def test_nobody_waits_for_others_under_their_address(
     provider: IdentityProvider, listed: bool
 ) -> None:
-    """Who has written another's address into his account would have them work in it."""
+    """Otherwise a user could add another's address to an account, and that person would then work
+    in it."""
     user = ann(verified=False)
     if not listed:
         EmailAddress.objects.all().delete()
@@ -286,7 +287,7 @@ def test_an_invitation_that_is_over_makes_nobody(
 def test_an_invitation_gives_nobody_the_account_of_another(
     provider: IdentityProvider, tenant: Tenant, verified: bool
 ) -> None:
-    """The address is another's, so far as anybody knows: the new account is made without it."""
+    """The address may be another person's, so the new account is created without it."""
     other = ann(verified=not verified)
     provider.person["email_verified"] = verified
     browser = Browser()
@@ -299,7 +300,7 @@ def test_an_invitation_gives_nobody_the_account_of_another(
     assert not EmailAddress.objects.filter(user=browser.user, email=other.email).exists()
 
 
-# --- What providers and thieves get wrong --------------------------------------------------------
+# --- Wrong providers and stolen codes ------------------------------------------------------------
 @pytest.mark.parametrize(
     "claims",
     [
@@ -378,7 +379,7 @@ def test_a_state_is_good_once_and_in_one_browser(provider: IdentityProvider) -> 
 
 
 def test_a_code_of_another_browser_is_no_good(provider: IdentityProvider) -> None:
-    """Who signs in with a stolen code fails: of the exchange's key, and of the nonce."""
+    """A stolen code fails: the code verifier (PKCE) and the nonce are another browser's."""
     ann()
     victim, thief = Browser(), Browser()
     stolen = re.search("code=[^&]+", victim.ask())
@@ -427,9 +428,9 @@ def test_a_provider_that_does_not_describe_itself(provider: IdentityProvider, na
     assert refused(browser, browser.press(browser.go("/account/login/"), NAME))
 
 
-# --- What comes after ----------------------------------------------------------------------------
+# --- After the provider --------------------------------------------------------------------------
 def test_a_second_factor_is_asked_for_as_well(provider: IdentityProvider, settings: Any) -> None:
-    settings.MFA_TOTP_TOLERANCE = 1  # a new code may begin meanwhile
+    settings.MFA_TOTP_TOLERANCE = 1  # the next code may become valid meanwhile
     user, browser, secret = ann(), Browser(), totp.generate_totp_secret()
     totp.TOTP.activate(user, secret)
     page = browser.sign_on("/account/email/")

@@ -1,4 +1,4 @@
-"""How long who has failed waits: the arithmetic, and who is held up by whom."""
+"""Waits after failed attempts: the arithmetic, and whose failures delay whom."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HERE, ELSEWHERE = asked_from("192.0.2.1"), asked_from("198.51.100.7")
 
 
 def refused_for(throttle: Throttle, request: HttpRequest, *accounts: str) -> int:
-    """How long the next attempt waits; 0 where it is allowed, and fails."""
+    """Seconds that the next attempt has to wait; 0 if it is allowed, and then counts as failed."""
     try:
         throttle.begin(request, accounts)
     except TooManyAttempts as refused:
@@ -103,7 +103,7 @@ def test_however_attempts_are_spaced_no_wait_is_too_long_and_all_waits_end(
 
 
 def test_nobody_guesses_much_in_a_day(clock: Clock) -> None:
-    """A bound on what each limit lets through, for whoever tries as soon as it may."""
+    """Bounds the attempts that each limit allows to a client that tries as soon as it may."""
     tries = {}
     for throttle in ALL:
         for name in ("per_address", "per_account_and_address", "per_account"):
@@ -130,7 +130,7 @@ def test_waits_are_said_as_people_say_them(seconds: int, said: str) -> None:
     assert duration(seconds) == said
 
 
-# --- Who is held up ------------------------------------------------------------------------------
+# --- Whom failures delay -------------------------------------------------------------------------
 
 
 def test_an_account_is_slowed_down_where_it_is_guessed_at_and_nowhere_else(
@@ -172,7 +172,7 @@ def test_a_refusal_for_one_account_costs_the_address_nothing(throttle: Throttle)
 
 
 def test_success_forgets_the_accounts_failures_and_not_the_addresss(throttle: Throttle) -> None:
-    """Else an attacker would sign in to an account of his own after every few guesses."""
+    """Otherwise an attacker could sign in to an account of his own after every few guesses."""
     for account in ("ann", "ann", "bob", "bob", "eve"):
         throttle.begin(HERE, [account])
     throttle.begin(HERE, ["ann"]).succeeded()

@@ -1,4 +1,4 @@
-"""Allauth's pages write their titles as the console does."""
+"""Allauth's pages use sentence case, like the console's."""
 
 from __future__ import annotations
 

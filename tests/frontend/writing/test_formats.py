@@ -1,4 +1,4 @@
-"""Money, numbers, distances in time: one form each."""
+"""Formats of money, numbers and times, one for each."""
 
 from __future__ import annotations
 

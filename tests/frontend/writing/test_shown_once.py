@@ -1,4 +1,4 @@
-"""Secrets are shown once, on a page that can be loaded again without making another one."""
+"""Secrets are shown once, on a page that can be reloaded without creating another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = {"name": "billing", "scopes": ["inference"], "lane": "interactive"}
 
 
 def made_by(client: Client, where: str, body: dict[str, Any]) -> tuple[str, str]:
-    """The page that the form leads to, and what it shows then."""
+    """The address to which the form redirects, and the secret that is shown there."""
     answer = client.post(where, body)
     assert answer.status_code == 302, answer.content
     page = client.get(answer["Location"])

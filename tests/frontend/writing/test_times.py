@@ -1,4 +1,4 @@
-"""Pages are written in the time zone of whoever looks; addresses, bills and the API are in UTC."""
+"""Pages show times in the viewer's time zone; addresses, bills and the API are in UTC."""
 
 from __future__ import annotations
 
