@@ -1,4 +1,4 @@
-"""Adapters as customers have them: folders of two files, sound ones and broken ones."""
+"""Adapters as customers have them: folders of two files, valid ones and broken ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inference.content import CONFIG, FILES, WEIGHTS
 from tests.adapters.checks.builder import config_bytes, lora
 
 SUPPORT, PIRATE = ADAPTERS["support"], ADAPTERS["pirate"]
-"""Two that answer every question differently."""
+"""Two adapters that answer every question differently."""
 TARGETS = ("q_proj", "v_proj")
 
 
@@ -21,7 +21,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def own(source: Path, folder: Path) -> Path:
-    """A copy that answers as its source does, and whose content nobody else has."""
+    """A copy that answers as its source does, but with a digest that no other adapter has."""
     config = json.loads((source / CONFIG).read_text()) | {"lora_dropout": random()}
     return _write(folder, json.dumps(config).encode(), (source / WEIGHTS).read_bytes())
 
@@ -33,7 +33,7 @@ def too_high(folder: Path) -> Path:
 
 
 def inert(folder: Path) -> Path:
-    """Sound files that change nothing: all its values are zero."""
+    """Valid files of an adapter without effect: all its values are zero."""
     weights = lora(TARGETS, rank=4, shapes=llama_modules(BASE / "config.json"))
     for name, entry in weights.entries.items():
         weights.put(name, entry["shape"], fill=bytes(4))

@@ -1,9 +1,9 @@
-"""One Lorikeet on the synthetic engine and one Chromium for all journeys.
+"""One Lorikeet with the synthetic engine and one Chromium for all journeys.
 
 What pages show of a real engine is tested in `tests/stack/test_pages.py`.
 
-Both live as long as this folder's tests: Playwright keeps an event loop, which tests elsewhere
-must not find running.
+Both live only as long as this folder's tests: Playwright keeps an event loop running, which would
+break tests elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def provider() -> Iterator[IdentityProvider]:
-    """Whom single sign-on asks: to browsers another site than the console, as providers are."""
+    """The provider of single sign-on; on another site than the console, as providers are."""
     with serving("localhost") as server:
         server.asks = True
         yield server
@@ -50,9 +50,9 @@ def provider() -> Iterator[IdentityProvider]:
 def stack(
     chromium: Browser, provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    """After Chromium, so that nothing starts where the tests are skipped."""
+    """The running Lorikeet. It starts after Chromium: nothing starts if the tests are skipped."""
     settings = SETTINGS | {"ENGINE_OPTIONS": ENGINE, "WEBHOOKS_PRIVATE": "1"}
-    # A gateway that was killed takes its time to start on a busy machine.
+    # On a busy machine a killed gateway takes long to start again.
     settings |= {"WITHOUT_GATEWAY_S": "600"}
     settings |= {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
     settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
@@ -63,14 +63,14 @@ def stack(
 
 @pytest.fixture(scope="package")
 def office(stack: Stack) -> Iterator[httpx.Client]:
-    """The operator's programs: what a journey finds done when it begins."""
+    """A client of the operator, which prepares what a journey needs at its start."""
     with signed_in(stack) as client:
         yield client
 
 
 @pytest.fixture
 def street(stack: Stack, chromium: Browser) -> Iterator[Street]:
-    """Where people come from; nothing strange happened to any when the test is over."""
+    """Opens browsers for the test's users; asserts at the end that nothing unexpected happened."""
     street = Street(stack, chromium)
     yield street
     street.leave()
@@ -88,7 +88,7 @@ def customer(stack: Stack, office: httpx.Client) -> Customer:
 
 @pytest.fixture
 def owner(street: Street, customer: Customer) -> Page:
-    """The customer's owner, at its first page."""
+    """The page of the customer's owner, at the tenant's overview."""
     page = street.person()
     cookies = session_of_new(customer, "owner", f"owner-of-{customer.slug}")
     page.context.add_cookies(
@@ -104,7 +104,7 @@ def owner(street: Street, customer: Customer) -> Page:
 
 @pytest.fixture
 def operator(street: Street) -> Page:
-    """The operator, at the console's first page."""
+    """The page of the operator, signed in."""
     page = street.person()
     login = street.stack.facts["operator"]
     page.goto("/")

@@ -6,5 +6,6 @@ import shutil
 
 
 def chromium() -> str | None:
-    """Its path. The headless shell is the same browser without windows, and takes less CPU."""
+    """The path of Chromium. The headless shell is the same browser without windows, and takes less
+    CPU."""
     return shutil.which("chromium-headless-shell") or shutil.which("chromium")

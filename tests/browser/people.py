@@ -1,4 +1,4 @@
-"""What people do in every journey: come, sign in, join; and the customer that they work for."""
+"""What users do in every journey, such as sign in and join; and the customer that they work for."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.stack.asking import QUESTION
 from tests.stack.running import Stack
 
 PATIENCE_MS = 90_000
-"""Of every expectation and action, on a machine that may be busy."""
+"""Timeout of every expectation and action, long enough for a busy machine."""
 PASSWORD = "correct horse battery staple"
 SAID = """one => {
   const said = [];
   new MutationObserver(() => said.push(one.textContent)).observe(one, { childList: true });
   return said;
 }"""
-"""All that an element says from now on."""
+"""Collects all texts that an element has from now on."""
 
 
 class Street:
-    """Where people come from: each has a browser of his own, and a witness sees them all."""
+    """Opens a browser context for each user, all watched by one witness."""
 
     def __init__(self, stack: Stack, chromium: Browser) -> None:
         self.stack = stack
@@ -42,7 +42,7 @@ class Street:
         self._open: list[Page] = []
 
     def person(self, *, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
-        """Somebody's browser, without a cookie."""
+        """A page in a new context without cookies."""
         context = self._chromium.new_context(
             base_url=self.stack.console_url,
             viewport={"width": width, "height": height},
@@ -63,7 +63,7 @@ class Street:
 
 @dataclass(frozen=True)
 class Customer:
-    """A tenant of its own for one journey, and what its operator and its programs do."""
+    """A tenant for one journey, and what the operator and the tenant's programs do for it."""
 
     stack: Stack
     slug: str
@@ -88,19 +88,19 @@ class Customer:
         return unescape(found[1])
 
     def program(self, key: str) -> OpenAI:
-        """A program of the customer's."""
+        """The SDK's client in a program of the customer's."""
         return OpenAI(base_url=f"{self.stack.url}/v1", api_key=key, max_retries=0)
 
 
 def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
-    """Fill the sign-in page, which is open."""
+    """Submit the sign-in page, which is open."""
     page.get_by_label("Username or email").fill(name)
     page.get_by_label("Password").fill(password)
     follow(page, page.get_by_role("button", name="Sign in"))
 
 
 def join(page: Page, link: str, name: str, mail: str = "") -> None:
-    """Follow an invitation, make an account, and join."""
+    """Follow an invitation, create an account, and join."""
     page.goto(link)
     page.get_by_role("link", name="Create account").click()
     page.get_by_label("Username").fill(name)
@@ -112,9 +112,9 @@ def join(page: Page, link: str, name: str, mail: str = "") -> None:
 
 
 def session_of_new(customer: Customer, role: str, name: str) -> dict[str, str]:
-    """As `join`, without a browser: the cookies of somebody who has made an account and joined.
+    """As `join`, without a browser. Returns the cookies of the user who has joined.
 
-    Everybody comes from an address of his own, for so many accounts a minute are made from one.
+    Users come from random addresses, because account creations per minute and address are limited.
     """
     here = httpx.HTTPTransport(local_address=f"127.0.0.{randrange(2, 255)}")
     with httpx.Client(
@@ -135,47 +135,47 @@ def session_of_new(customer: Customer, role: str, name: str) -> dict[str, str]:
 
 
 def go(page: Page, title: str) -> None:
-    """Follow a line of the sidebar."""
+    """Follow a link of the sidebar."""
     follow(page, page.get_by_role("complementary").get_by_role("link", name=title, exact=True))
 
 
 def follow(page: Page, link: Locator) -> None:
-    """Press what leads to another page, and wait until that one's scripts have run."""
+    """Click what leads to another page, and wait until that page's scripts have run."""
     expect(link).to_be_visible()
-    page.wait_for_load_state("domcontentloaded")  # else this page's event is taken for the next's
+    page.wait_for_load_state("domcontentloaded")  # else this page's event is mistaken
     with page.expect_event("domcontentloaded"):
         link.click()
 
 
 @contextmanager
 def staying(page: Page) -> Iterator[None]:
-    """What changes on the page meanwhile changes by itself: the page is not loaded again."""
+    """Assert that the page is not reloaded meanwhile, so what changes on it changes by itself."""
     page.evaluate("document.body.dataset.loaded = 'once'")
     yield
     assert page.evaluate("document.body.dataset.loaded") == "once"
 
 
 def open_account(page: Page) -> None:
-    """The account's menu, at the foot of the sidebar."""
+    """Open the account's menu, at the foot of the sidebar."""
     page.get_by_role("complementary").locator("details.account summary").click()
 
 
 def live_state(page: Page) -> Locator:
-    """What the sidebar says of the page's socket."""
+    """The sidebar's status of the page's socket."""
     return page.get_by_role("complementary").get_by_role("status").first
 
 
 def copied(page: Page, panel: Locator, press: Callable[[Locator], None] = Locator.click) -> str:
-    """Press a panel's button to copy, and look what was copied."""
+    """Press a panel's button to copy. Returns the clipboard's text."""
     button = panel.get_by_role("button", name="Copy").first
-    said = button.evaluate_handle(SAID)  # for it is said for a moment only
+    said = button.evaluate_handle(SAID)  # it is shown for a moment only
     press(button)
     page.wait_for_function("said => said.includes('Copied')", arg=said)
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
 def invite(page: Page, role: str, note: str = "") -> str:
-    """On the page of members: the link for somebody new."""
+    """On the page of members: create an invitation. Returns its link."""
     page.get_by_role("button", name="Invite member").first.click()
     dialog = page.get_by_role("dialog", name="Invite member")
     dialog.get_by_label("Role").select_option(role)
@@ -185,12 +185,12 @@ def invite(page: Page, role: str, note: str = "") -> str:
 
 
 def upload(page: Page, name: str, folder: Path) -> None:
-    """On the page of adapters: send a folder's files under this name."""
+    """On the page of adapters: upload a folder's files under this name."""
     follow(page, chosen(page, name, folder).get_by_role("button", name="Upload"))
 
 
 def chosen(page: Page, name: str, folder: Path) -> Locator:
-    """The upload dialog with the folder's files, of which none is sent yet."""
+    """The upload dialog with the folder's files, before any is sent."""
     page.get_by_role("button", name="Upload adapter").first.click()
     dialog = page.get_by_role("dialog", name="Upload adapter")
     dialog.get_by_label("Name", exact=True).fill(name)
@@ -199,12 +199,12 @@ def chosen(page: Page, name: str, folder: Path) -> Locator:
 
 
 def await_ready(page: Page) -> None:
-    """On the page of a version: its checks are over, and it can be promoted."""
+    """On the page of a version: wait until it can be promoted."""
     expect(page.get_by_role("button", name="Promote")).to_be_visible()
 
 
 def await_rejected(page: Page, name: str, reason: str) -> None:
-    """On the page of a version: its checks are over and found this; the list says it too."""
+    """On the page of a version: wait until it is rejected for this reason, here and in the list."""
     expect(page.get_by_text("Rejected", exact=True)).to_be_visible()
     findings = page.get_by_role("region", name="Why it was rejected").first
     expect(findings).to_contain_text(reason)
@@ -213,7 +213,7 @@ def await_rejected(page: Page, name: str, reason: str) -> None:
 
 
 def create_key(page: Page, name: str) -> str:
-    """On the page of API keys: make one that calls models; returns its text, shown this once."""
+    """On the page of API keys: create one that calls models. Returns its text, shown only once."""
     page.get_by_role("button", name="Create key").first.click()
     dialog = page.get_by_role("dialog", name="Create key")
     dialog.get_by_label("Name").fill(name)
@@ -222,7 +222,7 @@ def create_key(page: Page, name: str) -> str:
 
 
 def completion(program: OpenAI, model: str, max_tokens: int) -> ChatCompletion:
-    """A whole answer, as the model gives it each time."""
+    """A whole answer, the same each time (temperature 0)."""
     return program.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": QUESTION}],
@@ -234,8 +234,8 @@ def completion(program: OpenAI, model: str, max_tokens: int) -> ChatCompletion:
 def long_stream(
     program: OpenAI, model: str, max_tokens: int = 3900
 ) -> OpenStream[ChatCompletionChunk]:
-    """An answer of exactly so many tokens: unless told, of as many as the demo's context has room
-    for, and so one that is still written when a slow browser comes to end it."""
+    """The stream of an answer of exactly `max_tokens`. The default fills the demo's context, so
+    that the stream still runs when a slow browser comes to end it."""
     return program.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": QUESTION}],

@@ -1,4 +1,4 @@
-"""What people do in the playground."""
+"""What users do in the playground."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from demo import MODEL_NAME
 from tests.browser.people import go
 
 LONG = " ".join(f"word{number}" for number in range(150))
-"""Its answer takes some seconds."""
+"""A prompt whose answer takes some seconds."""
 ENDLESS = " ".join(f"word{number}" for number in range(650))
-"""Its answer takes so long that it is stopped before its end."""
+"""A prompt whose answer takes so long that it is stopped before its end."""
 
 
 def pane(page: Page, number: int = 1) -> Locator:
@@ -18,45 +18,45 @@ def pane(page: Page, number: int = 1) -> Locator:
 
 
 def log(page: Page) -> Locator:
-    """What was said in the first pane."""
+    """The messages of the first pane."""
     return pane(page).get_by_role("log")
 
 
 def be_exact(pane: Locator) -> None:
-    """Its answers are the same whenever they are asked for."""
+    """Set temperature 0, so that the pane's answers are always the same."""
     pane.get_by_role("button", name="Settings").click()
     pane.get_by_label("Temperature").fill("0")
 
 
 def open_playground(page: Page) -> None:
-    """With one exact pane, once it is connected."""
+    """Open the playground with one pane at temperature 0, and wait until it is connected."""
     go(page, "Playground")
     expect(page.get_by_role("status").get_by_text("Live")).to_be_visible()
     be_exact(pane(page))
 
 
 def ask(page: Page, text: str) -> None:
-    """In all panes."""
+    """Send a message to all panes."""
     message = page.get_by_label("Message")
     message.fill(text)
     message.press("Control+Enter")
 
 
 def answer_to(text: str) -> str:
-    """What the synthetic engine says to it: it repeats what it is asked."""
+    """The synthetic engine's answer, which repeats the question."""
     return f"{MODEL_NAME}: {text}"
 
 
 def said(pane: Locator) -> Locator:
-    """Its last answer."""
+    """The pane's last answer."""
     return pane.get_by_role("log").locator(".said").last
 
 
 def feet(pane: Locator) -> Locator:
-    """What each of its answers took and cost; there once one has ended."""
+    """The time and cost below each of the pane's answers that have ended."""
     return pane.get_by_role("log").locator(".foot")
 
 
 def foot(pane: Locator) -> Locator:
-    """That of its last answer."""
+    """The time and cost below the pane's last answer."""
     return feet(pane).last

@@ -1,4 +1,4 @@
-"""The rows of the scenery, made where a stack's database is: `manage.py shell` calls `make`."""
+"""The rows of the scenery, created in a stack's database: `manage.py shell` calls `make`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PEOPLE = {"owner": "ada", "admin": "grace", "developer": "linus", "viewer": "mar
 DAYS = 35
 PRICE = Price(prompt=1_000_000, cached_prompt=250_000, output=4_000_000)
 USED = ("support", "returns-dispatcher", "size-advisor", "")
-"""Adapters, each used with another key; the last is the base model itself."""
+"""Adapters, each used with a different key; the last is the base model itself."""
 
 
 def make(slug: str) -> None:
@@ -78,7 +78,8 @@ def make(slug: str) -> None:
 
 
 def subject(slug: str) -> None:
-    """Print what the pages of the tenant are about: the newest request, say, which moved."""
+    """Print the objects that the tenant's pages show, such as the newest request, which is changed
+    to one that moved between engines."""
     event = Tenant.objects.get(slug=slug).usage.latest("started_at")
     moved = {"attempt": 2, "given_s": 0.9, "inherited_tokens": 4, "trace_id": "4bf92f35" * 4}
     UsageEvent.objects.filter(pk=event.pk).update(**moved, total_s=event.total_s + 0.9)
@@ -92,7 +93,7 @@ def subject(slug: str) -> None:
 
 
 def quarantine(slug: str) -> None:
-    """Entries that wait for a decision, one that cannot be billed, and one that was dismissed."""
+    """Create entries that wait for a decision, one that cannot be billed, and a dismissed one."""
     operator = User.objects.filter(is_staff=True).earliest("id")
     key = ApiKey.objects.filter(tenant__slug=slug).earliest("id")
     credential, _ = EngineCredential.objects.issue(name="rack-7", pools=[MODEL_NAME])
@@ -120,7 +121,7 @@ def _actor(user: User, address: str) -> Actor:
 
 
 def _roll_out() -> None:
-    """A rollout that a guard has ended: nothing goes to its revision."""
+    """Create a rollout that a guard has ended, so that nothing is routed to its revision."""
     base = BaseModel.objects.get(name=MODEL_NAME)
     serving = base.revisions.filter(standing=Standing.SERVING).earliest("id")
     serving.pk, serving.digest, serving.standing = None, "e" * 64, Standing.WAITING
@@ -141,8 +142,8 @@ def _people(tenant: Tenant) -> dict[str, User]:
 
 
 def _session(user: User) -> str:
-    """The cookie of somebody who signed in just now; that counts for the hour that follows, however
-    long it takes to make everything."""
+    """The cookie of a user who signed in just now. The sign-in counts as recent for another hour,
+    however long it takes to create everything."""
     store = SessionStore()
     store[SESSION_KEY] = str(user.pk)
     store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
@@ -156,7 +157,7 @@ def _session(user: User) -> str:
 
 
 def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
-    """Keys, usage, limits and invitations; the texts of a key and of an invitation."""
+    """Create keys, usage, limits and invitations. Returns the texts of a key and an invitation."""
     keys = _keys(tenant, people)
     scopes = ["inference", "adapters:write"]
     _, key = ApiKey.objects.issue(
@@ -171,7 +172,8 @@ def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
 
 
 def _keys(tenant: Tenant, people: dict[str, User]) -> list[ApiKey]:
-    """Three that are used, one of them expiring soon. Two more: for figures, and one that ended."""
+    """Three keys that are used, of which one expires soon. Two more: one for reading figures, and
+    one that has ended."""
 
     def issue(name: str, by: str, *scopes: str, **fields: Any) -> ApiKey:
         scopes = scopes or ("inference",)
@@ -191,7 +193,7 @@ def _keys(tenant: Tenant, people: dict[str, User]) -> list[ApiKey]:
 
 
 def _batch(key: ApiKey) -> None:
-    """One that was wrong, one that is done, and one that a worker seems to have."""
+    """Create a batch with an invalid file, a completed one, and one that a worker seems to run."""
     now = timezone.now()
     wrong = {"code": "duplicate_custom_id", "param": "custom_id", "line": 4711}
     wrong["message"] = "Line 12 has the same `custom_id`."
@@ -213,10 +215,11 @@ def _batch(key: ApiKey) -> None:
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
-    """A ceiling, and own limits below it: today's tokens nearly used, the month's money all but.
+    """Set a ceiling and own limits below it, with most of today's tokens and nearly all of the
+    month's budget used.
 
-    Each leaves room for the requests that the scenery makes, also when the day or the month has
-    just begun.
+    Each leaves room for the requests that the scenery makes, even if the day or the month has just
+    begun.
     """
     now = timezone.now()
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -234,7 +237,7 @@ def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
 
 
 def _use(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
-    """The requests of DAYS days, in the ledger and its sums."""
+    """Create the requests of DAYS days, in the ledger and its sums."""
     now = timezone.now()
     with connection.cursor() as cursor:
         for day in range(DAYS + 1):
@@ -251,7 +254,7 @@ def _use(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
 
 
 def _moments(now: datetime, random: Random) -> Iterator[tuple[int, datetime]]:
-    """Places in USED and times: more by day than by night, and little on Sundays."""
+    """Indexes into USED with times: more by day than by night, and few on Sundays."""
     begun = now.replace(minute=0, second=0, microsecond=0)
     for hour in range(1, 24 * DAYS):
         at = begun - timedelta(hours=hour)

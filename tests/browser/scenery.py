@@ -1,7 +1,7 @@
-"""A tenant that was used for a month, and somebody signed in for each role.
+"""A tenant that was used for a month, and a signed-in user of each role.
 
-Rows are made in the stack's own database (`tests.browser.rows`). What takes an engine, uploads that
-are checked and requests that are answered, goes over HTTP with the tenant's key.
+Rows are created in the stack's own database (`tests.browser.rows`). What needs an engine, such as
+uploads that are checked and requests that are answered, goes over HTTP with the tenant's key.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ UPLOADS: tuple[tuple[str, str, dict[str, int]], ...] = (
     ("size-advisor", "extract", {}),
     ("size-advisor", "extract", {"r": 128}),
 )
-"""Name, one of the demo's adapters, what its configuration says instead. The last is refused."""
+"""Name, source among the demo's adapters, changes of its configuration. The last is rejected."""
 JUDGED = ("ready", "rejected")
 
 
 @dataclass(frozen=True)
 class Scenery:
-    """What was made. `sessions` are cookies by role; `key` is the text of a key."""
+    """What was created. `sessions` are cookies by role; `key` is the text of a key."""
 
     slug: str
     empty: str
@@ -40,13 +40,14 @@ class Scenery:
     key: str
     sessions: dict[str, str]
     invitation: str
-    """The token of a link by which somebody may join."""
+    """The token of an invitation's link."""
     subject: dict[str, Any]
     """The fields of `tests.frontend.addresses.Subject`."""
 
 
 def make(stack: Stack, slug: str = "harbour") -> Scenery:
-    """A tenant with adapters of which one version is rejected, keys, members, limits and usage."""
+    """Create a tenant with adapters, of which one version is rejected, keys, members, limits and
+    usage."""
     rows = inside(stack, "make", slug)
     with stack.client(rows["key"]) as client, stack.manager(rows["key"]) as manager:
         for name, source, changes in UPLOADS:
@@ -60,7 +61,7 @@ def make(stack: Stack, slug: str = "harbour") -> Scenery:
 
 
 def inside(stack: Stack, function: str, slug: str) -> dict[str, Any]:
-    """What a function of `tests.browser.rows` prints, run on the stack's database."""
+    """Run a function of `tests.browser.rows` on the stack's database. Returns what it prints."""
     run = f"from tests.browser import rows; rows.{function}({slug!r})"
     done = stack.manage("shell", "--no-imports", "-c", run)
     assert done.returncode == 0, done.stderr
@@ -77,7 +78,7 @@ def _changed(source: Path, folder: Path, changes: dict[str, int]) -> Path:
 
 
 def upload(client: httpx.Client, name: str, folder: Path) -> None:
-    """A version of this adapter from a folder's files, once it is checked."""
+    """Upload a folder's files as a version of this adapter, and wait until it is checked."""
     url = f"/api/v1/adapters/{name}/versions"
     files = [("files", (file, (folder / file).read_bytes())) for file in FILES]
     answer = client.post(url, files=files, data={"base_model": MODEL_NAME})

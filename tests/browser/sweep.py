@@ -1,7 +1,7 @@
-"""Looks at one page after another in one browser: in both themes, at both widths, opened up.
+"""Checks one page after another in one browser: in both themes, at both widths, with all dialogs.
 
-What axe-core finds (the wheel axe-playwright-python brings it; MPL-2.0, for tests alone), what
-stands out sideways, and what the witness saw are noted as lines of text, each with its page.
+Findings of axe-core (from the wheel axe-playwright-python; MPL-2.0, for tests only), horizontal
+overflow, and what the witness saw are noted as lines of text, each with its page.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("light", WIDE, EVERY_RULE),
     ("dark", NARROW, EVERY_RULE),
 )
-"""The theme changes colours alone, and the width everything but those: so each rule sees each theme
-and each width, and two looks do for four."""
+"""The theme changes only colours, and the width everything except colours: so two looks suffice for
+all four combinations."""
 OF_SIDEBAR = ("dark", WIDE, RULES_OF_COLOUR)
-"""One more for a sidebar, which a narrow window hides, and for pages that have none."""
+"""One more look for a sidebar, which a narrow window hides, and for pages without one."""
 
 ASK_AXE = """async ([within, known, rules]) => {
   const asked = { runOnly: rules, resultTypes: ["violations"], preload: false };
@@ -60,14 +60,14 @@ CHANGING = re.compile(
     r'name="csrfmiddlewaretoken" value="[^"]*"|<time.*?</time>|<p class="live-state".*?</p>'
     r'|data-user="\d+"| aria-current="page"| seen="\w+"|\b(?:ada|grace|linus|margaret)[.@]\w+'
 )
-"""What differs where two people see the same page, and in one sidebar from page to page."""
+"""HTML that differs between two users of the same page, or in one sidebar between pages."""
 SIDEBAR = "#sidebar"
 PARTS = f"{SIDEBAR}, .topbar, .content > *, dialog"
-"""What a page is made of, if it is one of the console's; another is one part."""
+"""The parts of the console's pages; any other page is a single part."""
 NOT_OURS = ".swagger-ui"
-"""What a library makes: axe-core finds much there that no page of ours can mend."""
+"""HTML of a library, in which axe-core finds much that cannot be fixed here."""
 SHOWN = "data-shown"
-"""Marks the parts that axe-core need not be shown."""
+"""Attribute of the parts that axe-core need not check again."""
 PARTS_OF_PAGE = """(parts) => {
   const found = [...document.querySelectorAll(parts)];
   return (found.length ? found : [document.body]).map((one) => [`#${one.id}`, one.outerHTML]);
@@ -82,14 +82,14 @@ DRAWERS = {
     "requests": (".requests tbody th a", "#request"),
     "playground": ("[data-act=settings]", ".settings"),
 }
-"""What else opens: by the name of a page, what is clicked and what then is there."""
+"""What else opens, by the name of a page: what is clicked, and what then appears."""
 READY = {"the API reference": "#swagger-ui .opblock"}
-"""What a page's script makes, without which there is little to look at, by the page's name."""
+"""What a page's script creates, and without which there is little to check, by the page's name."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """An address to look at."""
+    """A page to check."""
 
     name: str
     url: str
@@ -98,16 +98,16 @@ class Visit:
 
 @dataclass
 class Sweep:
-    """One person's browser. `seen` outlives it: axe-core is shown each page whole once, and of the
-    same page for other roles the parts that are not the same, letter by letter; and once the
-    sidebar that many pages have."""
+    """One user's browser. `seen` outlives it: axe-core checks each page as a whole once, and for
+    other roles only those parts of it whose HTML differs; a sidebar that several pages share is
+    checked once."""
 
     role: str
     page: Page
     witness: Witness
     seen: set[str]
     findings: dict[str, list[str]] = field(default_factory=dict)
-    """What is wrong where, with the looks in which it is."""
+    """Each problem with its place, and the looks in which it appears."""
     _heard: int = 0
 
     @property
@@ -115,7 +115,7 @@ class Sweep:
         return "\n".join(f"{what} ({'; '.join(looks)})" for what, looks in self.findings.items())
 
     def look(self, visit: Visit) -> None:
-        """Go there, and note what is wrong with it and with each of its dialogs."""
+        """Open the page, and note the problems of it and of each of its dialogs."""
         where = f"{visit.name} as {self.role}"
         try:
             answer = self.page.goto(visit.url)
@@ -129,7 +129,7 @@ class Sweep:
         self._listen(where, visit)
 
     def look_here(self, name: str) -> None:
-        """The same of the page that is open; afterwards it looks as at first."""
+        """The same for the page that is open, whose first look is restored afterwards."""
         self._look(Visit(name, self.page.url), f"{name} as {self.role}")
         self.page.emulate_media(color_scheme="light")
         self.page.set_viewport_size({"width": WIDE, "height": HEIGHT})
@@ -144,7 +144,7 @@ class Sweep:
             self.page.set_viewport_size({"width": width, "height": HEIGHT})
             look = f"{theme}, {width} px"
             self._judge(where, look, "html", rules if new else None)
-            # The operator's pages also show what other tests made, by whatever names.
+            # The operator's pages also show what other tests created, with names of any length.
             if (theme, width) == ("light", WIDE) and not visit.url.startswith("/operate/"):
                 for what in self.page.evaluate(CUT_OFF):
                     self._note(where, what, look)
@@ -164,8 +164,8 @@ class Sweep:
             self._note(where, what, look)
 
     def _mark_shown(self, visit: Visit) -> tuple[bool, bool]:
-        """Mark the parts that axe-core need not be shown again; whether there are others, and
-        whether the sidebar is one of those, or not there."""
+        """Mark the parts that axe-core need not check again. Returns whether there are other parts,
+        and whether the sidebar is among those or absent."""
         whole = self._is_new(f"the page {visit.name}")
         parts = self.page.evaluate(PARTS_OF_PAGE, PARTS)
         known = [(place, id) for place, (id, html) in enumerate(parts) if not self._is_new(html)]
@@ -180,7 +180,7 @@ class Sweep:
         return not known
 
     def _openers(self, visit: Visit) -> Iterator[tuple[str, str]]:
-        """What to click, and what then is there. Of the dialogs of a table's rows, the first."""
+        """What to click, and what then appears. Of the dialogs of a table's rows, the first."""
         kinds = {re.sub(r"\d+$", "", id): id for id in reversed(self.page.evaluate(DIALOGS))}
         for dialog in kinds.values():
             if self._is_new(self.page.locator(f"#{dialog}").inner_html()):
@@ -190,7 +190,8 @@ class Sweep:
 
     @contextmanager
     def _opened(self, opener: str, within: str) -> Iterator[None]:
-        """Clicked from within the page, for a button may be in the menu that a telephone hides."""
+        """Open by a click from a script, because the button may be in the menu that a narrow window
+        hides; close at the end."""
         url = self.page.url
         click = self.page.locator(opener).first
         click.evaluate("one => one.click()")
@@ -208,7 +209,7 @@ class Sweep:
         self.page.wait_for_url(url)  # a drawer has an address of its own
 
     def _listen(self, where: str, visit: Visit) -> None:
-        """Note what was strange since the last time, but for the status that was expected."""
+        """Note what the witness saw since the last time, except for the expected status."""
         strange = self.witness.strange[self._heard :]
         self._heard += len(strange)
         for what in strange:
@@ -220,7 +221,7 @@ class Sweep:
 def sweeping(
     chromium: Browser, stack: Stack, role: str, cookie: str | None, seen: set[str]
 ) -> Iterator[Sweep]:
-    """A browser with this session's cookie, or none."""
+    """A sweep in a new browser context, with this session's cookie or none."""
     context = chromium.new_context(base_url=stack.console_url, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE_MS)
     if cookie is not None:

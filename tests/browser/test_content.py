@@ -29,7 +29,7 @@ def test_what_is_stored_is_read_and_destroyed(owner: Page, customer: Customer) -
     answers: list[str] = []
 
     def opens_one_that_is_stored() -> bool:
-        """The newest: one that was asked before the gateway had learned of the change is not."""
+        """Send a request. Returns whether it was stored: the gateway may not know of it yet."""
         with customer.program(customer.key()) as program:
             answers.append(completion(program, MODEL_NAME, 8).choices[0].message.content or "")
         until(lambda: owner.reload() and rows.count() == len(answers))

@@ -1,4 +1,4 @@
-"""Conversations in the playground: their versions, keeping and sharing them, and coming back."""
+"""Conversations in the playground: versions, saving, sharing, and returning to one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ QUESTION, OTHER = (question for question, _ in QUESTIONS[:2])
 
 @pytest.fixture
 def page(owner: Page) -> Page:
-    """The owner, in the playground."""
+    """The owner's page, at the playground."""
     open_playground(owner)
     return owner
 
 
 @pytest.fixture
 def colleague(street: Street, customer: Customer) -> Page:
-    """A developer of the same customer."""
+    """The page of a developer of the same customer."""
     page = street.person(dark=True)
     join(page, customer.invite("developer"), f"developer-of-{customer.slug}")
     return page
@@ -133,7 +133,7 @@ def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
 
 
 def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: Customer) -> None:
-    """In mid-stream, before and after the conversation is saved, and away from the page."""
+    """In mid-stream, before and after the conversation is saved, and after leaving the page."""
     page.get_by_role("button", name="Add pane").click()
     idle(page)
     ask(page, LONG)
@@ -165,7 +165,7 @@ def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: 
         rows = customer.office.get("/api/v1/usage", params=asked).json()["results"]
         return [(row["member"], row["requests"]) for row in rows]
 
-    # Nothing was generated twice, and all of it by somebody.
+    # Nothing was generated twice, and all usage is the member's.
     until(lambda: used() == [(f"owner-of-{customer.slug}", 4)])
 
 
@@ -176,7 +176,7 @@ def test_a_question_that_was_left_without_an_answer_can_be_gone_on_from(page: Pa
     ask(page, LONG)
     expect(said(pane(page))).to_contain_text("word5 ")
     saved(page)
-    other = page.context.new_page()  # as after a crash: nothing of the answer is there
+    other = page.context.new_page()  # as after a crash: it has nothing of the answer
     other.goto(page.url)
     expect(log(other).get_by_role("button", name="Answer")).to_be_visible()
     page.close()
@@ -232,7 +232,7 @@ def test_what_is_shared_is_read_in_the_tenant_until_the_link_is_revoked(
 def test_a_session_that_ends_in_mid_stream_leads_to_signing_in_and_to_the_rest(
     page: Page, customer: Customer, street: Street
 ) -> None:
-    street.witness.allow("401 ")  # a ticket, for who is signed in no more
+    street.witness.allow("401 ")  # for a ticket, without a session
     answered(page, QUESTION)
     ask(page, LONG)
     expect(said(pane(page))).to_contain_text("word5 ")

@@ -1,4 +1,4 @@
-"""The playground: panes, streams and what may go wrong with them."""
+"""The playground: panes, streams, and their failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUT = "playground => playground.link.socket.close()"
 
 @pytest.fixture
 def page(owner: Page) -> Page:
-    """The owner, in the playground."""
+    """The owner's page, at the playground."""
     go(owner, "Playground")
     expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
     return owner
@@ -54,18 +54,18 @@ def test_a_cut_socket_loses_and_doubles_nothing(page: Page) -> None:
     ask(page, LONG)
     for word in ("word5 ", "word30 ", "word60 "):
         expect(said(pane(page))).to_contain_text(word)
-        page.wait_for_function(OPEN)  # again, after the last cut
+        page.wait_for_function(OPEN)  # open again after the last cut
         page.locator("lora-playground").evaluate(CUT)
     expect(foot(pane(page))).to_be_visible()
     expect(said(pane(page))).to_have_text(answer_to(LONG))
-    page.wait_for_function(OPEN)  # also where the answer had ended before the last cut
+    page.wait_for_function(OPEN)  # even if the answer had ended before the last cut
     assert len([url for url in sockets if "/ws/playground/" in url]) == 3
 
 
 def test_a_gateway_that_dies_takes_no_answer_with_it(
     page: Page, street: Street, stack: Stack
 ) -> None:
-    """It is started again, as another one would be there; the engine went on meanwhile."""
+    """It is restarted, as another one would take over; the engine continued meanwhile."""
     street.witness.allow("console: WebSocket connection", "net::ERR_")
     ask(page, ENDLESS)
     expect(said(pane(page))).to_contain_text("word20 ")

@@ -1,4 +1,4 @@
-"""Notes what must never happen in a browser, whatever a test looks at."""
+"""Notes what must never happen in a browser, whatever is tested."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 class Witness:
-    """Errors of pages and consoles, breaches of the policy, requests elsewhere, refusals.
+    """Notes errors of pages and consoles, violations of the content security policy, requests to
+    other origins, and failed requests.
 
-    Everything counts as strange, refusals (4xx) as well; a journey that means to meet one allows
-    it by a part of its text, such as `422 `.
+    Everything counts as strange, including statuses of 4xx; a journey that expects one allows it by
+    a part of its text, such as `422 `.
     """
 
     def __init__(self, origin: str) -> None:
@@ -42,7 +43,7 @@ class Witness:
         self._seen.append(f"page error: {error.error}")
 
     def _said(self, message: ConsoleMessage) -> None:
-        # What could not be loaded is told by its response as well, with its address.
+        # A resource that failed to load is also noted with its response and address.
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self._seen.append(f"console: {message.text}")
 
@@ -51,7 +52,7 @@ class Witness:
             self._seen.append(f"request elsewhere: {request.url}")
 
     def _unanswered(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # a page that was left
+        if request.failure != "net::ERR_ABORTED":  # the page was left
             self._seen.append(f"{request.failure} {request.url}")
 
     def _answered(self, response: Response) -> None:

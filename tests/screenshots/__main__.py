@@ -23,12 +23,12 @@ from tests.stack.running import Stack, up  # noqa: E402
 ENGINES = {"synthetic": "--engine synthetic --tokens-per-second 60", "vllm": ""}
 CROWD = ("--tenants", "40", "--adapters", "4000", "--events", "20000", "--audit-entries", "500")
 COMPANY = "brightwater"
-"""One of the demo's tenants, whose adapter really has its voice."""
+"""One of the demo's tenants, whose adapter really answers in its own style."""
 DOCS = ROOT / "docs" / "images"
 
 
 def main() -> None:
-    """Start Lorikeet, fill it, photograph it, and say where the pictures are."""
+    """Start Lorikeet, fill it, photograph it, and print where the pictures are."""
     options = _options()
     console = Console(highlight=False)
     path = executable.chromium() or sys.exit("screenshots need Chromium")
@@ -70,7 +70,7 @@ def _photograph(
         inside(stack, "quarantine", COMPANY)
     os.environ |= {"LORIKEET_VAR": str(stack.var), "DATABASE_URL": stack.database_url}
     os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
-    from tests.screenshots.camera import Camera, sheet  # the addresses need Django's settings
+    from tests.screenshots.camera import Camera, sheet  # needs Django's settings
     from tests.screenshots.shots import in_docs, shots
 
     wanted = in_docs(scenery) if options.docs else shots(scenery)

@@ -16,20 +16,20 @@ from tests.browser.sweep import NARROW, WIDE
 from tests.stack.running import Stack
 
 SIZES = ((1440, 900), (WIDE, 720), (NARROW, 820))
-"""Windows: a desktop, a small laptop, a phone. Pictures show the whole page, however long."""
+"""Window sizes: a desktop, a small laptop, a phone. Pictures show the whole page, however long."""
 LOOKS = tuple(product(SIZES, ("light", "dark")))
 DOCS_HEIGHT = 820
-"""Of the window for the documentation's pictures, which show only what is in it."""
+"""Height of the window for the documentation's pictures, which show only what fits in it."""
 QUALITY = 82
 DRAWN = """() => document.fonts.ready.then(() => new Promise((done) =>
   requestAnimationFrame(() => requestAnimationFrame(() => done(null)))))"""
-"""Charts and panes are drawn anew in the frame after the window's size changed."""
+"""Charts and panes are redrawn in the frame after the window's size changed."""
 
 Steps = Callable[[Page], None]
 
 
 def nothing(page: Page) -> None:
-    """The page as it comes."""
+    """Leave the page as it is loaded."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Camera:
         self._browser, self._stack, self._scenery, self._out = browser, stack, scenery, out
         self._contexts: dict[str, BrowserContext] = {}
         self.failed: list[str] = []
-        """The shots of a page that its steps did not bring to where it should be."""
+        """The shots whose steps failed, with the error."""
 
     def take(self, shot: Shot) -> None:
         """One picture for each of LOOKS: `<name>-<width>-<theme>.png`."""
@@ -78,7 +78,7 @@ class Camera:
         page.goto(shot.url)
         try:
             shot.steps(page)
-        except (AssertionError, Error) as error:  # the picture shows what was there instead
+        except (AssertionError, Error) as error:  # the picture shows the state reached
             self.failed.append(f"{shot.name}: {error}")
         return page
 
@@ -95,7 +95,7 @@ class Camera:
 
 
 def sheet(out: Path, names: list[str]) -> None:
-    """`index.html`: all pictures, a line for each page."""
+    """Write `index.html`, with all pictures, a line for each page."""
     lines = [
         f"<h2 id={escape(name)!r}>{escape(name)}</h2><p>{_pictures(name)}</p>" for name in names
     ]

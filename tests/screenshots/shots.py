@@ -1,4 +1,4 @@
-"""What is photographed: every page, and the states that a page seldom is in."""
+"""What is photographed: every page, and states in which a page seldom is."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SECOND_FACTOR = "/account/2fa/"
 
 
 def shots(scenery: Scenery) -> list[Shot]:
-    """All, each name once."""
+    """All shots, each name once."""
     return [*_pages(scenery), *_empty(scenery), *_crowded(), *_states(scenery), *_entrance(scenery)]
 
 
 def in_docs(scenery: Scenery) -> list[Shot]:
-    """Those of the user documentation, by the names that it links."""
+    """The shots of the user documentation, by the names that it links."""
     at = f"/t/{scenery.slug}"
     return [
         Shot("overview", "owner", f"{at}/"),
@@ -47,7 +47,7 @@ def in_docs(scenery: Scenery) -> list[Shot]:
 
 
 def _pages(scenery: Scenery) -> Iterator[Shot]:
-    """Each page once, as the role to whom it shows most."""
+    """Each page once, as the role that sees most of it."""
     found: dict[str, Shot] = {}
     for page in pages_of(Subject(**scenery.subject)):
         if page.role not in LEAST_INTERESTING or page.name.startswith(("account", "mfa")):
@@ -56,7 +56,7 @@ def _pages(scenery: Scenery) -> Iterator[Shot]:
 
 
 def _empty(scenery: Scenery) -> Iterator[Shot]:
-    """A tenant without anything, and with a long name."""
+    """The pages of an empty tenant with a long name."""
     for page in pages_of(Subject(scenery.empty)):
         if page.role == "owner":
             yield Shot(f"empty-{page.name}", page.role, page.url)
@@ -133,7 +133,7 @@ def opened(dialog: str, page: Page) -> None:
 
 
 def opened_first(dialog: str, page: Page) -> None:
-    """The dialog of a row."""
+    """Open the dialog of a table's first row."""
     page.locator(f"[data-opens^={dialog}-]").first.click()
 
 
@@ -156,7 +156,7 @@ def wrong_code(page: Page) -> None:
 
 
 def right_code(page: Page) -> None:
-    """The second factor is set up, and its recovery codes are shown."""
+    """Set up the second factor, which shows its recovery codes."""
     secret = page.locator("#authenticator_secret").input_value()
     counter = next(totp.yield_hotp_counters_from_time())
     entered(page, totp.format_hotp_value(totp.hotp_value(secret, counter)))
@@ -169,13 +169,13 @@ def entered(page: Page, code: str) -> None:
 
 
 def drawer(page: Page) -> None:
-    """One of the requests, with where its time went."""
+    """Open a request, with its timeline."""
     page.locator(".requests tbody th a").first.click()
     expect(page.locator("#request")).to_be_visible()
 
 
 def checked(page: Page) -> None:
-    """The operator's overview after the isolation of tenants was checked."""
+    """Run the isolation check from the operator's overview, and wait for its result."""
     follow(page, page.get_by_role("button", name="Check now"))
     unknown = page.get_by_text("Not checked yet")
     until(lambda: page.reload() and not unknown.is_visible())
@@ -193,7 +193,7 @@ def palette(page: Page) -> None:
 
 
 def sending(page: Page) -> None:
-    """An upload on its way, which nobody answers."""
+    """Start an upload to which the server does not respond."""
     page.route("**/api/v1/**", lambda route: None)
     opened("upload", page)
     page.fill("#upload-name", "gift-finder")
@@ -203,7 +203,7 @@ def sending(page: Page) -> None:
 
 
 def refused(page: Page) -> None:
-    """A form with what is wrong in it."""
+    """Submit a form with an error."""
     opened("new-key", page)
     page.locator("#new-key [name=scopes]").first.uncheck()
     page.locator("#new-key form").evaluate("form => { form.noValidate = true; }")
@@ -248,7 +248,7 @@ def short_password(page: Page) -> None:
 
 
 def compare(page: Page) -> None:
-    """Two panes, both answered: an adapter and its base model."""
+    """Get answers in two panes, from an adapter and its base model."""
     page.click("#add-pane")
     for place, name in enumerate(("support", MODEL_NAME)):
         page.locator("[data-field=model]").nth(place).fill(name)

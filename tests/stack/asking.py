@@ -1,4 +1,4 @@
-"""Requests to a running stack, and what comes of them."""
+"""Requests to a running stack, and helpers for their answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ask(model: str, **fields: Any) -> dict[str, Any]:
 
 
 def long(model: str = MODEL_NAME) -> dict[str, Any]:
-    """A stream of some ten seconds."""
+    """The body of a request whose stream takes some ten seconds."""
     return ask(model, stream=True, ignore_eos=True, max_tokens=1200, max_completion_tokens=None)
 
 
@@ -34,8 +34,8 @@ def chunks(response: httpx.Response) -> Iterator[Any]:
 
 
 def until(condition: Callable[[], object], seconds: float = 600) -> None:
-    """Poll a running system, less often the longer it takes, for what is asked keeps a core busy;
-    fails when the time is over."""
+    """Poll until the condition holds, at growing intervals because each poll keeps a core busy.
+    Fails after `seconds`."""
     end, pause_s = time.monotonic() + seconds, SHORTEST_PAUSE_S
     while not condition():
         assert time.monotonic() < end, "it never came true"
@@ -52,7 +52,7 @@ def serves(url: str) -> bool:
 
 
 def running(operator: httpx.Client) -> int:
-    """What the schedulers and queues of all engines have in hand."""
+    """The number of requests in the schedulers and queues of all engines."""
     found = operator.get("/api/v1/engines").json()["results"]
     return sum(engine["running"] + engine["waiting"] + engine["queued"] for engine in found)
 

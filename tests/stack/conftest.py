@@ -1,4 +1,4 @@
-"""One whole Lorikeet on real vLLM for all tests of this folder: two gateways, and so a Redis."""
+"""One whole Lorikeet on real vLLM for all tests of this folder: two gateways, and thus a Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stack.running import Stack, signed_in, up
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     var = furnished(tmp_path_factory.mktemp("stack") / "var")
-    # An engine that was killed takes its time to start on a busy machine.
+    # On a busy machine a killed engine takes long to start again.
     settings = SETTINGS | {"QUEUE_WITHOUT_ENGINE_S": "300", "METRICS_TENANTS": "3"}
     with up(var, GATEWAYS="2", **settings) as running:
         running.hooks = {"response": [conforming.seen]}

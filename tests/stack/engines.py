@@ -17,7 +17,8 @@ STOP_S = 120.0
 def another_engine(
     stack: Stack, name: str, *options: str, engine: str = "synthetic"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """An engine of the demo's pool runs inside; `options` make it another revision."""
+    """Run an engine of the demo's pool until the context ends; `options` can make it another
+    revision."""
     made = stack.manage("engine_credential", "make", name, "--pool", demo.MODEL_NAME)
     assert made.returncode == 0, made.stderr
     command = [

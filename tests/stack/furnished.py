@@ -1,5 +1,5 @@
-"""Folders for stacks that many tests share, with what each first start would do anew: the database
-is migrated, the static files are collected. `test_up` starts with nothing."""
+"""Prepared folders for stacks that many tests share, which save the work of each first start: the
+database is migrated, and the static files are collected. `test_up` starts from nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.environment import POSTGRES
 from tests.stack.running import ROOT, settings_free
 
 MADE = POSTGRES.with_name("furnished")
-"""What a run makes once, whichever of its processes comes first."""
+"""The folder that a run prepares once, in whichever of its processes needs it first."""
 PARTS = ("postgres", "static")
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.stack.settings"}
 MAKE = """
@@ -24,7 +24,7 @@ call_command("collectstatic", verbosity=0, interactive=False)
 
 
 def furnished(var: Path) -> Path:
-    """Make this folder and furnish it."""
+    """Create this folder and copy the prepared parts into it."""
     with MADE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not MADE.exists():
@@ -35,7 +35,7 @@ def furnished(var: Path) -> Path:
 
 
 def _make(var: Path) -> Path:
-    """The parts; their server has stopped with the command that needed it."""
+    """Prepare the parts; the database server stops with the command that needed it."""
     command = [sys.executable, str(ROOT / "manage.py"), "shell", "--no-imports", "-c", MAKE]
     environment = settings_free() | SETTINGS | {"LORIKEET_VAR": str(var)}
     subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

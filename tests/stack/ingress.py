@@ -1,6 +1,6 @@
-"""What may stand before both planes: one origin, told apart by path, as docs/operate.md has it.
+"""An ingress in front of both planes: one origin, routed by path, as docs/operate.md describes.
 
-A small proxy in a process of its own: HTTP in both directions as it comes, and websockets.
+A small proxy in a process of its own, for streamed HTTP in both directions and for websockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OF_ONE_HOP = {b"transfer-encoding", b"connection"}
 
 
 class Ingress:
-    """The ASGI application."""
+    """The proxy's ASGI application."""
 
     def __init__(self, gateway: str, console: str) -> None:
         self._gateway, self._console = gateway, console
@@ -86,7 +86,7 @@ async def _body(receive: Any) -> AsyncIterator[bytes]:
 
 @contextmanager
 def ingress(port: int, gateway: str, console: str) -> Iterator[None]:
-    """It listens on a port of this machine meanwhile."""
+    """Run the proxy on a port of this machine until the context ends."""
     command = [sys.executable, "-m", "tests.stack.ingress", str(port), gateway, console]
     path = os.pathsep.join((str(ROOT), str(ROOT / "platform")))
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})

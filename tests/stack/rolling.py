@@ -1,4 +1,4 @@
-"""Rollouts of a running stack, as an operator sees them, and which engines answer meanwhile."""
+"""Rollouts of a running stack over the operator's API, and which engines answer meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def revisions(operator: httpx.Client, **known: Any) -> list[dict[str, Any]]:
 
 
 def answered_by(stack: Stack, times: int = 1) -> dict[str, set[str]]:
-    """Which engines answered each of the demo's tenants: its adapter and the base model."""
+    """Ask the adapter and the base model as each of the demo's tenants. Returns the engines that
+    answered each tenant."""
     asked: dict[str, str] = {}
     for tenant in TENANTS:
         with stack.client(stack.key(tenant.slug)) as client:
@@ -42,7 +43,7 @@ def answered_by(stack: Stack, times: int = 1) -> dict[str, set[str]]:
 
 
 def engines_of(stack: Stack, ids: set[str]) -> dict[str, str]:
-    """As the ledger has them."""
+    """The engine of each request, from the ledger."""
     query = "SELECT id, engine_id FROM tenants_usageevent WHERE id = ANY(%s)"
     with psycopg.connect(stack.database_url, autocommit=True) as ledger:
         until(lambda: ledger.execute(query, [list(ids)]).rowcount == len(ids))

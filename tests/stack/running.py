@@ -1,4 +1,4 @@
-"""`manage.py up` as a user runs it, in a folder of its own."""
+"""Runs `manage.py up` as a user does, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gateway.start import SECRETS
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600.0
 STOP_S = 300.0
-"""As long as each of five processes may take to stop, and some."""
+"""The time that each of five processes may take to stop, and a margin."""
 PORTS = range(10_000, 30_000)
-"""Below those that the kernel gives away: somebody else may get one of them before it is bound."""
+"""Below the kernel's ephemeral ports, which another process may get before they are bound."""
 
 
 @dataclass
@@ -38,11 +38,11 @@ class Stack:
     process: subprocess.Popen[bytes]
     gateways: int
     hooks: dict[str, list[Callable[[httpx.Response], None]]] = field(default_factory=dict)
-    """Of the clients that it gives."""
+    """Event hooks of its clients."""
 
     @property
     def url(self) -> str:
-        """The first gateway, without `/v1`."""
+        """The first gateway's URL, without `/v1`."""
         return str(self.facts["base_url"]).removesuffix("/v1")
 
     def key(self, tenant: str) -> str:
@@ -51,15 +51,15 @@ class Stack:
 
     @property
     def console_url(self) -> str:
-        """The console, without a slash."""
+        """The console's URL, without a trailing slash."""
         return str(self.facts["console_url"]).removesuffix("/")
 
     def client(self, key: str) -> httpx.Client:
-        """Of the inference API."""
+        """A client of the inference API."""
         return self._client(self.url, key)
 
     def manager(self, key: str) -> httpx.Client:
-        """Of the management API."""
+        """A client of the management API."""
         return self._client(self.console_url, key)
 
     def _client(self, url: str, key: str) -> httpx.Client:
@@ -67,7 +67,7 @@ class Stack:
         return httpx.Client(base_url=url, headers=headers, timeout=120, event_hooks=self.hooks)
 
     def children(self, name: str) -> list[psutil.Process]:
-        """The living processes of one role (`gateway`, `console`, `engine`, `worker`, `redis`)."""
+        """The running processes of one role (`gateway`, `console`, `engine`, `worker`, `redis`)."""
         return [
             child
             for child in psutil.Process(self.process.pid).children()
@@ -75,13 +75,13 @@ class Stack:
         ]
 
     def gateway(self, url: str) -> psutil.Process:
-        """The living gateway that is one of `urls`."""
+        """The running gateway at one of `urls`."""
         (found,) = (one for one in self.children("gateway") if url in command_of(one))
         return found
 
     @property
     def urls(self) -> list[str]:
-        """All gateways, without `/v1`, whether they run now or not."""
+        """The URLs of all gateways, without `/v1`, whether they run now or not."""
         host, _, first = self.url.rpartition(":")
         return [f"{host}:{int(first) + i}" for i in range(self.gateways)]
 
@@ -97,7 +97,7 @@ class Stack:
 
     @property
     def database_url(self) -> str:
-        """The embedded PostgreSQL's, as the children got it."""
+        """The URL of the embedded PostgreSQL, from a worker's environment."""
         return self.children("worker")[0].environ()["DATABASE_URL"]
 
     def log(self, name: str) -> str:
@@ -109,7 +109,7 @@ def _is(name: str, command: list[str]) -> bool:
 
 
 def command_of(process: psutil.Process) -> list[str]:
-    """Its command line; empty if it was killed, and its parent has perhaps not yet noticed."""
+    """The process's command line; empty if it was killed, even if its parent has not noticed."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
@@ -117,7 +117,7 @@ def command_of(process: psutil.Process) -> list[str]:
 
 
 def gone(process: psutil.Process) -> bool:
-    """Whether it has ended, even if nobody has waited for it."""
+    """Whether the process has ended, even if its parent has not reaped it."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -145,9 +145,9 @@ def settings_free() -> dict[str, str]:
 
 @contextmanager
 def up(var: Path, **settings: str) -> Iterator[Stack]:
-    """Run `manage.py up`; ready inside, stopped with Ctrl-C after."""
+    """Run `manage.py up`. Yields once it is ready, and stops it with Ctrl-C at the end."""
     gateways = int(settings.get("GATEWAYS", "1"))
-    port = free_ports(gateways + 1)  # and the console's
+    port = free_ports(gateways + 1)  # one more for the console
     own = {"LORIKEET_VAR": str(var), "PORT": str(port), "EMBEDDING_ENGINES": "0"}
     environment = settings_free() | own | settings
     var.mkdir(exist_ok=True)
@@ -164,12 +164,12 @@ def up(var: Path, **settings: str) -> Iterator[Stack]:
 
 
 def _written(file: Path) -> int:
-    """When it was, in nanoseconds; 0 while it is not there."""
+    """The file's modification time in nanoseconds; 0 if it does not exist."""
     return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _ready(process: subprocess.Popen[bytes], var: Path, earlier: int) -> dict[str, Any]:
-    """What it says once its `up.json` is there, which is not the one of an `earlier` start."""
+    """Wait for an `up.json` other than that of an `earlier` start, and return its contents."""
     end = time.monotonic() + START_S
     facts = var / "up.json"
     while _written(facts) == earlier:
@@ -195,7 +195,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def signed_in(stack: Stack) -> Iterator[httpx.Client]:
-    """The operator, signed in to the console."""
+    """A client of the operator, signed in to the console."""
     login = stack.facts["operator"]
     url = stack.console_url
     with httpx.Client(

@@ -1,5 +1,5 @@
-"""Settings of stacks that many tests share: anybody's, but for passwords, whose hashing is slow on
-purpose and would be a good part of what people cost who come and sign in."""
+"""Settings of stacks that many tests share: the usual ones, except for a fast password hasher.
+Hashing that is slow on purpose would take a good part of the time of each sign-in."""
 
 from gateway.settings import *  # noqa: F403
 

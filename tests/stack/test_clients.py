@@ -1,5 +1,5 @@
-"""What agent frameworks do on their first page, unmodified and with their defaults, on the demo of
-`make up`. The scripts are in `tests/clients/frameworks`; `make frameworks` makes what they need."""
+"""The quick starts of agent frameworks, unmodified and with their defaults, on the demo of `make
+up`. The scripts are in `tests/clients/frameworks`; `make frameworks` installs what they need."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ pytestmark = [pytest.mark.vllm, pytest.mark.stack, pytest.mark.clients]
 SCRIPTS = ROOT / "tests" / "clients" / "frameworks"
 SUPPORT = TENANTS[0]
 OLDER = {"with_instructor", "with_llama_index"}
-"""Those that want an older openai than the others."""
+"""Scripts that need an older version of openai than the others."""
 LIMIT_S = 300
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "LANGSMITH_TRACING": "false",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
 }
-"""So that nothing is asked of anybody but Lorikeet."""
+"""Settings under which the frameworks contact nothing but Lorikeet."""
 
 
 def interpreter(script: Path) -> Path | None:
-    """What runs it; None if it is not there."""
+    """The interpreter that runs the script; None if it is not installed."""
     if script.suffix == ".mjs":
         node, modules = shutil.which("node"), SCRIPTS.parent / "node_modules" / "ai"
         return Path(node) if node is not None and modules.is_dir() else None
@@ -40,7 +40,7 @@ def interpreter(script: Path) -> Path | None:
 
 
 def to_run(script: Path) -> Any:
-    """It is skipped before a stack starts for it."""
+    """The script's parameter, with a mark that skips it before a stack starts for it."""
     needs = "needs `make frameworks`" + " and Node.js" * (script.suffix == ".mjs")
     marks = pytest.mark.skipif(interpreter(script) is None, reason=needs)
     return pytest.param(script, marks=marks, id=script.name)

@@ -1,4 +1,4 @@
-"""What the dashboards show, on a Prometheus that scrapes the running stack."""
+"""The data of the dashboards' panels, from a Prometheus that scrapes the running stack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DATA_S = 120.0
 
 @pytest.fixture(scope="module")
 def prometheus(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """One that scrapes both gateways each second, while the stack is asked for this and that."""
+    """A client of a Prometheus that scrapes both gateways each second, while there is traffic."""
     folder = tmp_path_factory.mktemp("prometheus")
     shutil.copytree(RULES, folder, dirs_exist_ok=True)
     (folder / "metrics_token").write_text(stack.facts["metrics_token"])
@@ -59,7 +59,7 @@ def prometheus(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @contextmanager
 def traffic(stack: Stack) -> Iterator[None]:
-    """Streams of adapters and of the base model, and requests for what there is not."""
+    """Streams of adapters and of the base model, and requests for a model that does not exist."""
     over = threading.Event()
 
     def ask() -> None:
@@ -87,10 +87,10 @@ def traffic(stack: Stack) -> Iterator[None]:
 
 
 def found(prometheus: httpx.Client, expression: str) -> list[dict[str, Any]]:
-    """What the expression has now, of numbers."""
+    """The expression's present samples whose values are finite."""
     try:
         answer = prometheus.get("/api/v1/query", params={"query": expression})
-    except httpx.TransportError:  # it starts
+    except httpx.TransportError:  # it is still starting
         return []
     if answer.status_code == 503:
         return []
@@ -100,7 +100,7 @@ def found(prometheus: httpx.Client, expression: str) -> list[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Of all panels, as Grafana would ask them; with the dashboard and the panel."""
+    """The name and the expression of each query of all panels, as Grafana would send it."""
     for name in DASHBOARDS:
         for panel in json.loads((FOLDER / f"{name}.json").read_text())["panels"]:
             for target in panel["targets"]:

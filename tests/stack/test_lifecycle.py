@@ -1,4 +1,4 @@
-"""What goes wrong and what changes while streams run: keys, versions, clients, uploads."""
+"""Failures and changes while streams run: keys, versions, clients, uploads."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_usage_sums_to_what_the_answers_said(stack: Stack) -> None:
 
 
 def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
-    """A version begun with is finished with; the next request gets the new one."""
+    """A stream ends with the version with which it began; the next request gets the new one."""
     key = stack.key(PIRATE.slug)
     with stack.client(key) as client, stack.client(key) as other, stack.manager(key) as manager:
         plain = client.post(CHAT, json=ask(PIRATE.adapter)).json()

@@ -1,4 +1,4 @@
-"""What the console shows of a real engine: answers, probabilities, schemas, what a probe finds."""
+"""What the console shows of a real engine: answers, probabilities, schemas, findings of a probe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION, ANSWERS = QUESTIONS[0]
 
 @pytest.fixture
 def page(owner: Page) -> Page:
-    """The owner, in the playground."""
+    """The owner's page, at the playground."""
     open_playground(owner)
     return owner
 

@@ -1,4 +1,4 @@
-"""What one plane does, the other does not notice; and an ingress puts both under one origin."""
+"""Each plane is unaffected by failures of the other; and an ingress puts both under one origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TENANT = TENANTS[0]
 
 @pytest.fixture(scope="module")
 def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two gateways and a console on an engine that takes its time, as an ingress shows them."""
+    """Two gateways and a console with a slow engine, behind an ingress."""
     port = free_ports(1)
     here = f"http://127.0.0.1:{port}"
     var = furnished(tmp_path_factory.mktemp("planes") / "var")
@@ -43,7 +43,7 @@ def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def processes(stack: Stack) -> tuple[list[str], str]:
-    """The addresses of the gateways and of the console themselves."""
+    """The URLs of the gateways and of the console themselves, without the ingress."""
     port = int(stack.children("console")[0].cmdline()[-1])
     gateways = [f"http://127.0.0.1:{port - 2 + i}" for i in range(2)]
     return gateways, f"http://127.0.0.1:{port}"
@@ -64,7 +64,7 @@ def test_an_ingress_puts_both_under_one_origin(planes: Stack) -> None:
         assert manager.get("/api/v1/adapters").json()["count"] == 1
         assert manager.get("/v1/models").json()["data"]
         assert manager.get("/internal/fleet").status_code == 404
-    for gateway in processes(planes)[0]:  # a loop would come back as a refusal in time
+    for gateway in processes(planes)[0]:  # a loop would end in a refusal
         found = httpx.get(gateway, timeout=30)
         assert found.status_code == 404, "there is no other address to send a browser to"
 
@@ -104,7 +104,7 @@ def test_the_fleet_is_shown_whichever_gateway_has_it(planes: Stack) -> None:
     with signed_in(planes) as operator:
 
         def told(*silent: str) -> bool:
-            """Whether it is so now: a gateway that is slow for a second is left out, too."""
+            """Whether exactly these are silent now: one that is slow for a second counts, too."""
             found = operator.get("/api/v1/engines").json()
             ids = [one["id"] for one in found["results"]]
             return (ids, found["silent_gateways"]) == (["engine-1"], [*silent])
@@ -122,7 +122,7 @@ def test_the_fleet_is_shown_whichever_gateway_has_it(planes: Stack) -> None:
 
 
 class Streaming(threading.Thread):
-    """A client whose stream runs for the whole of a test; notes when each chunk came."""
+    """A client whose stream runs for the whole of a test; notes when each chunk arrived."""
 
     def __init__(self, url: str, key: str, tokens: int) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class Streaming(threading.Thread):
 
 
 def test_nobody_notices_a_console_that_hangs(planes: Stack) -> None:
-    """For 30 s: streams go on, requests are answered, limits hold, a revoked key ends, and all of
-    it is in the ledger."""
+    """For 30 s: streams continue, requests are answered, limits hold, a key's revocation takes
+    effect, and everything is in the ledger."""
     (gateway, _), _ = processes(planes)
     (console,) = planes.children("console")
     with signed_in(planes) as operator:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.stack
 SECOND, SLOW = "second", "slow"
 NEWER = ("--max-lora-rank", "32")
 SLOWER = ("--max-lora-rank", "64", "--tokens-per-second", "2")
-"""Slow enough for the guard of first tokens, and another revision."""
+"""Another revision, slow enough to fail the guard of first tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
         def at_weight(weight: int) -> bool:
             told = api(operator, "GET", path)
             assert told["state"] in ("running", "finished"), told
-            answered_by(stack)  # so that there is something to watch
+            answered_by(stack)  # requests for the guards to compare
             return bool(told["weight"] >= weight)
 
         until(lambda: at_weight(1))
@@ -77,7 +77,7 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
 
 
 def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.Client) -> None:
-    answered_by(stack, times=5)  # what is usual
+    answered_by(stack, times=5)  # the usual times, for comparison
     with another_engine(stack, SLOW, *SLOWER):
         until(lambda: revisions(operator, standing="waiting", max_lora_rank=64, engines=1))
         (new,) = revisions(operator, max_lora_rank=64)

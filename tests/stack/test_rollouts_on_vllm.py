@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 SECOND = "newer"
 NEWER = ("--max-lora-rank", "32", "--tool-parser", "hermes")
 START_S = 600.0
-"""A second vLLM beside the first one, on a busy machine."""
+"""Timeout of a second vLLM's start beside the first one, on a busy machine."""
 
 
 def answers(stack: Stack) -> dict[tuple[str, str], str]:
-    """What each of the demo's tenants hears, greedily, of its adapter and of the base model."""
+    """The greedy answers of each demo tenant's adapter and of the base model."""
     heard: dict[tuple[str, str], str] = {}
     for tenant in TENANTS:
         with stack.client(stack.key(tenant.slug)) as client:
@@ -49,7 +49,7 @@ def test_tenants_move_to_another_vllm_and_hear_the_same(
         path = f"rollouts/{rollout['id']}"
 
         def finished() -> bool:
-            answers(stack)  # so that there is something to watch, and none of them fails
+            answers(stack)  # requests for the guards to compare, none of which fails
             told = api(operator, "GET", path)
             assert told["state"] in ("running", "finished"), told
             return bool(told["state"] == "finished")

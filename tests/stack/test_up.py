@@ -1,4 +1,4 @@
-"""`make up` itself, on the synthetic engine: facts, options, Ctrl-C, a second start."""
+"""`make up` itself, on the synthetic engine: its facts, options, Ctrl-C, and a second start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLANTED = {
     for name in ("EMAIL_HOST_PASSWORD", "OIDC_CLIENT_SECRET", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY",
                  "OTEL_EXPORTER_OTLP_HEADERS")
 }  # fmt: skip
-"""Secrets that somebody set for `make up`."""
+"""Secrets in the environment of `make up`."""
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
 
 
 def _other_engines_take_over(stack: Stack) -> None:
-    """In place of all that were there they need no rollout, once adapters were tried on them."""
+    """Engines that replace all others need no rollout, once the adapters were tried on them."""
     with signed_in(stack) as operator:
         until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))
         (new,) = revisions(operator, engines=1)
@@ -113,7 +113,7 @@ def _other_engines_take_over(stack: Stack) -> None:
 
 
 def _it_embeds_at_last(stack: Stack, key: str) -> None:
-    """By an engine that started when all was up, and gives way to it."""
+    """With an engine that starts after everything else, at a lower priority (nice 10)."""
     name = stack.facts["embedding_model"]
     with stack.client(key) as client:
         until(lambda: name in client.get("/v1/models").text)
@@ -123,11 +123,11 @@ def _it_embeds_at_last(stack: Stack, key: str) -> None:
 
 
 ELSEWHERE = {"engines", "scaledown"}
-"""What runs where there is more than one machine."""
+"""Roles that run only with more than one machine."""
 
 
 def _each_has_its_own_secrets_alone(stack: Stack) -> None:
-    """As the kernel tells of each process and of all that it started."""
+    """Checked in /proc, for each process and all its descendants."""
     made = dotenv_values(stack.var / "secrets.env")
     values = {name: str(made.get(name) or PLANTED.get(name)) for name in (*SECRETS, *PLANTED)}
     processes = {name: stack.children(name) for name in SECRETS_OF.keys() - ELSEWHERE}
@@ -138,7 +138,7 @@ def _each_has_its_own_secrets_alone(stack: Stack) -> None:
         own = SECRETS_OF.get(name, frozenset()) & values.keys()
         for process in several:
             assert _known(process, values) == own, (name, process)
-            for child in process.children(recursive=True):  # a check of an upload is given none
+            for child in process.children(recursive=True):  # checks of uploads get none
                 with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                     assert _known(child, values) in (own, set()), (name, child)
 
@@ -150,14 +150,14 @@ def _known(process: psutil.Process, values: Mapping[str, str]) -> set[str]:
 
 
 def _open_to_others(var: Path) -> list[Path]:
-    """What others than the owner could read, were the folder open."""
+    """Paths that other users could read if the folder were open to them."""
     found = []
     for path in var.rglob("*"):
-        with suppress(FileNotFoundError):  # PostgreSQL has removed it since
+        with suppress(FileNotFoundError):  # PostgreSQL removed it meanwhile
             mode = path.lstat().st_mode
             if mode & 0o077 and not stat.S_ISSOCK(mode) and not stat.S_ISLNK(mode):
                 found.append(path)
-    return [path for path in found if path != var / "up.log"]  # this test's
+    return [path for path in found if path != var / "up.log"]  # written by this test
 
 
 def _paste(printed: str, key: str) -> None:

@@ -1,4 +1,4 @@
-"""A tenant with everything in it, for the tests that look at pages."""
+"""A tenant with data on every page, for the tests of the pages' appearance."""
 
 from __future__ import annotations
 

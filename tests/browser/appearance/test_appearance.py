@@ -1,4 +1,4 @@
-"""Dark and light, wide and narrow."""
+"""The dark and the light theme, wide and narrow windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.browser.playground import ask, foot, pane
 pytestmark = pytest.mark.stack
 
 DARK, LIGHT = "rgb(13, 16, 20)", "rgb(246, 247, 249)"
-"""The canvas in both themes."""
+"""The colours of the canvas in both themes."""
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
@@ -54,7 +54,7 @@ def test_a_telephone_shows_every_page_and_runs_the_playground(
 
 
 def menu(page: Page) -> list[str]:
-    """What the menu offers; it is closed again by the Escape key."""
+    """Open the menu and close it with the Escape key. Returns its links."""
     sidebar = page.get_by_role("complementary")
     button = page.get_by_role("button", name="Menu")
     expect(sidebar).not_to_be_visible()

@@ -1,4 +1,4 @@
-"""The charts alone in Chromium: they take the place of their tables, and give it back."""
+"""The charts alone in Chromium: they replace their tables and can be switched back to them."""
 
 from __future__ import annotations
 

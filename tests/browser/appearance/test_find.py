@@ -1,4 +1,4 @@
-"""The command palette and the shortcuts of a single key."""
+"""The command palette and the single-key shortcuts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_single_keys_go_places_unless_one_types_or_they_are_off(
     owner: Page, customer: Customer
 ) -> None:
     owner.clock.install()
-    owner.clock.pause_at(A_DAY)  # or a slow machine may press the second key too late
+    owner.clock.pause_at(A_DAY)  # on a slow machine the second key may be too late
     owner.keyboard.type("ga")
     owner.wait_for_url(f"**{customer.page('adapters')}")
     owner.keyboard.type("gk")

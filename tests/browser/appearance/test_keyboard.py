@@ -1,4 +1,4 @@
-"""Everything by keyboard: no journey here touches the mouse."""
+"""Whole journeys by keyboard, without the mouse."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.browser.playground import ENDLESS, foot, pane, said
 pytestmark = pytest.mark.stack
 
 MOST_STOPS = 80
-"""Presses of the tabulator that a person may need to get anywhere on a page."""
+"""Presses of the Tab key that may be needed to reach anything on a page."""
 SHOWS_FOCUS = (
     "one => getComputedStyle(one).outlineStyle !== 'none' && one.matches(':focus-visible')"
 )
 
 
 def tab_to(page: Page, target: Locator) -> None:
-    """Press the tabulator until the target has the focus, and see that it shows."""
+    """Press the Tab key until the target has a visible focus."""
     expect(target).to_be_visible()
     for _ in range(MOST_STOPS):
         page.keyboard.press("Tab")
@@ -31,13 +31,13 @@ def tab_to(page: Page, target: Locator) -> None:
 
 
 def press(page: Page, target: Locator, key: str = "Enter") -> None:
-    """Go to a button and press it."""
+    """Tab to a button and press it."""
     tab_to(page, target)
     page.keyboard.press(key)
 
 
 def lead(page: Page, target: Locator) -> None:
-    """Press what leads to another page."""
+    """Tab to what leads to another page, and press it."""
     tab_to(page, target)
     with page.expect_event("domcontentloaded"):
         page.keyboard.press("Enter")
@@ -50,7 +50,7 @@ def write(page: Page, target: Locator, text: str) -> None:
 
 @pytest.fixture
 def page(street: Street, owner: Page, customer: Customer) -> Page:
-    """The owner again, before a browser that knows nothing of him."""
+    """A new browser of the owner's, without cookies."""
     return street.person()
 
 
@@ -101,7 +101,7 @@ def test_what_is_typed_fast_is_what_is_opened(owner: Page, customer: Customer) -
     owner.keyboard.press("Control+K")
     expect(owner.get_by_role("listbox", name="Found").get_by_role("option").first).to_be_visible()
     owner.keyboard.type("usage")
-    owner.keyboard.press("Enter")  # before the list of it has come
+    owner.keyboard.press("Enter")  # before its results have arrived
     expect(owner).to_have_url(f"{customer.stack.console_url}{customer.page('usage')}")
 
 

@@ -1,4 +1,4 @@
-"""What a printed bill has and lacks, and what moves only where motion is welcome."""
+"""What a printed bill contains, and animations that stop when reduced motion is preferred."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MOVES = """() => {
     getComputedStyle(document.querySelector(one)));
   return [sidebar.transitionDuration !== "0s", cell.animationName !== "none"];
 }"""
-"""Whether the menu slides, and whether a new request lights up."""
+"""Whether the menu slides, and whether a new request is highlighted by an animation."""
 
 
 @pytest.fixture
 def page(stack: Stack, chromium: Browser, scenery: Scenery) -> Iterator[Page]:
-    """The owner's, of a tenant that was used for a month."""
+    """A page of the owner of a tenant that was used for a month."""
     with sweeping(chromium, stack, "owner", scenery.sessions["owner"], set()) as sweep:
         yield sweep.page
         assert sweep.witness.strange == []

@@ -1,5 +1,5 @@
-"""What surrounds every page: sidebar, menus, toasts, what is told of a lost connection; and what
-holds for all tables and dialogs."""
+"""The shell around every page: sidebar, menus, toasts, the alert of a lost connection; and what all
+tables and dialogs have in common."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_dialogs_toasts_and_secrets(owner: Page, street: Street) -> None:
     expect(owner.get_by_role("region", name="Your new key").get_by_role("button")).to_be_focused()
     owner.reload()
     expect(owner.get_by_text(secret)).to_have_count(0)
-    expect(owner.get_by_role("row")).to_have_count(2)  # the head and one key
+    expect(owner.get_by_role("row")).to_have_count(2)  # the header and one key
     owner.get_by_role("button", name="Create key").first.click()
     assert owner.evaluate(FOCUSED) == "name"
     street.witness.allow("422 ")
@@ -143,7 +143,7 @@ def test_a_held_tail_and_a_lost_connection_are_said(
     owner.context.set_offline(True)
     alert = owner.get_by_role("alert").get_by_text("No connection to the gateway since")
     owner.clock.install()
-    owner.clock.run_for(60_000)  # until its silence is noticed
+    owner.clock.run_for(60_000)  # until the silence is noticed
     expect(alert).to_be_visible()
     expect(live_state(owner)).to_have_text("Reconnecting")
     owner.context.set_offline(False)

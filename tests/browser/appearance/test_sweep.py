@@ -1,4 +1,4 @@
-"""Every page of the console, for every role, in both themes, on a dispatcher and on a telephone."""
+"""Every page of the console, for every role, in both themes, on a desktop and on a phone."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WITHOUT_TOKEN = """() => {
   form.querySelector("[name=csrfmiddlewaretoken]").remove();
   form.submit();
 }"""
-"""Sends a form as if it were from elsewhere."""
+"""Submits a form without its CSRF token, as another site would."""
 
 
 @pytest.fixture(scope="module")
 def seen() -> set[str]:
-    """Digests of what was shown to axe-core."""
+    """Digests of the HTML that axe-core has checked."""
     return set()
 
 
@@ -52,7 +52,7 @@ def test_the_page_of_a_form_that_expired_is_sound(
 
 
 def visits(scenery: Scenery, role: str) -> Iterator[Visit]:
-    """All pages that the role may open, and what it sees instead of some that it may not."""
+    """All pages that the role may open, and the answers to some that it may not."""
     for page in pages_of(Subject(**scenery.subject)):
         if page.role == role:
             yield Visit(page.name, page.url)
@@ -60,7 +60,7 @@ def visits(scenery: Scenery, role: str) -> Iterator[Visit]:
 
 
 def _of_owner(scenery: Scenery) -> list[Visit]:
-    """A tenant without anything, a version that was rejected, and lists where nothing matches."""
+    """An empty tenant, a rejected version, a list without matches, and similar states."""
     full, empty = f"/t/{scenery.slug}", f"/t/{scenery.empty}"
     pages = pages_of(Subject(scenery.empty))
     return [

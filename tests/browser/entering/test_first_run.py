@@ -33,7 +33,7 @@ ADAPTER, KEY, REQUEST = (
 
 
 def step(page: Page, title: str) -> Locator:
-    """A line of the checklist."""
+    """A step of the checklist."""
     return page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=title))
 
 
@@ -61,13 +61,13 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
     expect(step(admin, KEY)).to_contain_text("(done)")
     expect(step(admin, REQUEST)).to_contain_text("(to do)")
     assert run(snippet(admin), secret)
-    expect(step(admin, REQUEST)).to_contain_text("(done)")  # by itself
+    expect(step(admin, REQUEST)).to_contain_text("(done)")  # without a reload
     figure = admin.locator(".health .stat").first.locator("dd").first
-    expect(figure).to_have_text("1")  # also by itself
+    expect(figure).to_have_text("1")  # also without a reload
 
 
 def tenant_with_invitation(operator: Page, name: str) -> str:
-    """What an operator does for a new customer; the address of its first invitation."""
+    """Create a tenant as an operator does for a new customer. Returns its first invitation."""
     slug = name.lower().replace(" ", "-")
     go(operator, "Tenants")
     operator.get_by_role("button", name="Create tenant").first.click()
@@ -81,13 +81,13 @@ def tenant_with_invitation(operator: Page, name: str) -> str:
 
 
 def snippet(page: Page) -> str:
-    """The program in Python that the overview offers."""
+    """The Python program that the overview offers."""
     page.get_by_role("tab", name="Python").click()
     return copied(page, page.get_by_role("tabpanel", name="Python"))
 
 
 def run(program: str, key: str) -> str:
-    """What the program prints where this key is in its environment."""
+    """The program's output, with this key in its environment."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"LORIKEET_KEY": key},

@@ -1,4 +1,4 @@
-"""Members in their roles, and the log of who did what."""
+"""Members with their roles, and the audit log."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ODD = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 
 
 def links(page: Page) -> list[str]:
-    """The lines of the sidebar."""
+    """The texts of the sidebar's links."""
     navigation = page.get_by_role("complementary").get_by_role("navigation")
     return navigation.get_by_role("link").all_inner_texts()
 
 
 def entry(page: Page, what: str) -> Locator:
-    """Lines of the audit log."""
+    """The rows of the audit log with this text."""
     return page.get_by_role("row").filter(has_text=what)
 
 

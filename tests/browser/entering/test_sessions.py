@@ -1,4 +1,4 @@
-"""Signing in, with all that can happen to a session and a password."""
+"""Signing in: second factors, forgotten and guessed passwords, and sessions that end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.stack.running import Stack
 pytestmark = pytest.mark.stack
 
 STEP_S = 30
-"""How long a code of an authenticator app is good."""
+"""Validity of an authenticator app's code."""
 
 
 def sign_out(page: Page) -> None:
@@ -41,7 +41,7 @@ def sign_out(page: Page) -> None:
 def test_the_next_click_after_a_session_asks_to_sign_in_and_leads_on(
     owner: Page, customer: Customer
 ) -> None:
-    go(owner, "API keys")  # where no part is fetched, which would lead there first
+    go(owner, "API keys")  # has no live part, whose fetch would redirect first
     owner.context.clear_cookies(name="sessionid")
     go(owner, "Members")
     expect(owner.get_by_role("heading", name="Sign in")).to_be_visible()
@@ -58,7 +58,7 @@ def test_a_socket_without_its_session_leads_to_signing_in_and_back(
     other = owner.context.new_page()
     other.goto(customer.page())
     sign_out(other)
-    owner.keyboard.press("Control+Enter")  # wherever it is: a ping may have led there already
+    owner.keyboard.press("Control+Enter")  # on any page: a ping may have redirected already
     expect(owner.get_by_role("heading", name="Sign in")).to_be_visible()
     sign_in(owner, f"owner-of-{customer.slug}")
     expect(owner).to_have_url(re.compile(r"/playground\?model=lorikeet-demo$"))
@@ -71,7 +71,7 @@ def test_a_second_factor_is_enrolled_and_asked_for(owner: Page, customer: Custom
     open_account(owner)
     follow(owner, owner.get_by_role("link", name="Second factor"))
     follow(owner, owner.get_by_role("link", name="Activate"))
-    owner.get_by_label("Password").fill(PASSWORD)  # once more: it guards the account
+    owner.get_by_label("Password").fill(PASSWORD)  # required again for changes of the account
     follow(owner, owner.get_by_role("button", name="Confirm"))
     secret = owner.get_by_label("Authenticator secret").input_value()
     enter_code(owner, secret, "Activate")
@@ -87,7 +87,7 @@ def test_a_second_factor_is_enrolled_and_asked_for(owner: Page, customer: Custom
 
 
 def enter_code(page: Page, secret: str, button: str) -> None:
-    """Enter the code of now; once more where its time was over just then."""
+    """Enter the current code; a second time if it expired meanwhile."""
     here = page.url
     for _ in range(2):
         page.get_by_label("code").fill(code(secret))
@@ -97,7 +97,7 @@ def enter_code(page: Page, secret: str, button: str) -> None:
 
 
 def code(secret: str) -> str:
-    """What an authenticator app shows now (RFC 6238)."""
+    """The code that an authenticator app shows now (RFC 6238)."""
     counter = int(time.time()) // STEP_S
     digest = hmac.digest(base64.b32decode(secret), counter.to_bytes(8, "big"), hashlib.sha1)
     at = digest[-1] & 15
@@ -131,10 +131,11 @@ def test_a_forgotten_password_is_replaced_by_mail(
 
 
 def links_mailed_to(stack: Stack, mail: str) -> list[str]:
-    """Where mails lead; without a mail server the console writes them into private files."""
+    """The links in emails to this address; without a mail server the console writes emails to
+    private files."""
     mails = [file.read_text() for file in (stack.var / "mail").glob("*")]
     found = "".join(text for text in mails if f"To: {mail}" in text)
-    return re.findall(r"(http://\S+/password/reset/key/\S+)\s", found)  # to its end
+    return re.findall(r"(http://\S+/password/reset/key/\S+)\s", found)  # up to its end
 
 
 def test_guessing_passwords_is_slowed_down(street: Street, owner: Page, customer: Customer) -> None:

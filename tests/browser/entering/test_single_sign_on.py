@@ -1,4 +1,4 @@
-"""Single sign-on as people walk it: to the provider, which is another site, and back."""
+"""Single sign-on in a browser: to the provider, which is another site, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONNECTIONS = "/account/3rdparty/"
 
 @pytest.fixture
 def name(provider: IdentityProvider, street: Street) -> str:
-    """Somebody new, whom the provider signs in."""
+    """The name of a new person whom the provider signs in."""
     street.witness.allow(f"request elsewhere: {provider.issuer}/authorize")
     name = f"ann-{token_hex(3)}"
     provider.person = {"sub": name, "email": f"{name}@example.com", "email_verified": True}
@@ -30,20 +30,20 @@ def name(provider: IdentityProvider, street: Street) -> str:
 
 @pytest.fixture
 def sweep(street: Street) -> Iterator[Sweep]:
-    """A browser; the pages that it looks at are sound in both themes and at both widths."""
+    """A browser; asserts at the end that the pages it checked have no findings in any look."""
     sweep = Sweep("somebody", street.person(), street.witness, set())
     yield sweep
     assert not sweep.findings, sweep.report
 
 
 def sign_on(page: Page, decision: str = "Continue as Ann Ames") -> None:
-    """From a page with the button to the provider's, and wherever that leads."""
+    """Go from a page with the button to the provider's page, and decide there."""
     page.get_by_role("button", name="Parrot ID").click()
     follow(page, page.get_by_role("button", name=decision))
 
 
 def join(page: Page, customer: Customer, name: str) -> None:
-    """Accept an invitation."""
+    """Accept an invitation as somebody whom the provider signs in."""
     page.goto(customer.invite("developer"))
     follow(page, page.get_by_role("link", name="Sign in"))
     sign_on(page)
@@ -52,8 +52,8 @@ def join(page: Page, customer: Customer, name: str) -> None:
 
 
 def lose_session(page: Page) -> None:
-    """Sign out behind the page's back, which is left first: a live page that finds its session gone
-    goes to the sign-in by itself, and would cut off where the test goes next."""
+    """Remove the session, after leaving the page: a live page that finds its session gone goes to
+    the sign-in by itself, which would abort the test's next navigation."""
     page.goto("about:blank")
     page.context.clear_cookies()
 

@@ -1,4 +1,4 @@
-"""The other end of a page's websockets, played by the test."""
+"""The server's end of a page's websockets, played by the test."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ PATIENCE_S = 90.0
 
 
 class Sockets:
-    """All that the page opens at a path, and what it says on each."""
+    """All sockets that the page opens at a path, and the messages that it sends on each."""
 
     def __init__(self, page: Page, path: str) -> None:
         self.page = page
         self.all: list[WebSocketRoute] = []
         self.heard: list[list[dict[str, Any]]] = []
-        """Of each socket."""
+        """The messages of each socket."""
         page.route_web_socket(f"**{path}", self._accept)
 
     def until(self, sockets: int, messages: int) -> list[dict[str, Any]]:
-        """Wait until the page has opened so many, and said so much on the last; what it said."""
+        """Wait until the page has opened `sockets` and sent `messages` on the last one. Returns its
+        messages."""
         end = time.monotonic() + PATIENCE_S
         while len(self.all) < sockets or len(self.heard[-1]) < messages:
             assert time.monotonic() < end, (len(self.all), self.heard)
-            self.page.wait_for_timeout(10)  # lets the browser's events come
+            self.page.wait_for_timeout(10)  # lets Playwright handle the browser's events
         return self.heard[-1]
 
     def say(self, **message: Any) -> None:

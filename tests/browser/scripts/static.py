@@ -1,4 +1,4 @@
-"""The console's scripts as they lie in the repository, for tests in which no Lorikeet runs."""
+"""Serves the console's scripts from the repository, for tests in which no Lorikeet runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILES = Path(apps.__file__).parent / "static"
 
 
 def serve(route: Route, home: str, html: str) -> None:
-    """Answer with the page at `home`, or with the file that has this path below it."""
+    """Answer with the page `html` at `home`, or with the static file of the path below it."""
     name = route.request.url.removeprefix(home)
     if name:
         route.fulfill(path=FILES / name)

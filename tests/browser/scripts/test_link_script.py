@@ -1,4 +1,4 @@
-"""The playground's link alone in Chromium, against a socket that the test plays."""
+"""The playground's link script alone in Chromium, against a socket that the test plays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def page(chromium: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def sockets(page: Page) -> Sockets:
-    """The page has asked for an answer before its first socket was open."""
+    """The sockets of a page that has started an answer before its first socket was open."""
     sockets = Sockets(page, "/ws/playground/acme")
     page.goto(HOME)
     page.evaluate(LINK, HOME)
@@ -47,7 +47,7 @@ def sockets(page: Page) -> Sockets:
 
 
 def said(page: Page) -> Any:
-    """To the page by its link: states, and answers' messages."""
+    """What the link has passed to the page: states, and messages of answers."""
     return page.evaluate("said")
 
 

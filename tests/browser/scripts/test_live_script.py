@@ -19,7 +19,7 @@ PAGE = """<!doctype html><html><body><p role=status data-live hidden></p>
 <script src=/vendor/idiomorph.js defer></script>
 <script type=module src=/js/live.js></script></body></html>"""
 OPENED = 4
-"""Messages by which a socket begins: its ticket, and a watch of each topic; a ping follows."""
+"""Number of a socket's first messages: its ticket and a watch of each topic. A ping follows."""
 FIELD = "<form><input id=name value=given><p>before</p></form><dialog id=d open>asked</dialog>"
 
 
@@ -31,7 +31,8 @@ class Server(Sockets):
         self.part, self.mark = "checking", "m1"
         self.data: dict[str, Any] = {"html": FIELD}
         self.asked: list[str] = []
-        """Parts, each by its address; the page by `page`, with the mark that was seen of it."""
+        """The addresses of the parts that were fetched; for the page, `page` and the mark that it
+        sent."""
         self.session = True
         self.wishes: list[Any] = []
         page.route(f"{HOME}**", lambda route: serve(route, HOME, self.html))
@@ -49,14 +50,14 @@ class Server(Sockets):
         route.fulfill(status=200 if self.session else 401, json={"ticket": "t"})
 
     def answer(self, route: Route) -> None:
-        """A part is asked for."""
+        """Answer the request for a part."""
         self.asked.append(route.request.url.removeprefix(HOME))
         if self.session:
             return route.fulfill(json=self.data)
         route.fulfill(status=204, headers={"HX-Redirect": "/account/login/"})
 
     def whole(self, route: Route) -> None:
-        """The page is loaded, or asked for by a part."""
+        """Answer the request for the page, loaded as a whole or fetched for a part."""
         seen = route.request.headers.get("if-none-match")
         if route.request.headers.get("hx-request"):
             self.asked.append(f"page {seen or ''}".strip())
@@ -65,20 +66,20 @@ class Server(Sockets):
         route.fulfill(body=self.html, content_type="text/html")
 
     def open(self) -> None:
-        """Load the page and wait until it watches all topics; its clock stands from then on."""
+        """Load the page, wait until it watches all topics, and stop its clock."""
         self.page.goto(HOME)
         self.until(1, OPENED)
         self.page.clock.pause_at(self.page.evaluate("Date.now()") / 1000 + 1)
 
     def watches(self) -> list[dict[str, Any]]:
-        """On the last socket."""
+        """The watch messages on the last socket."""
         return [message for message in self.heard[-1] if message["type"] == "watch"]
 
     def news(self, id: str, seq: str, **data: Any) -> None:
         self.say(type="news", id=id, seq=seq, data=data)
 
     def until_asked(self, number: int) -> list[str]:
-        """Wait until the page has asked so often; for what."""
+        """Wait until the page has made `number` requests. Returns what it asked for."""
         for _ in range(1000):
             if len(self.asked) >= number:
                 break
@@ -87,7 +88,7 @@ class Server(Sockets):
         return self.asked
 
     def rest(self) -> None:
-        """Let what the page asked be answered, and give it time to ask more than it should."""
+        """Let pending requests be answered, and leave time for requests that should not be made."""
         self.page.wait_for_timeout(200)
 
 
@@ -107,7 +108,7 @@ def state(page: Page) -> Any:
 
 
 def look(page: Page, *, hidden: bool) -> None:
-    """Somebody looks at another tab, or at this one again."""
+    """Hide the page, as when another tab is selected, or show it again."""
     page.evaluate(
         "(hidden) => { Object.defineProperty(document, 'hidden', "
         "{ value: hidden, configurable: true });"
@@ -158,7 +159,7 @@ def test_a_part_asks_once_in_its_time_however_often_it_is_told(server: Server) -
     for _ in range(3):
         server.page.clock.run_for(1_000)
         server.rest()
-    assert server.asked == [ENGINES] * 2  # the last time for all that came meanwhile
+    assert server.asked == [ENGINES] * 2  # the second for all news that came meanwhile
 
 
 def test_one_request_is_in_flight_and_no_news_is_lost(server: Server) -> None:
@@ -341,7 +342,7 @@ def test_a_tab_that_is_hidden_for_long_needs_no_socket(server: Server) -> None:
     page.clock.run_for(30_000)
     look(page, hidden=False)
     page.clock.run_for(40_000)
-    assert len(server.all) <= 2  # at most one was given up for its silence
+    assert len(server.all) <= 2  # at most one was replaced because of its silence
     look(page, hidden=True)
     server.say(type="pong")
     page.clock.run_for(61_000)

@@ -1,5 +1,5 @@
-"""requests.js alone in Chromium: the drawer of a list whose requests come when the test sends them;
-no Lorikeet runs."""
+"""requests.js alone in Chromium: the drawer of a list whose requests arrive when the test sends
+them; no Lorikeet runs."""
 
 from __future__ import annotations
 

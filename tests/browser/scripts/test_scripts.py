@@ -1,6 +1,6 @@
-"""The playground's scripts that need no page: branches of a conversation, tokens, figures.
+"""Scripts that need no page of the console: branches of a conversation, tokens, figures, lists.
 
-They are served to Chromium as they lie in the repository; no Lorikeet runs.
+They are served to Chromium from the repository; no Lorikeet runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.browser.scripts.static import serve
 
 HOME = "http://scripts.test/"
 HTML = "<!doctype html><div id=token-tip hidden></div>"
-"""A page with nothing but what a tooltip needs."""
+"""A page with only what a tooltip needs."""
 USAGE = {
     "prompt_tokens": 310,
     "completion_tokens": 88,
@@ -37,7 +37,7 @@ DONE = {
 
 @pytest.fixture(scope="module")
 def blank(chromium: Browser) -> Iterator[Page]:
-    """The scripts lie beside it."""
+    """A blank page that can import the scripts."""
     page = chromium.new_page()
     page.route(f"{HOME}**", lambda route: serve(route, HOME, HTML))
     page.goto(HOME)
@@ -46,7 +46,7 @@ def blank(chromium: Browser) -> Iterator[Page]:
 
 
 def run(page: Page, module: str, script: str, given: Any = None) -> Any:
-    """What a script makes of `given`, with the module's exports as `it`."""
+    """The result of a script, which gets `given`, and the module's exports as `it`."""
     source = f"async ([path, given]) => {{ const it = await import(path); {script} }}"
     return page.evaluate(source, [f"{HOME}js/playground/{module}.js", given])
 
@@ -162,7 +162,7 @@ WRITE = """
 
 
 def written(page: Page, *deltas: tuple[str, list[dict[str, Any]]]) -> list[Any]:
-    """The text that is shown, each token's text with how many it is, the signs, and the HTML."""
+    """The shown text, each span's text with its number of tokens, the signs, and the HTML."""
     found: list[Any] = run(page, "tokens", WRITE, [list(delta) for delta in deltas])
     return found
 

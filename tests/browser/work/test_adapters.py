@@ -1,4 +1,4 @@
-"""Adapters: uploaded, judged, promoted and rolled back while people use them."""
+"""Adapters: uploaded, checked, promoted and rolled back while they are in use."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_promoting_and_rolling_back_spares_open_streams(
 
 
 def voice(customer: Customer, folder: Path) -> str:
-    """How the synthetic engine's answers begin with this adapter."""
+    """The beginning of the synthetic engine's answers with this adapter."""
     digest = digest_of(*(sha256((folder / name).read_bytes()).hexdigest() for name in FILES))
     return f"{customer.slug}/dispatcher@{digest}: "
 
 
 def promote(page: Page, number: int) -> None:
-    """On the page of a version: make it the live one."""
+    """On the page of a version: promote it to live."""
     page.get_by_role("button", name="Promote").click()
     dialog = page.get_by_role("dialog", name=f"Promote version {number}")
     follow(page, dialog.get_by_role("button", name="Promote"))
@@ -100,7 +100,7 @@ def promote(page: Page, number: int) -> None:
 
 
 def roll_back(page: Page, number: int) -> None:
-    """On the page of an adapter: back to the version before."""
+    """On the page of an adapter: roll back to the previous version."""
     page.get_by_role("button", name="Roll back").click()
     dialog = page.get_by_role("dialog", name=f"back to version {number}")
     follow(page, dialog.get_by_role("button", name="Roll back"))
@@ -108,5 +108,5 @@ def roll_back(page: Page, number: int) -> None:
 
 
 def answer(program: OpenAI) -> str:
-    """What the adapter says when it is asked by its own name."""
+    """The answer of the adapter's live version."""
     return completion(program, "dispatcher", 60).choices[0].message.content or ""

@@ -1,4 +1,4 @@
-"""A batch as its developer watches it: its progress, its errors, its answers, and its end."""
+"""A batch as its developer watches it: progress, errors, answers, and cancelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.stack
 
 
 def begin(program: OpenAI, count: int, **body: Any) -> str:
-    """The id of a new batch."""
+    """Create a batch. Returns its id."""
     messages = [{"role": "user", "content": "Hello"}]
     body = {"model": MODEL_NAME, "messages": messages, "max_tokens": 4} | body
     line = {"method": "POST", "url": "/v1/chat/completions", "body": body}

@@ -1,4 +1,4 @@
-"""API keys: made, used, and revoked while an answer runs."""
+"""API keys: created, used, rotated, and revoked while an answer runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_key_revoked_in_mid_stream_ends_it_and_is_refused(
 
 
 def revoke(page: Page, name: str) -> None:
-    """On the page of API keys."""
+    """On the page of API keys: revoke the key of this name."""
     row = page.get_by_role("row", name=name)
     row.get_by_role("button", name="Revoke").click()
     dialog = page.get_by_role("dialog", name=f"Revoke “{name}”?")
@@ -74,7 +74,7 @@ def test_a_rotated_key_hands_over_to_a_new_one(owner: Page, customer: Customer) 
     dialog.get_by_role("button", name="Cancel").click()
     owner.get_by_role("row", name="billing").get_by_role("button", name="Rotate").click()
     dialog = owner.get_by_role("dialog", name="Rotate “billing”")
-    expect(dialog.get_by_label("Old key expires")).to_have_value("1")  # not what was chosen above
+    expect(dialog.get_by_label("Old key expires")).to_have_value("1")  # not the choice above
     dialog.get_by_label("Old key expires").select_option("in a week")
     follow(owner, dialog.get_by_role("button", name="Rotate"))
     shown = owner.get_by_role("region", name="Your new key").locator("pre")

@@ -1,4 +1,4 @@
-"""Limits: set, met in the playground, and read."""
+"""Limits: set, reached in the playground, and shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def edit(page: Page, button: str, limit: str, figure: str) -> None:
 
 
 def line(page: Page, limit: str) -> Locator:
-    """Of the table: a limit with what is used of it, in force, set and allowed."""
+    """The table's row of a limit, with its usage and its values in force, set and allowed."""
     return page.get_by_role("row", name=limit)
 
 

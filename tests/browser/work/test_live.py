@@ -1,4 +1,4 @@
-"""What changes by itself on an open page, and what a page says while nobody answers it."""
+"""What changes by itself on an open page, and what a page shows without a connection."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def test_a_killed_gateway_is_waited_for(street: Street, stack: Stack, owner: Pag
     go(owner, "Engines")
     expect(live_state(owner)).to_have_text("Live")
     with staying(owner):
-        said = live_state(owner).evaluate_handle(SAID)  # however soon it is back
+        said = live_state(owner).evaluate_handle(SAID)  # however briefly it is away
         stack.children("gateway")[0].kill()
         owner.wait_for_function("said => said.join() === 'Reconnecting,Live'", arg=said)
-    until(lambda: serves(stack.url))  # its engine dials it when it will
+    until(lambda: serves(stack.url))  # the engine reconnects at its own pace
     go(owner, "Playground")
     ask(owner, "Hello")
     expect(foot(pane(owner))).to_be_visible()

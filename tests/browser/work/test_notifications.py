@@ -1,4 +1,4 @@
-"""A program is told by webhook, and people choose what they are mailed."""
+"""A program is notified by webhook, and members choose which emails they get."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.stack
 
 
 class Program(ThreadingHTTPServer):
-    """A customer's receiver."""
+    """A customer's webhook receiver."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

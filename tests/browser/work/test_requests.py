@@ -1,4 +1,4 @@
-"""The tail of requests as somebody reads it: paused, while one is open, with the keyboard."""
+"""The live list of requests for its reader: paused, with a request open, by keyboard."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_rollout_is_started_watched_and_aborted(
         follow(operator, dialog.get_by_role("button", name="Start"))
         expect(operator.get_by_role("heading", level=1)).to_contain_text("Rollout of")
 
-        # What a worker finds comes by itself.
+        # The worker's report appears without a reload.
         expect(operator.get_by_text(re.compile(r"s more at 1%"))).to_be_visible()
         operator.get_by_role("button", name="Set a tenant's turn").click()
         turn = operator.get_by_role("dialog", name="Set a tenant's turn")

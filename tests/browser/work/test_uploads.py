@@ -1,4 +1,4 @@
-"""An upload that was left in the middle goes on where it stopped."""
+"""An interrupted upload is resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.stack
 
 WEIGHTS_BYTES = 24 << 20
 SLOW_BYTES_PER_S = 1 << 20
-"""So that the page can be left before all is sent."""
+"""Slow enough that the page can be left before everything is sent."""
 RATE = re.compile(r"[KM]B/s")
 
 
@@ -32,20 +32,20 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def line(owner: Page) -> CDPSession:
-    """The page's, one for all: what another limited would stay limited."""
+    """The page's only DevTools session: a limit set by another session would stay in force."""
     line = owner.context.new_cdp_session(owner)
     line.send("Network.enable")
     return line
 
 
 def slow_down(line: CDPSession, bytes_per_s: int) -> None:
-    """Limit what the page sends; -1 no longer does."""
+    """Limit the page's upload rate; -1 removes the limit."""
     conditions = {"offline": False, "latency": 0, "downloadThroughput": -1}
     line.send("Network.emulateNetworkConditions", conditions | {"uploadThroughput": bytes_per_s})
 
 
 def arrived(page: Page, customer: Customer) -> int:
-    """Bytes that the server has of the only upload."""
+    """Bytes of the only upload that the server has received."""
     (one,) = page.request.get(f"/api/v1/uploads?tenant={customer.slug}").json()
     return int(one["offset"])
 
@@ -71,7 +71,7 @@ def test_leaving_the_page_loses_nothing(
     slow_down(line, -1)
     dialog = chosen(owner, "dispatcher", folder)
     expect(dialog.get_by_text("will resume where it stopped")).to_be_visible()
-    # What the first request has sent may still be arriving; then the page is told to look again.
+    # Data of the first request may still be arriving; the page then gets 409 and asks again.
     uploads = f"{street.stack.console_url}/api/v1/uploads/"
     street.witness.allow(f"409 {uploads}", f"net::ERR_CONNECTION_RESET {uploads}")
     follow(owner, dialog.get_by_role("button", name="Upload"))
@@ -89,7 +89,7 @@ def test_files_that_were_chosen_before_the_script_came_are_sent(
     owner.route("**/js/upload.*", lambda route: held.append(route))
     with owner.expect_request("**/js/upload.*"):
         owner.goto(customer.page("adapters"), wait_until="commit")
-    owner.wait_for_function("() => customElements.get('copy-button')")  # every page's script came
+    owner.wait_for_function("() => customElements.get('copy-button')")  # every page's script ran
     dialog = chosen(owner, "dispatcher", folder)
     held[0].continue_()
     follow(owner, dialog.get_by_role("button", name="Upload"))

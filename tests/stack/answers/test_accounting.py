@@ -1,4 +1,4 @@
-"""Limits, bills and what survives a kill, on two gateways and real vLLM."""
+"""Limits and bills, also after processes are killed, on two gateways and real vLLM."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
 CLIENTS = 32
 PATIENCE_S = 60.0
-"""Of each request, on a machine that may be busy."""
+"""Timeout of each request, long enough for a busy machine."""
 ESTIMATE_TOKENS = 40
-"""What the estimate of a short prompt may be off by."""
+"""Largest error of the estimate of a short prompt."""
 
 
 @pytest.fixture(scope="module")
 def office(stack: Stack) -> Iterator[httpx.Client]:
-    """The operator, signed in."""
+    """A client of the signed-in operator, after setting a price."""
     with signed_in(stack) as client:
         price = {"base_model": MODEL_NAME, "prompt": 1_000_000, "cached_prompt": 250_000}
         made = client.post("/api/v1/prices", json=price | {"output": 4_000_000})
@@ -48,7 +48,7 @@ def customer(stack: Stack, office: httpx.Client) -> Customer:
 
 
 class Customer:
-    """A tenant, its key, and what the operator does to it."""
+    """A tenant with its key, and what the operator changes of it."""
 
     def __init__(self, stack: Stack, office: httpx.Client, slug: str, key: str) -> None:
         self.stack, self.slug, self.key = stack, slug, key
@@ -56,7 +56,7 @@ class Customer:
         self._office = office
 
     def limit(self, **limits: int) -> None:
-        """Set ceilings, and wait until both gateways know."""
+        """Set ceilings, and wait until both gateways know them."""
         where = {"tenant": self.slug}
         changed = self._office.patch("/api/v1/limits", params=where, json={"operator": limits})
         assert changed.is_success, changed.text
@@ -73,7 +73,7 @@ class Customer:
         return self.get(f"{url}/v1/models")
 
     def burst(self, count: int, body: dict[str, Any]) -> list[httpx.Response]:
-        """So many requests at once, in turns to both gateways."""
+        """Send `count` requests at once, alternating between both gateways."""
         with httpx.Client(timeout=120) as client, ThreadPoolExecutor(CLIENTS) as threads:
             urls = self.stack.urls
 
@@ -215,11 +215,11 @@ def test_a_killed_engines_open_streams_go_on_when_it_is_back(customer: Customer)
                 if len(seen) == 20:
                     engine.kill()
                     until(lambda: not any(serves(url) for url in stack.urls))
-                    # No balancer drops the gateways, nor what is behind them, for want of engines.
+                    # Balancers keep the gateways, and what is behind them, without engines.
                     assert httpx.get(f"{stack.url}/healthz", timeout=30).is_success
                     assert httpx.get(f"{stack.url}/readyz", timeout=30).is_success
         assert seen[-1] == "[DONE]"
-        # The lost engine's journal bills what it had; the whole answer supersedes that.
+        # The lost engine's journal bills what it generated; the whole answer supersedes that.
         until(lambda: customer.receipt(response)["attempt"] == 2, START_S)
         receipt = customer.receipt(response)
         with client.stream("POST", stack.url + CHAT, json=long()) as response:

@@ -1,5 +1,5 @@
-"""Responses of the background on a whole Lorikeet, by the unmodified SDK of OpenAI, while what runs
-them is killed."""
+"""Background responses on a whole Lorikeet, through OpenAI's unmodified SDK, while the processes
+that run them are killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.stack.running import Stack, up
 pytestmark = pytest.mark.stack
 LIVE = ("queued", "in_progress")
 LONG = 160
-"""Tokens: four seconds."""
+"""Tokens of an answer that takes four seconds."""
 ENDLESS = 3000
 
 
@@ -43,7 +43,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def keep_content(stack: Stack, slug: str) -> None:
-    """As its admin may have it."""
+    """Make a tenant store content, as its admin can."""
     master = stack.children("gateway")[0].environ()["CONTENT_KEY"]
     with psycopg.connect(stack.database_url) as connection:
         found = connection.execute("SELECT id FROM tenants_tenant WHERE slug = %s", [slug])
@@ -62,13 +62,13 @@ def client(stack: Stack) -> openai.OpenAI:
 
 
 def begin(client: openai.OpenAI, number: int, **fields: Any) -> Response:
-    """One of the background; the client knows at once that it is there."""
+    """Create a background response; the call returns as soon as it is stored."""
     given = {"model": "lorikeet-demo", "input": f"hello {number}", "max_output_tokens": 8}
     end = time.monotonic() + END_S
     while True:
         try:
             return client.responses.create(background=True, **(given | fields))  # type: ignore[no-any-return, call-overload]
-        except openai.BadRequestError:  # gateways hear of what a tenant keeps a moment later
+        except openai.BadRequestError:  # gateways learn of the tenant's choice later
             assert time.monotonic() < end
             time.sleep(0.1)
 
@@ -83,7 +83,7 @@ def until(client: openai.OpenAI, response: Response, *statuses: str) -> Response
 
 
 def billed(stack: Stack, responses: Sequence[Response]) -> list[Billed]:
-    """What the ledger has of them, once each is there."""
+    """The responses' rows in the ledger, once each has one."""
     ids = [one.id.removeprefix("resp_") for one in responses]
     url = stack.children("console")[0].environ()["DATABASE_URL"]  # workers are killed here
     end = time.monotonic() + END_S
@@ -101,7 +101,7 @@ def billed(stack: Stack, responses: Sequence[Response]) -> list[Billed]:
 
 
 def kill(stack: Stack, role: str) -> None:
-    """One of these processes, as soon as there is one again."""
+    """Kill a process of this role, as soon as there is one again."""
     end = time.monotonic() + END_S
     while not (children := stack.children(role)):
         assert time.monotonic() < end
@@ -110,7 +110,7 @@ def kill(stack: Stack, role: str) -> None:
 
 
 def agrees(responses: Sequence[Response], found: Sequence[Billed]) -> bool:
-    """Whether each was billed once, with the usage that it says."""
+    """Whether each was billed once, with the usage that it reports."""
     said = {one.id.removeprefix("resp_"): one.usage.output_tokens for one in responses if one.usage}
     return len(found) == len(said) and {one.id: one.output_tokens for one in found} == said
 

@@ -1,4 +1,4 @@
-"""Files and batches on a whole Lorikeet, by the unmodified SDK of OpenAI under one base URL."""
+"""Files and batches on a whole Lorikeet, through OpenAI's unmodified SDK with one base URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stack.running import Stack, up
 
 pytestmark = pytest.mark.stack
 END_S = 300.0
-"""On a busy machine."""
+"""Timeout of a batch on a busy machine."""
 SLOW = "--engine synthetic --tokens-per-second 40"
 
 
@@ -76,7 +76,7 @@ def answers(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
 
 
 def bills(stack: Stack, batch: Batch) -> dict[str, int]:
-    """How often each line of the batch stands in the ledger, by its request id."""
+    """How many rows of the ledger each line of the batch has, by its request id."""
     url = stack.children("console")[0].environ()["DATABASE_URL"]  # workers are killed here
     with psycopg.connect(url) as connection:
         rows = connection.execute(
@@ -88,7 +88,7 @@ def bills(stack: Stack, batch: Batch) -> dict[str, int]:
 
 
 def billed(stack: Stack, batch: Batch, count: int) -> dict[str, int]:
-    """The same, once so many lines are there."""
+    """The same, once `count` lines are in the ledger."""
     end = time.monotonic() + END_S
     while len(found := bills(stack, batch)) < count:
         assert time.monotonic() < end, found

@@ -1,4 +1,4 @@
-"""What conformance suites and SDKs expect of the demo of `make up`, with nothing set for them."""
+"""A conformance suite and SDKs against the demo of `make up`, without settings made for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.stack.running import Stack
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.stack,
-    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),  # the suite's
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),  # in the suite
 ]
 
 CASES = {
@@ -28,18 +28,18 @@ CASES = {
     "openresponses.json": open_responses.OPEN_RESPONSES_TESTS,
 }
 SEES = {"anth-image-input", "chat-image-input", "image-input"}
-"""What needs a model that sees pictures."""
+"""Cases that need a vision model."""
 OF_NAMES = {"chat-reasoning-summary", "anth-thinking-display", "reasoning-summary"}
-"""What the suite asks of models alone whose names it knows."""
+"""Cases that the suite runs only for models whose names it knows."""
 ELSEWHERE = {"compact-response"}
-"""What it finds missing in most: an address that makes conversations shorter."""
+"""A case that most servers lack: an endpoint that compacts conversations."""
 SUPPORT = TENANTS[0]
 
 
 def bounded(case: Any) -> Any:
-    """The case with one call, and a bound on the text in it. The demo was taught no calls: it
-    wants to end its answer within the text, where the schema allows no end but a quotation mark,
-    and so goes on until the context is full."""
+    """The case with a single call and a bound on its text. The demo model was not trained to call
+    tools: it tries to end its answer inside the string, where the schema allows only a quotation
+    mark as the end, and so continues until the context is full."""
 
     def build(config: ComplianceConfig) -> dict[str, Any]:
         body: dict[str, Any] = case.build_request(config)
@@ -76,7 +76,7 @@ def test_it_is_the_suite_that_we_know() -> None:
     ],
 )
 def test_a_case_of_the_suite_passes(stack: Stack, spec: str, case: Any) -> None:
-    """Its warnings count too."""
+    """Warnings count as failures."""
     loader = schema.SpecLoader(f"{specs[0]}/{spec}")
     result = runner.TestRunner(config_of(stack), [], loader).run_one(bounded(case))
     assert not result.errors + result.warnings, "; ".join(result.errors + result.warnings)

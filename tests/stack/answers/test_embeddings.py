@@ -1,5 +1,5 @@
-"""The second pool of `make up` on real vLLM, through OpenAI's SDK: held-out sentences find each
-other, a tenant's adapter is tried and used, and all of it is billed."""
+"""The second pool of `make up` on real vLLM, through OpenAI's SDK: similar sentences that were not
+trained on have close vectors, a tenant's adapter is tried and used, and everything is billed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_each_model_says_what_it_does(embedding: Stack) -> None:
 
 
 async def uploaded(stack: Stack, folder: Path) -> None:
-    """As the demo's own adapters are."""
+    """Upload the folder in the same way as the demo's own adapters."""
     async with httpx.AsyncClient(base_url=stack.console_url, timeout=60) as client:
         await seed.adapter(client, stack.key(MINE), "near", folder, EMBEDDING_NAME)
 

@@ -1,4 +1,4 @@
-"""The check of isolation on real vLLM: what it asks, finds, keeps and shows."""
+"""The isolation check on real vLLM: its requests, its result, and where that is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
 
 def test_tenants_on_real_vllm_are_isolated(stack: Stack, operator: httpx.Client) -> None:
-    for _ in range(2):  # the second time its adapters are there
+    for _ in range(2):  # the second time its adapters exist already
         run = stack.manage("check_isolation")
         assert run.returncode == 0, run.stdout + run.stderr
         assert f"{MODEL_NAME} on engine-1: isolated" in run.stdout

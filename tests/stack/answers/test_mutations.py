@@ -1,4 +1,4 @@
-"""Some mutated adapters through a whole Lorikeet on real vLLM: `make mutate` has hundreds."""
+"""A few mutated adapters through a whole Lorikeet on real vLLM; `make mutate` uploads hundreds."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def user(content: str) -> list[Any]:
 
 
 def held_to(schema: Any) -> dict[str, Any]:
-    """An answer that has to have this JSON schema."""
+    """Parameters that require an answer with this JSON schema."""
     json_schema = {"name": "answer", "schema": schema}
     return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
 def called(arguments: str) -> dict[str, Any]:
-    """What an assistant says that calls a tool with these arguments."""
+    """An assistant's message that calls a tool with these arguments."""
     function = {"name": "f", "arguments": arguments}
     call = {"id": "1", "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -263,7 +263,7 @@ def test_a_ten_megabyte_body_and_invalid_bytes_are_a_clear_4xx(stack: Stack) -> 
 
 
 def test_unknown_fields_and_forbidden_ones_change_nothing(stack: Stack) -> None:
-    """What a client may not set is as if it were not there: who it is, whose cache, which LoRA."""
+    """Parameters that clients may not set are ignored, such as user, cache salt and LoRA."""
     forbidden = {
         "cache_salt": "stolen", "priority": -100, "request_id": "mine", "kv_transfer_params": {},
         "vllm_xargs": {"x": 1}, "chat_template": "{{ 1/0 }}", "user": PIRATE.slug,

@@ -1,4 +1,4 @@
-"""Tools, as agent frameworks ask for them with the OpenAI SDK, on the demo of `make up`."""
+"""Tools, as agent frameworks use them with the OpenAI SDK, on the demo of `make up`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client(stack: Stack) -> Iterator[OpenAI]:
 
 
 def said(client: OpenAI, model: str, *, stream: bool, **fields: Any) -> tuple[str, list[Any], str]:
-    """What an answer says, the name and arguments of each call in it, and why it ended."""
+    """An answer's text, the name and arguments of each call in it, and its finish reason."""
     asked: Any = {"model": model, "messages": [{"role": "user", "content": "How is Lima?"}]}
     asked |= fields
     if not stream:
@@ -63,7 +63,7 @@ def said(client: OpenAI, model: str, *, stream: bool, **fields: Any) -> tuple[st
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_tool_that_is_required_is_called(client: OpenAI, model: str, *, stream: bool) -> None:
-    """With arguments that hold to its schema. The demo was not taught to end a text by itself."""
+    """With arguments that match its schema. The demo model was not trained to end a string."""
     text, calls, reason = said(
         client, model, stream=stream, tools=[WEATHER], tool_choice="required", temperature=1.0,
         parallel_tool_calls=False, max_tokens=400,
@@ -117,7 +117,7 @@ def test_a_conversation_goes_on_after_a_call(client: OpenAI) -> None:
 
 
 def test_tools_count_whatever_the_choice(client: OpenAI) -> None:
-    """`none` leaves them in the prompt, as it does with OpenAI."""
+    """`none` leaves them in the prompt, as at OpenAI."""
     messages: Any = [{"role": "user", "content": "Hello"}]
     asked: Any = {"model": MODEL_NAME, "messages": messages, "max_tokens": 1}
     plain = client.chat.completions.create(**asked).usage
