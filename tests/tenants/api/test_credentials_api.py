@@ -1,4 +1,4 @@
-"""Credentials of engines, and what is quarantined, over the management API."""
+"""Credentials of engines, and quarantined entries, over the management API."""
 
 from __future__ import annotations
 

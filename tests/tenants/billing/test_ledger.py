@@ -1,4 +1,4 @@
-"""Each entry is billed once, at its price, whatever happens; the sums add up."""
+"""Each entry is billed once, at its price, despite failures and concurrency; the sums add up."""
 
 from __future__ import annotations
 
