@@ -116,7 +116,9 @@ def session_of_new(customer: Customer, role: str, name: str) -> dict[str, str]:
 
     Users come from random addresses, because account creations per minute and address are limited.
     """
-    here = httpx.HTTPTransport(local_address=f"127.0.0.{randrange(2, 255)}")
+    here = httpx.HTTPTransport(
+        local_address=f"127.{randrange(1, 255)}.{randrange(256)}.{randrange(1, 255)}"
+    )
     with httpx.Client(
         base_url=customer.stack.console_url,
         transport=here,
