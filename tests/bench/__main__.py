@@ -12,7 +12,7 @@ import uvloop
 from django.core.management import call_command
 from rich.console import Console
 
-os.environ.pop("TEST_DATABASE_URL", None)  # PostgreSQL's CPU time is read too: it must run here
+os.environ.pop("TEST_DATABASE_URL", None)  # PostgreSQL's CPU time is read too, so it must run here
 os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
 from tests import environment
 
@@ -60,7 +60,7 @@ BENCHMARKS = {
 
 
 def main() -> None:
-    """Run what was asked for, one after another."""
+    """Run the named benchmarks one after another."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all if none")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")

@@ -1,5 +1,5 @@
-"""A batch of short lines beside the same requests sent directly, and what a tenant that asks one
-question at a time notices of it."""
+"""A batch of short lines compared with the same requests sent directly, and its effect on another
+tenant that asks one question at a time."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.bench.machinery.servers import MODEL
 from tests.bench.sides import lorikeet
 
 SEATS, PACE, TOKENS = 128, 40, 8
-"""Streams of the engine at a time, tokens per second of each, tokens of each line: 640 lines a
-second, which leaves two cores some rest."""
+"""The engine's concurrent streams, tokens per second of each, tokens of each line: 640 lines a
+second, which leaves some of two cores idle."""
 CLIENTS = 2 * SEATS
-"""Of the direct load: as many wait as run."""
+"""Clients of the direct load: as many requests wait as run."""
 LEAST, MOST_TTFT = 0.9, 1.1
 UPLOAD_S, ENDED_S = 120.0, 1_800.0
 
 
 @dataclass(slots=True)
 class Found:
-    """By round: lines per second, seconds of TTFT, CPU milliseconds per line."""
+    """Results by round: lines per second, seconds of TTFT, CPU milliseconds per line."""
 
     direct: list[float] = field(default_factory=list)
     run: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Found:
 
 
 async def run(scale: Scale) -> Report:
-    """The same requests, as one program sends them and as a batch.
+    """Send the same requests from one program and as a batch.
 
     Raises:
         Failed: a line was not answered, or not billed once.
@@ -60,7 +60,7 @@ async def run(scale: Scale) -> Report:
     async with _platform() as (gateway, client, parts):
         await lorikeet.until_served(gateway, scale.key, MODEL)
         contest = Contest(gateway.address, MODEL, [victim], scale.key, 0)
-        await contest.ask(scale.questions)  # the first ones look up keys
+        await contest.ask(scale.questions)  # the first questions look up keys
         billed = await sync_to_async(lorikeet.billed)(scale.key)
         for number in range(scale.batch_rounds):
             found.quiet.append(await contest.ask(scale.questions))
@@ -90,7 +90,7 @@ def _text(number: int) -> str:
 
 @asynccontextmanager
 async def _platform() -> AsyncIterator[tuple[lorikeet.Gateway, httpx.AsyncClient, dict[str, Any]]]:
-    """A gateway with an engine, a console and a worker; a client of it, and what each used."""
+    """A gateway with an engine, a console and a worker; its client, and readers of CPU seconds."""
     options = ["--engine", "synthetic", "--model", MODEL]
     options += ["--max-num-seqs", str(SEATS), "--tokens-per-second", str(PACE)]
     async with (
@@ -107,10 +107,10 @@ async def _platform() -> AsyncIterator[tuple[lorikeet.Gateway, httpx.AsyncClient
 async def _batch(
     client: httpx.AsyncClient, contest: Contest, scale: Scale
 ) -> tuple[Batch, list[float]]:
-    """A batch that has ended, and the TTFT of questions beside it.
+    """Run a batch to its end; returns it, and the TTFT of questions asked meanwhile.
 
     Raises:
-        Failed: not all of its lines have answers.
+        Failed: not all of its lines were answered, or it ended before all questions were asked.
     """
     headers = {"Authorization": f"Bearer {scale.key}"}
     content = await asyncio.to_thread(_lines, scale.batch_lines)

@@ -1,8 +1,8 @@
-"""What a gateway's decision costs: which engine gets a request, from the request to its link.
+"""The cost of a gateway's routing decision, from a request to the link of its engine.
 
-Engines are in the state in which a simulated fleet of as many is under load: full caches, adapters
-in all places, prompts that wait. Links are real ones, without sockets. Requests are those that
-such clients send.
+The engines' states are taken from a simulated fleet of the same size under load: caches are full,
+all places hold adapters, and prompts wait. The links are real, but have no sockets. The requests
+are those of the simulation's clients.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SERVING = frozenset([MODEL.pool_digest()])
 
 
 def comes(placing: Placing, order: Order) -> EngineLink:
-    """As for a request that comes."""
+    """Decide as for a new request."""
     return placing.decide(placing._needs(order))
 
 
 def was_held(placing: Placing, order: Order) -> EngineLink:
-    """As for one that was held, or moves: engines are asked whether they may take it."""
+    """Decide as for a request that was held or moves: only engines that may take it count."""
     return placing.decide(placing._needs(order), lambda link: link.unbegun == 0)
 
 
@@ -54,7 +54,7 @@ WAYS: dict[str, Callable[[Placing, Order], EngineLink]] = {
 
 
 async def run(scale: Scale) -> Report:
-    """CPU of a decision in fleets of several sizes."""
+    """Measure the CPU time of a decision in fleets of several sizes."""
     rows: list[Row] = []
     for engines in scale.deciding:
         for what, us in (await _decided(engines, scale.rounds)).items():
@@ -64,7 +64,7 @@ async def run(scale: Scale) -> Report:
 
 
 async def _decided(engines: int, rounds: int) -> dict[str, list[float]]:
-    """CPU us of a decision, in each round."""
+    """Mean CPU microseconds of a decision in each round."""
     work = Workload(TENANTS * engines, ADAPTERS * engines)
     fleet = Fleet(engines, 1)
     fleet.keep([endless(work.session) for _ in range(SESSIONS * engines)], spread_s=WARM_S / 3)
@@ -86,13 +86,13 @@ async def _decided(engines: int, rounds: int) -> dict[str, list[float]]:
 
 
 def _be(link: EngineLink, id: str, gateway: Gateway) -> None:
-    """Let it be this gateway's link of that engine, which is never silent."""
+    """Make `link` this gateway's link of the engine `id`, and never let it count as silent."""
     link.engine = gateway.views[id]
     link._session.heard_at = math.inf
 
 
 def _turns(work: Workload) -> list[Turn]:
-    """Of each of many sessions one of the first turns."""
+    """One of the first four turns of each of REQUESTS sessions."""
     sessions = [list(itertools.islice(work.session(), 4)) for _ in range(REQUESTS)]
     return [turns[at % len(turns)] for at, turns in enumerate(sessions)]
 

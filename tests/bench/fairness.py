@@ -1,4 +1,4 @@
-"""What a flood by others costs a tenant that asks one question at a time."""
+"""The effect of another tenant's flood on a tenant that asks one question at a time."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ QUESTION = "Please answer briefly: what is the capital of Peru? "
 PROMPT = QUESTION * 10
 ANSWER_TOKENS = 8
 FLOOD, FLOOD_TOKENS = 100, 300
-"""Requests that the flooding tenant has under way at any time, and how long each gets."""
+"""Requests that the flooding tenant has in flight at any time, and output tokens of each."""
 ALLOWED = 1.5
-"""The share of its undisturbed p99 TTFT that a tenant may see, besides one engine step."""
+"""Factor by which a tenant's p99 TTFT may exceed its undisturbed one, besides one engine step."""
 PAUSE_S = 0.5
-"""Between two tries of a flooding client that was refused."""
+"""Seconds after which a refused flooding client tries again."""
 
 TENANTS, ASKED_PER_S, CROWD_TOKENS = 999, 50.0, 4
-"""Tenants that ask the synthetic engine a question now and then, how many of all of them in a
-second, and the tokens of each answer."""
+"""Tenants that ask the synthetic engine occasional questions, questions per second of all of them
+together, and tokens of each answer."""
 CROWD_FLOOD, CROWD_PACE, CROWD_PLACES = 200, 40, 64
-"""Requests of the tenant that floods it, tokens per second of each stream, streams at a time: the
-999 need 5 of these places on average, and the flood wants more than there are."""
+"""Requests of the flooding tenant in flight, tokens per second of each stream, and concurrent
+streams: the 999 need 5 of these on average, and the flood asks for more than there are."""
 
 
 @dataclass(slots=True)
 class Flood:
-    """What flooding clients were answered."""
+    """The answers that the flooding clients received."""
 
     replies: list[Reply] = field(default_factory=list)
     in_swing: asyncio.Event = field(default_factory=asyncio.Event)
-    """Enough was answered for requests to begin and end all the time."""
+    """Set after `swing` answers: requests now begin and end continually."""
     swing: int = 1
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def add(self, reply: Reply) -> None:
-        """One more answer."""
+        """Record an answer."""
         self.replies.append(reply)
         if len(self.replies) >= self.swing:
             self.in_swing.set()
@@ -60,17 +60,17 @@ class Flood:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """A tenant that asks one question at a time, and one that floods; by their keys."""
+    """A tenant that asks one question at a time, and one that floods, given by their keys."""
 
     address: Address
     model: str
     quiet: Sequence[str]
     noisy: str
     flood: int
-    """Requests of the noisy one at any time."""
+    """Requests that the noisy tenant has in flight at any time."""
 
     async def ask(self, count: int) -> list[float]:
-        """The TTFT of so many questions, one after another, in seconds."""
+        """Ask `count` questions one after another; returns the TTFT of each in seconds."""
         connection, took = await Connection.open(self.address), []
         try:
             for i in range(count):
@@ -82,7 +82,7 @@ class Contest:
 
     @asynccontextmanager
     async def flooded(self) -> AsyncIterator[Flood]:
-        """Clients that always have a request under way; what they are answered meanwhile."""
+        """Run clients that always have a request in flight; yields their answers meanwhile."""
         flood = Flood(swing=self.flood // 2)
         async with asyncio.TaskGroup() as tasks:
             clients = [tasks.create_task(self._client(flood)) for _ in range(self.flood)]
@@ -112,10 +112,10 @@ class Contest:
 
 
 class Crowd(Contest):
-    """Many quiet tenants, who take turns, at times of their own."""
+    """Many quiet tenants that take turns, at random times."""
 
     async def ask(self, count: int) -> list[float]:
-        """The TTFT of so many questions, in seconds."""
+        """Ask `count` questions; returns the TTFT of each in seconds."""
         chance = random.Random(count)  # the same times alone and beside the flood
         connections = [await Connection.open(self.address) for _ in self.quiet]
         asked = []
@@ -136,7 +136,7 @@ class Crowd(Contest):
 
 @dataclass(slots=True)
 class Found:
-    """Seconds, by round: TTFT of each question alone and beside the flood, the flood's step."""
+    """Seconds by round: TTFT of each question alone and beside the flood; the flood's step time."""
 
     alone: list[list[float]] = field(default_factory=list)
     beside: list[list[float]] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Found:
 
 
 async def run(scale: Scale) -> Report:
-    """One quiet tenant on vLLM, 999 on the synthetic engine."""
+    """Measure one quiet tenant on vLLM, and 999 on the synthetic engine."""
     rows = _rows("vLLM, one tenant", await _one(scale))
     rows += _rows(f"synthetic, {TENANTS} tenants", await _many(scale))
     return Report(
@@ -188,14 +188,14 @@ async def _many(scale: Scale) -> Found:
 
 
 def _keys(prefix: str, count: int) -> list[str]:
-    """Keys of so many new tenants."""
+    """Keys of `count` new tenants."""
     slugs = [f"{prefix}-{i}" for i in range(count)]
     tenants = Tenant.objects.bulk_create([Tenant(slug=slug, name=slug) for slug in slugs])
     return [ApiKey.objects.issue(one, name="bench", scopes=["inference"])[1] for one in tenants]
 
 
 async def _rounds(contest: Contest, rounds: int, questions: int) -> Found:
-    await contest.ask(questions)  # the first ones look up keys
+    await contest.ask(questions)  # the first questions look up keys
     found = Found()
     for _ in range(rounds):
         found.alone.append(await contest.ask(questions))

@@ -1,4 +1,4 @@
-"""What the gateway, the engine link and the agent add to one request on an idle machine."""
+"""The latency that gateway, engine link and agent add to one request on an idle machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET_MS = 2.0
 
 
 async def run(scale: Scale) -> Report:
-    """One-token, non-streaming requests, one after another."""
+    """Time one-token, non-streaming requests, one after another."""
     async with (
         lorikeet.gateway() as gateway,
         lorikeet.engine(gateway, "engine", *servers.ENGINE_OPTIONS),

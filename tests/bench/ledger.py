@@ -27,9 +27,9 @@ from tests.bench.machinery.scale import Scale
 ROWS_PER_S = 5_000
 QUERY_MS = 50
 TENANTS, KEYS, ADAPTERS = 1_000, 2, 4
-"""Of each tenant the last two; a request is of an adapter or of the base model."""
+"""Keys and adapters are per tenant; a request uses an adapter or the base model."""
 ENGINES, WINDOW, FRAME = 4, 2_000, 500
-"""Agents have this many entries unacknowledged, and send this many in one frame."""
+"""Engines; entries that each agent may have unacknowledged; entries in one frame."""
 TICK_S = 0.001
 QUERIES: dict[str, Sequence[str]] = {
     "by day": ["day"],
@@ -37,7 +37,7 @@ QUERIES: dict[str, Sequence[str]] = {
     "by key and model": ["key", "model"],
 }
 MONTH = datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 2, 1, tzinfo=UTC)
-"""None that the other benchmarks write into."""
+"""A month that no other benchmark writes into."""
 
 
 async def run(scale: Scale) -> Report:
@@ -82,7 +82,7 @@ def _of(rounds: Sequence[Written], name: str) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One round. CPU in milliseconds per 1,000 rows."""
+    """Results of one round. CPU times are in milliseconds per 1,000 rows."""
 
     rows_per_s: float
     cpu_ms: float
@@ -91,7 +91,7 @@ class Written:
 
 
 class Agent:
-    """An engine that always has more for the ledger: it keeps its window full."""
+    """An engine that always has more ledger entries, and so keeps its window full."""
 
     def __init__(self, recorder: Ledger, name: str, entries: Iterator[LedgerEntry]) -> None:
         self._recorder, self._name, self._entries = recorder, name, entries
@@ -99,7 +99,7 @@ class Agent:
         self.done = asyncio.Event()
 
     def send(self) -> None:
-        """Send a frame if there is room for a whole one, and the next when its turn comes."""
+        """Send a frame if the window has room for a whole one, and schedule the next."""
         frame: list[LedgerEntry] = []
         if self._unacknowledged <= WINDOW - FRAME:
             frame = list(itertools.islice(self._entries, FRAME))
@@ -139,7 +139,7 @@ async def _write(count: int, tenants: Sequence[Tenant]) -> Written:
 
 
 async def _longest_hold_s(agents: Sequence[Agent]) -> float:
-    """The most CPU time that passed before the event loop came back to this, until all is done."""
+    """The most CPU seconds for which the event loop was held, until all agents are done."""
     longest = 0.0
     while not all(agent.done.is_set() for agent in agents):
         began = time.thread_time()
@@ -185,8 +185,8 @@ def _make_tenants() -> list[Tenant]:
 
 # --- Reading -------------------------------------------------------------------------------------
 
-# Few tenants have most of the requests: the busiest of 1,000 has a tenth, the one in the middle
-# one in 2,000. Hash functions instead of random(): the same data every time.
+# Few tenants have most of the requests: of 1,000 the busiest has a tenth, the median one in 2,000.
+# Hash functions instead of random() give the same data every time.
 _EVENTS = """
 INSERT INTO tenants_usageevent (
     id, started_at, tenant_id, key_id, version_id, adapter, model, base_model, engine_id, journal,
@@ -218,7 +218,8 @@ GROUP BY 1, 2, 3, 4, 5, 6
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A ledger with many events in it; `sizes` are their events, by what is said of the tenant."""
+    """A ledger with many events; `tenants` and their event counts `sizes` are keyed by a
+    description of the tenant."""
 
     rollups: int
     tenants: dict[str, Tenant]
@@ -262,12 +263,12 @@ def _empty() -> None:
 
 
 def _asked(tenant: Tenant, by: Sequence[str]) -> QuerySet[UsageSum, dict[str, Any]]:
-    """As `GET /api/v1/usage` asks."""
+    """The query of `GET /api/v1/usage`."""
     return UsageSum.objects.filter(tenant=tenant).sums(by, *MONTH)
 
 
 def _query_ms(tenant: Tenant, by: Sequence[str], rounds: int) -> Figure:
-    list(_asked(tenant, by))  # once for the pages that are read from disk
+    list(_asked(tenant, by))  # reads pages from disk before anything is timed
     took = []
     for _ in range(rounds):
         began = time.perf_counter()

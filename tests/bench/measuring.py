@@ -1,7 +1,7 @@
-"""What metrics cost on the way of tokens: a gateway's link takes step frames, with and without.
+"""The cost of metrics on the token path: a gateway's link takes step frames with and without them.
 
-In one process and without sockets, so nothing else is in it: *without* passes deltas on and looks
-at no clock. What a whole gateway needs for as many tokens is in `metering`.
+It runs in one process without sockets, so that nothing else is measured. Without metrics, the link
+passes deltas on and reads no clock. `metering` measures a whole gateway for as many tokens.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.inference.played import benched
 
 STREAMS, STEPS = 64, 500
 ROUNDS = 3
-"""For each of other benchmarks: they are short."""
+"""Rounds for each round of the other benchmarks, because these are short."""
 WITH, WITHOUT = "with", "without"
 MOST_MS = 1.0
-"""For 1,000 tokens: 3 % of what a gateway needs for them."""
+"""CPU ms that metrics may cost for 1,000 tokens: 3 % of a gateway's CPU time for them."""
 
 
 def unmeasured(link: EngineLink, deltas: Sequence[Delta]) -> None:
-    """As `EngineLink._push`, of streams that have begun."""
+    """`EngineLink._push` without metrics, for streams that have begun."""
     for delta in deltas:
         attempt = delta.id, delta.attempt
         leg = link._legs[attempt]
@@ -39,7 +39,7 @@ def unmeasured(link: EngineLink, deltas: Sequence[Delta]) -> None:
 
 
 async def run(scale: Scale) -> Report:
-    """CPU for 1,000 tokens of the link alone, in turns."""
+    """Measure the CPU time of the link alone for 1,000 tokens, in turns."""
     async with benched() as bench:
         engine = await bench.join()
         streams = [bench.submit(f"r{number}") for number in range(STREAMS)]
@@ -73,8 +73,8 @@ async def _taken(
     frame: bytes,
     push: Callable[[Sequence[Delta]], None],
 ) -> float:
-    """Let the link take STEPS frames; CPU ms for 1,000 tokens."""
-    setattr(link, "_push", push)  # noqa: B010 - mypy lets nobody assign a method
+    """Let the link take STEPS frames; returns CPU ms for 1,000 tokens."""
+    setattr(link, "_push", push)  # noqa: B010 - mypy forbids assigning to a method
     gc.collect()
     gc.disable()
     began = time.process_time()

@@ -1,4 +1,4 @@
-"""What limits, journal and ledger cost: requests with all of them, and with none, in turns."""
+"""The cost of limits, journal and ledger: requests with all of them and with none, in turns."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.tenants.making import make_base_of
 
 CLIENTS = 64
 ANSWER_TOKENS = 64
-"""Of a short answer. Those of one token are the worst case: nothing hides what metering costs."""
+"""Tokens of a short answer. One-token answers are the worst case: nothing hides metering's cost."""
 PACE = 40.0
-"""Tokens per second of a stream that comes as from a real engine."""
+"""Tokens per second of a stream at a real engine's pace."""
 LONGEST, LEAST = 1.15, 0.85
-"""At most 15 % off: of the time of one request, and of the requests per second."""
+"""Bounds on the ratios of one request's time and of requests per second: at most 15 % worse."""
 BARE = [*PYTHON, "-m", "tests.bench.sides.unmetered"]
 WITH, WITHOUT = "with", "without"
 STORES = ("PostgreSQL", "Redis")
@@ -54,17 +54,17 @@ PRICE = {"prompt": 500, "cached_prompt": 100, "output": 2000}
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one side did in one round."""
+    """Results of one side in one round."""
 
     p50_ms: float
     whole: Sample
 
 
 async def run(scale: Scale) -> Report:
-    """The counters in the gateway's process, then on Redis.
+    """Measure with the limits' counters in the gateway's process, then in Redis.
 
     Raises:
-        Failed: nothing was limited, or PostgreSQL does not hold exactly what was answered.
+        Failed: no limits applied, or PostgreSQL does not hold exactly the usage of the answers.
     """
     async with _sides(0.0) as (key, sides):
         rows = await _whole("in process", 1, key, sides, scale)
@@ -88,7 +88,7 @@ async def run(scale: Scale) -> Report:
 async def _whole(
     counters: str, tokens: int, key: str, sides: dict[str, Side], scale: Scale
 ) -> list[Row]:
-    """Answers of so many tokens that don't stream: one at a time, then many clients."""
+    """Non-streaming answers of `tokens` tokens: one at a time, then many clients at once."""
 
     def request(i: int) -> bytes:
         return lorikeet.chat(servers.MODEL, f"{i}: hello", max_tokens=tokens, key=key)
@@ -107,7 +107,7 @@ async def _whole(
 
 
 async def _streams(scale: Scale) -> list[Row]:
-    """Streams at the pace of an engine: every step is journaled."""
+    """Streams at a real engine's pace: every step is journaled."""
     async with _sides(PACE) as (key, sides):
         requests = [
             lorikeet.chat(
@@ -129,7 +129,7 @@ async def _streams(scale: Scale) -> list[Row]:
 async def _sides(
     pace: float, redis_url: str = "", redis: Child | None = None
 ) -> AsyncIterator[tuple[str, dict[str, Side]]]:
-    """Both, and a key for them. Without is without an agent's journal too."""
+    """Both sides, and a key for them. The bare side's agent has no journal either."""
     key = await sync_to_async(limited_key)()
     parts = {"PostgreSQL": postgres_cpu_s, "Redis": cpu_of(redis) if redis else lambda: 0.0}
     async with AsyncExitStack() as stack:
@@ -146,7 +146,7 @@ async def _sides(
         if not await _is_limited(metered, key) or await _is_limited(bare, key):
             raise Failed("limits are not counted with metering, or counted without")
         bill = Bill(key)
-        await bill.settle(Tally(requests=2, tokens=2))  # what was asked of `metered` up to here
+        await bill.settle(Tally(requests=2, tokens=2))  # requests to `metered` so far
         yield (
             key,
             {
@@ -175,7 +175,7 @@ def limited_key() -> str:
 
 
 async def _is_limited(gateway: lorikeet.Gateway, key: str) -> bool:
-    """Whether an answer tells of limits."""
+    """Whether an answer has headers about limits."""
     body = {"model": servers.MODEL, "messages": [{"role": "user", "content": "Hi"}]}
     async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
         answer = await client.post(
@@ -187,17 +187,17 @@ async def _is_limited(gateway: lorikeet.Gateway, key: str) -> bool:
 
 
 class Bill:
-    """What a key was answered so far, which the ledger must come to."""
+    """Sums of the answers to a key so far, which the ledger must match."""
 
     def __init__(self, key: str) -> None:
         self._key = key
         self._requests = self._tokens = 0
 
     async def settle(self, tally: Tally) -> None:
-        """So much more was answered: wait until it is in the ledger, and at its price.
+        """Add answers, and wait until the ledger has them at their price.
 
         Raises:
-            Failed: it is not.
+            Failed: it does not, or the tokens or the cost differ.
         """
         self._requests += tally.requests
         self._tokens += tally.tokens
@@ -235,7 +235,7 @@ def _stream_rows(ours: Samples, bare: Samples) -> list[Row]:
 def _cpu_rows(
     what: str, ours: Callable[..., Figure], bare: Callable[..., Figure], unit: str
 ) -> list[Row]:
-    """CPU of each process, with and without metering, and of both in all."""
+    """CPU of each process with and without metering, and the ratio of their totals."""
     rows = [
         Row(f"{what}: CPU of {part}, {name}", side(part), unit)
         for part in ("gateway", "agent")

@@ -1,8 +1,8 @@
-"""What it costs that streams can move to another engine, and how long a reader waits when one does.
+"""The cost of streams that can move to another engine, and the gap that a reader sees in a move.
 
-The cost: a gateway that keeps what a move needs (bodies, token ids) beside one that keeps nothing
-(MOVABLE_BYTES=0), each with a synthetic engine. The gap: two real vLLM engines, of which the one
-that generates a stream of PROMPT_TOKENS of context is killed.
+The cost: a gateway that keeps what a move needs (bodies, token ids) compared with one that keeps
+nothing (MOVABLE_BYTES=0), each with a synthetic engine. The gap: of two real vLLM engines, the one
+that generates a stream with PROMPT_TOKENS of context is killed.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tests.bench.streams import Memory, memory_per_stream
 MOVABLE, FIXED = "movable", "fixed"
 SIDES: dict[str, dict[str, str]] = {MOVABLE: {}, FIXED: {"MOVABLE_BYTES": "0"}}
 COST_TARGET = 1.05
-"""At most 5 % more with than without."""
+"""Ratio of the costs with and without: at most 5 % more."""
 CLIENTS = 64
 PACE = 40.0
 """Tokens per second of each stream."""
 ANSWER_TOKENS = 64
 
 PROMPT_TOKENS = 2_000
-"""At least."""
+"""Lower bound on the tokens of each prompt."""
 SENTENCE = "The quick brown fox jumps over the lazy dog while nobody is looking. "
 SENTENCES = 62
 TOKENS = 1_500
-"""Of a stream whose engine is killed as soon as it is known which one it is."""
+"""Length of a stream whose engine is killed as soon as that engine is identified."""
 ON_THEIR_WAY = 8
-"""Chunks that may still come after the engine was killed. Later gaps are of the text: some tokens
-have none."""
+"""Chunks that may still arrive after the engine was killed. Later gaps have another cause: some
+tokens have no text."""
 GAP_TARGET_MS = 1_000
 WARMING = 4
-"""Requests at a time by which both engines have computed such a prompt before."""
+"""Concurrent requests that warm up both engines with such a prompt."""
 FOUND_S = 30.0
-"""Longest wait until an engine reports that it generates, or no longer does."""
+"""Longest wait until an engine reports that it generates, or that it no longer does."""
 
 
 async def run(scale: Scale) -> Report:
-    """The cost on the synthetic engine, then the gap on vLLM."""
+    """Measure the cost on the synthetic engine, then the gap on vLLM."""
     rows = await _cost(scale) + await _memory(scale) + await _gap(scale)
     return Report(
         "Moves",
@@ -126,7 +126,7 @@ async def _memory(scale: Scale) -> list[Row]:
 
 
 async def _gap(scale: Scale) -> list[Row]:
-    """Kill one of two engines in each round; another one takes its place in the next."""
+    """Kill one of two engines in each round; a new one replaces it in the next."""
     profile = EngineProfile.here(scale.model or str(demo.BASE), served_name="base")
     options = ["--model", profile.model, "--served-name", profile.name]
     gaps_ms = []
@@ -152,10 +152,11 @@ async def _gap(scale: Scale) -> list[Row]:
 async def _killed(
     gateway: lorikeet.Gateway, engines: dict[str, Child], key: str, number: int
 ) -> float:
-    """The gap of a stream, in ms, when its engine is killed, which leaves `engines`.
+    """Kill a stream's engine and remove it from `engines`; returns the stream's gap in ms.
 
     Raises:
-        Failed: the stream was not whole, or its engine was not found.
+        Failed: the stream was incomplete.
+        TimeoutError: no engine reported that it generates.
     """
     connection = await Timed.open(gateway.address)
     sent = asyncio.create_task(connection.send(_request(key, f"{number}", tokens=TOKENS)))
@@ -176,7 +177,7 @@ async def _generating(gateway: lorikeet.Gateway) -> str:
     """Id of the engine that generates.
 
     Raises:
-        TimeoutError: none says so.
+        TimeoutError: no engine reports that it generates.
     """
     async with asyncio.timeout(FOUND_S):
         while True:
@@ -195,7 +196,7 @@ async def _until_idle(gateway: lorikeet.Gateway) -> None:
 
 
 def _request(key: str, name: str, *, tokens: int) -> bytes:
-    """A stream of so many tokens, with a prompt that no engine has in its cache."""
+    """A request for a stream of `tokens` tokens, with a prompt that no engine has cached."""
     text = f"{name}: " + SENTENCE * SENTENCES
     return post(
         lorikeet.CHAT,

@@ -1,4 +1,4 @@
-"""How long the console's pages take where there is very much to show."""
+"""How long the console's pages take with a lot of data."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ MAX_QUERIES = 12
 PAINT_MS = 1_000
 FIRST_PAGE_KB = 150
 BIG = "crowd-0000"
-"""The tenant that all pages are of: it has the most of everything."""
+"""The tenant whose pages are measured: it has the most of everything."""
 AUDIT_ENTRIES = 300_000
 REQUESTS = 20
-"""Of each page in a round; the page's p95 is over them."""
+"""Requests of each page in a round, over which the page's p95 is taken."""
 VARIANTS: Mapping[str, Sequence[str]] = {
     "overview": ("?period=1h", "?period=30d"),
     "operate": ("?period=1h", "?period=30d"),
@@ -74,14 +74,14 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "notifications": ("?before=1000",),
     "operate_notifications": ("?before=1000",),
 }
-"""Filters and far ends, which may take another way through the database."""
+"""Filters and distant pages of lists, which may use other query plans."""
 PAINTED = ("account_login", "overview", "playground", "adapters", "usage", "operate")
 
 
 @dataclass(slots=True)
 class Look:
-    """One page as one role sees it; milliseconds of each request, by round, and those of CPU that
-    one took, of console and PostgreSQL together."""
+    """One page as one role sees it: milliseconds of each request by round, and CPU milliseconds of
+    a request by round, of console and PostgreSQL together."""
 
     page: Page
     queries: int
@@ -90,7 +90,7 @@ class Look:
 
     @property
     def title(self) -> str:
-        """The page with what it filters by."""
+        """The page's name with its query string."""
         return self.page.name + "".join(self.page.url.partition("?")[1:])
 
     def row(self) -> Row:
@@ -108,7 +108,7 @@ class Look:
 
 
 async def run(scale: Scale) -> Report:
-    """Ask a console process for every page as every role, one request at a time.
+    """Request every page from a console process as every role, one request at a time.
 
     Raises:
         Failed: a page does not answer as it should.
@@ -137,7 +137,7 @@ async def run(scale: Scale) -> Report:
 
 
 def slowest(looks: Iterable[Look]) -> list[Row]:
-    """One row a page, the slowest page first; last the most queries of all."""
+    """One row per page, the slowest first; the last row is the page with the most queries."""
     slowest: dict[str, Look] = {}
     for look in sorted(looks, key=lambda look: look.p95.median):
         slowest.pop(look.title, None)
@@ -149,12 +149,12 @@ def slowest(looks: Iterable[Look]) -> list[Row]:
 
 
 def _used_s(console: Gateway) -> float:
-    """CPU seconds of console and PostgreSQL so far: other work moves them less than times."""
+    """CPU seconds of console and PostgreSQL so far; other work distorts them less than times."""
     return cpu_of(console.child)() + postgres_cpu_s()
 
 
 async def _ask(console: Gateway, page: Page, sessions: Mapping[str, str]) -> list[float]:
-    """How long each request of a round took, in milliseconds."""
+    """Request a page for one round; returns milliseconds of each request."""
     took = []
     async with httpx.AsyncClient(
         base_url=console.url, cookies=cookies_of(page, sessions), trust_env=False, timeout=60
@@ -177,7 +177,7 @@ def cookies_of(page: Page, sessions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepare(scale: Scale) -> tuple[list[Look], dict[str, str]]:
-    """What `crowded` does, and the pages with their queries."""
+    """Prepare with `crowded`; returns the pages with their query counts, and session cookies."""
     tenant, clients = crowded(scale)
     looks = [
         Look(page, _queries(clients.get(page.role) or _client(), page)) for page in asked(tenant)
@@ -186,7 +186,7 @@ def _prepare(scale: Scale) -> tuple[list[Look], dict[str, str]]:
 
 
 def crowded(scale: Scale) -> tuple[Tenant, dict[str, Client]]:
-    """Make a crowd and static files; the tenant that pages are of, and who is signed in by role."""
+    """Generate a crowd and static files; returns the measured tenant, and a client per role."""
     call_command("collectstatic", verbosity=0, interactive=False)
     if not Tenant.objects.filter(slug=BIG).exists():
         until = timezone.now().replace(minute=0, second=0, microsecond=0)
@@ -209,7 +209,7 @@ def asked(tenant: Tenant) -> Iterator[Page]:
 
 
 def _clients(tenant: Tenant) -> dict[str, Client]:
-    """Signed in: a member of each role, and an operator, who used a second factor as they do."""
+    """Signed-in clients: a member of each role, and an operator after the second factor."""
     found = {role.value: _member(tenant, role) for role in Role}
     found["operator"], _ = User.objects.get_or_create(username="bench-operator", is_staff=True)
     clients = {role: _client() for role in found}
@@ -232,7 +232,7 @@ def _client() -> Client:
 
 
 def _queries(client: Client, page: Page) -> int:
-    """How often the page asks the database, for somebody who has been there before."""
+    """The page's database queries on a repeated visit."""
     client.get(page.url)
     with CaptureQueriesContext(connection) as queries:
         client.get(page.url)
@@ -245,7 +245,7 @@ def _queries(client: Client, page: Page) -> int:
 async def _paint(
     base_url: str, looks: Iterable[Look], sessions: Mapping[str, str], rounds: int
 ) -> list[Row]:
-    """First contentful paint and bytes on the wire of the main pages, with nothing cached."""
+    """First contentful paint and bytes on the wire of the main pages, with an empty cache."""
     path = executable.chromium()
     if path is None:
         return []

@@ -1,4 +1,4 @@
-"""What pages and uploads do to running streams: they have processes of their own, so nothing."""
+"""Pages and uploads must not affect running streams, because they have their own processes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tests.environment import VAR
 from tests.frontend.addresses import Page
 
 GAP_RATIO = 1.2
-"""What the p99 gap may be over the one of quiet times."""
+"""Bound on the p99 gap under load over the one in quiet times."""
 TOKENS_PER_SECOND = 40
-"""Of each stream: a chunk in 25 ms."""
+"""Rate of each stream: a chunk every 25 ms."""
 CLICKERS = 10
 HEAVIEST = (
     "operate", "operate_requests", "operate_tenants", "operate_audit", "usage", "requests",
@@ -42,21 +42,21 @@ HEAVIEST = (
 )  # fmt: skip
 ADAPTER = "planes"
 RANK, WIDTH = 16, 1 << 16
-"""Of the uploaded adapter; a module takes 8 MiB."""
+"""Rank and width of the uploaded adapter; a module takes 8 MiB."""
 MODULES = 60
 QUIET_S = 20.0
 SETTLE_S = 3.0
-"""From the first streams to the first gap that counts."""
+"""Seconds from the first streams to the first gap that counts."""
 JUDGED_S = 600.0
 CORES = os.cpu_count() or 1
 TOKEN_CORES = "0" if CORES < 4 else ""
-"""Where cores are few, those which only the token path and its clients use; the rest are the
-console's, the worker's, PostgreSQL's and this process's."""
+"""With fewer than 4 cores, the core reserved for the token path and its clients; console, worker,
+PostgreSQL and this process use the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was done beside the streams."""
+    """Work done beside the streams."""
 
     received_s: float
     judged_s: float
@@ -68,7 +68,7 @@ def _pinned(command: Sequence[str]) -> list[str]:
 
 
 async def run(scale: Scale) -> Report:
-    """Measure in quiet times and beside pages and an upload, in turn."""
+    """Measure in turn in quiet times, and beside page requests and an upload."""
     heaviest, sessions = await sync_to_async(_prepare_pages)(scale)
     archive = await asyncio.to_thread(_archive)
     quiet, busy, work = [], [], []
@@ -94,7 +94,7 @@ def _prepare_pages(scale: Scale) -> tuple[list[Page], dict[str, str]]:
 
 @contextmanager
 def _room() -> Iterator[None]:
-    """Leaves the token path's core to it, where cores are few."""
+    """Keep other processes off the token path's core while the context runs, if it has one."""
     pid = int((VAR / "postgres" / "postmaster.pid").read_text().split()[0])
     postmaster = psutil.Process(pid)
     moved = [psutil.Process(), postmaster, *postmaster.children()] if TOKEN_CORES else []
@@ -124,7 +124,7 @@ async def _platform() -> AsyncIterator[tuple[lorikeet.Gateway, str]]:
 
 @asynccontextmanager
 async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dict[str, float]]:
-    """Streams run inside the context; afterwards the figures of their gaps are in what it gave."""
+    """Run streams inside the context; afterwards the yielded dict has the figures of their gaps."""
     host, port = gateway.address
     options = {"host": host, "port": port, "model": MODEL, "streams": scale.plane_streams}
     given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
@@ -140,7 +140,7 @@ async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dic
         await asyncio.sleep(SETTLE_S)
         yield found
     finally:
-        said, _ = await process.communicate(b"")  # without input Python 3.11 leaves it open
+        said, _ = await process.communicate(b"")  # without input, Python 3.11 leaves stdin open
     if process.returncode:
         raise Failed("the streams broke")
     found |= json.loads(said)
@@ -152,7 +152,7 @@ async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dic
 async def _busy(
     url: str, key: str, archive: Path, wanted: Sequence[Page], sessions: Mapping[str, str]
 ) -> Work:
-    """Click through the pages until an upload was received, unpacked and checked."""
+    """Request pages until an upload was received, unpacked and checked."""
     answered = 0
 
     async def click(start: int) -> None:
@@ -182,7 +182,7 @@ async def _busy(
 
 
 async def _upload(url: str, key: str, archive: Path) -> float:
-    """Send the archive; seconds until all of it was answered for."""
+    """Send the archive; returns seconds until the answer."""
     began = time.monotonic()
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=JUDGED_S) as client:
         with archive.open("rb") as file:
@@ -198,10 +198,10 @@ async def _upload(url: str, key: str, archive: Path) -> float:
 
 
 async def _until_judged() -> None:
-    """Wait until the adapter's last value was looked at: it is the one that is wrong.
+    """Wait until the check reached the adapter's last value, which is the only invalid one.
 
     Raises:
-        Failed: anything else was found.
+        Failed: the check found anything else.
     """
     named = AdapterVersion.objects.filter(adapter__name=ADAPTER)
     async with asyncio.timeout(JUDGED_S):
@@ -216,7 +216,7 @@ async def _until_judged() -> None:
 
 
 def _prepare_upload() -> str:
-    """A key to upload with; and the base model takes an adapter of this size."""
+    """Let the base model accept an adapter of this size; returns a key to upload it with."""
     paths = (_path(number) for number in range(MODULES))
     takes: dict[str, Any] = {"modules": {path: [WIDTH, WIDTH] for path in paths}}
     takes["max_lora_rank"] = RANK
@@ -231,7 +231,7 @@ def _path(number: int) -> str:
 
 
 def _archive() -> Path:
-    """A zip of an adapter of 500 MB whose last value is not a number."""
+    """A zip archive of a 500 MB adapter whose last value is NaN."""
     target = VAR / "planes.zip"
     names = [
         f"base_model.model.{_path(number)}.lora_{side}.weight"

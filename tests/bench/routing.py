@@ -1,9 +1,9 @@
-"""Which engine gets a request: in simulation, and on two real vLLM engines.
+"""Routing policies compared: in simulation, and on two real vLLM engines.
 
 In simulation the product's own routing, queues and bookkeeping run in virtual time against a model
-of engines (`tests.bench.simulation`). On vLLM the same conversations are held on two engines,
-behind gateways that choose as the product does, by load alone or by chance, and on one engine
-alone, which finds all of them in its cache.
+of engines (`tests.bench.simulation`). On vLLM the same conversations run on two engines behind
+gateways that choose as the product does, by load alone or at random, and on a single engine, whose
+cache holds all of them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tests.bench.simulation.traces import Workload, recorded
 from tests.environment import ROOT
 
 HIT_TARGET = {4: 0.95, 64: 0.9, 512: 0.9}
-"""Of one infinite engine's hits, by engines."""
+"""Share of one infinite engine's cache hits, by number of engines."""
 SKEW_TARGET, LOADS_TARGET, DECISION_US = 1.3, 1.3, 50
 SESSIONS = 24
-"""At a time for each engine: it is busy for about half of the time."""
+"""Concurrent sessions per engine, which keep it busy about half of the time."""
 ADAPTERS, TENANTS = 40, 5
-"""For each engine: two to three times as many as it has places for."""
+"""Per engine: two to three times as many adapters as it has places for."""
 WARM_S = 60
 TRACE = os.environ.get("TRACE", "")
-"""A trace that somebody recorded, if there is one: requests in Mooncake's form."""
+"""Path of a recorded trace in Mooncake's format; empty if there is none."""
 TRACE_REQUESTS, TRACE_ENGINES, TRACE_KV_TOKENS = 12_000, 16, 1 << 22
-"""Prompts have 12,000 tokens on average: in smaller caches little is left when it is asked for."""
+"""Prompts have 12,000 tokens on average, so a smaller cache evicts most before they are reused."""
 
 CONVERSATIONS, TURNS, CLIENTS = 24, 4, 6
 APPLICATIONS = 4
@@ -120,7 +120,7 @@ def _row(
 
 @dataclass
 class Held:
-    """What conversations brought."""
+    """Results of one round of conversations."""
 
     cached: int = 0
     prompt: int = 0
@@ -128,7 +128,7 @@ class Held:
 
     @property
     def hits(self) -> float:
-        """Share of the prompts that the cache held."""
+        """Share of the prompt tokens that the cache held."""
         return self.cached / self.prompt
 
 
@@ -162,7 +162,7 @@ def _ttft_ms(held: list[Held], share: float) -> Figure:
 async def _with_engines(
     count: int, routers: dict[str, str], options: list[str], scale: Scale
 ) -> dict[str, list[Held]]:
-    """Gateways that choose in these ways, all with the same engines, in turns."""
+    """Measure gateways with these routers in turns, all of them with the same engines."""
     async with AsyncExitStack() as stack:
         gateways = {}
         for number, (name, router) in enumerate(routers.items()):
@@ -183,13 +183,13 @@ async def _with_engines(
             name: partial(_hold, one.address, scale.key, f"{count}", salts)
             for name, one in gateways.items()
         }
-        await take_turns(1, turns)  # which compiles what has to be
+        await take_turns(1, turns)  # warms up compilation
         return await take_turns(scale.engine_rounds, turns)
 
 
 async def _hold(address: Address, key: str, engines: str, salts: Iterator[int]) -> Held:
-    """All conversations, each turn after turn, over CLIENTS connections. No earlier round began as
-    these do."""
+    """Hold all conversations, each turn by turn, over CLIENTS connections. Their prompts share no
+    prefix with an earlier round's."""
     held, salt = Held(), f"{engines}.{next(salts)}"
     waiting = iter([list(_conversation(number, salt, key)) for number in range(CONVERSATIONS)])
     async with asyncio.TaskGroup() as tasks:
@@ -212,7 +212,7 @@ async def _client(address: Address, waiting: Iterator[list[bytes]], held: Held) 
 
 
 def _conversation(number: int, salt: str, key: str) -> Iterator[bytes]:
-    """Of one of several applications, whose system prompt it begins with."""
+    """The requests of a conversation, which begins with the system prompt of its application."""
     application = number % APPLICATIONS
     said = [("system", f"{salt}.{application}: " + SENTENCE * (4 + 2 * application))]
     for turn in range(TURNS):

@@ -1,8 +1,8 @@
 """The whole fleet in simulation: ten thousand tenants, a hundred thousand adapters.
 
-One after another: clients that are there before the engines; ordinary traffic; 5 % of the engines
-die at once; a few tenants send far more than everybody else, who have a limit; the same without
-one. Floods come last: conversations whose blocks they pushed out are computed anew for a minute.
+The phases: clients that arrive before the engines; ordinary traffic; 5 % of the engines die at
+once; a few tenants send far more than all others, with a limit; the same without one. Floods come
+last, because conversations whose blocks they evicted are recomputed for a minute.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tests.bench.simulation.fleet import Figures, Fleet, endless, percentile
 from tests.bench.simulation.traces import Turn, Workload, blocks_after
 
 ENGINES, GATEWAYS, TENANTS, ADAPTERS = 512, 16, 10_000, 100_000
-"""With fewer engines there are as many fewer tenants and adapters."""
+"""With fewer engines, tenants and adapters decrease in proportion."""
 WARM_S, PHASE_S, FLOOD_S = 40, 30, 10
 FLOODS = [f"flood-{number}" for number in range(10)]
 FLOOD_SESSIONS = 64
-"""For each engine: alone as many as run on it at once."""
+"""Sessions of the floods per engine: by themselves as many as run on it at once."""
 TOKENS_PER_MINUTE = 5_000
-"""Of each flood, for each engine: all ten together a fifteenth of what the fleet computes."""
+"""Limit of each flood, per engine: all ten together a fifteenth of what the fleet computes."""
 DEAD = 0.05
 COME_S = 10
-"""Within which engines come where there were none."""
+"""Seconds within which all engines join a fleet that had none."""
 TOLD_EVERY_S = 10
 
 
 async def run(scale: Scale) -> Report:
-    """Simulate all five."""
+    """Simulate all five phases."""
     engines = scale.whole_engines
     tenants, adapters = TENANTS * engines // ENGINES, ADAPTERS * engines // ENGINES
     waited = _from_nothing(engines, tenants, adapters)
@@ -65,7 +65,7 @@ async def run(scale: Scale) -> Report:
 
 
 def _run(fleet: Fleet, seconds: float, what: str) -> None:
-    """Say now and then how far it is."""
+    """Run the fleet for `seconds` of virtual time, and print its progress."""
     began, until = time.monotonic(), fleet.now + seconds
     while fleet.now < until:
         fleet.run(min(until, fleet.now + TOLD_EVERY_S))
@@ -80,7 +80,7 @@ def _phase(fleet: Fleet, seconds: float, what: str) -> Figures:
 
 
 def _from_nothing(engines: int, tenants: int, adapters: int) -> Figures:
-    """Clients are there, and floods, and no engine yet: they come one after another."""
+    """Clients and floods arrive while there is no engine; engines then join one after another."""
     work = Workload(tenants, adapters)
     fleet = Fleet(engines, GATEWAYS, engines_come_s=COME_S)
     fleet.keep([endless(work.session) for _ in range(SESSIONS * engines)], COME_S / 4)
@@ -89,7 +89,7 @@ def _from_nothing(engines: int, tenants: int, adapters: int) -> Figures:
 
 
 def _flooded(fleet: Fleet, engines: int, tokens_per_minute: int | None) -> Figures:
-    """With the floods, which end with it."""
+    """Run a phase with floods, which end with it."""
     limits = {} if tokens_per_minute is None else dict.fromkeys(FLOODS, tokens_per_minute)
     fleet.limit(limits)
     ends_at = fleet.now + FLOOD_S
@@ -103,7 +103,7 @@ def _floods(fleet: Fleet, engines: int, ends_at: float) -> list[Iterator[Turn]]:
 
 
 def _flood(fleet: Fleet, tenant: str, seed: int, ends_at: float) -> Iterator[Turn]:
-    """Prompts of which nothing is cached, one after another without a pause."""
+    """Uncached prompts, one after another without a pause, until `ends_at`."""
     rng = random.Random(seed)
     for number in itertools.takewhile(lambda _: fleet.now < ends_at, itertools.count()):
         blocks = blocks_after([hash((seed, number))], rng, 8)

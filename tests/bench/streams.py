@@ -1,4 +1,4 @@
-"""What open streams take of memory while they wait for a token, and whether they give it back."""
+"""The memory of open streams while they wait for a token, and whether it is freed afterwards."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.bench.metering import limited_key
 from tests.bench.sides import lorikeet
 
 TOKENS_PER_SECOND = 0.05
-"""Of each stream. The engine steps all of them together: a first token comes after 20 s, by when
-all streams are open, and the next one 20 s later."""
+"""Rate of each stream. The engine steps all of them together: the first token comes after 20 s,
+when all streams are open, and the next one 20 s later."""
 ROUNDS = 3
 BEGUN_S = 90.0
 """Longest wait until all streams have their first token."""
 SETTLE_S = 5.0
-"""From the last stream's first token, or end, to a look at the memory: what is handed over from
-process to process has arrived by then."""
+"""Seconds from the last stream's first token, or end, until memory is measured. By then all data
+passed between processes has arrived."""
 GROWTH_MIB = 4.0
-"""What may be more after the last round than after the first: less than 1 KiB for each of the
-streams in between is no leak, but the allocator's."""
+"""Allowed growth from the first to the last round: less than 1 KiB for each stream in between is
+the allocator's overhead, not a leak."""
 KIB = 1024
 
 
@@ -43,7 +43,7 @@ class Memory:
 
 
 async def run(scale: Scale) -> Report:
-    """Open all streams, look, hang up, look again; three times."""
+    """Open all streams, measure, close them and measure again, ROUNDS times."""
     key = await sync_to_async(limited_key)()
     async with lorikeet.gateway("gateway-streams") as gateway, _engine(gateway, scale) as engine:
         await lorikeet.until_served(gateway, key, servers.MODEL)
@@ -75,8 +75,7 @@ def _engine(
 
 
 async def memory_per_stream(scale: Scale, name: str, **given: str) -> Memory:
-    """KiB that each of the open streams takes in a gateway with the settings that are given, and in
-    its engine's agent."""
+    """KiB per open stream in a gateway with the settings `given`, and in its engine's agent."""
     key = await sync_to_async(limited_key)()
     async with (
         lorikeet.gateway(f"gateway-streams-{name}", **given) as gateway,
@@ -94,7 +93,7 @@ async def memory_per_stream(scale: Scale, name: str, **given: str) -> Memory:
 
 @asynccontextmanager
 async def _open_streams(address: Address, key: str, count: int) -> AsyncIterator[None]:
-    """So many streams that have begun; hung up in the end."""
+    """Open `count` streams, wait until all have begun, and close them when the context ends."""
     connections = [await Connection.open(address) for _ in range(count)]
     answers = [
         asyncio.create_task(
@@ -119,11 +118,11 @@ async def _open_streams(address: Address, key: str, count: int) -> AsyncIterator
 async def _until_begun(
     connections: Sequence[Connection], answers: Sequence[asyncio.Task[Reply]]
 ) -> None:
-    """Wait until each has got a byte of its answer.
+    """Wait until each connection has received part of its answer.
 
     Raises:
-        Refused, OSError: one ended instead.
-        TimeoutError: one has not.
+        Refused, OSError: a stream failed instead.
+        TimeoutError: one received nothing within BEGUN_S.
     """
     async with asyncio.timeout(BEGUN_S):
         while not all(connection.answered for connection in connections):

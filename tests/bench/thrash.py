@@ -1,4 +1,4 @@
-"""What traffic over more adapters than the engine has slots costs: real vLLM."""
+"""The cost of traffic over more adapters than the engine has slots, on real vLLM."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from tests.bench.sides import lorikeet
 
 BASE = demo.MODEL_NAME
 SLOTS = 4
-"""Adapters of one batch."""
+"""Adapters in one batch of the engine."""
 IN_USE = (4, 5, 6, 8)
-"""Adapters that the traffic is over, up to twice as many as there are slots."""
+"""Adapters that the traffic uses, up to twice as many as there are slots."""
 LOADED = (SLOTS, 16)
-"""Adapters loaded at once: in slots alone, or twice as many in use fit host memory."""
+"""Adapters loaded at once: only those in slots, or twice as many as the traffic uses, in host
+memory."""
 CLIENTS, TOKENS = 16, 48
 Model = tuple[str, str]
 """An adapter's name and a key that may use it."""
 
 
 async def run(scale: Scale) -> Report:
-    """Streams over 4, 5, 6 and 8 adapters on 4 slots, in turns."""
+    """Measure streams over 4, 5, 6 and 8 adapters on 4 slots, in turns."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for loaded in LOADED:
@@ -72,14 +73,14 @@ async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
 
 
 def _keys(prefix: str) -> list[str]:
-    """Keys of as many new tenants as adapters: one customer, one adapter."""
+    """Keys of as many new tenants as adapters: each tenant has one adapter."""
     scopes = ["inference", "adapters:write"]
     tenants = [Tenant.objects.create(slug=f"{prefix}-{i}", name=prefix) for i in range(IN_USE[-1])]
     return [ApiKey.objects.issue(one, name="bench", scopes=scopes)[1] for one in tenants]
 
 
 async def _upload(url: str, keys: list[str], folder: Path) -> list[Model]:
-    """Each tenant's adapter, as every tenant uploads it, ready when this returns."""
+    """Upload an adapter for each tenant through the API; all are ready when this returns."""
     models = [(f"adapter-{i}", key) for i, key in enumerate(keys)]
     async with (
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
@@ -92,7 +93,7 @@ async def _upload(url: str, keys: list[str], folder: Path) -> list[Model]:
 
 
 def _variant(folder: Path, number: int) -> Path:
-    """One of the demo's adapters, a little stronger with each number."""
+    """A copy of one of the demo's adapters, with weights scaled by 1 % per `number`."""
     source = demo.ADAPTERS["support"]
     folder.mkdir(exist_ok=True)
     copyfile(source / CONFIG, folder / CONFIG)

@@ -1,4 +1,4 @@
-"""How much one gateway process carries, with keys checked and usage written."""
+"""The throughput of one gateway process, with keys checked and usage written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.bench.sides import lorikeet, peers
 CLIENTS = 64
 STREAM_TOKENS = 64
 PACE = 40.0
-"""Tokens per second of a stream that comes as from a real engine."""
+"""Tokens per second of a stream at a real engine's pace."""
 
 OURS, ROUTER, MOCK = "Lorikeet", "vllm-router", "mock alone"
 Sides = dict[str, Side]
@@ -26,10 +26,10 @@ Found = dict[str, Samples]
 
 
 async def run(scale: Scale) -> Report:
-    """Whole answers, streams as fast as they go, and streams at the pace of an engine.
+    """Measure whole answers, streams at full speed, and streams at a real engine's pace.
 
     Raises:
-        Failed: PostgreSQL does not hold exactly the usage of what was answered.
+        Failed: PostgreSQL does not hold exactly the usage of the answers.
     """
     events, tokens = await sync_to_async(lorikeet.recorded)()
     async with lorikeet.gateway() as gateway:
@@ -39,7 +39,7 @@ async def run(scale: Scale) -> Report:
         async with _sides(gateway, scale.key, pace=PACE) as sides:
             paced = await _measure(sides, scale.rounds, _streams(scale.paced_streams, scale.key))
         ours = [one.tally for found in (whole, streams, paced) for one in found[OURS].rounds]
-        first = 2  # one request of one token to see that each engine is served
+        first = 2  # a one-token request to each engine, to see that it is served
         events += first + sum(tally.requests for tally in ours)
         tokens += first + sum(tally.tokens for tally in ours)
         await lorikeet.until_recorded(events, tokens)
@@ -74,7 +74,7 @@ async def _sides(gateway: lorikeet.Gateway, key: str, *, pace: float) -> AsyncIt
 
 
 async def _measure(sides: Sides, rounds: int, requests: list[bytes]) -> Found:
-    """Every side in turns, with the very same requests: only Lorikeet looks at the key."""
+    """Measure every side in turns with the same requests; only Lorikeet checks the key."""
     turns = {name: partial(side.answer, requests, clients=CLIENTS) for name, side in sides.items()}
     return {name: Samples(found) for name, found in (await take_turns(rounds, turns)).items()}
 

@@ -1,4 +1,4 @@
-"""Lorikeet on real vLLM beside `vllm serve`: the same model, settings and requests, in turns."""
+"""Lorikeet on real vLLM and `vllm serve`, in turns, with the same model, settings and requests."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ TOKENS = 96
 """Output tokens of each stream."""
 CPU_TARGET, SPEED_TARGET = 0.6, 1.0
 MAX_CPU_LORAS = 16
-"""As `manage.py engine` has it when it is not told."""
+"""The default of `manage.py engine`."""
 
 SEQUENCES = 64
-"""That run at once, on both sides: twice what is asked for."""
+"""Concurrent sequences on both sides: twice as many as the streams need."""
 
 OURS, PEER, LEAN = "Lorikeet", "vllm serve", "lean vllm serve"
 Found = dict[str, Samples]
 
 
 async def run(scale: Scale) -> Report:
-    """Streams of the base model, then (of the demo) of three tenants' adapters mixed."""
+    """Measure streams of the base model, then (demo only) of three tenants' adapters mixed."""
     profile = EngineProfile.here(
         scale.model or str(demo.BASE),
         served_name="base" if scale.model else demo.MODEL_NAME,
@@ -81,7 +81,7 @@ def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, CpuTime]:
 
 
 async def tenants_with_adapters(base: str) -> list[tuple[str, str]]:
-    """The demo's adapters, uploaded and probed as every tenant's are, each with its key."""
+    """Upload the demo's adapters as tenants do; returns each probed adapter's name with its key."""
     keys = await sync_to_async(seed.tenants)({})
     async with lorikeet.console() as console, lorikeet.worker():
         await seed.adapters(console.url, base, keys)
@@ -89,7 +89,7 @@ async def tenants_with_adapters(base: str) -> list[tuple[str, str]]:
 
 
 async def _measure(sides: dict[str, Side], scale: Scale, callers: list[tuple[str, str]]) -> Found:
-    """Every side in turns. `callers` are pairs of a model and a key that may use it."""
+    """Measure every side in turns. `callers` are pairs of a model and a key that may use it."""
     requests = [
         lorikeet.chat(
             callers[i % len(callers)][0],

@@ -1,1 +1,1 @@
-"""What the benchmarks are made of: clients, servers, processes, figures and tables."""
+"""The parts of the benchmarks: clients, servers, processes, figures and tables."""

@@ -1,4 +1,4 @@
-"""A raw HTTP/1.1 client: one keep-alive connection, no parsing beyond where an answer ends."""
+"""A raw HTTP/1.1 client: one keep-alive connection, and no parsing beyond the end of an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-"""Ends a chunked body, and is in none before: JSON holds no bare carriage return."""
+"""Ends a chunked body. It cannot occur earlier in one: JSON contains no bare carriage return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Reply:
 
     @property
     def step_s(self) -> float:
-        """Time per token after the first, of a stream."""
+        """Mean seconds per token of a stream after the first one."""
         return (self.total_s - self.first_s) / max(1, self.completion_tokens - 1)
 
     @property
     def completion_tokens(self) -> int:
-        """The usage that the answer, or the last chunk of a stream, states."""
+        """The number in the usage of the answer, or of a stream's last chunk."""
         found = _COMPLETION_TOKENS.findall(self.body)
         return int(found[-1]) if found else 0
 
@@ -53,7 +53,7 @@ class Refused(Exception):
 
 
 def post(path: str, body: dict[str, Any], key: str = "") -> bytes:
-    """A whole POST request with a JSON body; `key` is sent as the bearer."""
+    """A complete POST request with a JSON body; `key` is sent as the bearer token."""
     content = json.dumps(body).encode()
     authorization = f"Authorization: Bearer {key}\r\n" if key else ""
     head = (
@@ -76,17 +76,17 @@ class Connection(asyncio.Protocol):
         """Connect.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: nothing listens there.
         """
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, *address)
         return connection
 
     async def send(self, request: bytes) -> Reply:
-        """Send a request as `post` made it and wait for the whole answer.
+        """Send a request made by `post` and wait for the whole answer.
 
         Raises:
-            ConnectionError: the connection was closed before it was complete.
+            ConnectionError: the connection was closed before the answer was complete.
             Refused: the status is not 200.
         """
         self._reset()
@@ -100,19 +100,19 @@ class Connection(asyncio.Protocol):
 
     @property
     def answered(self) -> bool:
-        """Whether anything of the answer has come."""
+        """Whether any part of the answer has arrived."""
         return self._size > 0
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio calls it."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        """Called by asyncio."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio calls it."""
+        """Called by asyncio."""
         if not self._parts:
             self._first_at = time.perf_counter()
         self._parts.append(data)
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """As asyncio calls it."""
+        """Called by asyncio."""
         answer = getattr(self, "_answer", None)
         if answer is not None and not answer.done():
             answer.set_exception(error or ConnectionResetError("closed by the server"))
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._body_at: int | None = None
         self._end_at: int | None = None
-        """None while unknown: the body is chunked."""
+        """None for a chunked body, whose length is unknown."""
 
     def _read_head(self) -> None:
         head, found, _ = b"".join(self._parts).partition(b"\r\n\r\n")

@@ -1,8 +1,8 @@
 """`python -m tests.bench.machinery.gaps`: time between the chunks of running streams.
 
-A process of its own, so that what else the bench does is not measured. It keeps so many streams of
-the tenant's key BENCH_KEY open until its standard input ends, then prints the gaps' figures as
-JSON.
+A process of its own, so that the benchmark's other work does not distort the measurement. It keeps
+`--streams` streams of the tenant's key BENCH_KEY open until its standard input ends, then prints
+the figures of the gaps as JSON.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import uvloop
 from tests.bench.machinery.client import Address, Connection, post
 
 TOKENS = 1_000
-"""Of one stream; another follows it."""
+"""Length of one stream; when it ends, another one is opened."""
 
 
 class Timed(Connection):
-    """Notes when anything of an answer arrived."""
+    """Records when each part of an answer arrived."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arrivals: list[float] = []
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio calls it."""
+        """Called by asyncio."""
         self.arrivals.append(time.perf_counter())
         super().data_received(data)
 
     @property
     def gaps_ms(self) -> list[float]:
-        """Between arrivals of one answer; none from the last one's end to the next one's start."""
+        """Between arrivals of the current answer; the time between two answers is not a gap."""
         return [1e3 * (later - earlier) for earlier, later in pairwise(self.arrivals)]
 
 
@@ -56,7 +56,7 @@ async def _stream(address: Address, request: bytes, gaps_ms: list[float]) -> Non
 
 
 async def measure(address: Address, request: bytes, streams: int) -> dict[str, float]:
-    """Percentiles, in milliseconds, of the gaps that were seen until the standard input ended."""
+    """p50, p99 and maximum, in milliseconds, and count of the gaps until standard input ends."""
     gaps_ms: list[float] = []
     running = [asyncio.create_task(_stream(address, request, gaps_ms)) for _ in range(streams)]
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
@@ -82,7 +82,7 @@ def main() -> None:
         "model": options.model,
         "messages": [{"role": "user", "content": "hello"}],
         "max_tokens": TOKENS,
-        "min_tokens": TOKENS,  # an end that is sampled has no text, and makes no chunk
+        "min_tokens": TOKENS,  # a sampled end token has no text and makes no chunk
         "stream": True,
     }
     request = post("/v1/chat/completions", body, os.environ["BENCH_KEY"])

@@ -1,4 +1,4 @@
-"""Closed-loop load: so many clients, each sending its next request when its last is answered."""
+"""Closed-loop load: each client sends its next request once its last one is answered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.bench.machinery.client import Address, Connection, Reply
 
 @dataclass(slots=True)
 class Tally:
-    """What one burst of load brought. Times in seconds."""
+    """Results of one burst of load. Times are in seconds."""
 
     requests: int = 0
     tokens: int = 0
@@ -20,7 +20,7 @@ class Tally:
     wall_s: float = 0.0
     latencies_s: list[float] = field(default_factory=list)
     firsts_s: list[float] = field(default_factory=list)
-    """To the first byte: of a stream, to its first token."""
+    """Time to the first byte, which for a stream is its first token."""
 
     def add(self, reply: Reply, latency_s: float) -> None:
         """Count one answer."""

@@ -1,4 +1,4 @@
-"""One server under load: what it answered, and what that cost which of its processes."""
+"""One server under load: its answers, and the CPU time of each of its processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.bench.machinery.report import Figure
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round: what was answered, and the CPU seconds of each part."""
+    """One round: the answers, and the CPU seconds of each part."""
 
     tally: Tally
     cpu_s: dict[str, float]
@@ -25,13 +25,13 @@ async def _nothing_to_settle(tally: Tally) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way from the clients to an engine; `parts` read the CPU seconds of its processes."""
+    """One path from the clients to an engine; `parts` read the CPU seconds of its processes."""
 
     address: Address
     parts: dict[str, CpuTime]
 
     settle: Callable[[Tally], Awaitable[None]] = field(default=_nothing_to_settle)
-    """Waits for work that the answers left behind, so that its CPU seconds are counted here."""
+    """Waits for work that continues after the answers, so that its CPU seconds are counted."""
 
     async def answer(self, requests: Sequence[bytes], *, clients: int) -> Sample:
         """Drive the load and measure."""

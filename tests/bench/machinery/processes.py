@@ -1,4 +1,4 @@
-"""Processes under test: started, waited for, measured by what Linux says of them, ended."""
+"""Starts processes under test, waits for them, reads their CPU time from Linux and ends them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ CpuTime = Callable[[], float]
 
 
 class Failed(Exception):
-    """A process did not do what it was started for; the message holds the end of its log."""
+    """A process failed to do its work; the message holds the end of its log."""
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
+    """A port on which nothing listens now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -54,12 +54,12 @@ async def running(
     ready_url: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Child]:
-    """Run a process, ready once `ready_url` answers 200, and end it with all that it started.
+    """Run a process until the context ends, then end it and all of its children.
 
-    `environment` is added to this process's own.
+    The process is ready once `ready_url` answers 200. `environment` is added to this process's own.
 
     Raises:
-        Failed: it ended, or was not ready in time.
+        Failed: the process ended, or was not ready in time.
     """
     logs = VAR / "log"
     logs.mkdir(exist_ok=True)
@@ -92,21 +92,21 @@ async def _answers(client: httpx.AsyncClient, url: str) -> bool:
 
 
 def cpu_of(child: Child) -> CpuTime:
-    """Reads the CPU seconds of the process itself, without those that it started."""
+    """Reads the CPU seconds of the process itself, without its children."""
     return partial(cpu_s, [_family(child)[0]])
 
 
 def engine_cpu_of(child: Child) -> CpuTime:
-    """Reads the CPU seconds of vLLM's engine core, and its workers if it has any, of the process.
+    """Reads the CPU seconds of the process's vLLM engine core, and of its workers if it has any.
 
     Raises:
-        Failed: it has none.
+        Failed: the process has no engine core.
     """
     return partial(cpu_s, _engine(child))
 
 
 def front_cpu_of(child: Child) -> CpuTime:
-    """Reads the CPU seconds of the process and all that it started but the engine.
+    """Reads the CPU seconds of the process and all its children except the engine.
 
     Raises:
         Failed: as `engine_cpu_of`.
@@ -135,10 +135,10 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def postgres_cpu_s() -> float:
-    """CPU seconds of the embedded PostgreSQL with all its backends, those that ended included."""
+    """CPU seconds of the embedded PostgreSQL with all its backends, including those that ended."""
     pid = int((POSTGRES / "postmaster.pid").read_text().split()[0])
     postmaster = psutil.Process(pid)
-    total = sum(postmaster.cpu_times()[:4])  # its own, and that of children that ended
+    total = sum(postmaster.cpu_times()[:4])  # its own, and that of ended children
     for backend in postmaster.children():
         with suppress(psutil.NoSuchProcess):
             total += cpu_s([backend])

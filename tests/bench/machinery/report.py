@@ -1,4 +1,4 @@
-"""Figures of several rounds, and how they are shown."""
+"""Figures of several rounds, and their tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Figure:
         return median(self.values)
 
     def over(self, other: Figure) -> Figure:
-        """This as a share of the other, round by round."""
+        """The ratio to the other, round by round."""
         return Figure.of([a / b for a, b in zip(self.values, other.values, strict=True)])
 
     def minus(self, other: Figure) -> Figure:
@@ -46,7 +46,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a report; `target` compares with the median."""
+    """One line of a report. The median is compared with the target `at_most` or `at_least`."""
 
     what: str
     figure: Figure
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the target was met, if there is one."""
+        """The target and whether it was met; empty without a target."""
         if self.at_most is not None:
             met = self.figure.median <= self.at_most
             return f"at most {self.at_most:g}: {'met' if met else 'MISSED'}"
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one benchmark found."""
+    """The results of one benchmark."""
 
     title: str
     rows: list[Row]
@@ -87,7 +87,7 @@ class Report:
 async def take_turns(
     rounds: int, sides: Mapping[str, Callable[[], Awaitable[T]]]
 ) -> dict[str, list[T]]:
-    """Run every side once, then all again, `rounds` times; the results of each, in order."""
+    """Run every side once, then all again, `rounds` times; returns each side's results in order."""
     found: dict[str, list[T]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():

@@ -1,7 +1,7 @@
-"""`python -m tests.bench.machinery.roomy_engine`: a synthetic engine whose KV holds thousands of
-streams.
+"""`python -m tests.bench.machinery.roomy_engine`: a synthetic engine whose KV cache holds thousands
+of streams.
 
-Options are those of `manage.py engine`.
+Takes the options of `manage.py engine`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KV_TOKENS = 1 << 22
 
 
 async def start(options: argparse.Namespace, profile: EngineProfile) -> SyntheticEngine:
-    """The synthetic engine of these options, with that KV."""
+    """The synthetic engine for these options, with the larger KV cache."""
     engine = SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
     engine.info = msgspec.structs.replace(engine.info, kv_tokens=KV_TOKENS)
     return engine

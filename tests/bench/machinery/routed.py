@@ -1,7 +1,6 @@
-"""`python tests/bench/machinery/routed.py ROUTER --port N`: a gateway that chooses engines in
-another way.
+"""`python tests/bench/machinery/routed.py ROUTER --port N`: a gateway with another routing policy.
 
-ROUTER names a function of `tests.bench.simulation.fleet`.
+ROUTER names a function of `tests.bench.simulation.fleet` that chooses the engine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def main(router: str, arguments: list[str]) -> None:
-    """Run `manage.py gateway` with its engines chosen by that function."""
+    """Run `manage.py gateway` with engines chosen by the function named `router`."""
     from gateway.start import main as manage
     from inference.gateway.routing import choice
     from tests.bench.simulation import fleet

@@ -1,4 +1,4 @@
-"""How much each benchmark does, and what all of them need."""
+"""How much each benchmark does, and the parameters that all of them share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`key` is a tenant's, with the scope `inference`; `model` what vLLM serves instead of the
-    demo; the rest are counts."""
+    """`key` is a tenant's, with the scope `inference`; `model` is served by vLLM instead of the
+    demo model; the rest are counts."""
 
     key: str
     model: str | None = None
@@ -37,9 +37,9 @@ class Scale:
     plane_rounds: int = 5
     plane_streams: int = 64
     deciding: tuple[int, ...] = (4, 64, 512)
-    """Engines among which is decided."""
+    """Fleet sizes for which a routing decision is timed."""
     fleets: tuple[tuple[int, int], ...] = tuple(product((4, 64, 512), (1, 3, 16)))
-    """Simulated ones: engines and gateways."""
+    """Simulated fleets: engines and gateways."""
     fleet_s: float = 120
     whole_engines: int = 512
 
@@ -72,4 +72,4 @@ QUICK: dict[str, Any] = {
     "fleet_s": 30,
     "whole_engines": 32,
 }
-"""Enough to see that it works and where the figures are: two or three minutes."""
+"""Enough for a smoke test and rough figures: two or three minutes."""

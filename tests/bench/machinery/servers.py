@@ -1,7 +1,7 @@
-"""What Lorikeet is measured against: a bare HTTP echo, and an OpenAI server on the same engine.
+"""Baselines for Lorikeet: a bare HTTP echo, and an OpenAI server on the same engine.
 
-`python -m tests.bench.machinery.servers echo|mock --port N` serves one, in uvicorn as the gateway
-is.
+`python -m tests.bench.machinery.servers echo|mock --port N` serves one, in uvicorn like the
+gateway.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from inference.operations.operation import Framing
 
 MODEL = "bench"
 ENGINE_OPTIONS = ["--engine", "synthetic", "--model", MODEL, "--max-num-seqs", "256"]
-"""The same engine as `engine` makes, as options of `manage.py engine`."""
+"""Options of `manage.py engine` for the engine that `engine` returns."""
 MAX_BODY_BYTES = 1 << 20
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with what was sent: what HTTP alone costs."""
+    """Answer with the request's body: the cost of HTTP alone."""
     exchange = Exchange(scope, receive, send)
     await exchange.reply(200, await exchange.body(MAX_BODY_BYTES))
 
@@ -73,12 +73,12 @@ class Mock:
 
 
 def work_of(body: dict[str, object], id: str = "") -> Work:
-    """A request as an agent would hand it to its engine."""
+    """A request as an agent would pass it to its engine."""
     return Work(id or new_id(), CHAT, body, MODEL, salt="", created=int(time.time()))
 
 
 def engine(tokens_per_second: float | None = None) -> SyntheticEngine:
-    """The synthetic engine as `manage.py engine --engine synthetic` makes it."""
+    """The synthetic engine that `manage.py engine --engine synthetic` starts."""
     profile = EngineProfile.here(MODEL, max_num_seqs=256)
     return SyntheticEngine.of(profile, tokens_per_second=tokens_per_second or None)
 
@@ -88,7 +88,7 @@ def _usage(meter: Meter) -> Usage:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("app", choices=["echo", "mock"])
     parser.add_argument("--port", type=int, required=True)

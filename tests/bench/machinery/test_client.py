@@ -1,4 +1,4 @@
-"""The bench's own client: where an answer ends, however its bytes arrive."""
+"""The benchmarks' HTTP client: it finds the end of an answer however its bytes arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAM = (
 
 
 class Wire(asyncio.Transport):
-    """Notes that something was written."""
+    """Records that something was written."""
 
     def __init__(self) -> None:
         super().__init__()

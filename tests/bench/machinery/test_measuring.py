@@ -1,4 +1,4 @@
-"""The bench's own parts: processes, their CPU time, load, figures."""
+"""The benchmarks' parts: processes, their CPU time, load, figures."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is measured: Lorikeet as production starts it, without its accounts, and its peers."""
+"""The measured servers: Lorikeet as in production, Lorikeet without metering, and its peers."""

@@ -1,4 +1,4 @@
-"""Lorikeet's own processes, started one by one as production starts them."""
+"""Lorikeet's own processes, started one by one as in production."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Gateway:
 
 
 def issue_key() -> str:
-    """A new tenant's key."""
+    """A new key of the benchmarks' tenant."""
     tenant, _ = Tenant.objects.get_or_create(slug="bench", defaults={"name": "Benchmark"})
     return ApiKey.objects.issue(tenant, name="bench", scopes=["inference"])[1]
 
 
 def recorded() -> tuple[int, int]:
-    """Usage events in PostgreSQL, and the output tokens in them."""
+    """The number of usage events in PostgreSQL, and their output tokens."""
     sums = UsageEvent.objects.aggregate(events=Count("id"), tokens=Sum("completion_tokens"))
     return sums["events"], sums["tokens"] or 0
 
@@ -65,8 +65,8 @@ def recorded() -> tuple[int, int]:
 async def gateway(
     name: str = "gateway", *, command: Sequence[str] = GATEWAY, **given: str
 ) -> AsyncIterator[Gateway]:
-    """One gateway process with the settings that are given; its limits are counted in process
-    unless there is a REDIS_URL."""
+    """One gateway process with the settings `given`; it counts limits in its own memory unless
+    there is a REDIS_URL."""
     address = (HOST, free_port())
     command = [*command, "--port", str(address[1])]
     environment = {"REDIS_URL": ""} | given
@@ -76,7 +76,7 @@ async def gateway(
 
 @asynccontextmanager
 async def console() -> AsyncIterator[Gateway]:
-    """One console process, which asks whatever gateways are alive."""
+    """One console process, which queries all gateways that are alive."""
     address = (HOST, free_port())
     command = [*MANAGE, "console", "--port", str(address[1])]
     async with running("console", command, f"{url_of(address)}/healthz") as child:
@@ -94,8 +94,8 @@ async def worker() -> AsyncIterator[Child]:
 async def engine(
     gateway: Gateway, name: str, *options: str, command: Sequence[str] = ENGINE
 ) -> AsyncIterator[Child]:
-    """One engine agent, connected to the gateway. A second one before the first has ended would
-    share its load."""
+    """One engine agent, connected to the gateway. A second one started before the first ended
+    would share its load."""
     places = {
         "--gateway": gateway.url,
         "--cache-dir": str(VAR / "cache" / name),
@@ -110,7 +110,7 @@ async def engine(
 
 
 async def fleet(gateway: Gateway) -> list[dict[str, Any]]:
-    """The engines that this gateway has, as it tells the console of them."""
+    """The gateway's engines, as it reports them to the console."""
     headers = {"Authorization": f"Bearer {settings.INTERNAL_TOKEN}"}
     async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
         report = (await client.get(f"{gateway.url}/internal/fleet")).raise_for_status().json()
@@ -119,10 +119,10 @@ async def fleet(gateway: Gateway) -> list[dict[str, Any]]:
 
 
 async def until_joined(gateway: Gateway, engines: int) -> None:
-    """Wait until the gateway has so many engines, which dial all that are listed.
+    """Wait until the gateway has `engines` engines; these dial every gateway that is listed.
 
     Raises:
-        Failed: it has not.
+        Failed: it has another number after JOINED_S.
     """
     for _ in range(int(JOINED_S / POLL_S)):
         if (found := len(await fleet(gateway))) == engines:
@@ -132,10 +132,10 @@ async def until_joined(gateway: Gateway, engines: int) -> None:
 
 
 async def until_served(gateway: Gateway, key: str, model: str) -> None:
-    """Wait until the key gets an answer of the model.
+    """Wait until the model answers a request of the key.
 
     Raises:
-        Failed: it gets none.
+        Failed: it does not.
     """
     request = chat(model, "Hello", max_tokens=1, key=key)
     connection = await Connection.open(gateway.address)
@@ -154,10 +154,10 @@ async def until_served(gateway: Gateway, key: str, model: str) -> None:
 
 
 async def until_billed(key: str, requests: int) -> dict[str, int]:
-    """Wait until the ledger has so many requests of the key; the sums of all that it has of it.
+    """Wait until the ledger has `requests` requests of the key; returns the sums over them.
 
     Raises:
-        Failed: it has another number, ten seconds later too.
+        Failed: it still has another number after ten seconds.
     """
     found: dict[str, int] = {}
     for _ in range(200):
@@ -169,13 +169,13 @@ async def until_billed(key: str, requests: int) -> dict[str, int]:
 
 
 def billed(key: str) -> dict[str, int]:
-    """The sums of all that the ledger has of the key."""
+    """The ledger's sums for the key."""
     rollups = UsageRollup.objects.filter(key=ApiKey.objects.find(key))
     return rollups.aggregate(**{name: Sum(name, default=0) for name in FIGURES})
 
 
 async def until_recorded(events: int, tokens: int) -> None:
-    """Wait until PostgreSQL holds exactly so much usage.
+    """Wait until PostgreSQL holds exactly this usage.
 
     Raises:
         Failed: it does not within ten seconds.
@@ -190,7 +190,7 @@ async def until_recorded(events: int, tokens: int) -> None:
 
 
 def chat(model: str, text: str, *, max_tokens: int, stream: bool = False, key: str = "") -> bytes:
-    """A chat request of exactly so many tokens."""
+    """A chat request whose answer has exactly `max_tokens` tokens."""
     body: dict[str, object] = {
         "model": model,
         "messages": [{"role": "user", "content": text}],

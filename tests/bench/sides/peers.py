@@ -1,4 +1,4 @@
-"""The peers: vllm-router in front of a mock engine, and `vllm serve`."""
+"""Lorikeet's peers: vllm-router in front of a mock engine, and `vllm serve`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def vllm_serve(
 
 
 def _flags(profile: EngineProfile) -> list[str]:
-    """The profile as `vllm serve` takes it; what Lorikeet's engine sets by itself included."""
+    """The profile as options of `vllm serve`, with those that Lorikeet's engine always sets."""
     values = {
         "--served-model-name": profile.name,
         "--dtype": profile.dtype,

@@ -1,4 +1,4 @@
-"""Lorikeet without limits, journal and ledger, to see what these cost; the rest is the product's.
+"""Lorikeet without limits, journal and ledger, to measure their cost; the rest is the product's.
 
 `python -m tests.bench.sides.unmetered gateway --port N`, or `engine` with the options of
 `manage.py engine`. It serves the base model alone, and no other gateway knows of it.
@@ -63,7 +63,7 @@ class NoLedger:
 
 
 class NoJournal(Journal):
-    """Nothing is ever open or closed, so there is nothing to bill either."""
+    """A journal without requests, so that there is nothing to bill."""
 
     id = ""
     journaled = unbilled = Totals()
@@ -97,7 +97,7 @@ class NoJournal(Journal):
 
 
 def gateway(arguments: list[str]) -> None:
-    """One gateway process; settings as `manage.py gateway` has them."""
+    """Run one gateway process with the settings of `manage.py gateway`."""
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int, required=True)
     port: int = options.parse_args(arguments).port
@@ -146,7 +146,7 @@ async def _serve_gateway(port: int) -> None:
         directory,
         limiter,
         answers=answers,
-        # Of tenants that keep nothing: never asked.
+        # Never called: the tenants store nothing.
         stored=PostgresResponses(PostgresContents(), most=1),
         conversations=PostgresConversations(PostgresContents()),
         secret=settings.INTERNAL_TOKEN,
@@ -175,7 +175,7 @@ async def _serve_gateway(port: int) -> None:
 
 
 def engine(arguments: list[str]) -> None:
-    """One engine agent, as `inference.agent.__main__` runs it."""
+    """Run one engine agent like `inference.agent.__main__`."""
     options = parser().parse_args(arguments)
     options.credential = environ.secret("ENGINE_CREDENTIAL")
     logs.configure(options.id, options.log_level)

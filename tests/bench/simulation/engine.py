@@ -1,8 +1,9 @@
 """A simulated engine: the agent's real queue, slots and prefix bookkeeping, and a model of vLLM.
 
-The model: prompts are computed one after another at PREFILL_TOKENS_PER_S, answers side by side, the
-slower the more there are; a prefix cache of whole blocks, the least recently used of which go; an
-adapter that isn't loaded is loaded first, one at a time. What it leaves out is in docs/scale.md.
+The model: prompts are computed one after another at PREFILL_TOKENS_PER_S; answers are generated
+concurrently, more slowly the more there are; the prefix cache holds whole blocks and evicts the
+least recently used; an adapter that isn't loaded is loaded first, one at a time. docs/scale.md says
+what the model leaves out.
 """
 
 from __future__ import annotations
@@ -27,37 +28,37 @@ NEAR_BLOCKS, FAR_BLOCKS = NEAR_CHARS // STRIDE, FAR_STRIDE // STRIDE
 KV_TOKENS = 1 << 18
 PREFILL_TOKENS_PER_S = 12_000
 TOKEN_S, TOKEN_S_PER_RUNNING = 0.012, 0.000_25
-"""Between two tokens of an answer: alone, and for each that runs beside it."""
+"""Seconds per output token: of a single request, and added by each running one."""
 LOAD_S = 0.4
 SLOTS, PLACES = 8, 16
-"""Adapters in one batch, and loaded."""
+"""Adapters in one batch, and adapters loaded."""
 MAX_RUNNING = 64
 
 MODEL = ModelInfo("base", 1 << 17, SLOTS, 64, KV_TOKENS, {"q_proj": (1, 1)}, "simulated")
 
 At = Callable[[float], None]
-"""Something that is called at a time, with that."""
+"""A callback of the simulation, called with the current time."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One request on its way. Times are in seconds; `done` is called at its end."""
+    """One request in flight. Times are in seconds; `done` is called when it ends."""
 
     id: str
     turn: Turn
     done: At
     came_at: float
     counted: bool
-    """Whether it is one of those that figures are made of."""
+    """Whether it is included in the figures."""
     prefix: Prefix = field(init=False)
     first_token_at: float = 0.0
     cached_tokens: int = 0
     could_be_cached: int = 0
-    """On one infinite engine."""
+    """Tokens that one infinite engine would have had cached."""
     held_at: float = 0.0
     lost_at: float = 0.0
     resumed_at: float = 0.0
-    """When its last engine died, and its first token of another."""
+    """When its last engine died, and when the first token came from another one."""
 
     def __post_init__(self) -> None:
         self.prefix = _prefix(self.turn.blocks)
@@ -68,12 +69,13 @@ class Job:
 
     @property
     def held_tokens(self) -> int:
-        """On average while it runs."""
+        """The average while the request runs."""
         return self.prompt_tokens + self.turn.output_tokens // 2
 
 
 def _prefix(blocks: list[int]) -> Prefix:
-    """As a gateway names a prompt's text: here each block is a stride, and names itself."""
+    """The prefix that a gateway computes from a prompt's text; here each block is a stride, and
+    its id is its hash."""
     last = len(blocks) - 1
     marks = [at for at in range(last) if at < NEAR_BLOCKS or at % FAR_BLOCKS == 0] + [last]
     marks = marks[:MAX_MARKS]
@@ -82,7 +84,7 @@ def _prefix(blocks: list[int]) -> Prefix:
 
 @dataclass(eq=False)
 class Engine:
-    """One engine; `report` is what its agent tells all gateways, asked now and then."""
+    """One engine; `report` is polled for what its agent reports to all gateways."""
 
     id: str
     at: Callable[[float, At], None]
@@ -91,15 +93,15 @@ class Engine:
     alive: bool = True
     loads: int = 0
     worked_tokens: int = 0
-    """Computed: uncached prompts and output."""
+    """Computed tokens: uncached prompt tokens and output."""
     busy: dict[str, Job] = field(default_factory=dict)
-    """All requests on it."""
+    """All requests on the engine."""
     _told_of: dict[str, tuple[At, At]] = field(default_factory=dict)
-    """What is called at the first token of each, and at its end."""
+    """Callbacks for the first token of each request and for its end."""
     _cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     _waiting: dict[str, Job] = field(default_factory=dict)
     _to_compute: dict[str, int] = field(default_factory=dict)
-    """Of running requests without output, the tokens of their prompts."""
+    """Uncached prompt tokens of running requests that have no output yet."""
     _computed_at: float = 0.0
     _loaded_at: float = 0.0
     _told: list[str] = field(default_factory=list)
@@ -116,7 +118,7 @@ class Engine:
 
     @property
     def held_tokens(self) -> int:
-        """Of all requests on it."""
+        """The sum over all requests on the engine."""
         return sum(job.held_tokens for job in self.busy.values())
 
     @property
@@ -125,7 +127,7 @@ class Engine:
         return self._slots.resident
 
     def submit(self, job: Job, began: At, ended: At, now: float) -> None:
-        """A request arrives."""
+        """Queue a request; `began` and `ended` are called at its first token and its end."""
         self.busy[job.id] = self._waiting[job.id] = job
         self._told_of[job.id] = began, ended
         turn = job.turn
@@ -136,7 +138,7 @@ class Engine:
         self._admit(now)
 
     def report(self, now: float) -> Stats | None:
-        """What changed since the last one; None where there is nothing to say now."""
+        """The changes since the last report; None if none is due."""
         stats = self._stats()
         if (due := self._times.due(stats, now)) is None:
             return None
@@ -176,11 +178,11 @@ class Engine:
         )
 
     def hear(self, others: Others) -> None:
-        """What other engines served."""
+        """Take in what other engines served."""
         self._queue.heard_sum(others.served)
 
     def die(self) -> list[Job]:
-        """Its requests, which end nowhere."""
+        """Stop; returns the requests on the engine, which it never ends."""
         self.alive = False
         lost, self.busy = list(self.busy.values()), {}
         return lost
@@ -200,7 +202,7 @@ class Engine:
         self.at(self._computed_at, lambda now: self._begin_answer(job, now))
 
     def _load(self, name: str, now: float) -> float:
-        """When it is loaded."""
+        """Load an adapter unless it is loaded; returns when it is ready."""
         if name not in self._slots.resident:
             for old in self._slots.to_evict(name):
                 self._slots.unloaded(old)
@@ -236,7 +238,7 @@ class Engine:
         self._admit(now)
 
     def _store(self, job: Job) -> int:
-        """Take its prompt into the cache; the tokens of it that were there."""
+        """Add the job's prompt to the cache; returns how many of its tokens were already there."""
         held = 0
         for block in job.turn.blocks[:-1]:
             if block not in self._cache:

@@ -1,9 +1,9 @@
-"""Gateways, engines and clients in virtual time, and what came of it.
+"""Gateways, engines and clients in virtual time, and the resulting figures.
 
-Each gateway has its own view of every engine (`EngineState`), as in the product, and hears of each
-when agents tell; what it decides is `routing.choose`. Beside the fleet runs one infinite engine,
-which is given every request in the same order: what it would have found in its cache and which
-adapters it would have had to load, with all places of the fleet.
+Each gateway has its own view of every engine (`EngineState`), as in the product, which the agents'
+reports update; it routes with `routing.choose`. As a reference, one infinite engine with all places
+of the fleet is given every request in the same order: the figures include what its cache would have
+held and which adapters it would have had to load.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 
 SAMPLE_S = 1.0
 DETECT_S = 0.5
-"""Until an engine's death is known and its requests are sent on."""
+"""Seconds until an engine's death is detected and its requests are sent to others."""
 
 
 def by_chance(able: Able, needs: Needs, rng: random.Random) -> EngineState:
-    """Any engine."""
+    """A random engine."""
     return rng.choice(able)
 
 
 def least_loaded(able: Able, needs: Needs, rng: random.Random) -> EngineState:
-    """The one with the fewest tokens, of two by chance."""
+    """The less loaded of two random engines."""
     return min(rng.sample(able, 2), key=lambda engine: engine.load)
 
 
 @dataclass
 class Infinite:
-    """One engine with a cache without end and all places of the fleet."""
+    """One engine with an infinite cache and all places of the fleet."""
 
     places: int
     seen: set[int] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Infinite:
     _loaded: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def take(self, job: Job) -> int:
-        """The tokens of its prompt that are in the cache."""
+        """Add a job's blocks to the cache; returns how many of its prompt's tokens were in it."""
         held = 0
         for block in job.turn.blocks[:-1]:
             if block not in self.seen:
@@ -77,7 +77,7 @@ class Infinite:
 
 @dataclass
 class Figures:
-    """What came of the requests that were counted."""
+    """Figures of the requests that were counted."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -90,29 +90,29 @@ class Figures:
     held: list[list[int]] = field(default_factory=list)
     """Tokens on each engine, once a second."""
     ttft_s: list[tuple[str, float]] = field(default_factory=list)
-    """By tenant, of interactive requests."""
+    """Tenant and TTFT of each interactive request."""
     decision_s: list[float] = field(default_factory=list)
-    """CPU time of each."""
+    """CPU time of each routing decision that was timed."""
     served: Counter[str] = field(default_factory=Counter)
     """Tokens computed for each tenant."""
     with_adapter: int = 0
-    """Requests."""
+    """Requests with an adapter."""
     moves: int = 0
     moved_again: int = 0
     gaps_s: list[float] = field(default_factory=list)
-    """From an engine's death to the first token of elsewhere."""
+    """Time from an engine's death to the first token from another one."""
     refused: int = 0
     held_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """How long requests were held for want of an engine, by tenant."""
+    """How long requests were held until an engine took them, by tenant."""
     most_held: int = 0
-    """At a time, at all gateways."""
+    """Most requests held at once, at all gateways."""
     turned_away: Counter[str] = field(default_factory=Counter)
-    """Requests that could not be held, or not for long enough, by tenant; they come again."""
+    """Requests that could not be held, or not for long enough, by tenant; they are retried."""
     let_through: Counter[str] = field(default_factory=Counter)
-    """Tokens of each tenant that has a limit."""
+    """Tokens admitted for each tenant that has a limit."""
 
     def add(self, job: Job) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self.requests += 1
         self.prompt_tokens += job.prompt_tokens
         self.cached_tokens += job.cached_tokens
@@ -127,7 +127,7 @@ class Figures:
     def ttft_ms(
         self, share: float, without: Container[str] = (), *, only: Container[str] | None = None
     ) -> float:
-        """Of the tenants without these, or only of those."""
+        """A quantile of TTFT over all tenants but those in `without`, or over those in `only`."""
         found = [
             one
             for tenant, one in self.ttft_s
@@ -136,17 +136,17 @@ class Figures:
         return 1000 * percentile(found, share)
 
     def gap_ms(self, share: float) -> float:
-        """Of moves; 0 if there were none."""
+        """A quantile of the gaps of moves; 0 if there were none."""
         return 1000 * percentile(self.gaps_s or [0.0], share)
 
     @property
     def found_loaded(self) -> float:
-        """Of the requests with an adapter, those that found it loaded."""
+        """Share of the requests with an adapter that found it loaded."""
         return 1 - self.loads / max(1, self.with_adapter)
 
     @property
     def hit_ratio(self) -> float:
-        """Of the infinite engine's hits."""
+        """Cache hits over the infinite engine's."""
         return self.cached_tokens / max(1, self.could_be_cached)
 
     @property
@@ -156,31 +156,31 @@ class Figures:
 
     @property
     def skew(self) -> float:
-        """p99 over mean of what engines computed."""
+        """p99 over mean of the tokens that engines computed."""
         return percentile(self.worked, 0.99) * len(self.worked) / max(1, sum(self.worked))
 
     @property
     def held_skew(self) -> float:
-        """p99 over mean of the tokens on engines, of each the average over time."""
+        """p99 over mean of the tokens on engines, averaged over time for each engine."""
         alive = min(map(len, self.held))
         of_each = [sum(held[at] for held in self.held) for at in range(alive)]
         return percentile(of_each, 0.99) * alive / max(1, sum(of_each))
 
     @property
     def momentary_skew(self) -> float:
-        """p99 over mean of the tokens on engines, at any second."""
+        """p99 over mean of the tokens on engines, over all engines and seconds."""
         shares = [one * len(held) / max(1, sum(held)) for held in self.held for one in held]
         return percentile(shares, 0.99)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of the values, as the one that so many do not exceed."""
+    """The value below which a `share` of the values lies."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
 class Fleet:
-    """Engines, gateways and clients; `run` lets time pass."""
+    """Engines, gateways and clients; `run` advances virtual time."""
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class Fleet:
         engines_come_s: float = 0.0,
         seed: int = 1,
     ) -> None:
-        """`router` chooses, else the product; engines that don't tell say nothing of their
-        prefix caches, which hold `kv_tokens`; they come one after another within
+        """`router` chooses the engines, by default the product's router. With `tells`, engines
+        report their prefix caches, which hold `kv_tokens`. They join one after another within
         `engines_come_s`."""
         self.now = 0.0
         self.figures = Figures()
@@ -209,7 +209,8 @@ class Fleet:
         self.engines = {f"e{i}": Engine(f"e{i}", self.at, tells, kv_tokens) for i in range(engines)}
         self.gateways = [Gateway(self._rng, router) for _ in range(gateways)]
         self._service = FleetService()
-        """Of the gateway that an engine asks: each of them hears the same."""
+        """Served totals of the gateway that engines ask. One suffices: all gateways hear the
+        same."""
         self._listeners = {id: self._service.join(id) for id in self.engines}
         self._infinite = Infinite(engines * PLACES)
         self._before: dict[str, tuple[int, int]] = {}
@@ -221,18 +222,18 @@ class Fleet:
         self.at(SAMPLE_S, self._sample)
 
     def at(self, when: float, call: Callable[[float], None]) -> None:
-        """Call it then, with that."""
+        """Schedule `call` for the time `when`, which it is passed."""
         heapq.heappush(self._events, (when, next(self._order), call))
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Process all events up to the time `until`."""
         while self._events and self._events[0][0] <= until:
             self.now, _, call = heapq.heappop(self._events)
             call(self.now)
         self.now = until
 
     def count_from_now(self) -> None:
-        """What was before does not count: caches had to fill."""
+        """Reset the figures: caches are now warm."""
         self.figures, self._counting = Figures(), True
         for gateway in self.gateways:
             gateway.decision_s.clear()
@@ -240,7 +241,7 @@ class Fleet:
         self._infinite.loads = 0
 
     def counted(self) -> Figures:
-        """The figures up to now."""
+        """Stop counting and return the figures."""
         self._counting = False
         for id, (worked, loads) in self._before.items():
             engine = self.engines[id]
@@ -253,26 +254,27 @@ class Fleet:
         return self.figures
 
     def keep(self, sessions: Iterable[Iterator[Turn]], spread_s: float) -> None:
-        """Clients, each with turn after turn, who begin within this time."""
+        """Add clients, each of which sends a session's turns in order and begins within
+        `spread_s`."""
         for each in sessions:
             self.at(self.now + self._rng.random() * spread_s, partial(self._next, each))
 
     def replay(self, trace: Iterable[tuple[float, Turn]]) -> None:
-        """Requests that come when they came."""
+        """Add the requests of a trace at their recorded times."""
         for when, turn in trace:
             self.at(self.now + when, partial(self._submit, turn, lambda now: None))
 
     def limit(self, tokens_per_minute: Mapping[str, int]) -> None:
-        """From now on these tenants have a limit, and no others."""
+        """Replace all limits: from now on exactly these tenants have one."""
         self._limits = tokens_per_minute
 
     @property
     def known_beginnings(self) -> int:
-        """That the first gateway holds."""
+        """Prefixes of which the first gateway knows that engines hold them."""
         return sum(len(view.warmth.known) for view in self.gateways[0].views.values())
 
     def kill(self, ids: Iterable[str]) -> None:
-        """These engines die; what ran on them begins anew elsewhere, as soon as that is known."""
+        """Kill engines; once detected, their requests start again on others."""
         for id in ids:
             self.at(self.now + DETECT_S, partial(self._bury, id, self.engines[id].die()))
 
@@ -300,7 +302,7 @@ class Fleet:
         self._dispatch(job, now)
 
     def _refused(self, job: Job, now: float) -> float | None:
-        """In how many seconds its tenant may try again, if its limit does not let it now."""
+        """Seconds until the tenant may retry, if its limit refuses the job now; else None."""
         if (limit := self._limits.get(job.turn.tenant)) is None:
             return None
         scope = Scope(job.turn.tenant, {"tokens_per_minute": limit})
@@ -343,7 +345,7 @@ class Fleet:
         if engine.alive:
             engine.submit(job, partial(self._began, gateway, job, view),
                           partial(self._ended, job, view), now)  # fmt: skip
-        else:  # it died, and this gateway does not know
+        else:  # it died, which this gateway does not know yet
             self.at(now + DETECT_S, partial(self._dispatch, job))
 
     def _began(self, gateway: Gateway, job: Job, view: EngineState, now: float) -> None:
@@ -390,6 +392,6 @@ class Fleet:
 
 
 def endless(session: Callable[[], Iterator[Turn]]) -> Iterator[Turn]:
-    """One session after another."""
+    """The turns of one session after another, without end."""
     while True:
         yield from session()

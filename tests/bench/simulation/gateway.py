@@ -18,36 +18,36 @@ from inference.link.wire import PROTOCOL_VERSION, EngineStats, ModelInfo, Stats,
 from tests.bench.simulation.engine import PLACES, Job
 
 Router = Callable[[Able, Needs, random.Random], EngineState]
-"""As `routing.choice.choose`."""
+"""A routing policy with the signature of `routing.choice.choose`."""
 
 HOLDING = Holding(30.0)
-"""As settings have it by default."""
+"""The settings' default."""
 TIMED = 16
-"""Of so many decisions one is timed: the clock takes as long as they do."""
+"""One in this many decisions is timed, because reading the clock takes as long as a decision."""
 CHARACTERS = 4
-"""Of a body, for each token."""
+"""Body characters per token."""
 
 
 class Gateway:
-    """`place` says which engine gets a job, or holds it; `take_up` gives out what it holds."""
+    """`place` chooses a job's engine or holds the job; `take_up` dispatches held jobs."""
 
     def __init__(self, rng: random.Random, router: Router) -> None:
         self.views: dict[str, EngineState] = {}
         self._engines: Engines | None = None
-        """Of `views`; None where they have changed."""
+        """The engines of `views`; None after they changed."""
         self.decision_s: list[float] = []
-        """CPU time of each that is timed, since somebody emptied it."""
+        """CPU time of each timed decision since the list was last cleared."""
         self._decisions = itertools.count()
         self._rng, self._router = rng, router
         self._popularity = Popularity()
         self._held = Held(HOLDING)
         self._jobs: dict[str, Job] = {}
-        """Those that are held."""
+        """Held jobs by id."""
         self._unbegun: Counter[str] = Counter()
-        """By engine."""
+        """Requests without a first token, by engine."""
 
     def join(self, id: str, info: ModelInfo, *, tells: bool) -> None:
-        """An engine comes."""
+        """An engine connected."""
         self.views[id] = EngineState(
             id,
             info,
@@ -64,20 +64,20 @@ class Gateway:
         self._unbegun.pop(id, None)
 
     def hear(self, id: str, stats: Stats) -> None:
-        """An engine said how it is."""
+        """Apply an engine's report; ignored if the engine has left."""
         if (view := self.views.get(id)) is not None:
             view.note(stats)
 
     @property
     def held(self) -> int:
-        """How many jobs."""
+        """Number of held jobs."""
         return len(self._held)
 
     def place(self, job: Job, now: float) -> EngineState | None:
-        """The engine that gets it; None: it is held.
+        """The engine chosen for a job; None if the job is held.
 
         Raises:
-            NoEngine: as many are held as may.
+            NoEngine: the hold queue is full.
         """
         if self.views and not self._held:
             self._engines = self._engines or Engines(self.views.values())
@@ -91,11 +91,11 @@ class Gateway:
         return None
 
     def give_up(self, job: Job) -> bool:
-        """It is not held any longer; False: it was not."""
+        """Stop holding a job; returns False if it was not held."""
         return self._jobs.pop(job.id, None) is not None and self._held.withdraw(job.id)
 
     def take_up(self, now: float) -> Iterator[tuple[Job, EngineState]]:
-        """Who gets an engine now, in fair order, as far as engines take what was held."""
+        """Held jobs and their engines, in fair order, while engines can take held jobs."""
         while (request := self._held.first("base", set(), now)) is not None:
             able = [view for id, view in self.views.items() if self._unbegun[id] < TAKEN_UP]
             if not able:
@@ -105,7 +105,7 @@ class Gateway:
             yield job, self._send(job, Engines(able))
 
     def began(self, job: Job, view: EngineState) -> bool:
-        """Its first token came; True: the engine takes more of what is held now."""
+        """A job's first token arrived; returns whether the engine can now take more held jobs."""
         view.began((job.id, 1))
         self._unbegun[view.id] -= 1
         return bool(self._held) and self._unbegun[view.id] == TAKEN_UP // 2
@@ -130,5 +130,5 @@ class Gateway:
 
 
 def retry_after_s(refusal: NoEngine) -> float:
-    """When a client comes again."""
+    """Seconds after which a client retries."""
     return refusal.retry_after_s or HOLDING.retry_after_s

@@ -1,8 +1,8 @@
-"""What clients ask for: chats, agents with tools and batches of tenants with adapters, or a trace
-that somebody recorded.
+"""The clients' requests: chats, agents with tools and batches of tenants with adapters, or a
+recorded trace.
 
-A block is named by all that comes before it, so that two prompts share exactly what they begin
-with. Lengths are in blocks; the seed decides everything.
+A block's id depends on all blocks before it, so that two prompts share exactly their common prefix.
+Lengths are in blocks; everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _64_BITS = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Turn:
-    """One request of a session, `after_s` its client had the answer before."""
+    """One request of a session, sent `after_s` seconds after the previous answer."""
 
     after_s: float
     tenant: str
@@ -41,14 +41,14 @@ class Zipf:
         self._sums = list(itertools.accumulate((i + 1) ** -exponent for i in range(count)))
 
     def draw(self, rng: random.Random) -> int:
-        """One of them."""
+        """A random number of the distribution."""
         return bisect.bisect(self._sums, rng.random() * self._sums[-1])
 
 
 @dataclass
 class Workload:
-    """Sessions without end. An adapter is a customer's application: it has a system prompt, maybe
-    tools, and a kind of conversation; a tenant has several."""
+    """An endless supply of sessions. An adapter is a customer's application, with a system prompt,
+    perhaps tools, and a kind of conversation; a tenant has several."""
 
     tenants: int
     adapters: int
@@ -65,7 +65,7 @@ class Workload:
         self._zipf = Zipf(self.adapters, self.exponent)
 
     def session(self) -> Iterator[Turn]:
-        """A new session of some tenant."""
+        """A new session of a random tenant."""
         rng = random.Random(self._rng.getrandbits(64))
         app = self._zipf.draw(rng)
         kind = random.Random(app).choices((self._chat, self._agent, self._batch), self.kinds)[0]
@@ -111,12 +111,13 @@ class Workload:
 
 
 def _system(app: int, adapter: AdapterRef | None, count: int) -> list[int]:
-    """The same in every session of an application; a cache is an adapter's."""
+    """The blocks of a system prompt: the same in every session of an application, but different
+    for the base model and the adapter, because caches are per adapter."""
     return blocks_after([hash((app, adapter is None))], random.Random(app), count)
 
 
 def blocks_after(blocks: list[int], rng: random.Random, count: int) -> list[int]:
-    """More of a prompt, at random."""
+    """`count` random blocks that continue a prompt."""
     named, last = list[int](), blocks[-1]
     for _ in range(count):
         last = hash((last, rng.getrandbits(32))) & _64_BITS
@@ -125,8 +126,9 @@ def blocks_after(blocks: list[int], rng: random.Random, count: int) -> list[int]
 
 
 def recorded(path: Path, limit: int) -> Iterator[tuple[float, Turn]]:
-    """A trace of Mooncake's form (FAST '25): when requests came, in seconds, and their blocks of
-    512 tokens, here each four of ours. All are of one tenant on the base model."""
+    """Read a trace in Mooncake's format (FAST '25): the time of each request in seconds, and its
+    blocks of 512 tokens, each of which becomes four of the simulation's. All requests are one
+    tenant's, on the base model."""
     with path.open() as lines:
         for line in itertools.islice(lines, limit):
             one = json.loads(line)
