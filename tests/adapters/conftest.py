@@ -24,7 +24,7 @@ from tests.tenants.making import make_gateway
 
 @pytest.fixture(params=["local folder", "object storage"])
 def storage(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Any:
-    """Adapter files in a local folder, or in a storage that has no paths; and an upload folder."""
+    """Storage of adapter files: a local folder, or one without paths. Sets an upload folder too."""
     backend = "django.core.files.storage.FileSystemStorage"
     options: dict[str, Any] = {"location": str(tmp_path / "adapters")}
     if request.param == "object storage":
@@ -77,14 +77,14 @@ def base_model(db: None) -> BaseModel:
 
 @pytest.fixture
 def no_jobs(transactional_db: None) -> None:
-    """Procrastinate's tables are not Django's to flush between tests."""
+    """Empty procrastinate's tables, which Django does not flush between tests."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE procrastinate_jobs, procrastinate_workers CASCADE")
 
 
 @pytest.fixture
 def worker(no_jobs: None) -> Iterator[None]:
-    """Unpacks uploads; judges no version."""
+    """A running worker that unpacks uploads, but judges no version."""
     with unpacking():
         yield
 
@@ -100,7 +100,7 @@ GOOD = {
 
 
 class FakeGateway:
-    """Speaks `POST /engine/probe` over real HTTP: `answers` in turn, then the last one again."""
+    """Serves `POST /engine/probe` over real HTTP with `answers` in turn, then repeats the last."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = [(200, json.dumps(GOOD).encode())]
@@ -125,7 +125,7 @@ class FakeGateway:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def say(self, *answers: dict[str, Any]) -> None:
-        """What to answer: reports, or `{"code": ..., "status": ...}` for an error."""
+        """Set the answers: reports, or `{"code": ..., "status": ...}` for an error."""
         self.answers = [
             (answer["status"], json.dumps({"error": {**answer, "message": "the reason"}}).encode())
             if "code" in answer
@@ -139,7 +139,7 @@ def gateway(db: None) -> Iterator[FakeGateway]:
     found = FakeGateway()
     thread = threading.Thread(target=found.server.serve_forever)
     thread.start()
-    make_gateway(found.url)  # and it lives as long as the test takes:
+    make_gateway(found.url)  # keep it alive for the whole test:
     GatewayProcess.objects.update(heartbeat_at=timezone.now() + timedelta(days=1))
     yield found
     found.server.shutdown()

@@ -24,7 +24,7 @@ async def serving(application: Callable[..., Awaitable[None]]) -> AsyncIterator[
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
-    # Connections queue in the listening socket until the server is up: nothing to wait for.
+    # No need to wait: connections queue in the listening socket until the server is up.
     task = asyncio.create_task(server.serve([listener]))
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -38,7 +38,7 @@ Answer = tuple[int, bytes]
 
 
 class Responder:
-    """An ASGI application that answers each request from a function; notes what it was asked."""
+    """An ASGI application that answers each request from a function and records the requests."""
 
     def __init__(self, answer: Callable[[dict[str, Any], bytes], Answer]) -> None:
         self._answer = answer

@@ -1,4 +1,5 @@
-"""The adapter cache's bookkeeping: the budget holds, pins hold, the oldest goes first."""
+"""The adapter cache's bookkeeping: it stays within its budget, keeps pinned adapters and evicts
+the least recently used first."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_reserving_again_replaces_what_it_had() -> None:
 
 
 class Budget(RuleBasedStateMachine):
-    """Whatever happens, the budget holds and a pinned adapter stays until it is dropped."""
+    """After any steps, the budget holds and pinned adapters stay until they are dropped."""
 
     def __init__(self) -> None:
         super().__init__()

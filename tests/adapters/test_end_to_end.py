@@ -1,4 +1,5 @@
-"""A tenant's own way: upload with its key, see it become ready, and what a bad one is told."""
+"""Uploads with a tenant's key, end to end: a valid adapter becomes ready, a bad one is rejected
+with a reason."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def test_same_content_of_two_tenants(
 
 
 def test_large_adapter_goes_through(key: dict[str, str]) -> None:
-    """Larger than everything that Django or a handler keeps in memory."""
+    """It is larger than any buffer that Django or a handler keeps in memory."""
     weights = lora()
     weights.metadata = {"padding": "x" * (5 << 20)}
     status, body = upload(

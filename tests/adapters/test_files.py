@@ -1,4 +1,4 @@
-"""Engines get the files of versions that they may serve, by their tickets, and nothing else."""
+"""With their tickets, engines get the files of versions that they may serve, and nothing else."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OTHER, OTHERS_SECRET = EngineCredential(8, "other"), "o" * 40
 
 
 def files(database: Database) -> AdapterFiles:
-    """Asked by two engines, each with a credential of its own."""
+    """The endpoint of adapter files; it knows two engines, each with its own credential."""
     engines = KnownEngines()
     engines.known[OTHERS_SECRET] = OTHER
     return AdapterFiles(engines, DISPATCHES, database)
 
 
 def shown(version: AdapterVersion) -> dict[str, str]:
-    """What the engine shows to which this version was dispatched."""
+    """The headers of the engine to which this version was dispatched: credential and ticket."""
     ticket = DISPATCHES.ticketed(version.ref, ENGINE.id).ticket
     return {"Authorization": f"Bearer {SECRET}", TICKET_HEADER: ticket}
 

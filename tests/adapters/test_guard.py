@@ -23,7 +23,7 @@ BEARER = (b"authorization", KEY["Authorization"].encode())
 
 
 class Application:
-    """What stands behind the guard: reads the whole body, as Django does, and answers 200."""
+    """The application behind the guard: reads the whole body, as Django does, and answers 200."""
 
     def __init__(self) -> None:
         self.bodies: list[int] = []
@@ -181,7 +181,7 @@ async def test_no_other_address_takes_what_fills_the_disk(settings: Settings, pa
 
 
 async def test_application_that_answered_already(settings: Settings) -> None:
-    """One answer to a request: none of the guard's after the application's."""
+    """The guard sends no answer after the application's."""
     settings.MAX_ADAPTER_BYTES = 1000
 
     async def hasty(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Files over HTTP from a gateway that is killed as it is dialed."""
+"""Files over HTTP from a gateway that is killed while an agent connects to it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import uvloop
 from inference.agent.adapters.store import FetchFailed, HttpFetch
 
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: a connection that is closed is reset."""
+"""SO_LINGER on with 0 seconds: closing the connection resets it."""
 
 
 async def fetch_from(listener: socket.socket) -> None:
-    """Each connection is reset when the loop turns next, as those of a killed process are."""
+    """Fetch while each connection is reset in the loop's next iteration, as if the process was
+    killed."""
     loop, fetch = asyncio.get_running_loop(), HttpFetch("the-token")
 
     def reset() -> None:

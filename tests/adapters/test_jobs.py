@@ -1,4 +1,4 @@
-"""From validating to ready or rejected, whatever is restarted in the middle."""
+"""Jobs take versions from validating to ready or rejected, even if processes restart meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def adapter(tenant: Tenant, base_model: BaseModel) -> Adapter:
 
 
 def kept(adapter: Adapter, config: bytes, weights: bytes) -> AdapterVersion:
-    """A version whose upload is complete, without a job."""
+    """A version with these files whose upload is complete, without a job."""
     digest = digest_of(*(hashlib.sha256(data).hexdigest() for data in (config, weights)))
     folder = store.new_folder(adapter, digest)
     store.save(folder, [(CONFIG, ContentFile(config)), (WEIGHTS, ContentFile(weights))])
@@ -177,7 +177,7 @@ def test_one_failed_load_is_forgiven(version: AdapterVersion, gateway: FakeGatew
     assert judged(version).state == State.READY
 
 
-# --- Nothing is held against the adapter that is our own fault -----------------------------------
+# --- Faults of Lorikeet are not held against the adapter -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_waits_for_a_gateway(version: AdapterVersion) -> None:
 
 
 def test_asks_another_gateway(version: AdapterVersion, gateway: FakeGateway) -> None:
-    make_gateway("http://127.0.0.1:9")  # the discard port: nobody listens
+    make_gateway("http://127.0.0.1:9")  # the discard port: nothing listens
     assert judged(version).state == State.READY
 
 
@@ -271,7 +271,7 @@ def test_deleted_meanwhile(version: AdapterVersion) -> None:
 
 
 def test_another_run_was_faster(version: AdapterVersion, gateway: FakeGateway) -> None:
-    """Two runs at once (one was taken for dead): the first verdict counts, the other is dropped."""
+    """Of two concurrent runs (one was presumed dead), the first verdict counts."""
     version.advance(State.PROBING, report=store.check(version).report)
     slow = AdapterVersion.objects.get(pk=version.pk)
     assert judged(version).state == State.READY
@@ -298,7 +298,7 @@ def test_job_of_a_killed_worker_is_taken_up(version: AdapterVersion, gateway: Fa
             "VALUES (now() - interval '1 minute') RETURNING id) "
             "UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM dead)"
         )
-    jobs.tend_queue.defer(timestamp=0)  # type: ignore[call-arg]  # its decorator hides it
+    jobs.tend_queue.defer(timestamp=0)  # type: ignore[call-arg]  # hidden by its decorator
     run_worker()
     version.refresh_from_db()
     assert version.state == State.READY

@@ -1,4 +1,4 @@
-"""The agent's adapter files: fetched once, checked, kept while used, evicted, mended."""
+"""The agent's adapter files: fetched once, checked, kept while used, evicted, repaired."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def ref_of(files: dict[str, bytes]) -> AdapterRef:
 
 @dataclass
 class Gateway:
-    """The Fetch of tests: serves from memory; `hold` keeps downloads of the files `held` waiting,
-    `spoil` edits."""
+    """The Fetch of tests, which serves from memory. `hold` delays downloads of the files `held`,
+    `spoil` changes their content."""
 
     adapters: dict[str, dict[str, bytes]] = field(default_factory=dict)
     fetched: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Gateway:
     held: Collection[str] = FILES
     spoil: Callable[[str, bytes], tuple[int, list[bytes]]] | None = None
     asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    """Released once for each download that was begun."""
+    """Released once for each download that begins."""
 
     def add(self, files: dict[str, bytes]) -> AdapterRef:
         ref = ref_of(files)
@@ -77,7 +77,7 @@ class Gateway:
 
 
 def on_disk(folder: Path) -> set[str]:
-    """The adapters in the cache folder; fails if anything is left under way."""
+    """The adapters in the cache folder; fails if an incomplete download is left."""
     assert not list((folder / ".incoming").iterdir())
     return {path.name for path in folder.iterdir()} - {".incoming"}
 
@@ -135,7 +135,7 @@ async def test_a_victim_asked_for_while_others_are_deleted_is_fetched_again(tmp_
         blocked = loop.run_in_executor(None, release.wait)
         gateway.asked = asyncio.Semaphore(0)
         asking = asyncio.create_task(store.get(large, SOURCE))
-        await gateway.asked.acquire()  # now the first of three victims waits to be deleted
+        await gateway.asked.acquire()  # now the deletion of the first of three victims waits
         again = asyncio.create_task(store.get(b, SOURCE))
         release.set()
         await asyncio.gather(blocked, asking, again)
@@ -270,13 +270,13 @@ async def test_next_process_takes_over_what_is_sound(tmp_path: Path) -> None:
         for age, ref in enumerate((a, b, c)):
             os.utime(await store.get(ref, SOURCE), (age, age))
     (tmp_path / b.digest).chmod(0o755)
-    (tmp_path / b.digest / CONFIG).unlink()  # a crash of another kind
+    (tmp_path / b.digest / CONFIG).unlink()  # as after another kind of crash
     half = tmp_path / ".incoming" / "half"
     half.mkdir()
     (half / CONFIG).write_bytes(b"{")
     weights = tmp_path / c.digest / WEIGHTS
     weights.chmod(0o644)
-    weights.write_bytes(b"x" * 100)  # the size is right, the content is not
+    weights.write_bytes(b"x" * 100)  # the right size with wrong content
     gateway.fetched.clear()
     async with AdapterStore(tmp_path, 1000, gateway) as store:
         assert on_disk(tmp_path) == {a.digest, c.digest}

@@ -19,17 +19,17 @@ from tenants.adapters.jobs import UPLOADS
 
 
 def run_worker(*queues: str) -> None:
-    """Let a worker run until there is nothing to do on these queues, or on any."""
+    """Run a worker until these queues, by default all, are empty."""
     async_to_sync(_work)(_worker(*queues, wait=False))
 
 
 @contextmanager
 def unpacking() -> Iterator[None]:
-    """A worker of uploads, which clients wait for, runs inside the context."""
+    """Run a worker of the uploads queue inside the context; clients wait for its results."""
     worker = _worker(UPLOADS, wait=True)
     thread = threading.Thread(target=lambda: asyncio.run(_work(worker)))
     thread.start()
-    while worker.worker_id is None:  # else it may forget that it was stopped
+    while worker.worker_id is None:  # stopped earlier, it may miss that
         assert thread.is_alive()
         time.sleep(0.01)
     try:
@@ -40,14 +40,14 @@ def unpacking() -> Iterator[None]:
 
 
 def _worker(*queues: str, wait: bool) -> Worker:
-    """Of these queues; nothing periodic comes into a test."""
+    """A worker of these queues without periodic jobs."""
     own = app.with_connector(app.connector.get_worker_connector())
     own.periodic_registry = PeriodicRegistry()
     return Worker(
         own,
         queues=list(queues) or None,
         wait=wait,
-        concurrency=2 if wait else 1,  # one after another: a job may put back another's
+        concurrency=2 if wait else 1,  # one at a time: a job may requeue another's
         install_signal_handlers=False,
         task_middleware=[_disconnected],
     )
@@ -59,7 +59,7 @@ async def _work(worker: Worker) -> None:
 
 
 def _disconnected(task: Callable[[], Any], *context: Any) -> Any:
-    """Run a task; its thread's connection would keep the test's database from being dropped."""
+    """Run a task and close its thread's connections, so that the test database can be dropped."""
     try:
         return task()
     finally:

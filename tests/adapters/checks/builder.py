@@ -1,4 +1,4 @@
-"""Builds adapters byte by byte, sound ones and any kind of broken one."""
+"""Builds adapters byte by byte, valid ones and every kind of broken one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from tenants.adapters.checks.target_modules import PREFIX, TargetModules
 
 HIDDEN, KV, INNER, LAYERS = 16, 8, 24, 2
-"""A Llama as small as can be, with grouped key and value heads so that no two shapes are alike."""
+"""A minimal Llama with grouped key and value heads, so that no two shapes are alike."""
 
 
 def modules() -> dict[str, list[int]]:
@@ -38,7 +38,7 @@ _ITEM = {"F64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "BOOL": 1}
 
 @dataclass
 class Weights:
-    """A safetensors file before it is written: entries in order, and the bytes of each."""
+    """A safetensors file before it is written: its entries in order, and the bytes of each."""
 
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     data: dict[str, bytes] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Weights:
         self.data[name] = bytes(whole)
 
     def laid_out(self) -> dict[str, Any]:
-        """The header's object with every tensor after the one before."""
+        """The header's object, with the tensors' data laid out one after another."""
         position, header = 0, {"__metadata__": self.metadata} if self.metadata is not None else {}
         for name, entry in self.entries.items():
             end = position + len(self.data[name])
@@ -82,12 +82,12 @@ class Weights:
 
 
 def encode(header: bytes, body: bytes) -> bytes:
-    """A safetensors file of these two parts, whatever they hold."""
+    """A safetensors file of these two parts, which may be invalid."""
     return len(header).to_bytes(8, "little") + header + body
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """A configuration as PEFT writes it; a change of `...` takes a field away."""
+    """A configuration as PEFT writes it; the value `...` removes a field."""
     fields = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -123,7 +123,7 @@ def lora(
     dtype: str = "F32",
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Weights:
-    """The tensors of a sound adapter."""
+    """The tensors of a valid adapter."""
     weights = Weights()
     for path, (out, into) in (shapes or modules()).items():
         if path.rsplit(".", 1)[-1] in targets:

@@ -1,4 +1,4 @@
-"""Archives: plain ones are unpacked, every kind of hostile one is refused with its code."""
+"""Archives: valid ones are unpacked, every kind of hostile one is refused with its own code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_tar(
         for name, data in members if members is not None else list(CONTENT.items()):
             info = tarfile.TarInfo(name)
             info.size = len(data)
-            info.mtime = 1.5  # makes an extended header
+            info.mtime = 1.5  # forces an extended header
             edit(info)
             archive.addfile(info, io.BytesIO(data))
     return target.getvalue()
@@ -65,7 +65,7 @@ def make_zip(
 
 
 def unpacked(raw: bytes, name: str, limit: int) -> tuple[Contents, dict[str, bytes]]:
-    """What was found of the files, and the files."""
+    """What `unpack_to` returns, and the unpacked files."""
     targets = {name: io.BytesIO() for name in FILES}
     contents = unpack_to(io.BytesIO(raw), name, limit, targets)
     return contents, {name: target.getvalue() for name, target in targets.items()}
@@ -130,7 +130,7 @@ def _mode(kind: int) -> Callable[[zipfile.ZipInfo], None]:
 
 
 def _encrypted() -> bytes:
-    """The flag is in the local headers and in the directory, at other offsets."""
+    """A zip marked as encrypted. Local headers and directory have the flag at different offsets."""
     raw = bytearray(make_zip())
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = raw.find(signature)
@@ -146,7 +146,7 @@ def _zip_twice() -> bytes:
 
 
 def _claiming(size: int) -> bytes:
-    """A zip whose directory claims another inflated size than the data has."""
+    """A zip whose directory claims another inflated size than its data has."""
     raw = bytearray(make_zip())
     at = raw.rfind(b"PK\x01\x02")
     raw[at + 24 : at + 28] = struct.pack("<I", size)
@@ -154,21 +154,22 @@ def _claiming(size: int) -> bytes:
 
 
 def _long_name_tar() -> bytes:
-    """A GNU long name of a megabyte: Python's reader would take it into memory at once."""
+    """A tar with a GNU long name twice as long as one read may be, which Python's reader would
+    read into memory at once."""
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, MAX_READ_BYTES * 2
     return info.tobuf() + b"a" * info.size + make_tar()
 
 
 def _pax_tar(size: int) -> bytes:
-    """Its extended header takes Python before 3.11.10 quadratic time: CVE-2024-6232."""
+    """A tar whose extended header takes Python before 3.11.10 quadratic time: CVE-2024-6232."""
     info = tarfile.TarInfo("././@PaxHeader")
     info.type, info.size = tarfile.XHDTYPE, size
     return info.tobuf() + (b"1" * size).ljust(-(-size // 512) * 512, b"\0") + make_tar()
 
 
 def _cut_tar() -> bytes:
-    """Ends within the weights."""
+    """A tar that ends within the weights."""
     raw = make_tar()
     return raw[: raw.index(CONTENT[WEIGHTS]) + 100]
 
@@ -181,7 +182,7 @@ def _sparse() -> bytes:
 
 
 def _numbers(**fields: str) -> Callable[[tarfile.TarInfo], None]:
-    """Of an extended header, which wins over the plain one."""
+    """Sets fields of the extended header, which take precedence over the plain one's."""
 
     def edit(info: tarfile.TarInfo) -> None:
         info.pax_headers = fields
@@ -190,7 +191,7 @@ def _numbers(**fields: str) -> Callable[[tarfile.TarInfo], None]:
 
 
 def _huge_member(size: int) -> bytes:
-    """A tar whose last member claims to be of this size."""
+    """A tar whose last member claims to have `size` bytes."""
     first, last = tarfile.TarInfo(CONFIG), tarfile.TarInfo(WEIGHTS)
     first.size, last.size = len(CONTENT[CONFIG]), size
     padding = bytes(-first.size % tarfile.BLOCKSIZE)
@@ -368,7 +369,7 @@ def test_hostile_archive(case: str) -> None:
 def test_no_expression_is_matched_with_a_large_header(
     monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Its time is quadratic in the bytes that it is given: 48 s for 125 KB."""
+    """Matching takes time quadratic in the header's bytes: 48 s for 125 KB."""
     given: list[int] = []
     search = re.search
 
@@ -386,7 +387,7 @@ def test_no_expression_is_matched_with_a_large_header(
 @settings(max_examples=250, deadline=None)
 @given(st.data(), st.sampled_from(["tar", "zip"]))
 def test_mutated_archive(data: st.DataObject, kind: str) -> None:
-    """It is refused, or what came out is what a checksum vouches for (a tar has none)."""
+    """It is refused, or the unpacked files match the archive's checksum (a tar has none)."""
     original = make_tar() if kind == "tar" else make_zip()
     raw = data.draw(mutated(original, len(original)))
     try:
@@ -433,7 +434,7 @@ def test_pickle_under_a_false_name(head: bytes) -> None:
 
 
 def test_header_length_that_looks_like_a_pickle() -> None:
-    """A sound file whose header has 0x0280 bytes begins like a pickle."""
+    """A valid file whose header has 0x0280 bytes begins like a pickle."""
     weights = (0x0280).to_bytes(8, "little") + b"{" + b" " * 0x027F
     found = read(io.BytesIO(b"{}"), io.BytesIO(weights))
     assert found.weights_sha256 == hashlib.sha256(weights).hexdigest()

@@ -1,4 +1,4 @@
-"""Which names can mean one base model."""
+"""Which names an adapter may state for the base model it was trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static validation: sound adapters pass, each kind of malformed one has its own code."""
+"""Static validation: valid adapters pass, each kind of malformed one has its own code."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _raw_header(change: Callable[[bytes], bytes]) -> bytes:
 
 
 def _swap_offsets(header: dict[str, Any]) -> None:
-    """Two tensors claim the same bytes, and nobody the other's."""
+    """Two tensors claim the same bytes, and none claims the other's."""
     other = name_of(1, "self_attn.q_proj", "A")
     header[Q_A]["data_offsets"] = header[other]["data_offsets"]
 
@@ -403,7 +403,7 @@ def test_a_report_holds_nothing_that_the_database_or_a_terminal_cannot_take() ->
 
 
 class _Generated(io.BytesIO):
-    """A safetensors file of any size, all zeros after its header, made as it is read."""
+    """A safetensors file of any size, all zeros after its header, generated as it is read."""
 
     def __init__(self, head: bytes, total: int) -> None:
         self._head, self._total, self._at = head, total, 0

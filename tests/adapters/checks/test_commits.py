@@ -1,4 +1,4 @@
-"""Commits of pushes to the hub, sound ones and any kind of wrong one."""
+"""Commits of pushes through the hub API: valid ones, and every kind of invalid one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = bytes(range(256)) * 8192
 
 
 def file(path: str, data: bytes, **changes: Any) -> dict[str, Any]:
-    """As huggingface_hub writes it: the path comes after the content."""
+    """A file as huggingface_hub writes it: the path comes after the content."""
     text = base64.b64encode(data).decode()
     return {"key": "file", "value": {"content": text, "path": path, "encoding": "base64"} | changes}
 
@@ -36,7 +36,7 @@ def written(*operations: dict[str, Any]) -> bytes:
 
 
 def unpack(commit: bytes, max_bytes: int = 1 << 30) -> tuple[bytes, bytes, str]:
-    """The two files, and the object that the commit names."""
+    """The two unpacked files, and the id of the large object that the commit names."""
     config, weights = io.BytesIO(), io.BytesIO()
     oid = commits.unpack(io.BytesIO(commit), max_bytes, {CONFIG: config, WEIGHTS: weights})
     return config.getvalue(), weights.getvalue(), oid

@@ -1,4 +1,4 @@
-"""Mutated files: no crash, and nothing accepted that the safetensors library reads otherwise."""
+"""Mutated files: no crash, and none is accepted that the safetensors library reads differently."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _library_reads(raw: bytes) -> dict[str, np.ndarray] | None:
 
 
 def _assert_right(raw: bytes) -> None:
-    """If the mutant is accepted then the library reads from it an adapter of the right shape."""
+    """If the mutant is accepted, the library must read an adapter of the right shape from it."""
     if not judge(CONFIG, raw).accepted:
         return
     tensors = _library_reads(raw)

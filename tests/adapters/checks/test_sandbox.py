@@ -1,4 +1,5 @@
-"""Children that read strangers' files: within limits, with nothing of ours, and never our end."""
+"""Child processes that read untrusted files: they stay within their limits, inherit neither Django
+nor secrets, and cannot crash their parent."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ UNPACK = {"task": "unpack", "name": "a.tar", "max_bytes": 64 << 20}
 
 
 def opened(folder: Path, stack: ExitStack, content: dict[str, bytes]) -> sandbox.Files:
-    """Files of this content, open for reading and writing."""
+    """Files with this content, open for reading and writing."""
     for name, data in content.items():
         (folder / name).write_bytes(data)
     return {name: (stack.enter_context((folder / name).open("r+b")), "r+b") for name in content}
@@ -41,14 +42,14 @@ def opened(folder: Path, stack: ExitStack, content: dict[str, bytes]) -> sandbox
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[sandbox.Files]:
-    """The two files of a sound adapter."""
+    """The two files of a valid adapter."""
     with ExitStack() as stack:
         yield opened(tmp_path, stack, {CONFIG: config_bytes(), WEIGHTS: lora().bytes()})
 
 
 @pytest.fixture
 def packed(tmp_path: Path) -> Iterator[sandbox.Files]:
-    """A sound adapter as a tar, and where to unpack it."""
+    """A valid adapter as a tar, and the files to unpack it to."""
     with ExitStack() as stack:
         yield opened(tmp_path, stack, {"archive": make_tar(), CONFIG: b"", WEIGHTS: b"left over"})
 
@@ -91,7 +92,7 @@ def test_limits_of_unpacking(packed: sandbox.Files, limits: Limits, told: str) -
     ],
 )
 def test_limits_of_checking(tmp_path: Path, limits: Limits, told: str) -> None:
-    """A header of 8 MB that holds as much as can be in so many bytes."""
+    """The 8 MB header has as many objects as fit into its size."""
     header = b'{"a":[' + b"[[[[[[]]]]]]," * ((8 << 20) // 13 - 2) + b"[]]}"
     with ExitStack() as stack:
         hostile = {CONFIG: config_bytes(), WEIGHTS: encode(header, b"")}
@@ -121,8 +122,8 @@ def test_files_are_read_from_their_start_whatever_read_them_before(tmp_path: Pat
 
 
 def test_nothing_of_a_child_is_left_when_its_time_is_over() -> None:
-    """Nor of what it started."""
-    # One write each: Python writes a number and its line's end apart when it flushes.
+    """Its own children are killed too."""
+    # One write each: a flushing print would write the number and the line's end separately.
     program = "import os, time; os.fork(); os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     command = [*sandbox.COMMAND[:3], "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
@@ -135,7 +136,7 @@ def test_nothing_of_a_child_is_left_when_its_time_is_over() -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether it runs no more; nobody may have asked for its status yet."""
+    """Whether a process no longer runs; it may be a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -143,7 +144,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_child_has_no_django_and_no_secret(settings: Settings) -> None:
-    """It starts quickly, and what reads hostile bytes has nothing to give away."""
+    """It starts quickly, and the process that reads hostile bytes has nothing to leak."""
     program = (
         "import os, sys; import tenants.adapters.checks.__main__, tenants.adapters.checks.static; "
         "print('django' in sys.modules, 'rest_framework' in sys.modules, *sorted(os.environ))"
@@ -155,18 +156,18 @@ def test_a_child_has_no_django_and_no_secret(settings: Settings) -> None:
     assert settings.SECRET_KEY not in sandbox.ENVIRONMENT.values()
 
 
-# --- Bombs, on the way of any upload -------------------------------------------------------------
+# --- Bombs, through a real upload ----------------------------------------------------------------
 
 
 def extended(body: bytes, count: int = 1) -> bytes:
-    """A tar of a sound adapter behind so many extended headers of this content."""
+    """A tar of a valid adapter after `count` extended headers with the content `body`."""
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, len(body)
     return (info.tobuf() + body + bytes(-len(body) % 512)) * count + make_tar()
 
 
 def _sparse() -> bytes:
-    """Says that its weights take a terabyte, nearly all of them zeros."""
+    """A tar whose sparse weights claim to have a terabyte, nearly all of it zeros."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in FILES:
@@ -177,7 +178,7 @@ def _sparse() -> bytes:
 
 
 def _huge() -> bytes:
-    """A member that claims to have eight exabytes."""
+    """A tar with a member that claims to have eight exabytes."""
     info = tarfile.TarInfo(CONFIG)
     info.size = 1 << 63
     return info.tobuf(format=tarfile.GNU_FORMAT) + b"{}"
@@ -218,7 +219,7 @@ def test_bombs_are_refused(bomb: str, settings: Settings) -> None:
     answer, body = upload(files((name, make())))
     assert (answer, body["code"]) == (status, code)
     assert not AdapterVersion.objects.exists()
-    until(lambda: not os.listdir(settings.FILE_UPLOAD_TEMP_DIR))  # a worker's last act
+    until(lambda: not os.listdir(settings.FILE_UPLOAD_TEMP_DIR))  # the worker's last step
 
 
 HEADER = b'{"a":' + b"[" * 3_000 + b"]" * 3_000 + b"}"

@@ -1,4 +1,4 @@
-"""Uploads of which everything has arrived, while no worker has come to them."""
+"""Uploads that have arrived completely, but that no worker has unpacked yet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(tenant: Tenant, settings: Settings) -> Tus:
 
 @pytest.mark.parametrize("way", ["in parts", "in one request"])
 def test_asked_again_where_a_worker_takes_longer(client: Tus, settings: Settings, way: str) -> None:
-    """All of it is there, and no worker has come to it: its answer says so, and where to ask."""
+    """The answer says that a worker has yet to unpack the upload, and where to ask again."""
     if way == "in parts":
         url = client.begin()
         assert client.append(url, 0, TAR).status_code == 204

@@ -1,4 +1,5 @@
-"""What a tenant may keep: counted before a byte is received, and again once its size is known."""
+"""Storage limits of tenants: an upload is counted before a byte is received, and again once its
+size is known."""
 
 from __future__ import annotations
 
@@ -42,11 +43,11 @@ pytestmark = [
 ]
 VERSIONS = "/api/v1/adapters/pirate/versions"
 SIZE = len(config_bytes()) + len(lora().bytes())
-"""Of the two files of `sound()`."""
+"""Bytes of the two files of `sound()`."""
 
 
 class Directory(Keys):
-    """Knows one key."""
+    """A Directory that knows one key."""
 
     def __init__(self, key: ApiKey, secret: str) -> None:
         self._secret = secret
@@ -61,7 +62,7 @@ class Directory(Keys):
 
 
 class Door:
-    """Everything that an upload in one request passes; notes what of its body was read."""
+    """The whole stack for an upload in one request; records how much of its body is read."""
 
     def __init__(self, tenant: Tenant) -> None:
         key, self.secret = make_key(tenant, "adapters:write")
@@ -149,8 +150,8 @@ async def _slowly(begun: asyncio.Event, go: asyncio.Event) -> AsyncIterator[byte
 
 
 def test_a_body_that_is_still_coming_has_its_room(door: Door, tenant: Tenant) -> None:
-    """And gives it back when it ends, however that is. It doesn't say its length, so it may become
-    the largest."""
+    """Its reservation is released when it ends, however it ends. Without a length, it reserves as
+    much as the largest upload."""
     set_quota(tenant, max_stored_bytes=3 << 30)
     headers = {"Authorization": f"Bearer {door.secret}"}
     chunked = headers | {"Content-Type": "multipart/form-data; boundary=x"}
@@ -182,11 +183,11 @@ def test_uploads_at_once_never_take_the_same_room(door: Door, tenant: Tenant, ro
     assert not UploadSession.objects.unfinished().exists()
 
 
-# --- Whose room ----------------------------------------------------------------------------------
+# --- Whose limit ---------------------------------------------------------------------------------
 
 
 def cookie_of(user: User) -> str:
-    """A session of somebody who signed in."""
+    """The cookies of a signed-in user."""
     browser = Client()
     browser.force_login(user)
     return f"sessionid={browser.cookies['sessionid'].value}; csrftoken={'a' * 32}"
@@ -232,7 +233,7 @@ def test_an_upload_in_parts_is_refused_when_it_is_begun(tenant: Tenant) -> None:
 
 
 def test_an_archive_that_grows_beyond_the_room_is_refused(tenant: Tenant, door: Door) -> None:
-    """Zipped, half of it is zeros; nothing of it stays."""
+    """It is a zip that compresses well; nothing of it is kept."""
     weights = lora()
     weights.metadata = {"padding": "x" * (1 << 20)}
     archive = make_zip([(CONFIG, config_bytes()), (WEIGHTS, weights.bytes())])
@@ -243,7 +244,7 @@ def test_an_archive_that_grows_beyond_the_room_is_refused(tenant: Tenant, door: 
     assert outcome(door.upload(files(("a.zip", archive)))) == STORED
 
 
-# --- What gives room back ------------------------------------------------------------------------
+# --- What frees storage --------------------------------------------------------------------------
 
 
 def test_a_rejected_version_keeps_its_report_and_no_byte(

@@ -1,4 +1,4 @@
-"""Uploads: kept once, refused early, and nothing left of those that fail."""
+"""Uploads: content is stored once, bad ones are refused early, and failed ones leave nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [
 
 
 def judging() -> Any:
-    """Jobs that judge versions."""
+    """The jobs that judge versions."""
     return ProcrastinateJob.objects.filter(task_name="judge_version")
 
 
@@ -44,7 +44,7 @@ def assert_nothing_left(storage: Any, settings: Settings) -> None:
     assert not judging().exists()
     assert not stored_files(storage)
     folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
-    until(lambda: not folder.exists() or not list(folder.iterdir()))  # a worker's last act
+    until(lambda: not folder.exists() or not list(folder.iterdir()))  # the worker's last step
 
 
 # --- Kept ----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_archived_content_comes_back(storage: Any) -> None:
 
 
 def test_uploads_of_the_same_content_at_once(storage: Any, settings: Settings) -> None:
-    """One makes the version, the others get it; no files but one pair's are left."""
+    """One creates the version, the others are answered with it; a single pair of files is left."""
     together = threading.Barrier(4)
     answers = []
 
@@ -149,7 +149,7 @@ def test_uploads_of_the_same_content_at_once(storage: Any, settings: Settings) -
 
 
 def test_another_upload_died_in_the_middle(storage: Any) -> None:
-    """Its row is there, its files are not: whoever brings the content completes it."""
+    """Its row exists without its files: the next upload of the same content completes it."""
     upload(sound())
     version = AdapterVersion.objects.get()
     store.remove(version.folder)
@@ -221,7 +221,7 @@ def test_suspended_tenant(tenant: Tenant, object_storage: Any, settings: Setting
 
 @pytest.mark.parametrize("sent", [sound(), files(("a.zip", make_zip()))], ids=["files", "archive"])
 def test_too_large_once_parsed(sent: Any, storage: Any, settings: Settings) -> None:
-    """Within the guard's allowance for framing, or small only while it is packed."""
+    """It is within the guard's allowance for framing, or small only while packed."""
     settings.MAX_ADAPTER_BYTES = 2000
     status, body = upload(sent)
     assert (status, body["code"]) == (413, "payload_too_large")
@@ -230,7 +230,7 @@ def test_too_large_once_parsed(sent: Any, storage: Any, settings: Settings) -> N
 
 
 def keep_in(kind: type[FileSystemStorage], settings: Settings, folder: Path) -> None:
-    """Adapters are kept by a storage of this kind, in the folder."""
+    """Configure a storage of class `kind` for adapters, in the folder."""
     location = {"location": str(folder / "adapters")}
     adapters = {"BACKEND": f"{__name__}.{kind.__name__}", "OPTIONS": location}
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
@@ -239,7 +239,7 @@ def keep_in(kind: type[FileSystemStorage], settings: Settings, folder: Path) -> 
 
 
 class FullStorage(FileSystemStorage):
-    """Takes one file, then the disk is full, for a while."""
+    """Stores one file, then reports a full disk while `full` is set."""
 
     full = True
 
@@ -253,7 +253,7 @@ class FullStorage(FileSystemStorage):
 def test_on_a_full_disk_an_upload_waits(
     sent: Any, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is kept twice, and nothing is lost: a worker tries again, as after a crash."""
+    """Nothing is stored twice or lost: a worker retries, as after a crash."""
     keep_in(FullStorage, settings, tmp_path)
     settings.UPLOAD_WAIT_S = 1
     status, body = upload(sent)
@@ -274,7 +274,7 @@ def test_on_a_full_disk_an_upload_waits(
 
 
 class RivalStorage(FileSystemStorage):
-    """While it takes the weights, somebody deletes the adapter."""
+    """Deletes the adapter while its weights are being stored."""
 
     def _save(self, name: str, content: Any) -> str:
         if name.endswith(WEIGHTS):
@@ -296,7 +296,7 @@ def test_uploader_is_noted(object_storage: InMemoryStorage) -> None:
 
 
 def large_body(weights_bytes: int) -> tuple[str, AsyncIterator[bytes]]:
-    """Content type and body of an upload that is never whole in memory."""
+    """Content type and body of an upload that is never completely in memory."""
 
     def part(name: str) -> bytes:
         line = f'--border\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'
@@ -319,7 +319,7 @@ def test_memory_of_a_64_mib_upload(settings: Settings, tmp_path: Path) -> None:
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
     (tmp_path / "uploads").mkdir()
-    upload(sound(), name="first")  # what is imported and cached at the first request stays out
+    upload(sound(), name="first")  # excludes what the first request imports and caches
     content_type, body = large_body(64 << 20)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Uploads in parts, by the protocol tus, through Django's whole handler and a real connection."""
+"""Resumable uploads by the tus protocol, through Django's whole handler and a real connection."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ UPLOADS = "/api/v1/uploads"
 
 
 class Tus:
-    """A client of the protocol with an API key."""
+    """A tus client with an API key."""
 
     def __init__(self, secret: str, django: Any = None) -> None:
         self.headers = {"Authorization": f"Bearer {secret}"} | VERSION
@@ -68,7 +68,7 @@ class Tus:
         self.application: Any = BodyGuard(Intake(inner))
 
     def __call__(self, method: str, url: str = UPLOADS, **options: Any) -> httpx.Response:
-        """The answer; of `headers`, None leaves one out."""
+        """Send a request and return the answer. A header of None is left out."""
         headers = self.headers | options.pop("headers", {})
         options["headers"] = {name: value for name, value in headers.items() if value is not None}
 
@@ -82,7 +82,7 @@ class Tus:
         return async_to_sync(send)()
 
     def begin(self, length: int = len(TAR), **metadata: str) -> str:
-        """The address of a new upload."""
+        """Create an upload; returns its URL."""
         answer = self.create(length, **metadata)
         assert answer.status_code == 201, answer.text
         return answer.headers["location"]
@@ -122,7 +122,7 @@ def client(tenant: Tenant) -> Tus:
 
 
 def folder(settings: Settings) -> list[Path]:
-    """What lies in the folder of uploads."""
+    """The contents of the folder of uploads."""
     found = Path(settings.FILE_UPLOAD_TEMP_DIR)
     return list(found.iterdir()) if found.exists() else []
 
@@ -163,7 +163,7 @@ def test_an_upload_in_two_parts(storage: Any, client: Tus, settings: Settings) -
 
 
 def test_methods_in_a_header(client: Tus) -> None:
-    """For those whose proxies let only GET and POST through."""
+    """For clients behind proxies that let only GET and POST through."""
     url = client.begin()
     headers = BYTES | {"Upload-Offset": "0", "X-HTTP-Method-Override": "PATCH"}
     assert client("POST", url, content=TAR, headers=headers).status_code == 204
@@ -351,7 +351,7 @@ def test_whoever_completes_it_answers_for_it(client: Tus, tenant: Tenant) -> Non
 
 @pytest.mark.parametrize("method", ["HEAD", "PATCH"])
 def test_completed_by_whoever_asks_after_a_crash(client: Tus, method: str) -> None:
-    """The gateway died after the last byte and before the version."""
+    """The gateway died after the last byte, before it created the version."""
     url = client.begin()
     parts.path(id_of(url)).write_bytes(TAR)
     assert client("GET", url).json()["state"] == "receiving"
@@ -473,7 +473,7 @@ def test_so_many_bytes_at_once(client: Tus, settings: Settings) -> None:
 
 
 def at_once(*calls: Callable[[], httpx.Response]) -> list[httpx.Response]:
-    """The answers to requests that are made together."""
+    """The answers to requests that are made concurrently."""
     together = threading.Barrier(len(calls))
     answers = []
 
@@ -515,7 +515,7 @@ def test_it_expires(client: Tus, settings: Settings) -> None:
 
 
 def test_files_without_an_upload_go_too(client: Tus, settings: Settings) -> None:
-    """Those of a tenant that was deleted."""
+    """For example the files of a deleted tenant."""
     url = client.begin()
     UploadSession.objects.all().delete()
     jobs.clean_up(0)
@@ -529,7 +529,7 @@ def test_files_without_an_upload_go_too(client: Tus, settings: Settings) -> None
 
 
 def test_many_send_the_same_upload_at_once(client: Tus) -> None:
-    """One of them gets through, and the file is his; the others are told to look again."""
+    """One of them succeeds and writes the whole file; the others get a conflict."""
     url = client.begin()
     answers = at_once(*[lambda: client.append(url, 0, in_chunks(TAR, 100))] * 4)
     assert sorted(answer.status_code for answer in answers) == [204, 409, 409, 409]
@@ -542,7 +542,7 @@ def test_many_send_the_same_upload_at_once(client: Tus) -> None:
 def test_one_that_ends_before_its_next_bytes(
     client: Tus, tenant: Tenant, how: str, status: int
 ) -> None:
-    """Between the permission to append, which names where, and the first byte."""
+    """It ends between the permission to append, which names the offset, and the first byte."""
     url = client.begin()
     answer = (
         partial(client.append, url, 0, TAR)
@@ -569,7 +569,7 @@ def test_two_ask_for_the_outcome_at_once(client: Tus) -> None:
 
 
 def test_the_file_vanished(client: Tus) -> None:
-    """A gateway on another machine that does not share the folder."""
+    """As with a gateway on another machine that does not share the folder."""
     url = client.begin()
     parts.remove(id_of(url))
     assert client("HEAD", url).status_code == 404
@@ -607,7 +607,7 @@ uvicorn.Server(config).run([listener])
         self.port = int(self.process.stdout.readline())
 
     def kill(self) -> None:
-        """Also where it is dead already."""
+        """Kill the process; it may be dead already."""
         assert self.process.stdout is not None
         self.process.kill()
         self.process.wait()
@@ -615,7 +615,7 @@ uvicorn.Server(config).run([listener])
 
 
 def half_sent(port: int, url: str, client: Tus, sent: bytes) -> socket.socket:
-    """A connection on which a PATCH of all of TAR has sent only so much, and the server has it."""
+    """A connection with a PATCH of all of TAR, of which only `sent` was sent and has arrived."""
     lines = [
         f"PATCH {url.removeprefix('http://localhost')} HTTP/1.1",
         "Host: localhost",
@@ -626,14 +626,14 @@ def half_sent(port: int, url: str, client: Tus, sent: bytes) -> socket.socket:
     wire = socket.create_connection(("127.0.0.1", port))
     wire.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + sent)
     while parts.path(id_of(url)).stat().st_size < len(sent):
-        time.sleep(0.01)  # until the kernel has handed it over: nobody else tells
+        time.sleep(0.01)  # the file is the only sign that the server has it
     return wire
 
 
 @pytest.mark.parametrize("how", ["connection cut", "gateway killed"])
 def test_broken_off_half_way(client: Tus, settings: Settings, how: str) -> None:
-    """What has arrived is kept, also while its connection still seems open, and the rest makes
-    the version that one request would have made."""
+    """What has arrived is kept, even while its connection still seems open. The rest completes the
+    version that a single request would have created."""
     url = client.begin()
     gateway = Gateway(settings)
     try:
@@ -652,7 +652,7 @@ def test_broken_off_half_way(client: Tus, settings: Settings, how: str) -> None:
 
 
 def test_whoever_comes_back_takes_over(client: Tus, settings: Settings) -> None:
-    """A connection that died unnoticed keeps nobody out, and what it still brings is not taken."""
+    """A connection that died unnoticed blocks no other, and what still arrives on it is ignored."""
     url = client.begin()
     gateway = Gateway(settings)
     try:

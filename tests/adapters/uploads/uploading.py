@@ -1,4 +1,4 @@
-"""Uploads through the whole of Django's ASGI handler, behind the guard."""
+"""Helpers for uploads through Django's whole ASGI handler, behind the guard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACTOR = Actor("key", 1, "a key")
 
 
 class Versions(APIView):
-    """The upload alone; keys and members are the API's affair."""
+    """The upload endpoint alone, without the API's checks of keys and members."""
 
     authentication_classes = ()
     parser_classes = (MultiPartParser,)
@@ -47,7 +47,7 @@ Files = list[tuple[str, tuple[str, bytes]]]
 
 
 def sound(**changes: Any) -> Files:
-    """The two files of an adapter that passes."""
+    """The two files of a valid adapter."""
     return files((CONFIG, config_bytes(**changes)), (WEIGHTS, lora().bytes()))
 
 
