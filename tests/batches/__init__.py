@@ -1,1 +1,1 @@
-"""Files and batches."""
+"""Tests of files, batches and background responses."""

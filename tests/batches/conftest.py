@@ -1,4 +1,4 @@
-"""A console's `/v1` behind its intake, for the keys of a tenant."""
+"""A console's `/v1` behind its intake, called with a tenant's keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ask = Callable[..., httpx.Response]
 
 @pytest.fixture(autouse=True)
 def files_dir(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> None:
-    """Files of one test alone, beside its uploads."""
+    """Give the test its own folders of files and uploads."""
     for name in ("FILES_DIR", "FILE_UPLOAD_TEMP_DIR"):
         (tmp_path / name).mkdir()
         setattr(settings, name, str(tmp_path / name))
@@ -47,7 +47,7 @@ def secret(tenant: Tenant) -> str:
 
 
 async def asked(method: str, path: str, secret: str, **options: Any) -> httpx.Response:
-    """A console's answer to a key's holder."""
+    """The console's response to a request with the key `secret`."""
     async with PostgresDirectory() as directory:
         transport = httpx.ASGITransport(FileIntake(get_asgi_application(), directory))  # type: ignore[arg-type]
         headers = options.pop("headers", {})
@@ -58,7 +58,7 @@ async def asked(method: str, path: str, secret: str, **options: Any) -> httpx.Re
 
 @pytest.fixture
 def ask(secret: str) -> Ask:
-    """Ask as the holder of the tenant's key, or of another `secret`."""
+    """Sends requests with the tenant's key, or with another `secret`."""
     return lambda method, path, secret=secret, **options: async_to_sync(asked)(
         method, path, secret, **options
     )

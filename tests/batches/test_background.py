@@ -1,4 +1,4 @@
-"""Responses of the background in PostgreSQL: queued, leased, begun, and ended once."""
+"""Background responses in PostgreSQL: queued, leased, begun, and ended once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPLETED = Ended("completed", DONE)
 
 
 def keeping(slug: str = "acme", days: int = 7) -> ApiKey:
-    """A key of a tenant that keeps content."""
+    """A key of a tenant that stores content for `days` days."""
     tenant = make_tenant(slug)
     choice.keep_for(tenant, days)
     return make_key(tenant)[0]
@@ -73,7 +73,7 @@ def queued(key: ApiKey, **changed: Any) -> Queued:
     return Queued(**(fields | changed))
 
 
-# --- As gateways have them -----------------------------------------------------------------------
+# --- As gateways use them ------------------------------------------------------------------------
 
 
 async def test_one_is_queued_begun_and_ended_once(either: StoredResponses, key: ApiKey) -> None:
@@ -198,11 +198,11 @@ async def test_what_was_destroyed_is_neither_run_nor_answered(
     assert not await stored.end(one.tenant_id, one.id, 2048, COMPLETED), "another key's"
 
 
-# --- As workers have them ------------------------------------------------------------------------
+# --- As workers use them -------------------------------------------------------------------------
 
 
 def make(key: ApiKey, **fields: Any) -> BackgroundResponse:
-    """A row, with a content that nobody reads."""
+    """A row whose content is never read."""
     (content_key,) = key.tenant.content_keys.all()
     one, now = queued(key), timezone.now()
     content = StoredContent.objects.create(
@@ -330,7 +330,7 @@ def test_tenants_take_turns_and_none_has_more_than_some(
 
 
 def test_turns_of_a_later_lease_are_higher(owner: ApiKey) -> None:
-    """So that what an earlier one brings is dropped."""
+    """So that answers to an earlier lease's lines are dropped."""
     one = make(owner, run=3)
     (lease,) = claim()
     assert lease.run * TURNS_OF_A_RUN > (one.run + 1) * TURNS_OF_A_RUN - 1

@@ -1,4 +1,4 @@
-"""`/v1/batches`: what is taken, listed and cancelled, for whom, and what is refused."""
+"""`/v1/batches`: batches are created, listed and cancelled by permitted keys, or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture
 def file(tenant: Tenant) -> StoredFile:
-    """A row is enough for those who don't read it."""
+    """A row without content, which is enough for tests that don't read it."""
     return tenant.files.create(purpose="batch", filename="a.jsonl", size_bytes=1)
 
 

@@ -1,4 +1,5 @@
-"""`/v1/files`: what is kept, for whom and for how long, and what is refused before it is read."""
+"""`/v1/files`: which files are kept, for which keys and for how long, and which are refused before
+they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker has a batch, and only the last one to have it writes."""
+"""One worker at a time leases a batch, and only the holder of the latest lease writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def key(tenant: Tenant) -> ApiKey:
 
 
 def claim() -> BatchLease | None:
-    """One, if there is one."""
+    """A lease of one batch, if there is one to run."""
     return next(iter(BatchLease.claim(1)), None)
 
 
@@ -55,7 +55,7 @@ def test_who_has_lost_it_writes_nothing(key: ApiKey) -> None:
     with pytest.raises(Lost):
         first.finish(Status.COMPLETED)
     second.renew([Result(1, 200, b"second"), Result(2, 500, b"{}")])
-    second.renew([Result(1, 200, b"second")])  # what was perhaps written before
+    second.renew([Result(1, 200, b"second")])  # a repeat of a result that may have been written
     batch.refresh_from_db()
     assert (batch.completed, batch.failed, batch.status) == (1, 1, Status.IN_PROGRESS)
     assert [bytes(one.body) for one in batch.lines.all()] == [b"second", b"{}"]
@@ -79,7 +79,7 @@ def test_tokens_count_with_the_answers(key: ApiKey) -> None:
 
 
 def test_answers_are_stored_some_at_a_time(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL takes no value of a gigabyte, and answers may be long."""
+    """PostgreSQL accepts no value of a gigabyte, and answers may be long."""
     monkeypatch.setattr(batch_leases, "STORE_BYTES", 10)
     batch = make_batch(key)
     lease = claim()

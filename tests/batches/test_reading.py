@@ -1,4 +1,4 @@
-"""What is wrong with a batch's file, by the line."""
+"""Validation of a batch's file: errors are reported by line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def told(content: bytes, max_body_bytes: int = 1000) -> list[tuple[int | None, s
 
 
 def test_a_sound_file() -> None:
-    other = line("c", body=BODY | {"model": "support"}).strip()  # its last line has no end
+    other = line("c", body=BODY | {"model": "support"}).strip()  # the last line has no line end
     report = found(line("a") + b"\n  \n" + line("b") + other)
     assert (report.requests, report.errors) == (3, [])
     assert report.models == {"base": 1, "support": 5}

@@ -1,4 +1,4 @@
-"""Whose batch it is, and what names a line."""
+"""Seals, which bind a batch to its key, and the ids of a batch's lines."""
 
 from __future__ import annotations
 

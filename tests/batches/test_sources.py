@@ -1,4 +1,4 @@
-"""Lines as they come of a batch's file."""
+"""Reading the lines of a batch's file in portions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.pure
 
 
 def written(path: Path, count: int) -> Path:
-    """Requests, with an empty line before each."""
+    """A file of `count` requests, with an empty line before each."""
     told = {"custom_id": "a", "method": "POST", "url": "/"}
     lines = [json.dumps(told | {"body": {"n": n}}) for n in range(count)]
     path.write_text("".join(f"\n{line}\n" for line in lines))

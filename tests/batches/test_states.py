@@ -1,4 +1,4 @@
-"""What a batch can become, and what never happens."""
+"""The states of a batch and the transitions between them."""
 
 from __future__ import annotations
 

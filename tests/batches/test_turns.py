@@ -1,4 +1,4 @@
-"""Which line is given to an engine next."""
+"""The order in which lines are given to engines."""
 
 from __future__ import annotations
 

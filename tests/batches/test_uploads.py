@@ -1,4 +1,4 @@
-"""`/v1/uploads`: files that come in parts."""
+"""`/v1/uploads`: files that are uploaded in parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers wait in a worker's memory while the database is away: so many bytes, and no more."""
+"""While the database is down, answers wait in a worker's memory, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HALF = bytes(MAX_RESULT_BYTES // 2)
 
 
 class Gateway:
-    """The only one; it remembers what it was asked."""
+    """Takes the place of the connections to gateways; records the lines sent to its only one."""
 
     open = (GATEWAY,)
 
@@ -45,7 +45,7 @@ class Gateway:
 
 
 class Database:
-    """Takes the place of the runner's threads: answers are written here unless it is `away`."""
+    """Takes the place of the runner's threads: records written answers unless it is `away`."""
 
     def __init__(self) -> None:
         self.away = True

@@ -1,4 +1,4 @@
-"""Which lines go where, and when again."""
+"""Which gateway each line of a batch is sent to, and when it is retried."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def line(number: int, size: int = 10) -> Line:
 
 
 def fill(one: Window, first: int = 0, now: float = 0.0) -> list[tuple[int, str]]:
-    """Send as much as may be sent."""
+    """Send as many lines as may be sent; returns their numbers and gateways."""
     sent: list[tuple[int, str]] = []
     while (gateway := one.gateway(now)) is not None:
         number = first + len(sent)

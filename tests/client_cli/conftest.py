@@ -30,7 +30,7 @@ __all__ = ["base_model", "gateway", "hub", "no_jobs", "object_storage", "tenant"
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended, and what it printed."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -46,7 +46,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command line keeps its files; nothing else is known of any server."""
+    """The command line's empty folder of files; no variable names a server or a key."""
     for name in ("LORIKEET_URL", "LORIKEET_API_URL", "LORIKEET_KEY", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LORIKEET_HOME", str(tmp_path / "home"))
@@ -55,13 +55,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command as a shell does."""
+    """Runs a command line as a shell does."""
 
     def run(*arguments: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["lorikeet", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "200")
         capsys.readouterr()
-        # The console, in this process as well, would log to the same output.
+        # The console runs in this process too and would log to the same output.
         with capture_logs(), pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()
@@ -72,7 +72,7 @@ def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 def adapter(folder: Path, **changes: Any) -> Path:
-    """A folder with a sound adapter; `changes` are of its configuration."""
+    """A folder with a valid adapter, with `changes` to its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_bytes(config_bytes(**changes))
     (folder / WEIGHTS).write_bytes(lora().bytes())

@@ -1,4 +1,4 @@
-"""An adapter as an archive that is made while it is read."""
+"""An adapter's archive, which is generated while it is read."""
 
 from __future__ import annotations
 

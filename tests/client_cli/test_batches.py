@@ -1,4 +1,4 @@
-"""`lorikeet batches` against a real console; answers are written here, as a worker writes them."""
+"""`lorikeet batches` against a real console; the tests write the answers as a worker does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PART = 4096
 
 
 async def console(scope: Scope, receive: Receive, send: Send) -> None:
-    """A console. Of its `/v1` the directory is opened here, as its start opens it elsewhere."""
+    """A console. For its `/v1` the directory is opened here; otherwise its startup does that."""
     from gateway.planes.control import application, django_app
 
     whole: Any = application
@@ -55,14 +55,14 @@ async def console(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 def hub(tenant: Tenant, settings: Settings) -> Iterator[Hub]:
-    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else its files are said to be missing
+    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else a warning says that it is missing
     with in_thread(console) as url:
         yield Hub(url, "")
 
 
 @pytest.fixture
 def signed_in(run: Run, hub: Hub, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """With a key for inference, and small parts."""
+    """Runs commands signed in with a key for inference, with small upload parts."""
     monkeypatch.setattr(files, "PART_BYTES", PART)
     monkeypatch.setattr(retries, "PAUSE_S", 0.02)
     monkeypatch.setattr(batches, "LOOK_S", 0.05)
@@ -80,7 +80,7 @@ def line(id: str, **body: Any) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A hundred requests, in several parts."""
+    """A file of a hundred requests, which is uploaded in several parts."""
     path = tmp_path / "lines.jsonl"
     path.write_text("\n" + "".join(line(f"line {number}") for number in range(100)))
     assert path.stat().st_size > 3 * PART
@@ -88,7 +88,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def answer_all(failing: int = 1) -> None:
-    """Read the batch, answer its lines, the last ones with a failure, and write its files."""
+    """Read the batch, answer its lines, the last `failing` with an error, and write its files."""
     run_worker("batches")
     (lease,) = BatchLease.claim(1)
     count = Batch.objects.get(pk=lease.id).total
@@ -102,7 +102,7 @@ def answer_all(failing: int = 1) -> None:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """A worker answers the first batch that comes, if one does."""
+    """Runs a worker that answers the first batch, if there is one, inside the context."""
     over = threading.Event()
 
     def work() -> None:
@@ -194,7 +194,7 @@ def test_lists_go_on_behind_a_page(
 
 @pytest.fixture
 def cutting(signed_in: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutting]:
-    """Closes the first connection after about two parts."""
+    """A proxy that closes the first connection after about two parts."""
     proxy = Cutting(hub.url, after=2 * PART + PART // 2, times=1)
     monkeypatch.setenv("LORIKEET_API_URL", proxy.url)
     yield proxy

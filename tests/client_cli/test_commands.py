@@ -1,4 +1,4 @@
-"""Each command against a real console, and what it says when something is wrong."""
+"""Each command against a real console, and its error messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture
 def signed_in(run: Run, hub: Hub, tenant: Tenant) -> Run:
-    """With a key that may do all."""
+    """Runs commands signed in with a key that has all scopes."""
     key = make_key(tenant, "admin", "adapters:write", "inference", "usage:read")[1]
     assert run("login", "--url", hub.url, "--key", key).code == 0
     return run
@@ -41,7 +41,7 @@ def signed_in(run: Run, hub: Hub, tenant: Tenant) -> Run:
 
 @contextmanager
 def judging() -> Iterator[None]:
-    """A worker judges the first version that comes."""
+    """Runs a worker that judges the first version inside the context."""
 
     def judge() -> None:
         try:
@@ -141,7 +141,7 @@ def test_what_is_refused_says_why(signed_in: Run, tmp_path: Path, home: Path) ->
 
 
 class Cutting:
-    """A proxy that closes a connection once this much has passed to the server, `times` times."""
+    """A proxy that closes a connection once `after` bytes passed to the server, `times` times."""
 
     def __init__(self, url: str, after: int, times: int) -> None:
         self._to = int(url.rsplit(":", 1)[1])
@@ -172,7 +172,7 @@ class Cutting:
                 self.passed += len(data) if up else 0
                 if up and self._times and sent > self._after:
                     self._times -= 1
-                    time.sleep(0.1)  # what was passed on arrives, or a reset would overtake it
+                    time.sleep(0.1)  # let passed bytes arrive before a reset discards them
                     break
             for end in (source, target):
                 end.shutdown(socket.SHUT_RDWR)
@@ -188,7 +188,7 @@ def cutting(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutting]:
 
 
 def large(folder: Path) -> Path:
-    """An adapter that takes several packets."""
+    """An adapter whose upload takes several packets."""
     from tests.adapters.checks.builder import lora
 
     weights = lora()
@@ -237,7 +237,7 @@ def test_an_upload_that_is_gone_begins_anew(
 
 @pytest.fixture
 def support(tenant: Tenant) -> Adapter:
-    """Three ready versions, of which the first is live."""
+    """An adapter with three ready versions, of which the first is live."""
     made = make_adapter(tenant)
     for number, config in enumerate(({"r": 4}, {"r": 8, "lora_alpha": 16}, {}), start=1):
         version = make_version(made)

@@ -1,4 +1,4 @@
-"""Commands that ask other servers than the console: the inference API, and a hub."""
+"""Commands that call servers other than the console: the inference API, and a hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {CONFIG: b'{"r": 4}', WEIGHTS: b"weights" * 1000}
 
 
 class Server:
-    """Answers GET and POST by path: status, headers, body. Notes what it was asked."""
+    """Answers GET and POST by path with a status, headers and body; records the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
@@ -151,7 +151,7 @@ def test_an_answer_of_something_else(ask: Run, server: Server) -> None:
 
 @pytest.fixture
 def repo(server: Server) -> dict[str, tuple[int, dict[str, str], bytes]]:
-    """A repository as Hugging Face has it: the large file is elsewhere."""
+    """A repository as on Hugging Face: its large file redirects to another URL."""
     for name, data in FILES.items():
         path = f"/acme/support/resolve/{COMMIT}/{name}"
         server.answers[path] = (200, {"X-Repo-Commit": COMMIT, "ETag": '"abc"'}, data)

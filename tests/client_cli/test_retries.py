@@ -1,4 +1,4 @@
-"""What a push does while the server cannot answer, and what is remembered of pushes."""
+"""How a push behaves while the server fails, and the record of unfinished pushes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION = {"adapter": "a", "number": 1, "state": "ready", "report": {}}
 
 
 class Tus:
-    """A server of one upload; `failing` answers a request instead, if it returns a response."""
+    """A server of one upload; a response that `failing` returns for a request replaces its own."""
 
     def __init__(self, failing: Callable[[httpx.Request], httpx.Response | None]) -> None:
         self._failing = failing
@@ -53,7 +53,7 @@ def api_of(server: Callable[[httpx.Request], httpx.Response]) -> Api:
 
 
 def first(method: str, status: int) -> Callable[[httpx.Request], httpx.Response | None]:
-    """The first PATCH and the first request with this method fail with this status."""
+    """Fails the first PATCH and the first request with `method`, with this status."""
     failed = list[str]()
 
     def failing(request: httpx.Request) -> httpx.Response | None:

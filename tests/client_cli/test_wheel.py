@@ -1,4 +1,4 @@
-"""What `pip install` gets: a wheel with all of the command line, and nothing of the server."""
+"""What `pip install` installs: a wheel with the whole command line, and nothing of the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = "import sys; from lorikeet.__main__ import main; sys.argv = ['lorikeet',
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of a copy: whoever builds may write beside the sources."""
+    """The wheel, built from a copy, because the build may write beside the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     source = shutil.copytree(
         CLIENT, folder / "source", ignore=shutil.ignore_patterns("__pycache__")

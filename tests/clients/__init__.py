@@ -1,4 +1,5 @@
-"""Clients generated from the OpenAPI document, in two languages, read what tests were answered.
+"""Clients generated from the OpenAPI document, in two languages, read answers recorded by tests.
 
-`python -m tests.clients [FOLDER]`: of answers (RECORD_ANSWERS); without it tests make some first.
+`python -m tests.clients [FOLDER]`: the folder has the answers (RECORD_ANSWERS); without it, tests
+are run first to record some.
 """

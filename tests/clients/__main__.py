@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def record(folder: Path) -> Path:
-    """Run tests whose answers are written down."""
+    """Run tests that record their answers in the folder, and return it."""
     environment = os.environ | {"RECORD_ANSWERS": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *RECORDED]
     subprocess.run(command, env=environment, cwd=ROOT, check=True)
@@ -40,7 +40,11 @@ def record(folder: Path) -> Path:
 
 
 def read(folder: Path) -> list[dict[str, str]]:
-    """The answers, each once, in an order that stays."""
+    """The recorded answers, each once, in a stable order.
+
+    Raises:
+        SystemExit: there are none.
+    """
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     if not found:
         raise SystemExit(f"There are no answers in {folder}.")
@@ -48,7 +52,7 @@ def read(folder: Path) -> list[dict[str, str]]:
 
 
 def described(file: Path) -> Path:
-    """The document, as the console serves it."""
+    """Write the OpenAPI document, as the console serves it, to `file`, and return it."""
     command = [sys.executable, "manage.py", "spectacular", "--format", "openapi-json"]
     subprocess.run([*command, "--file", str(file)], cwd=ROOT, check=True)
     return file

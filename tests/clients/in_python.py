@@ -18,10 +18,10 @@ NAME = "lorikeet_client"
 
 
 def check(document: Path, answers: Iterable[dict[str, Any]], work: Path) -> None:
-    """Generate it and have it read all answers; what it read, written again, is the answer.
+    """Generate the client and let it parse all answers; what it serializes must equal the answer.
 
     Raises:
-        AssertionError: it cannot be generated, cannot read an answer, or reads another thing.
+        AssertionError: it cannot be generated, cannot parse an answer, or misreads one.
     """
     generate(document, work / NAME)
     sys.path.insert(0, str(work))
@@ -43,10 +43,10 @@ def check(document: Path, answers: Iterable[dict[str, Any]], work: Path) -> None
 
 
 def generate(document: Path, package: Path) -> None:
-    """Write the client.
+    """Write the client to `package`.
 
     Raises:
-        AssertionError: the generator doesn't understand all of the document.
+        AssertionError: the generator doesn't support all of the document.
     """
     options = ConfigFile(
         post_hooks=[],
@@ -75,8 +75,8 @@ def operations(package: Path) -> dict[str, str]:
 
 
 def same(read: Any, sent: Any) -> bool:
-    """Whether what the client writes is what it was sent. It may write a time that it understood
-    in another way; one that is text to it, as in a receipt, stays as it was."""
+    """Whether the client's serialization equals what it was sent. A time that it parsed may be
+    formatted differently; one that it treats as text, as in a receipt, must be unchanged."""
     if isinstance(read, list) and isinstance(sent, list):
         return len(read) == len(sent) and all(map(same, read, sent))
     if isinstance(read, dict) and isinstance(sent, dict):
@@ -92,7 +92,7 @@ def _one_moment(read: Any, sent: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """What a model is as JSON."""
+    """A model, or a list of them, as JSON values."""
     if isinstance(value, list):
         return [plain(part) for part in value]
     return value.to_dict() if hasattr(value, "to_dict") else value

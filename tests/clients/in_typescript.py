@@ -1,6 +1,6 @@
-"""A client of types that openapi-typescript generates, with openapi-fetch.
+"""A client with the types that openapi-typescript generates, and openapi-fetch.
 
-They are installed by `npm ci` as package-lock.json says, which `make clients` does.
+`make clients` installs both with `npm ci`, as locked in package-lock.json.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ TOOLS = HERE / "node_modules" / ".bin"
 
 
 def missing() -> str:
-    """What keeps it from being generated here; empty if nothing does."""
+    """Why the client cannot be generated on this machine; empty if it can."""
     if shutil.which("node") is None:
         return "there is no node"
     return "" if TOOLS.is_dir() else f"run `npm ci` in {HERE}"
 
 
 def check(document: Path, answers: list[dict[str, Any]], work: Path) -> None:
-    """Generate it and have it read all answers; each has the type that is generated for it.
+    """Generate the client and let it parse all answers, which must have their generated types.
 
     Raises:
-        subprocess.CalledProcessError: one cannot be read, or is of another type.
+        subprocess.CalledProcessError: an answer cannot be parsed, or is of another type.
     """
     folder = work / "typescript"
     folder.mkdir()
@@ -43,8 +43,8 @@ def check(document: Path, answers: list[dict[str, Any]], work: Path) -> None:
 
 
 def lines(answers: list[dict[str, Any]]) -> Iterator[str]:
-    """A program that is of the right types if the answers are. Each is a literal, in which a field
-    that the type has not is an error."""
+    """A program that type-checks if the answers have the right types. Each answer is a literal,
+    because a field that its type lacks is an error there."""
     yield 'import type { paths } from "./client";'
     for number, answer in enumerate(answers):
         if answer["media_type"].endswith("json"):

@@ -1,4 +1,4 @@
-// The client reads each answer, and hands on what it is: data, or an error.
+// The client parses each answer, and must return its body as data or as an error.
 import assert from "node:assert";
 import { readFileSync } from "node:fs";
 import createClient from "openapi-fetch";

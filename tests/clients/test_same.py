@@ -1,4 +1,4 @@
-"""What a client read is compared with what it was sent."""
+"""The comparison of what a client read with what it was sent."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ WEATHER: Any = {
     },
 }
 GREEDY: Any = {"extra_body": {"temperature": 0}}
-"""So that an answer is the same twice."""
+"""Greedy sampling, so that answers are repeatable."""
 QUESTION: Any = [{"role": "user", "content": "What is the capital of Peru?"}]
 
 
 def check(url: str, key: str, model: str) -> None:
-    """Raises AssertionError where something is not as with Anthropic."""
+    """Raises AssertionError if something differs from Anthropic's API."""
     with Anthropic(base_url=url, api_key=key, max_retries=0) as client:
         for test in (answers, streams, counts, calls_a_tool, goes_on_after_a_call, refuses):
             test(client, model)

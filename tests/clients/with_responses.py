@@ -1,5 +1,6 @@
 """OpenAI's SDK with the Responses API, unmodified: `python -m tests.clients.with_responses URL KEY
-MODEL`, where the URL ends with `/v1`, against a model that may call tools as that of `make up`."""
+MODEL`, where the URL ends with `/v1`, against a model that may call tools, such as that of `make
+up`."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class Weather(BaseModel):
 
 
 def check(url: str, key: str, model: str) -> None:
-    """Raises AssertionError where something is not as with OpenAI."""
+    """Raises AssertionError if something differs from OpenAI's API."""
     with OpenAI(base_url=url, api_key=key, max_retries=0) as client:
         for test in (answers, streams, calls_a_tool, parses, goes_on_after_a_call, scores, refuses):
             test(client, model)

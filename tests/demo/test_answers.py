@@ -1,4 +1,4 @@
-"""The shipped demo answers rightly with transformers and PEFT alone."""
+"""The shipped demo answers correctly with transformers and PEFT alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py make_demo`: its arguments and its progress display. Training is tested by itself."""
+"""`manage.py make_demo`: its arguments and its progress display. Training is tested separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated training data: the same for a seed, and right."""
+"""The generated training data is determined by its seed, and correct."""
 
 from __future__ import annotations
 

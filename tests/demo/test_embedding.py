@@ -1,5 +1,5 @@
-"""The demo's embedding model: what it is taught, how it is made, and that what ships finds what it
-was never shown."""
+"""The demo's embedding model: its training data, its training, and whether the shipped model finds
+sentences that it was not trained on."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def digests(root: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def few() -> Plan:
-    """Steps enough to write every file."""
+    """A plan with just enough steps to write every file."""
     from demo.train import Plan, Schedule
 
     adapters = {name: Schedule(2, 1e-3) for name in ("support", "pirate", "extract")}
@@ -35,7 +35,7 @@ def few() -> Plan:
 
 @pytest.fixture(scope="module")
 def steps() -> list[tuple[str, int]]:
-    """What was reported while `made` was trained."""
+    """The progress reported while `made` was trained."""
     return []
 
 

@@ -1,1 +1,1 @@
-"""What is shipped for one machine, and what scales engines on many."""
+"""Tests of the files shipped for deployment, and of what scales engines on many machines."""

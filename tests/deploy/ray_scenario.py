@@ -1,5 +1,5 @@
-"""`python -m tests.deploy.ray_scenario FOLDER`: engines on a real Ray cluster whose nodes come and
-go, inside of namespaces of its own."""
+"""`python -m tests.deploy.ray_scenario FOLDER`: engines on a real Ray cluster whose nodes are added
+and removed, in Linux namespaces of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kubernetes.load import Load
 from tests.stack.running import ROOT, Stack, up
 
 ADDRESS = "127.0.0.1:6379"
-"""Ray's own provider of nodes that are processes knows no other port."""
+"""Ray's provider of nodes that are processes supports no other port."""
 TOKEN = "metrics" * 5
 WAIT_S = 240.0
 PYTHONPATH = f"{ROOT}:{ROOT / 'platform'}:{os.environ.get('PYTHONPATH', '')}"
@@ -64,7 +64,7 @@ NODES: dict[str, Any] = {
 
 @dataclass
 class Step:
-    """A line of the table."""
+    """A row of the result table."""
 
     name: str
     seconds: float
@@ -76,7 +76,7 @@ class Step:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[None]:
-    """A head without room for engines; Ray adds nodes to it."""
+    """Run a head without room for engines, to which Ray adds nodes."""
     config = folder / "nodes.json"
     config.write_text(json.dumps(NODES))
     command = [
@@ -123,7 +123,7 @@ class World:
         self.steps: list[Step] = []
 
     def deploy(self, drain_s: int) -> None:
-        """`manage.py engines`, as an operator calls it."""
+        """Run `manage.py engines` as an operator does."""
         command = [
             sys.executable, str(ROOT / "manage.py"), "engines", "--ray", ADDRESS, "--max", "3",
             "--per-engine", "8", "--cpus", "0", "--resources", '{"engine": 1}',
@@ -139,7 +139,7 @@ class World:
         assert done.returncode == 0, done.stderr[-4000:]
 
     async def engines(self) -> list[str]:
-        """Those that take requests, by id."""
+        """The ids of engines that accept requests."""
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(trust_env=False, verify=False, headers=headers) as client:
             answer = await client.get(f"{self._stack.url}/demand")
@@ -147,11 +147,11 @@ class World:
         return [one["id"] for one in told if not one["draining"]]
 
     def nodes(self) -> int:
-        """Beside the head."""
+        """The number of nodes, without the head."""
         return sum(1 for node in ray.nodes() if node["Alive"]) - 1
 
     def processes(self) -> list[psutil.Process]:
-        """The engines' own."""
+        """The engines' processes."""
         return [
             process
             for process in psutil.process_iter(["cmdline"])
@@ -159,7 +159,7 @@ class World:
         ]
 
     async def step(self, name: str, done: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for it, and note how it was."""
+        """Wait until `done`, and record the step's figures."""
         began, answered = time.monotonic(), self.load.answered
         failures = self.load.failures.copy()
         async with asyncio.timeout(WAIT_S):
@@ -178,7 +178,7 @@ class World:
 
 
 async def play(world: World) -> None:
-    """The scenario."""
+    """Run the scenario."""
 
     def engines(count: int) -> Callable[[], Awaitable[bool]]:
         async def found() -> bool:

@@ -1,4 +1,4 @@
-"""`external.metrics.k8s.io`: what Kubernetes is answered, and who is not."""
+"""`external.metrics.k8s.io`: the answers to Kubernetes, and which clients get none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST = "external-metrics.lorikeet.svc"
 
 
 def fleet(**pools: Demand) -> FleetDemand:
-    """It was heard of at 100 s."""
+    """The demand of these pools, reported at 100 s."""
     demand = FleetDemand(lambda: pools, 0.0)
     demand.heard([], 100.0)
     return demand
@@ -88,7 +88,7 @@ def test_what_is_not_known_is_not_made_up(target: str, now: float, status: int) 
 
 
 class Authority:
-    """Signs certificates of clients."""
+    """A certificate authority that signs client certificates."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
@@ -98,7 +98,7 @@ class Authority:
         self.file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
     def client(self, name: str) -> tuple[str, str]:
-        """The files of a certificate and its key."""
+        """The files of a new client certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         files = self._folder / f"{name}.crt", self._folder / f"{name}.key"
@@ -131,7 +131,7 @@ class Authority:
 
 
 class Listening:
-    """The listener, and what its clients trust."""
+    """The listener, its files, and the CA bundle that its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         secret, _ = external_metrics("lorikeet")
@@ -150,7 +150,8 @@ class Listening:
         return self.server.port
 
     async def ask(self, certificate: tuple[str, str] | None, target: str) -> httpx.Response:
-        """As Kubernetes' API server asks: for the service's name, with its certificate."""
+        """Send a request as Kubernetes' API server does: to the service's name, with the client
+        certificate."""
         context = ssl.create_default_context(cadata=self.bundle)
         if certificate is not None:
             context.load_cert_chain(*certificate)
@@ -182,8 +183,8 @@ async def test_the_aggregation_layer_is_answered(listening: Listening) -> None:
 async def test_nobody_else_is_heard_whatever_he_says_of_himself(
     listening: Listening, tmp_path: Path
 ) -> None:
-    """Without a certificate; with one that others signed, under the right name; and with one of the
-    right authority under another name, as where it signs clients of the API server as well."""
+    """Clients without a certificate, with one of another authority under the right name, and with
+    one of the right authority under another name, as if it also signed the API server's clients."""
     others = Authority(tmp_path / ".", "others")
     strangers = (None, others.client("front-proxy-client"), listening.authority.client("admin"))
     for stranger in strangers:

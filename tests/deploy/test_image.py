@@ -1,4 +1,4 @@
-"""The recipe of the image: what it copies is there, and nothing else gets in."""
+"""The container file: everything that it copies exists, and nothing else gets into the image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RECIPE = (ROOT / "deploy" / "Containerfile").read_text()
 
 
 def copied() -> set[str]:
-    """What comes from the checkout."""
+    """The paths that are copied from the checkout."""
     lines = re.findall(r"^COPY (?!--from)(.+)$", RECIPE, re.M)
     return {source for line in lines for source in line.split()[:-1]}
 

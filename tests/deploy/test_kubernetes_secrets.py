@@ -1,4 +1,4 @@
-"""What Kubernetes is given to keep."""
+"""The secrets that are printed for Kubernetes."""
 
 from __future__ import annotations
 

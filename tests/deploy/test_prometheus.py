@@ -1,5 +1,5 @@
-"""Rules and alerts by Prometheus's own judgement, and dashboards as their source makes them.
-`tests/stack/test_dashboards.py` has them run.
+"""Rules and alerts as checked by promtool, and dashboards compared with their generator's output.
+`tests/stack/test_dashboards.py` runs them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_alerts_come_when_they_should_and_not_else(file: Path) -> None:
 
 
 def test_every_alert_is_tried() -> None:
-    """Each fires in a test at least once."""
+    """Each fires at least once in the rules' tests."""
     alerts = set(re.findall(r"- alert: (\w+)", (RULES / "alerts.yml").read_text()))
     tests = "".join(file.read_text() for file in (RULES / "tests").iterdir())
     assert set(re.findall(r"alertname: (\w+)\n +exp_alerts:", tests)) == alerts

@@ -1,4 +1,4 @@
-"""Engines as replicas of Ray Serve: how many, where, and how they end."""
+"""Engines as replicas of Ray Serve: their number, their placement, and how they stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inference.environ import BadSetting
 
 @dataclass
 class Context:
-    """What Serve tells a policy."""
+    """The context that Serve passes to an autoscaling policy."""
 
     target_num_replicas: int = 3
     capacity_adjusted_min_replicas: int = 0

@@ -1,4 +1,4 @@
-"""`manage.py engines` on a real Ray cluster of this machine, whose nodes come and go."""
+"""`manage.py engines` on a real Ray cluster on this machine, with nodes added and removed."""
 
 from __future__ import annotations
 

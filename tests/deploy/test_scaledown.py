@@ -1,4 +1,4 @@
-"""Which engine Kubernetes is told to stop first."""
+"""Pod deletion costs, which tell Kubernetes which engine to stop first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inference.environ import BadSetting
 
 
 class Kubernetes:
-    """Pods of a namespace, as its API tells of them."""
+    """A Kubernetes API with the pods of a namespace."""
 
     def __init__(self, **costs: str | None) -> None:
         self.pods = [

@@ -1,4 +1,4 @@
-"""The units of `deploy/systemd`: what systemd says of them, and what they promise."""
+"""The units of `deploy/systemd`: systemd's own analysis of them, and their properties."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("lorikeet*.[st]*"))
 SERVICES = [unit for unit in UNITS if unit.suffix == ".service"]
 MOST_EXPOSED = 30
-"""Of systemd's own 100 for a service that may do whatever it likes."""
+"""Bound on systemd's exposure score, which is 100 for a service without any restriction."""
 systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units with the programs of this machine."""
+    """A folder with the units, adapted to this machine's paths."""
     for unit in UNITS:
         text = unit.read_text().replace("/opt/lorikeet/.venv/bin/python", sys.executable)
         (tmp_path / unit.name).write_text(text.replace("/opt/lorikeet", str(ROOT)))

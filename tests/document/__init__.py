@@ -1,1 +1,1 @@
-"""Whether every answer is as the OpenAPI document says, whatever is asked."""
+"""Tests that every answer conforms to the OpenAPI document, whatever the request."""

@@ -1,7 +1,8 @@
-"""Sees answers in all tests: one that is not as the document says, or of `/v1` not as the types of
-the SDKs say (`sdk_types`), fails the test. So does each event of a stream, as it is read.
+"""Checks the answers of all tests: one that does not conform to the OpenAPI document or, under
+`/v1`, to the SDKs' types (`sdk_types`) fails the test. Events of streams are checked as they are
+read.
 
-With RECORD_ANSWERS, a folder, it writes them down for generated clients to read (`make clients`).
+With RECORD_ANSWERS, a folder, answers are recorded for generated clients (`make clients`).
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ FOLDER = os.environ.get("RECORD_ANSWERS", "")
 
 
 class NotAsDescribed(AssertionError):
-    """An answer is not as the OpenAPI document says."""
+    """An answer does not conform to the OpenAPI document."""
 
 
 @cache
 def described() -> Document:
-    """Made once, when the first answer of the API is given."""
+    """The document, built once, at the API's first answer."""
     return Document()
 
 
 class Conforming:
-    """Outermost, so that it sees what clients see."""
+    """The outermost middleware, so that it sees what clients see."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
@@ -59,14 +60,14 @@ def check(request: HttpRequest, response: HttpResponseBase) -> None:
 
 
 async def seen_later(response: httpx.Response) -> None:
-    """What `seen` does, for an asynchronous client."""
+    """`seen` for an asynchronous client."""
     if _is_json(response):
         await response.aread()
     seen(response)
 
 
 def seen(response: httpx.Response) -> None:
-    """A hook of a client of a running gateway or console: JSON answers have to be as described, and
+    """A response hook for clients of a running gateway or console, which checks JSON answers and
     the events of streams."""
     request, path = response.request, response.request.url.path
     if str(response.headers.get("content-type", "")).startswith("text/event-stream"):
@@ -80,7 +81,7 @@ def seen(response: httpx.Response) -> None:
 
 
 class Events(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """A stream that is looked at on its way to who reads it."""
+    """A stream whose events are checked as they are read."""
 
     def __init__(self, stream: Any, operation: str) -> None:
         self._stream, self._operation = stream, operation
@@ -133,7 +134,7 @@ def examine(answer: Answer) -> None:
 
 
 def record(answer: Answer) -> None:
-    """Write it down, once for each different one."""
+    """Record an answer, once for each different one."""
     operation = described().operation(answer.method, answer.path)
     if operation is None or answer.method == "HEAD" or answer.body is None:
         return

@@ -1,4 +1,4 @@
-"""Fixtures that tests of tenants have too."""
+"""Fixtures shared with the tests of tenants."""
 
 from tests.tenants.conftest import adapter, live, tenant
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, and whether an answer is as it says."""
+"""The OpenAPI document, and a check of answers against it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _text() -> str:
 
 
 def document() -> dict[str, Any]:
-    """What the console serves; the caller's own copy."""
+    """The document that the console serves, as the caller's own copy."""
     made: dict[str, Any] = json.loads(_text())
     return made
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; `body` is None for a stream."""
+    """A response; `body` is None for a stream."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass
 class Document:
-    """The document, in which answers have no field that is not described."""
+    """The document, read strictly: answers may have no field that is not described."""
 
     whole: dict[str, Any] = field(default_factory=document)
     _validators: dict[str, Any] = field(default_factory=dict)
@@ -60,22 +60,22 @@ class Document:
 
     @cached_property
     def _paths(self) -> list[tuple[re.Pattern[str], str]]:
-        """The addresses with most constant text first: `limits/default` before `limits/{id}`."""
+        """Patterns of path templates, the most constant first: `limits/default`, `limits/{id}`."""
         templates = sorted(self.whole["paths"], key=lambda path: (path.count("{"), path))
         return [(_pattern(template), template) for template in templates]
 
     def template(self, path: str) -> str | None:
-        """The address that a path is of."""
+        """The template that a path matches."""
         return next((template for found, template in self._paths if found.fullmatch(path)), None)
 
     def operation(self, method: str, path: str) -> dict[str, Any] | None:
-        """What is described there. A HEAD that is not described is a GET without its body."""
+        """The described operation. A HEAD that is not described is the GET without its body."""
         methods: dict[str, dict[str, Any]] = self.whole["paths"].get(self.template(path), {})
         found = methods.get(method.lower())
         return methods.get("get") if found is None and method == "HEAD" else found
 
     def faults(self, answer: Answer) -> list[str]:
-        """What of the answer is not as described."""
+        """The deviations of an answer from its description."""
         operation = self.operation(answer.method, answer.path)
         if operation is None:
             return self._unknown(answer)
@@ -86,7 +86,7 @@ class Document:
         return [*self._headers(answer, described), *self._body(answer, described)]
 
     def _unknown(self, answer: Answer) -> list[str]:
-        """Where there is no such address or method: 404 or 405, or 401 and the like before that."""
+        """The faults where no such path or method exists: 404, 405 or an earlier 4xx is right."""
         if not 400 <= answer.status < 500:
             return [f"{answer.status} of an operation that is not described"]
         if answer.status == 405 and "allow" not in answer.headers:
@@ -128,7 +128,7 @@ class Document:
         return self._validators[key]
 
     def resolved(self, described: dict[str, Any]) -> dict[str, Any]:
-        """It, or what it refers to."""
+        """The object itself, or the one that its `$ref` refers to."""
         if (ref := described.get("$ref")) is None:
             return described
         found: Any = self.whole

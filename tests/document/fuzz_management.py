@@ -1,4 +1,4 @@
-"""Every operation of the management API, as a key and as a person, asked whatever comes to mind."""
+"""Fuzzes every operation of the management API, as a key and as a signed-in user."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = ["in_time"]
 
 @pytest.fixture
 def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGateways) -> Known:
-    """What there is in acme, by where it stands in addresses and by parameter."""
+    """The objects of the tenant acme, keyed by their place in paths and by parameter."""
     settings.FILE_UPLOAD_TEMP_DIR, settings.UPLOAD_WAIT_S = str(tmp_path), 0
     acme = live.adapter.tenant
     make_version(live.adapter)
@@ -96,7 +96,7 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
 
 
 def _webhooks(acme: Tenant) -> list[Target]:
-    """One of the tenant and one of the installation, each with a delivery."""
+    """A webhook of the tenant and one of the installation, each with a delivery."""
     made = []
     for whose, kind in ((acme, Kind.ADAPTER_READY), (None, Kind.ENGINE_LOST)):
         made.append(Target.objects.add(whose, "https://hooks.example/", [kind.value], None))
@@ -106,7 +106,7 @@ def _webhooks(acme: Tenant) -> list[Target]:
 
 @pytest.fixture(params=["key", "operator", "owner"])
 def session(request: Any, tenant: Tenant) -> requests.Session:
-    """Asks the console in this process."""
+    """A session that sends requests to the console in this process, with a key or signed in."""
     made = requests.Session()
     if request.param == "key":
         made.headers["Authorization"] = f"Bearer {make_key(tenant, *Scope.values)[1]}"

@@ -1,5 +1,5 @@
-"""Every operation of `/v1`: what a gateway with a synthetic engine generates, what a console
-reports, and the files and batches that it keeps."""
+"""Fuzzes every operation of `/v1`: those that generate, on a gateway with a synthetic engine, and
+on a console those that report and those of files and batches."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ GENERATED = [
 ]
 REPORTED = [one for one in operations("/v1/") if one not in (*GENERATED, *KEPT)]
 ANSWERED = [check for check in CHECKS if check is not openapi.negative_data_rejection]
-"""Without a word about what is taken: engines judge their fields themselves."""
+"""Checks that let bad data be accepted, because engines validate their fields themselves."""
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running gateway."""
+    """The URL of a running gateway."""
     with start_blocking_portal() as portal:
         running = rig(tmp_path_factory.mktemp("rig"))
         with portal.wrap_async_context_manager(running) as made:
@@ -56,7 +56,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def served(context: Any, body: Any) -> Any:
-    """A body that names a model that there is, and asks for little, so that it is generated."""
+    """The body with an existing model and a small number of tokens, so that it is generated."""
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         return body
     return body | {
@@ -89,7 +89,7 @@ def test_what_generates(method: str, path: str, gateway: str) -> None:
 
 
 class StoredKeys:
-    """A directory that sees what the test has not committed."""
+    """A directory that sees the test's uncommitted data."""
 
     async def authenticate(self, secret: str) -> Grant:
         key = await database_sync_to_async(ApiKey.objects.find)(secret)

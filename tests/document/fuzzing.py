@@ -1,9 +1,9 @@
-"""schemathesis over the document: inputs of each operation, valid ones and wrong ones.
+"""schemathesis over the OpenAPI document: valid and invalid inputs for each operation.
 
-What it derives from the document (boundary values, missing and wrong fields, other methods) is a
-list, of which FUZZ_QUESTIONS are asked; besides them FUZZ_EXAMPLES that it makes up. FUZZ_SEED says
-which, and in which order operations come; the same seed asks the same again. After FUZZ_SECONDS no
-operation is begun: with another seed others come first.
+Of the cases that it derives from the document (boundary values, missing and wrong fields, other
+methods), FUZZ_QUESTIONS are sent, and FUZZ_EXAMPLES random ones besides. FUZZ_SEED selects them and
+the order of the operations; the same seed repeats the same requests. After FUZZ_SECONDS no further
+operation is begun; another seed begins with others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.document.document import document
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "3"))
 QUESTIONS = int(os.environ.get("FUZZ_QUESTIONS", "60"))
-"""Of those that are derived from one operation, at most; 0: all, which are 115 on average."""
+"""At most this many derived cases per operation; 0 sends all, which are 115 on average."""
 SEED = os.environ.get("FUZZ_SEED", "0")
 END = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", "inf"))
 SETTINGS = hypothesis.settings(
@@ -59,7 +59,8 @@ CHECKS = [
     openapi.allow_header_conformance,
 ]
 STATUSES = [*NEGATIVE_DATA_REJECTION_EXPECTED_STATUSES, "412"]
-"""Of what is wrong: 412 of uploads without the version of their protocol, as tus says."""
+"""Statuses for invalid requests. 412 is for uploads without the protocol's version, as tus
+requires."""
 CONFIG = {
     "checks": {
         "negative_data_rejection": {"expected-statuses": STATUSES},
@@ -73,8 +74,8 @@ schemathesis.serializer.alias("application/offset+octet-stream", "application/oc
 
 
 def schema_of(prefix: str, known: Known) -> Any:
-    """The part of the document under `prefix`; parameters of these names are among those `known`,
-    so that most questions are about something that is there."""
+    """The document's part under `prefix`. Parameters named in `known` are restricted to its values,
+    so that most requests concern existing objects."""
     whole = document()
     whole["paths"] = {
         path: _narrowed(path, item, known)
@@ -86,11 +87,11 @@ def schema_of(prefix: str, known: Known) -> Any:
 
 def _narrowed(path: str, item: dict[str, Any], known: Known) -> dict[str, Any]:
     for method, operation in item.items():
-        operation.pop("security", None)  # the session shows who asks
+        operation.pop("security", None)  # the session has the credentials
         for parameter in operation.get("parameters", []):
             name, where = parameter["name"], parameter["in"]
             if method == "put" and path.endswith("{" + name + "}"):
-                continue  # it makes what its address names, so any name is right
+                continue  # creates the object of its path, so any name is valid
             part = path.split("{" + name)[0].strip("/").split("/")[-1]
             values = known.get(f"{part}/{name}") if where == "path" else known.get(name)
             if values is not None and method != "options":
@@ -100,13 +101,13 @@ def _narrowed(path: str, item: dict[str, Any], known: Known) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def in_time() -> None:
-    """Before anything is made for the test of an operation."""
+    """Skip the test after FUZZ_SECONDS; requested before other fixtures create anything."""
     if time.monotonic() > END:
         pytest.skip("FUZZ_SECONDS are over")
 
 
 def operations(prefix: str) -> list[tuple[str, str]]:
-    """Method and address of each operation, in the order of the seed."""
+    """Method and path of each operation, in the seed's order."""
     found = [
         (method.upper(), path)
         for path, item in document()["paths"].items()
@@ -117,10 +118,10 @@ def operations(prefix: str) -> list[tuple[str, str]]:
 
 
 def fuzz(operation: Any, session: requests.Session, url: str, checks: list[Any] = CHECKS) -> int:
-    """Ask what schemathesis finds to ask of the operation; how many questions that were.
+    """Send schemathesis's cases for the operation; returns their number.
 
     Raises:
-        AssertionError: answers are not as described, or wrong questions were taken; each kind once.
+        AssertionError: answers do not conform, or bad data was accepted; lists each kind once.
     """
     asked, findings = 0, dict[str, str]()
 
@@ -148,7 +149,8 @@ def fuzz(operation: Any, session: requests.Session, url: str, checks: list[Any] 
 
 
 def _derived(operation: Any) -> Iterator[schemathesis.Case[Any]]:
-    """Not as hypothesis' examples: it writes each down, and ends with the first that fails."""
+    """Cases derived from the document. They are not passed to hypothesis as explicit examples,
+    because it records each one and stops at the first that fails."""
     generation = operation.schema.config.generation_for(operation=operation, phase="coverage")
     cases = list(
         CoverageGenerator(

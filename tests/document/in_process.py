@@ -1,4 +1,4 @@
-"""Sends what `requests` sends to an ASGI application in this process, and undoes its changes."""
+"""Sends what `requests` sends to an ASGI application in this process; rolls back its changes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ URL = "http://localhost"
 
 
 def console() -> Any:
-    """Django, as the console has it behind its guards."""
+    """The console's Django application, without its guards."""
     return get_asgi_application()
 
 
 class InProcess(BaseAdapter):
-    """To be mounted in a session. Each request meets the database as it was before the first."""
+    """A session's transport adapter. Each request sees the database as it was before the first."""
 
     def __init__(self, application: Any) -> None:
         super().__init__()
@@ -88,7 +88,8 @@ class InProcess(BaseAdapter):
 
 @contextmanager
 def _connection_kept() -> Iterator[None]:
-    """Django and Channels close a connection in mid-transaction; their test clients keep it too."""
+    """Keep Django and Channels from closing the connection in mid-transaction, as their test
+    clients do."""
     signals = (request_started, request_finished)
     for signal in signals:
         signal.disconnect(close_old_connections)

@@ -1,5 +1,5 @@
-"""Whether answers and events of streams are what the SDKs' types say, strictly: no field that the
-type has not, and null only where it means something."""
+"""Strict checks of answers and stream events against the SDKs' types: no field that the type lacks,
+and null only where it has a meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 OPENAI_NULLS = {"content", "finish_reason", "logprobs", "refusal", "usage"}
-"""What OpenAI's own answers have null."""
+"""Fields that are null in OpenAI's own answers."""
 ANTHROPIC_NULLS = {
     "cache_creation",
     "citations",
@@ -42,18 +42,18 @@ RESPONSES_NULLS = {
     "summary",
     "usage",
 }
-"""What the Open Responses specification wants there, be it null."""
+"""Fields that the Open Responses specification requires, even if null."""
 NULLS = {
     "messages": ANTHROPIC_NULLS,
     "responses": RESPONSES_NULLS,
     "responses_retrieve": RESPONSES_NULLS,
 }
 ECHOED_NULLS = {"token_logprobs", "top_logprobs"}
-"""Lists whose first value is null where a prompt is echoed: of its first token, as with OpenAI."""
+"""Lists whose first value is null in an echoed prompt: its first token's, as with OpenAI."""
 OURS = {"finish_details", "reasoning"}
-"""Fields of ours: why a limit ended an answer, and a model's thoughts, as vLLM tells them."""
+"""Lorikeet's own fields: why a limit ended an answer, and a model's reasoning, as vLLM names it."""
 OF_RESPONSES = {"bytes", "frequency_penalty", "presence_penalty", "store"}
-"""Fields of that specification that the SDK's types have not."""
+"""Fields of the Open Responses specification that the SDK's types lack."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
 EXTRAS = {
     "responses": OF_RESPONSES,
@@ -71,21 +71,22 @@ TYPES = {
     "messages": ("anthropic.types", "Message", "RawMessageStreamEvent"),
     "count_tokens": ("anthropic.types", "MessageTokensCount", None),
 }
-"""Of each operation the module, its answer, and the events of its stream."""
+"""The SDK's module for each operation, and the types of its answer and of its stream's events."""
 
 
 @cache
 def _adapter(operation: str, *, event: bool) -> TypeAdapter[Any] | None:
-    """Made once: the SDKs' types put off what they need to validate, for 5 ms each time; and when
-    it is needed, for their import takes a second each."""
+    """The validator of an operation's answers or events. It is built once, because the SDKs' types
+    defer the building of their validators (5 ms each time), and only when needed, because each
+    SDK's import takes a second."""
     if operation not in TYPES or (name := TYPES[operation][1 + event]) is None:
         return None
     return TypeAdapter(getattr(import_module(TYPES[operation][0]), name))
 
 
 def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
-    """What of a body, or of the data of an event, is not as the SDK's type says; of an operation
-    that no SDK has nothing."""
+    """Deviations of a body, or of an event's data, from the SDK's type; none for an operation that
+    no SDK has."""
     adapter = _adapter(operation, event=event)
     if adapter is None:
         return []
@@ -105,8 +106,8 @@ def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
 
 
 def _as_typed(completion: dict[str, Any]) -> dict[str, Any]:
-    """What the SDK's type of a completion leaves out: a chunk that does not end, and the first
-    token of an echo."""
+    """A completion without the nulls that the SDK's type leaves out: those of unfinished chunks,
+    and of an echo's first token."""
     for choice in completion["choices"]:
         choice["finish_reason"] = choice["finish_reason"] or "stop"
         for name in ECHOED_NULLS & (logprobs := choice.get("logprobs") or {}).keys():
@@ -116,7 +117,7 @@ def _as_typed(completion: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_read(answer: dict[str, Any]) -> dict[str, Any]:
-    """With the vectors that the SDK makes of what it asks for by default."""
+    """The answer with vectors decoded as the SDK does, which requests base64 by default."""
     for one in answer["data"]:
         if isinstance(embedding := one["embedding"], str):
             packed = base64.b64decode(embedding, validate=True)

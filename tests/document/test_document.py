@@ -1,4 +1,4 @@
-"""The document itself: complete, and derived from what is served."""
+"""The OpenAPI document itself: it is complete and consistent with what is served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants.api.strict_view import StrictView
 from tests.document.document import Answer, Document, document
 
 SWITCHES = {"chat_template_kwargs"}
-"""Fields of which only a part is passed on."""
+"""Fields that are passed on only in part."""
 
 
 @pytest.fixture(scope="module")

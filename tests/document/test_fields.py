@@ -1,4 +1,4 @@
-"""What `docs/api.md` says of each field of OpenAI's and Anthropic's is what the code does."""
+"""The tables of OpenAI's and Anthropic's fields in `docs/api.md` match what the code does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAME = re.compile(r"`(\w+)`")
 
 @dataclass(frozen=True)
 class Api:
-    """An API, what its SDK knows of fields, and what the code has of them."""
+    """An API: the fields that its SDK knows, and those that the code handles."""
 
     heading: str
     served: str
@@ -51,7 +51,7 @@ class Api:
     without_effect: Set[str]
 
     def rows(self) -> dict[str, str]:
-        """What the table says of each field."""
+        """What the documentation's table says about each field."""
         section = (ROOT / "docs" / "api.md").read_text().partition(f"### {self.heading}\n")[2]
         found: dict[str, str] = {}
         for line in section.partition("\n### ")[0].splitlines():
@@ -63,7 +63,7 @@ class Api:
         return found
 
     def does(self, name: str) -> str:
-        """What the code does with it."""
+        """What the code does with a field."""
         if name in self.unserved:
             return "refused"
         if name in self.without_effect:

@@ -1,4 +1,4 @@
-"""What the SDKs' types don't have is found."""
+"""Deviations from the SDKs' types are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Vercel's AI SDK with its default provider, which asks the Responses API: text, a stream, a tool, an object.
+// Vercel's AI SDK with its default provider, which uses the Responses API: text, a stream, a tool, an object.
 import assert from "node:assert";
 import { openai } from "@ai-sdk/openai";
 import { generateText, isStepCount, Output, streamText, tool } from "ai";

@@ -39,7 +39,7 @@ def weather() -> Tool:
 
 @scorer(metrics=[accuracy()])
 def called() -> Scorer:
-    """Whether the tool was called, and something said of what came of it."""
+    """Whether the tool was called once, and the model answered after its result."""
 
     async def score(state: TaskState, target: Target) -> Score:
         results = [message.text for message in state.messages if message.role == "tool"]

@@ -1,4 +1,4 @@
-"""instructor: an object out of a sentence, whole and as a stream of its parts."""
+"""instructor: an object extracted from a sentence, whole and streamed in parts."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""LangChain: a model, a stream, structured output, and the agent of its first page."""
+"""LangChain: a model, a stream, structured output, and the agent from its front page."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""LangGraph: the chatbot with a tool, as a graph, streamed and with a memory."""
+"""LangGraph: the chatbot with a tool, as a graph, streamed and with memory."""
 
 import os
 from typing import Annotated, Literal, TypedDict

@@ -1,4 +1,4 @@
-"""LlamaIndex: a completion, a chat, a stream, and an agent of functions."""
+"""LlamaIndex: a completion, a chat, a stream, and a function-calling agent."""
 
 import asyncio
 import os

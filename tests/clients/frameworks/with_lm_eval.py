@@ -1,4 +1,4 @@
-"""lm-eval: a task that generates in a chat, and one that compares the likelihood of choices."""
+"""lm-eval: a task that generates chat answers, and one that compares likelihoods of choices."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""OpenAI's SDK: a chat, a stream, a loop of tool calls, and an answer with a shape."""
+"""OpenAI's SDK: a chat, a stream, a loop of tool calls, and structured output."""
 
 import json
 import os

@@ -17,7 +17,7 @@ def get_weather(city: Literal["Tokyo", "Rome"]) -> str:
 
 
 async def main() -> None:
-    set_tracing_disabled(True)  # traces go to OpenAI
+    set_tracing_disabled(True)  # traces would be sent to OpenAI
     assistant = Agent(name="Assistant", instructions="You are a helpful assistant", model=MODEL)
     answer = await Runner.run(assistant, "What is the capital of Peru?")
     assert "Lima" in answer.final_output
@@ -26,7 +26,7 @@ async def main() -> None:
         name="Weather agent",
         tools=[get_weather],
         model=MODEL,
-        model_settings=ModelSettings(tool_choice="required"),  # of the first step alone
+        model_settings=ModelSettings(tool_choice="required"),  # applies to the first step alone
     )
     answer = await Runner.run(forecaster, "What is the weather in Tokyo?")
     results = [item.output for item in answer.new_items if isinstance(item, ToolCallOutputItem)]

@@ -1,4 +1,4 @@
-"""pydantic-ai over chat completions: an answer, a stream, a tool, and an output with a type."""
+"""pydantic-ai over chat completions: an answer, a stream, a tool, and typed output."""
 
 import asyncio
 import os

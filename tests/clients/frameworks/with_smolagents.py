@@ -1,4 +1,4 @@
-"""smolagents: its model asked a question, whole and as a stream, and for the call of a tool."""
+"""smolagents: its model answers a question, whole and streamed, and calls a tool."""
 
 import json
 import os
