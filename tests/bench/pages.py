@@ -173,7 +173,7 @@ def cookies_of(page: Page, sessions: Mapping[str, str]) -> dict[str, str]:
     return {"sessionid": sessions[page.role]} if page.role in sessions else {}
 
 
-# --- What is asked -------------------------------------------------------------------------------
+# --- Pages and clients ---------------------------------------------------------------------------
 
 
 def _prepare(scale: Scale) -> tuple[list[Look], dict[str, str]]:

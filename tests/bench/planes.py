@@ -146,7 +146,7 @@ async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dic
     found |= json.loads(said)
 
 
-# --- Beside them ---------------------------------------------------------------------------------
+# --- Load beside the streams ---------------------------------------------------------------------
 
 
 async def _busy(

@@ -1,1 +1,1 @@
-"""What stands before both planes, attacked with bare sockets."""
+"""Tests of the edge in front of both planes, most of them with raw sockets."""

@@ -1,4 +1,4 @@
-"""A server behind the edge, on the loop of production, and clients that send what they like."""
+"""A server behind the edge, on production's event loop, and clients that send arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import configured
 
 PATIENCE_S = 60.0
-"""What takes that long would hang for ever."""
+"""Longest wait; anything slower is taken to hang."""
 SOON = 0.2
-"""For bounds that a test waits for."""
+"""Seconds for bounds whose expiry a test waits for."""
 
 
 @dataclass
 class Seen:
-    """What the application has seen."""
+    """What the application has received."""
 
     requests: list[dict[str, Any]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    """Paths whose answer the application has ended, or given up."""
+    """Paths whose answer the application has finished or abandoned."""
     messages: list[Any] = field(default_factory=list)
 
 
 class Application:
-    """`/`: says what it was asked. `/hold`: answers nothing. `/stream/<n>/<bytes>`: so many parts,
-    one after the other. `/early`: answers before it reads. Sockets say how long each message
-    is; `/ws/pour` says more than anybody wants to hear."""
+    """`/`: echoes the request. `/hold`: never answers. `/stream/<n>/<bytes>`: `n` parts of so many
+    bytes, one after another. `/early`: answers before it reads the body. Websockets answer each
+    message with its length; `/ws/pour` sends more than its client reads."""
 
     def __init__(self) -> None:
         self.seen = Seen()
         self.trust: tuple[int, bool] | None = None
-        """What sockets say of their clients: bytes, and whether they are paced."""
+        """What websockets declare about their clients: bytes per message, and whether frames are
+        paced."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.seen.requests.append({**scope, "headers": list(scope["headers"])})
@@ -143,7 +144,8 @@ class Client:
         self.sock.sendall(data)
 
     def pour(self, part: bytes, most: int) -> int:
-        """Send the part again and again, until the server will have no more; how many bytes."""
+        """Send `part` repeatedly until the server accepts no more or `most` bytes were sent;
+        returns the number of bytes."""
         sent = 0
         try:
             while sent < most:
@@ -153,7 +155,7 @@ class Client:
         return sent
 
     def pour_slowly(self, part: bytes, pause_s: float) -> bytes:
-        """Send the part again and again until the server ends the connection; what it said."""
+        """Send `part` repeatedly until the server closes the connection; returns what it sent."""
         said = b""
         self.sock.settimeout(pause_s)
         end = time.monotonic() + PATIENCE_S
@@ -174,7 +176,7 @@ class Client:
         return self.sock.recv(size)
 
     def rest(self) -> bytes:
-        """All until the server closes the connection."""
+        """All bytes until the server closes the connection."""
         found = b""
         try:
             while part := self.sock.recv(1 << 16):
@@ -184,7 +186,7 @@ class Client:
         return found
 
     def answer(self) -> bytes:
-        """One answer with a length."""
+        """One answer that has a Content-Length."""
         found = b""
         while b"\r\n\r\n" not in found:
             part = self.sock.recv(1 << 16)
@@ -197,7 +199,7 @@ class Client:
         return head + b"\r\n\r\n" + body
 
     def ask(self, path: str = "/", *headers: str) -> Any:
-        """One GET; the answer's JSON."""
+        """Send a GET; returns the answer's JSON."""
         self.send(get(path, *headers))
         return json.loads(self.answer().partition(b"\r\n\r\n")[2])
 
@@ -225,7 +227,7 @@ def error_of(answer: bytes) -> tuple[int, str]:
 def serving(
     app: Any = None, *, bounds: Bounds | None = None, proxies: tuple[str, ...] = ()
 ) -> Iterator[Served]:
-    """A server in a thread of its own."""
+    """A running server in a thread of its own."""
     app = app or Application()
     config = configured(
         app,

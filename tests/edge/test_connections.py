@@ -1,4 +1,4 @@
-"""How many connections there may be, and whose they are."""
+"""Bounds on the number of connections, in all and per client address."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def asked(served: Served) -> bool:
 
 
 def test_who_waits_makes_room() -> None:
-    """Connections that owe something are ended for new ones, those first that owe it longest;
-    never those that wait for an answer."""
+    """Connections that wait for their client are evicted for new ones, the longest waiting first;
+    those that wait for an answer never are."""
     with serving(bounds=Bounds(connections=4)) as served, ExitStack() as stack:
         working, silent, slow, idle = [stack.enter_context(served.dial()) for _ in range(4)]
         idle.ask()
@@ -86,7 +86,7 @@ def test_a_trusted_proxy_says_who_asks() -> None:
 
 
 def test_a_proxys_connections_are_its_clients() -> None:
-    """The proxy has as many as it likes; each client behind it has its share."""
+    """A proxy's connections are not bounded; those of each client behind it are."""
     bounds = replace(Bounds(connections_per_address=2), header_s=1000 * SOON)
     with serving(bounds=bounds, proxies=(LOOPBACK,)) as served, ExitStack() as stack:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Pages of other origins."""
+"""CORS: which requests from pages of other origins are allowed."""
 
 from __future__ import annotations
 

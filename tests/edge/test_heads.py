@@ -1,4 +1,4 @@
-"""What is too much before a request is one: refused, and never parsed."""
+"""Request heads and chunk framing beyond their bounds are refused and never parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.edge.http import PIECE_BYTES
 from tests.edge.serving import Served, error_of, get, post, serving, status_of
 
 KERNEL_BYTES = 32 << 20
-"""What the kernels of both ends may hold of a connection, and some."""
+"""Upper bound on what both kernels' buffers hold of a connection."""
 HEADERS = Bounds().header_bytes
 CHUNKED = "Transfer-Encoding: chunked"
 
@@ -83,7 +83,7 @@ def test_as_much_as_is_allowed_passes(served: Served) -> None:
     ids=["blank lines", "a value", "a name", "a chunk's extension", "a trailer"],
 )
 def test_what_never_ends_is_cut_off_while_others_are_served(served: Served, start: bytes) -> None:
-    """The bound is on bytes: however many a client has, no more of them are read."""
+    """The bound is on bytes: no more of them are read, however many a client sends."""
     with served.dial() as client, served.dial() as neighbour:
         client.send(start)
         part = b"\r\n" * 512 if not start else b"x" * 1024
@@ -92,7 +92,7 @@ def test_what_never_ends_is_cut_off_while_others_are_served(served: Served, star
 
 
 def test_trailers_are_nobodys(served: Served) -> None:
-    """Whoever has bounded and believed the headers has done so before these come."""
+    """Headers are bounded and trusted before trailers arrive, so trailers must be dropped."""
     trailers = b"0\r\nCookie: a=b\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n"
     with served.dial() as client:
         client.send(post(CHUNKED) + b"3\r\nabc\r\n" + trailers)
@@ -118,7 +118,7 @@ def test_a_body_of_chunks_is_taken(served: Served) -> None:
         client.send(post(CHUNKED) + body + b"0\r\n\r\n")
         assert status_of(client.answer()) == 200
         assert served.seen.bodies[-1] == b"".join(parts)
-        client.send(post(CHUNKED) + body + b"0\r\n\r\n")  # the next request has chunks of its own
+        client.send(post(CHUNKED) + body + b"0\r\n\r\n")  # chunks are counted per request
         assert status_of(client.answer()) == 200
 
 

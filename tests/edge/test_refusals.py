@@ -1,4 +1,4 @@
-"""Who guesses hears it later and later, and nobody else does."""
+"""Refusals to a client that guesses credentials are delayed more and more; others are not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FEW = int(FREE)
 
 
 class Door:
-    """An application that lets in who knows the word, and refuses slowly; time stands still."""
+    """An application that admits requests with the right word and delays refusals, without a
+    clock."""
 
     def __init__(self) -> None:
         self._app = SlowRefusals(self._answer, (401, 429))

@@ -1,4 +1,4 @@
-"""The rules of the edge, each with a clock value and no loop."""
+"""The rules of the edge, tested with clock values and without an event loop."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_one_that_has_waited_longest_goes() -> None:
     census.enter("10.0.0.9", lambda: evicted.append(9))
     assert evicted == [2] and len(census) == 3
     third.leave()
-    third.waits()  # it has ended: it waits for nobody
+    third.waits()  # it has ended and is not counted
     first.waits()
     for n in range(3):
         census.enter("10.0.1.1", partial(evicted.append, 10 + n))

@@ -1,4 +1,4 @@
-"""A client that does not send what it owes, or reads nothing, is let go; no other is."""
+"""A client that sends too slowly, or reads nothing, is disconnected; no other is."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_body_that_does_not_go_on() -> None:
 
 
 def test_a_body_that_goes_on_slowly() -> None:
-    """Each part wins time, all in all more than the bound."""
+    """Each part extends the time, in total beyond the bound."""
     with (
         serving(bounds=replace(SHORT, header_s=1000, body_s=10 * SOON)) as served,
         served.dial() as client,
@@ -88,7 +88,7 @@ def test_a_body_that_goes_on_slowly() -> None:
 
 
 def test_an_answer_may_take_its_time() -> None:
-    """A stream of many times all bounds; its client owes nothing meanwhile."""
+    """A stream lasts many times longer than all bounds, which do not apply to its client."""
     with serving(bounds=replace(SHORT, header_s=1000)) as served, served.dial() as client:
         client.send(get(f"/stream/10/10/{SOON}", "Connection: close"))
         assert client.rest().count(b"xxxxxxxxxx") == 10
@@ -111,14 +111,14 @@ def test_who_sends_the_rest_of_it_may_go_on() -> None:
 
 
 def test_who_reads_nothing() -> None:
-    """The application waits for a place in the buffer; it is told that the client has gone."""
+    """The application waits for room in the buffer, and is told that the client is gone."""
     with serving(bounds=replace(LONG, write_s=SOON)) as served, served.dial() as client:
         client.send(get("/stream/1000/1000000/0"))
         served.until(lambda: served.seen.ended)
 
 
 def test_who_reads_nothing_of_an_end() -> None:
-    """What the buffer holds of an answer that is complete keeps no connection open."""
+    """A complete answer that is still in the buffer keeps no connection open."""
     bounds = replace(LONG, write_s=SOON)
     with serving(bounds=bounds) as served, served.dial() as client:
         client.send(get("/stream/1/20000000/0", "Connection: close"))
@@ -126,7 +126,7 @@ def test_who_reads_nothing_of_an_end() -> None:
 
 
 def test_who_reads_slowly() -> None:
-    """For many times the bound, and less than would let the application write meanwhile."""
+    """It reads for many times the bound, but too little for the application to write meanwhile."""
     with serving(bounds=replace(LONG, write_s=5 * SOON)) as served:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)

@@ -1,4 +1,4 @@
-"""A websocket of a client whom nobody knows holds nothing for long."""
+"""Bounds on websockets: an unauthenticated client's can hold few resources, and not for long."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_opening_that_is_none_is_answered(headers: tuple[str, ...], status: i
 
 
 def test_none_is_opened_behind_a_request() -> None:
-    """Nobody would tell that request's application that the client has gone."""
+    """The pending request's application would not be told that the client is gone."""
     with serving() as served, served.dial() as client:
         client.send(get("/hold"))
         served.until(lambda: served.seen.requests)
@@ -98,7 +98,7 @@ def test_a_strangers_message_is_small() -> None:
 @pytest.mark.parametrize("trust", [KNOWN, TRUSTED])
 def test_a_known_clients_message_may_be_large(trust: tuple[int, bool]) -> None:
     with opened(trust) as (_, socket):
-        socket.send("x")  # the application has said so before it reads
+        socket.send("x")  # the application declares its trust before it reads
         assert socket.recv(60) == "1"
         socket.send(["x" * 10_000] * 100)
         assert socket.recv(60) == "1000000"
@@ -107,7 +107,7 @@ def test_a_known_clients_message_may_be_large(trust: tuple[int, bool]) -> None:
 @pytest.mark.parametrize("opcode", [0x1, 0x2, 0x9, 0xA])
 @pytest.mark.parametrize("trust", [None, KNOWN])
 def test_a_flood_of_frames_ends_the_socket(trust: tuple[int, bool] | None, opcode: int) -> None:
-    """By their number: a read of the socket holds many thousands."""
+    """Their number is bounded: one read of the socket holds many thousands."""
     app = Application()
     app.trust = trust
     with serving(app) as served, upgraded(served) as client, served.dial() as neighbour:

@@ -27,13 +27,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def factory(base: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterFactory:
-    """Makes adapters for `base`."""
+    """Creates adapters for `base`."""
     return AdapterFactory(base, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="session")
 def profile(base: Path) -> EngineProfile:
-    """What both engines serve."""
+    """The profile of both engines."""
     return EngineProfile.on_cpu(
         str(base),
         served_name="tiny",
@@ -48,7 +48,7 @@ def profile(base: Path) -> EngineProfile:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
-    """The real engine of this folder. A test leaves no adapter loaded."""
+    """The real engine of this folder. Tests must leave no adapter loaded."""
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(profile)
@@ -58,7 +58,7 @@ async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def thoughtful(profile: EngineProfile, base: Path) -> AsyncIterator[Engine]:
-    """One that tells thoughts from answers."""
+    """A real engine with a parser that separates reasoning from answers."""
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     template = base.with_name("thoughtful.jinja")

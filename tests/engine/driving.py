@@ -1,4 +1,4 @@
-"""Runs one request on an engine and keeps all that came of it."""
+"""Runs one request on an engine and collects all of its output."""
 
 from __future__ import annotations
 
@@ -94,18 +94,18 @@ async def run(engine: Engine, work: Work) -> Answer:
 
 
 async def ask(engine: Engine, kind: str = "chat", **given: Any) -> Answer:
-    """Run what `work_of` makes of `given`."""
+    """Run the request that `work_of` builds from `given`."""
     return await run(engine, work_of(kind, **given))
 
 
 async def goes_on(
     engine: Engine, whole: Answer, cut: int, kind: str = "chat", **given: Any
 ) -> Answer:
-    """What a reader has who got the first `cut` outputs of `whole`, and then those of an engine
-    that went on from there. `whole` was asked for with `wants_ids` and what is given here.
+    """The answer of a reader that got the first `cut` outputs of `whole`, and then those of an
+    engine that continued from there. `whole` was requested with `wants_ids` and the same fields.
 
-    As in the gateway, what the reader got counts by its ids: vLLM may have counted tokens by then
-    that it had not framed yet (it reads one output ahead of several prompts).
+    As in the gateway, received tokens are counted by their ids: vLLM may already have counted
+    tokens that it had not framed yet (with several prompts it reads one output ahead).
     """
     got = [replace(one, tokens=sum(map(len, one.ids.values()))) for one in whole.outputs[:cut]]
     before = Answer(whole.work, got)
@@ -127,7 +127,7 @@ async def goes_on(
 
 
 def assert_same(moved: Answer, whole: Answer) -> None:
-    """Both are one answer: to the token, to the letter, and on the bill."""
+    """Both answers are equal in tokens, text and usage."""
     assert moved.ids == whole.ids
     assert moved.text == whole.text
     assert said(moved.chunks) == said(whole.chunks)
@@ -139,7 +139,7 @@ def assert_same(moved: Answer, whole: Answer) -> None:
 
 
 def said(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What a stream says in each choice, however it was cut into chunks."""
+    """The content of each choice of a stream, however it was cut into chunks."""
     found: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for choice in nameless(chunk)["choices"]:
@@ -148,8 +148,8 @@ def said(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def nameless(body: dict[str, Any]) -> dict[str, Any]:
-    """An answer without the names that vLLM gives to calls of tools, which are drawn at random, how
-    much of a prompt was cached, and the digits of numbers that depend on who else is computed."""
+    """An answer without what varies between runs: vLLM's random ids of tool calls, how much of the
+    prompt was cached, and the digits of numbers that depend on the rest of the batch."""
     anonymous = re.sub(r'"(chatcmpl-tool-|call_)[\w-]+"', '"name"', json.dumps(body))
     bare: dict[str, Any] = json.loads(anonymous, parse_float=lambda text: round(float(text), 3))
     (bare.get("usage") or {}).pop("prompt_tokens_details", None)
@@ -157,7 +157,8 @@ def nameless(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
-    """Texts and lists go on; calls are found by their place; anything else is said once."""
+    """Merge `more` into `whole`: texts and lists are appended, tool calls are matched by index, and
+    anything else is set once."""
     for name, value in more.items():
         if isinstance(value, dict):
             whole[name] = whole.get(name) or {}
@@ -172,7 +173,7 @@ def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:
-    """Run `work` and close the iterator once `tokens` have come."""
+    """Run `work` and close the iterator once `tokens` tokens have arrived."""
     answer = Answer(work)
     async with aclosing(engine.generate(work)) as outputs:
         async for output in outputs:
@@ -183,6 +184,6 @@ async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:
 
 
 async def running_after_a_step(engine: Engine) -> int:
-    """The engine's running count, reported by a step taken after now."""
+    """The engine's count of running requests, reported by a step taken after this call."""
     await ask(engine, max_tokens=1)
     return engine.stats().running

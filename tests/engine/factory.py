@@ -1,7 +1,7 @@
-"""Makes a small random Llama with a tokenizer and random PEFT adapters; nothing is downloaded.
+"""Creates a small random Llama with a tokenizer and random PEFT adapters; nothing is downloaded.
 
-PyTorch and what is built on it are imported where they are used: every process of a test run
-collects the tests of this folder, and only one of them runs them.
+PyTorch and libraries built on it are imported only where they are used, because every process of a
+test run collects the tests of this folder, but only one runs them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AdapterFactory:
         return self.adopt(draft, tenant, name)
 
     def adopt(self, draft: Path, tenant: str = "acme", name: str = "bot") -> LocalAdapter:
-        """The adapter in the folder `draft` as a version, under the digest of its content."""
+        """A copy of the adapter in the folder `draft` as a version, named by its digest."""
         digest = digest_of(*(_sha256(draft / file) for file in FILES))
         path = self.folder / f"{next(_int_ids)}-{digest}"
         path.mkdir()

@@ -1,4 +1,4 @@
-"""What every engine does; each test runs on the synthetic engine and on vLLM."""
+"""The contract of all engines; each test runs on the synthetic engine and on vLLM."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_without_streaming_the_text_is_the_same(engine: Engine, kind: Any)
 async def test_it_says_what_its_prefix_cache_holds_for_whom(
     engine: Engine, body: dict[str, Any]
 ) -> None:
-    """All that the prompt has of it, be it new or not."""
+    """It reports all of the prompt's blocks in the cache, whether they are new or not."""
     salt = f"salt-{body}"
     held = []
     for _ in range(2):
@@ -100,7 +100,7 @@ async def test_it_says_what_its_prefix_cache_holds_for_whom(
         answer = await ask(engine, salt=salt, messages=LONG, **body)
         news = [*(engine.cache_news() or ())]
         while not any(isinstance(one, Stored) for one in news):
-            await ask(engine, max_tokens=1, salt=salt)  # news come between two steps
+            await ask(engine, max_tokens=1, salt=salt)  # news are reported between two steps
             news += engine.cache_news() or ()
         stored = [one for one in news if isinstance(one, Stored) and one.key == answer.work.key]
         assert stored[0].parent is None
@@ -126,7 +126,7 @@ async def test_messages_are_a_chat_written_in_another_way(engine: Engine, stream
 
 
 async def told(engine: Engine, kind: str, **body: Any) -> dict[str, Any]:
-    """The answer to what generates nothing, which costs nothing."""
+    """The answer to a request that generates nothing; checks that it costs nothing."""
     work = replace(work_of(kind), body={"temperature": 0} | body)
     before = engine.stats()
     answer = await run(engine, work)
@@ -216,7 +216,7 @@ async def test_closing_the_iterator_aborts_in_the_engine(
     work = work_of(max_tokens=400, stream=stream, **body)
     task = asyncio.create_task(run(engine, work))
     while work.meter.completion_tokens < 5:
-        await ask(engine, max_tokens=1)  # the engine steps on
+        await ask(engine, max_tokens=1)  # makes the engine take a step
     assert engine.stats().running >= 1
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -233,7 +233,7 @@ async def test_closing_the_iterator_aborts_in_the_engine(
 async def test_what_was_cut_costs_what_came(
     engine: Engine, kind: Any, stream: bool, tokens: int
 ) -> None:
-    """It does not come all at once: a stream goes on coming, and else the first token does."""
+    """Output arrives in parts: of a stream continually, of a whole answer at its first token."""
     before = engine.stats().completion_tokens
     answer = await cut_after(engine, work_of(kind, max_tokens=400, stream=stream), tokens)
     assert answer.finish_reason is None
@@ -451,7 +451,7 @@ async def test_an_engine_says_what_it_serves(engine: Engine, profile: EngineProf
 
 
 def cuts(whole: Answer) -> list[int]:
-    """After which outputs an engine may be lost: early, late, and when only the last word is."""
+    """Outputs after which the engine is lost: early, late, and just before the end."""
     outputs = len(whole.outputs)
     return sorted({1, 2, outputs // 2, outputs - 2, outputs - 1} & set(range(1, outputs)))
 

@@ -1,4 +1,4 @@
-"""Anthropic's API on vLLM, from its chunks to what a client reads; and the shape of chats."""
+"""Anthropic's API on vLLM, from its chunks to what a client reads; and the structure of chats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens"
 def written(
     operation: Operation, answer: Answer, *, stream: bool, told: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """What the gateway writes of it: events, or one answer. Each is as the SDK's types say."""
+    """What the gateway writes for an answer: events, or one response. All are checked against the
+    SDK's types."""
     call = Call(operation, "m", stream, told=told or {})
     framing = operation.framing(call, "1", 0, "r" * 64)
     meter = answer.meter

@@ -1,4 +1,4 @@
-"""The agent's options."""
+"""The agent's command-line options: defaults and refusals."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Expected = tuple[str, list[float]]
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine with adapters loaded, and what they were made of."""
+    """An engine with adapters loaded, and the files that they were loaded from."""
 
     engine: Engine
     base: Path
@@ -47,7 +47,7 @@ class Subject:
         return await ask(self.engine, "completion", adapter=adapter, **body)
 
     def expected(self, adapter: LocalAdapter | None, prompt: list[int]) -> Expected:
-        """The same from transformers and PEFT."""
+        """The answer of transformers and PEFT."""
         return reference(self.base, adapter and adapter.path, tuple(prompt))
 
 
@@ -148,7 +148,7 @@ async def test_all_in_one_batch(subject: Subject) -> None:
 
 
 async def test_the_adapters_differ(subject: Subject) -> None:
-    """Else equality with PEFT would say little."""
+    """Otherwise equality with PEFT would prove little."""
     texts = {subject.expected(adapter, subject.prompts[0])[0] for adapter in subject.adapters}
     assert len(texts) > 1
 
@@ -156,6 +156,6 @@ async def test_the_adapters_differ(subject: Subject) -> None:
 def compare(answer: Answer, expected: Expected) -> None:
     text, logprobs = expected
     (choice,) = answer.response["choices"]
-    # An answer may end within a character; vLLM leaves its bytes out, transformers marks them.
+    # An answer may end within a character: vLLM omits its bytes, transformers marks them.
     assert choice["text"].rstrip("\ufffd") == text.rstrip("\ufffd")
     assert choice["logprobs"]["token_logprobs"] == pytest.approx(logprobs, abs=TOLERANCE)

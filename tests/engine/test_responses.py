@@ -34,7 +34,7 @@ async def asked(engine: Engine, input: Any = QUESTION, **given: Any) -> Answer:
 
 
 def response(answer: Answer, *, stream: bool) -> dict[str, Any]:
-    """What a client has in the end."""
+    """The response object that a client ends up with."""
     told = RESPONSES.parse(json.dumps(responses()).encode()).told
     bodies = written(RESPONSES, answer, stream=stream, told=told)
     if stream:
@@ -116,7 +116,7 @@ async def test_what_happened_with_tools_goes_into_the_prompt(vllm: Engine) -> No
 
 
 LINES = [{"role": "user", "content": f"{i} {'word ' * 20}"} for i in range(40)]
-"""More than the context has room for."""
+"""More messages than fit into the context."""
 CALL = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "word " * 20}
 
@@ -136,7 +136,7 @@ async def test_what_is_too_long_begins_later(vllm: Engine, fields: dict[str, Any
 
 
 async def tokens(vllm: Engine, items: list[Any], given: dict[str, Any]) -> int:
-    """Of a prompt; 0 if it is too long."""
+    """The number of tokens of a prompt; 0 if it is too long."""
     try:
         return (await asked(vllm, items, **given)).meter.prompt_tokens
     except ContextLengthExceeded:
@@ -160,7 +160,7 @@ async def test_one_message_that_is_too_long_is_refused(vllm: Engine) -> None:
 
 @STREAM
 async def test_a_call_that_moves_is_one_item(vllm: Engine, stream: bool) -> None:
-    """Wherever it is cut: each engine draws its own id of the call."""
+    """It is one item wherever it is cut, although each engine draws its own id for the call."""
     given = CALLS | {"stream": stream, "ignore_eos": False, "input": QUESTION}
     whole = await ask(vllm, "responses", wants_ids=True, **given)
     expected = response(whole, stream=stream)["output"]

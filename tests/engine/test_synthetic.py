@@ -1,4 +1,4 @@
-"""What only the synthetic engine does: fail as it is told."""
+"""What only the synthetic engine does: it fails on demand."""
 
 from __future__ import annotations
 

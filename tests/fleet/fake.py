@@ -1,4 +1,4 @@
-"""The gateways as pages ask them, without any."""
+"""A fake of the gateways that pages query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.limits.asking import COUNTED
 
 @dataclass
 class FakeGateways:
-    """`tenants.fleet.gateways.Gateways`; tells what a test puts into it."""
+    """Implements `tenants.fleet.gateways.Gateways`; reports what a test puts into it."""
 
     engines: list[dict[str, Any]] = field(default_factory=list)
     rates: dict[str, Rate] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class FakeGateways:
     silent: list[str] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     counted: int | None = None
-    """Of each limit that gateways count."""
+    """Usage reported for each limit that gateways count."""
     drained: list[str] = field(default_factory=list)
 
     def fleet(self) -> Fleet:

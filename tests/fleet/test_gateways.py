@@ -1,4 +1,4 @@
-"""A console asks every live gateway, over their internal interface."""
+"""A console queries every live gateway over its internal interface."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITS = Limits("t1", "tenant `acme`", {"requests_per_minute": 10, "concurrent_s
 
 @dataclass
 class Stage:
-    """Two gateways, the first with an engine, and a console that asks both and a dead one."""
+    """Two gateways, the first with an engine, and a console that queries both and a dead one."""
 
     rig: Rig
     histories: list[History]

@@ -1,4 +1,4 @@
-"""What several gateways tell, put together."""
+"""Merging the reports of several gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a busy installation: whether they are what Lorikeet itself would have written."""
+"""The generated rows of a busy installation are consistent with what Lorikeet itself writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ SIZE = Size(tenants=20, adapters=300, events=3_000, audit_entries=500, until=UNT
 
 @pytest.fixture(scope="class")
 def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[list[Tenant]]:
-    """The rows, made once, in a transaction that ends with the class; its tests have savepoints."""
+    """The tenants of rows that are generated once, in a transaction that is rolled back after the
+    class; its tests use savepoints."""
     with django_db_blocker.unblock(), transaction.atomic():
         tenants = Rows(SIZE).make()
         usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
@@ -78,7 +79,7 @@ class TestCrowd:
 
     def test_the_ledger_agrees_with_itself(self) -> None:
         assert UsageEvent.objects.count() == SIZE.events
-        months = reconciliation.months()  # also of other tests: partitions stay
+        months = reconciliation.months()  # other tests' too: partitions stay
         assert sum(UsageEvent.objects.between(*month).exists() for month in months) == 14
         assert [one for month in months for one in reconciliation.rollup_differences(*month)] == []
         assert reconciliation.journal_differences() == []
@@ -120,7 +121,8 @@ class TestCrowd:
 
 
 def in_force(prices: list[Price], at: datetime, version: AdapterVersion | None, base: str) -> int:
-    """Per prompt token: its adapter's, or else its base's; `prices` begin with the last."""
+    """The price of a prompt token: its adapter's, or else its base model's. `prices` are ordered
+    from the latest."""
     begun = [price for price in prices if price.starts_at <= at]
     adapter = version.adapter_id if version else None
     own = (one for one in begun if adapter is not None and one.adapter_id == adapter)

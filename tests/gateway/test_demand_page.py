@@ -1,4 +1,4 @@
-"""What scales engines reads from any gateway."""
+"""The page of any gateway from which autoscalers read the demand for engines."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_the_next_gateway_is_asked_where_one_does_not_tell() -> None:
 
 
 async def test_a_request_without_an_engine_is_asked_of_its_pool() -> None:
-    """What no engine of the pool can do is not: more of them would not either."""
+    """Requests that no engine of the pool can serve don't count, because more engines would not
+    help."""
     async with benched() as bench:
         with suppress(NoEngine):
             bench.submit()

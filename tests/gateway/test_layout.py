@@ -1,4 +1,4 @@
-"""What must stay true of the tree itself."""
+"""Invariants of the source tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(code: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 
 def test_platform_is_no_package() -> None:
-    """It would shadow the standard library's module, and break uuid, torch and Django."""
+    """A package would shadow the standard library's module and break uuid, torch and Django."""
     assert not (ROOT / "platform" / "__init__.py").exists()
     assert run("import platform; print(platform.python_version())").stdout.strip()
 
@@ -34,7 +34,7 @@ def test_the_agent_and_the_hub_start_without_django(module: str) -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    """Each variable read in the sources stands in `.env.example`."""
+    """Each variable that the sources read is in `.env.example`."""
     import re
 
     documented = set(

@@ -1,4 +1,4 @@
-"""What is installed is what was locked, to the byte; and the bill of materials lists all of it."""
+"""Installed packages match the lock files by hash, and the bill of materials lists all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_no_package_is_looked_for_on_an_index_that_is_not_its_own() -> None:
 
 
 def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
-    """As `tools/install.py` calls it."""
+    """pip is called as in `tools/install.py`."""
     wheel = tmp_path / "none-1-py3-none-any.whl"
     wheel.write_bytes(b"something else")
     lock = tmp_path / "lock.txt"

@@ -1,4 +1,4 @@
-"""Mails without a mail server: private files, and no secret link in any log."""
+"""Emails without a mail server are private files, and no secret link is in any log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mails(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
-    """What a console process writes; logging is as it was, after."""
+    """The log output of a console process; restores the logging configuration afterwards."""
     before = logging.root.handlers[:], logging.root.level
     written = StringIO()
     monkeypatch.setattr("sys.stderr", written)

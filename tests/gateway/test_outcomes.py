@@ -1,4 +1,4 @@
-"""What became of a gateway's requests is in the database, at the latest when the gateway ends."""
+"""The outcomes of a gateway's requests are in the database, at the latest when the gateway ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAT = "/v1/chat/completions"
 
 @asynccontextmanager
 async def running() -> AsyncIterator[httpx.AsyncClient]:
-    """A whole gateway, of which nothing but the listener is missing."""
+    """A client of a whole gateway that lacks only the listener."""
     app = application(Parts.configured())
     said: asyncio.Queue[Any] = asyncio.Queue()
     told: asyncio.Queue[Any] = asyncio.Queue()
@@ -35,7 +35,7 @@ async def running() -> AsyncIterator[httpx.AsyncClient]:
 
 
 def keys() -> tuple[tuple[ApiKey, str], tuple[ApiKey, str]]:
-    """One that is good, and one of another tenant that was revoked."""
+    """A valid key, and a revoked one of another tenant."""
     make_base()
     good, revoked = make_key(make_tenant("acme")), make_key(make_tenant("globex"))
     revoked[0].revoke()

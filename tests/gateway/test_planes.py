@@ -1,4 +1,4 @@
-"""What a gateway process knows, and does not."""
+"""Which modules a gateway process must not import."""
 
 from __future__ import annotations
 

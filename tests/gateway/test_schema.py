@@ -1,4 +1,4 @@
-"""No process works on a database that is not of its release."""
+"""No process runs on a database with another release's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A console that clients of a hub can reach, and a tenant with a key."""
+"""A console that hub clients can reach, and a tenant with a key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["base_model", "gateway", "no_jobs", "object_storage", "worker"]
 
 @contextmanager
 def in_thread(application: Any) -> Iterator[str]:
-    """The base URL of a server that runs in a thread of its own."""
+    """Run a server in a thread of its own; yields its base URL."""
     began, ended = threading.Event(), asyncio.Event()
     found: list[Any] = []
 
@@ -48,14 +48,14 @@ def in_thread(application: Any) -> Iterator[str]:
 
 @dataclass
 class Hub:
-    """The hub of a console, and one of a tenant's keys to it."""
+    """A console's hub, called with one of a tenant's keys."""
 
     url: str
     token: str
 
     @property
     def endpoint(self) -> str:
-        """HF_ENDPOINT."""
+        """The value of HF_ENDPOINT."""
         return f"{self.url}/hub"
 
     @property
@@ -79,7 +79,7 @@ def tenant(transactional_db: None) -> Tenant:
 
 @pytest.fixture
 def hub(tenant: Tenant, settings: Settings) -> Iterator[Hub]:
-    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else its files are said to be missing
+    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else a warning says that it is missing
     from gateway.planes.control import application
 
     with in_thread(application) as url:

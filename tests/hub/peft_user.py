@@ -1,4 +1,4 @@
-"""What somebody writes who trains with PEFT: nothing of it knows Lorikeet. Run by a test."""
+"""A script of a PEFT user, with nothing specific to Lorikeet. Run by a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 
 def main(folder: Path) -> None:
-    """Push an adapter; after a line on standard input, get it back."""
+    """Push an adapter; after a line on standard input, pull it."""
     base = folder / "tiny"
     LlamaForCausalLM(
         LlamaConfig(

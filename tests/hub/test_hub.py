@@ -1,4 +1,4 @@
-"""The hub, asked by huggingface_hub's own client and by others who are less well-behaved."""
+"""The hub API, called by huggingface_hub's own client and by less well-behaved ones."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ BATCH = "acme/pirate.git/info/lfs/objects/batch"
 
 @pytest.fixture
 def by_lfs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of this size are sent by Git LFS, by a client that does not insist on Xet."""
+    """Make the client send the weights by Git LFS and not insist on Xet."""
     settings.HUB_COMMIT_BYTES = 100
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
 
 
 @pytest.fixture
 def live(hub: Hub, gateway: FakeGateway) -> AdapterVersion:
-    """A version that was pushed and is ready."""
+    """A pushed version that is ready."""
     push(hub)
     run_worker()
     version = AdapterVersion.objects.get()
@@ -95,7 +95,7 @@ def put(url: str, data: Any = FILES[WEIGHTS]) -> httpx.Response:
 
 
 def left(settings: Settings) -> list[Path]:
-    """What a worker removes last, when the upload has its answer already."""
+    """The remaining upload files, which a worker removes last, after the upload's answer."""
     return list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
 
 
@@ -252,11 +252,11 @@ def test_a_download_goes_on_where_it_broke_off(hub: Hub, live: AdapterVersion) -
         assert (whole.status_code, whole.content) == (200, FILES[WEIGHTS])
 
 
-# --- Whose it is ---------------------------------------------------------------------------------
+# --- Ownership and permissions -------------------------------------------------------------------
 
 
 def attempts(hub: Hub, repo: str) -> Iterator[httpx.Response]:
-    """All that can be asked about a repository."""
+    """The responses to every kind of request about a repository."""
     yield hub("GET", f"api/models/{repo}")
     yield hub("GET", f"api/models/{repo}/revision/main")
     yield hub("GET", f"api/models/{repo}/tree/1")
@@ -272,7 +272,7 @@ def attempts(hub: Hub, repo: str) -> Iterator[httpx.Response]:
 
 
 def test_what_is_anothers_is_not_there(hub: Hub, live: AdapterVersion, settings: Settings) -> None:
-    """A stranger cannot tell an adapter of another tenant from one that there is not."""
+    """Another tenant cannot tell an adapter of this tenant from one that does not exist."""
     other = hub.with_key(make_tenant("other"), "admin", "adapters:write", "inference")
     for theirs, nobodys in zip(
         attempts(other, "acme/pirate"), attempts(other, "nobody/nothing"), strict=True
@@ -406,7 +406,7 @@ def test_files_of_a_question_are_counted(hub: Hub) -> None:
 def test_an_object_and_its_commit(hub: Hub, settings: Settings) -> None:
     url = address(announce(hub))
     assert put(url).status_code == 200
-    assert "actions" not in announce(hub).json()["objects"][0]  # it is here
+    assert "actions" not in announce(hub).json()["objects"][0]  # already uploaded
     answer = hub("POST", COMMIT, content=ndjson(sent(CONFIG, FILES[CONFIG]), pointer()))
     assert answer.json()["commitOid"] == AdapterVersion.objects.get().digest[:40]
     until(lambda: left(settings) == [])
@@ -416,7 +416,7 @@ def test_an_object_and_its_commit(hub: Hub, settings: Settings) -> None:
 def test_an_object_that_is_announced_twice_counts_once(hub: Hub) -> None:
     first, again = address(announce(hub)), address(announce(hub))
     assert UploadSession.objects.count() == 1
-    assert put(first, FILES[WEIGHTS][:100]).status_code == 400  # and is sent anew
+    assert put(first, FILES[WEIGHTS][:100]).status_code == 400  # and has to be sent again
     assert put(again).status_code == 200
 
 
@@ -474,7 +474,7 @@ def test_a_commit_names_objects_of_its_own_adapter(hub: Hub, tenant: Tenant) -> 
 
 
 def test_an_object_is_no_upload_in_parts(hub: Hub) -> None:
-    """It can be listed and given up there, but alone it becomes no version."""
+    """The uploads API can list and delete it, but by itself it becomes no version."""
     announce(hub)
     (session,) = UploadSession.objects.all()
     url = f"{hub.url}/api/v1/uploads"
@@ -488,7 +488,7 @@ def test_an_object_is_no_upload_in_parts(hub: Hub) -> None:
     assert not UploadSession.objects.exists()
 
 
-# --- What else there is --------------------------------------------------------------------------
+# --- Miscellaneous -------------------------------------------------------------------------------
 
 
 def test_addresses_that_this_hub_has_not(hub: Hub) -> None:

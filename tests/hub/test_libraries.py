@@ -1,4 +1,4 @@
-"""PEFT and `hf` as they are, in processes that know no more than the hub's address and a key."""
+"""Unmodified PEFT and `hf`, in processes that are given only the hub's URL and a key."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Our manifests on a real Kubernetes control plane, whose pods are processes of this machine."""
+"""The manifests on a real Kubernetes control plane, with this machine's processes as pods."""

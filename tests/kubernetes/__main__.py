@@ -1,4 +1,4 @@
-"""`python -m tests.kubernetes BINARIES FOLDER`: the scenario, inside of namespaces of its own.
+"""`python -m tests.kubernetes BINARIES FOLDER`: the scenario, in Linux namespaces of its own.
 
 unshare --net --mount --pid --fork --kill-child --mount-proc python -m tests.kubernetes ...
 """

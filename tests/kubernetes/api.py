@@ -1,4 +1,4 @@
-"""Kubernetes' API, as far as the tests need it."""
+"""A client of Kubernetes' API, as far as the tests need it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OLDER = {
     ("autoscaling/v2", "HorizontalPodAutoscaler"): "autoscaling/v2beta2",
     ("policy/v1", "PodDisruptionBudget"): "policy/v1beta1",
 }
-"""What Kubernetes 1.20 has under an older version, with the same fields as far as we use them."""
+"""Kinds that Kubernetes 1.20 has under an older version, where the fields in use are the same."""
 UNKNOWN = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-"""What it lacks."""
+"""Kinds that Kubernetes 1.20 lacks."""
 
 
 class Api:
-    """As the administrator; a context, which ends its connections."""
+    """A client with the administrator's token; a context manager that closes its connections."""
 
     def __init__(self, url: str, authority: Path, token: str) -> None:
         self._client = httpx.AsyncClient(
@@ -46,7 +46,7 @@ class Api:
         await self._client.aclose()
 
     async def answers(self) -> bool:
-        """Whether it is ready."""
+        """Whether the API server is ready."""
         try:
             return (await self._client.get("/readyz")).status_code == 200
         except httpx.HTTPError:
@@ -59,15 +59,15 @@ class Api:
         return found
 
     async def items(self, path: str, **parameters: str) -> list[Object]:
-        """Those of a list."""
+        """The items of a list."""
         found: list[Object] = (await self.get(path, **parameters))["items"]
         return found
 
     async def create(self, path: str, body: Object) -> Object:
-        """What is made of it.
+        """Create an object; returns it as created.
 
         Raises:
-            httpx.HTTPStatusError: it is refused; the message says why.
+            httpx.HTTPStatusError: the object was refused; the message says why.
         """
         answer = await self._client.post(path, json=body)
         if answer.is_error:
@@ -76,14 +76,14 @@ class Api:
         return made
 
     async def apply(self, one: Object) -> None:
-        """Make it. What this Kubernetes has no room for is left out."""
+        """Create an object in the version that this Kubernetes has; ignores kinds that it lacks."""
         if one["kind"] in UNKNOWN:
             return
         version = OLDER.get((one["apiVersion"], one["kind"])) or str(one["apiVersion"])
         await self.create(collection_of(one, version), one | {"apiVersion": version})
 
     async def patch(self, path: str, body: Mapping[str, Any], kind: str = "merge") -> bool:
-        """Change it; False if it is gone. `kind` is `merge` or `strategic-merge`."""
+        """Patch an object; returns False if it is gone. `kind` is `merge` or `strategic-merge`."""
         headers = {"Content-Type": f"application/{kind}-patch+json"}
         answer = await self._client.patch(path, json=body, headers=headers)
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -92,7 +92,7 @@ class Api:
         return True
 
     async def delete(self, path: str, grace_s: int | None = None) -> None:
-        """Delete it, if it is there."""
+        """Delete an object if it exists."""
         options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         answer = await self._client.request("DELETE", path, json=options)
         if answer.status_code != httpx.codes.NOT_FOUND:
@@ -100,7 +100,7 @@ class Api:
 
 
 def collection_of(one: Object, version: str) -> str:
-    """The path of the list in which it is."""
+    """The path of the list that contains an object."""
     prefix = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     plural = PLURALS.get(one["kind"], one["kind"].lower() + "s")
     if one["kind"] in OF_THE_CLUSTER:

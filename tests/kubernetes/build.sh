@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a folder with a Kubernetes 1.20 control plane for the tests, from Debian bookworm's source
-# package: `build.sh FOLDER`. Takes half an hour on two cores. etcd comes from Debian as it is.
+# Builds a Kubernetes 1.20 control plane for the tests from Debian bookworm's source package:
+# `build.sh FOLDER`. Takes half an hour on two cores. etcd is Debian's binary package.
 set -euo pipefail
 folder=$(realpath -m "$1")
 apt-get install -y golang-1.19-go etcd-server dpkg-dev

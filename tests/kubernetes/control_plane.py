@@ -1,4 +1,4 @@
-"""etcd, API server, controller manager and scheduler, with keys of their own."""
+"""Runs etcd, API server, controller manager and scheduler with newly created keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ READY_S = 120.0
 
 @dataclass(frozen=True)
 class Keys:
-    """Files in a folder: an authority for servers, and one for the aggregation layer."""
+    """Key files in a folder: a certificate authority for servers, and one for the aggregation
+    layer."""
 
     folder: Path
     token: str
@@ -31,7 +32,7 @@ class Keys:
 
     @classmethod
     def make(cls, folder: Path) -> Keys:
-        """By openssl, as `kubeadm` would."""
+        """Create the keys with openssl, as `kubeadm` would."""
         folder.mkdir(parents=True)
         keys = cls(folder, secrets.token_hex(16))
         keys._authority("ca", "kubernetes-ca")
@@ -51,7 +52,7 @@ class Keys:
         )  # fmt: skip
 
     def certificate(self, name: str, subject: str, authority: str, extension: str = "") -> None:
-        """One that this authority signs."""
+        """Create a certificate signed by this authority."""
         self._openssl(
             "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={subject}",
             "-keyout", self.file(f"{name}.key"), "-out", self.file(f"{name}.csr"),
@@ -128,7 +129,7 @@ def _kubeconfig(keys: Keys) -> Mapping[str, object]:
 
 @asynccontextmanager
 async def control_plane(binaries: Path, keys: Keys, folder: Path) -> AsyncIterator[Api]:
-    """Running inside, and ready."""
+    """Run the control plane inside the context; yields a client once it is ready."""
     started: list[asyncio.subprocess.Process] = []
     commands = programs(binaries, keys, folder)
     url = f"https://127.0.0.1:{PORT}"

@@ -1,8 +1,8 @@
 """A kubelet whose containers are processes: each pod has its own network, its own mounts over a
 read-only copy of this machine's files, and the account that its manifest names.
 
-What a manifest says is done or refused, never skipped: volumes, environment, probes, lifecycle,
-grace, restarts. An image is the command that `IMAGE` names.
+Everything in a manifest is either implemented or refused, never ignored: volumes, environment,
+probes, lifecycle, grace, restarts. An image is the command that `IMAGE` names.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def now() -> str:
 
 @dataclass
 class Image:
-    """What an image holds: its entry point, its folder and its environment."""
+    """An image's contents: its entry point, its folder and its environment."""
 
     command: list[str]
     environment: Mapping[str, str]
 
     @property
     def folders(self) -> set[str]:
-        """All above its files. In the pod anybody may pass through them, as through an image's."""
+        """All parent folders of its files. In a pod every account may enter them, as in images."""
         files = [Path(part) for one in self.command for part in (one, os.path.realpath(one))]
         return {str(folder) for file in files for folder in file.parents if str(folder) != "/"}
 
@@ -80,13 +80,13 @@ class Kubelet:
     image: Image
     folder: Path
     hosts: Mapping[str, str]
-    """Names besides those of services, with their addresses."""
+    """Host names besides those of services, with their addresses."""
     pods: dict[str, Pod] = field(default_factory=dict)
-    """By uid."""
+    """Current pods by uid."""
     past: list[Pod] = field(default_factory=list)
 
     async def register(self) -> None:
-        """Be a node on which pods can be placed."""
+        """Register a node on which pods can be placed."""
         labels = {"kubernetes.io/hostname": NODE}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}}
         await self.api.create("/api/v1/nodes", node)
@@ -97,7 +97,7 @@ class Kubelet:
         await self.api.patch(f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})
 
     async def run(self) -> None:
-        """Follow what Kubernetes wants here, until cancelled."""
+        """Start and stop pods as Kubernetes wants, until cancelled."""
         try:
             while True:
                 found = await self.api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={NODE}")
@@ -155,13 +155,13 @@ class Pod:
         self._killed = False
         self.ready = False
         self.found_dead = False
-        """Whether a liveness probe ended it."""
+        """Whether a failed liveness probe ended it."""
         self.restarts = 0
         self.stopping_at: float | None = None
         self.stopped_at: float | None = None
         self.exits: list[int] = []
         self.cut_off = False
-        """Whether it was killed because it had not ended within its grace."""
+        """Whether it was killed because it did not end within its grace period."""
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -170,12 +170,12 @@ class Pod:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, while that runs."""
+        """The id of its process while that runs, else None."""
         process = self._process
         return None if process is None or process.returncode is not None else process.pid
 
     def stop(self, grace_s: float) -> None:
-        """As Kubernetes deletes a pod: by the hook before, SIGTERM, and SIGKILL after the grace."""
+        """Stop as Kubernetes does: preStop hook, SIGTERM, and SIGKILL after the grace period."""
         if self._grace_s is None:
             self._grace_s, self.stopping_at = grace_s, time.monotonic()
             self._stopping.set()
@@ -183,14 +183,14 @@ class Pod:
             self.kill()
 
     def kill(self) -> None:
-        """At once, as if its node were gone."""
+        """Kill it at once, as if its node were gone."""
         self._killed = True
         self._stopping.set()
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
 
     async def live(self) -> None:
-        """From its start to its end."""
+        """Run the pod from its start to its end."""
         try:
             await asyncio.to_thread(self._network.connect)
             self._folder.mkdir(parents=True)
@@ -214,7 +214,7 @@ class Pod:
     # --- the container ---------------------------------------------------------------------------
 
     async def _run(self, binds: list[tuple[str, str]]) -> int:
-        """One life of the container; its exit status."""
+        """Run the container once; returns its exit status."""
         environment = await self._given(self._environment)
         place = self._folder / "root"
         place.mkdir(exist_ok=True)
@@ -267,7 +267,7 @@ class Pod:
         self.kill()
 
     async def _tell(self, phase: str) -> None:
-        """Say how it is; Kubernetes sends requests to those that are ready."""
+        """Report the pod's status; Kubernetes sends requests only to ready pods."""
         state: Object = {"running": {"startedAt": now()}}
         if phase != "Running":
             code = 0 if phase == "Succeeded" else 1
@@ -297,7 +297,7 @@ class Pod:
     # --- probes ----------------------------------------------------------------------------------
 
     async def _probe(self) -> None:
-        """Startup first, then readiness and liveness side by side, as Kubernetes does."""
+        """Probe startup first, then readiness and liveness concurrently, as Kubernetes does."""
         await self._tell("Running")
         if startup := self._container.get("startupProbe"):
             await self._until(startup, succeeds=True)
@@ -329,7 +329,7 @@ class Pod:
             os.kill(self.pid, signal.SIGKILL)
 
     async def _until(self, probe: Object, *, succeeds: bool) -> None:
-        """Until it has succeeded or failed as often as its threshold."""
+        """Probe until it succeeded or failed as often in a row as its threshold."""
         wanted = probe.get("successThreshold", 1) if succeeds else probe.get("failureThreshold", 3)
         in_a_row = 0
         while in_a_row < wanted:
@@ -363,10 +363,10 @@ class Pod:
         )  # fmt: skip
         return await done.wait()
 
-    # --- what it is given ------------------------------------------------------------------------
+    # --- environment and volumes -----------------------------------------------------------------
 
     async def _given(self, find: Callable[[], Awaitable[T]]) -> T:
-        """What the manifest names, once all of it is there."""
+        """The result of `find`, retried until all objects that the manifest names exist."""
         while True:
             try:
                 return await find()
@@ -401,7 +401,7 @@ class Pod:
         return _decoded((await self._named("secrets", name))["data"])
 
     async def _volumes(self) -> list[tuple[str, str]]:
-        """What is mounted where: pairs of paths."""
+        """The mounts, as pairs of source and target paths."""
         binds = []
         volumes = {one["name"]: one for one in self.manifest["spec"].get("volumes", [])}
         for mount in self._container.get("volumeMounts", []):
@@ -441,7 +441,7 @@ class Pod:
         return file
 
     async def _account(self) -> Path:
-        """The token of its service account, as a volume."""
+        """A volume with the token of its service account."""
         name = self.manifest["spec"]["serviceAccountName"]
         path = f"/api/v1/namespaces/{self.meta['namespace']}/serviceaccounts/{name}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
@@ -457,7 +457,7 @@ class Pod:
 
 
 def _filled(place: Path, files: Mapping[str, str]) -> Path:
-    """A folder with these files."""
+    """The folder `place` with these files."""
     place.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (place / name).write_text(text)
@@ -469,7 +469,7 @@ def _decoded(data: Mapping[str, str]) -> dict[str, str]:
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:
-    """With `$(NAME)` as Kubernetes replaces it."""
+    """`text` with each `$(NAME)` replaced as Kubernetes does."""
 
     def value(found: re.Match[str]) -> str:
         return environment.get(found[1], found[0])

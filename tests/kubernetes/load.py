@@ -1,4 +1,4 @@
-"""Clients that ask one after the other, and keep account of what became of it."""
+"""Clients that each send one request after another, and count the outcomes."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from dataclasses import dataclass, field
 import httpx
 
 TOKENS = 30
-"""Of each answer, at 5 a second: long ones at a leisurely pace leave the machine to the processes
-that come and go."""
+"""Tokens of each answer, at 5 a second: long, slow answers leave the machine to the processes that
+start and stop."""
 QUESTION = "Tell me a long story. " * 20
-"""The synthetic engine answers with what it is asked."""
+"""The prompt, which the synthetic engine repeats as its answer."""
 PAUSE_S = 0.2
-"""After a failure; a client that asks at once again would count one cause a hundred times."""
+"""Pause after a failure; without it, a client would count a single cause a hundred times."""
 
 
 @dataclass
 class Load:
-    """As many clients as are wanted at the time, each with connections of its own."""
+    """A variable number of clients, each with its own connections."""
 
     url: str
     key: str
     model: str
     answered: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
-    """Prompt and completion tokens, by what clients were told."""
+    """Prompt and completion tokens, as reported to the clients."""
     failures: Counter[str] = field(default_factory=Counter)
     _clients: list[asyncio.Task[None]] = field(default_factory=list)
     _wanted: int = 0
 
     def want(self, clients: int) -> None:
-        """Have so many; those beyond end with what they ask now."""
+        """Set the number of clients; surplus ones end after their current request."""
         self._wanted = clients
         self._clients = [one for one in self._clients if not one.done()]
         for number in range(len(self._clients), clients):
             self._clients.append(asyncio.create_task(self._ask_on(number)))
 
     async def stop(self) -> None:
-        """Wait for the last answers."""
+        """End all clients after their last answers."""
         self.want(0)
         await asyncio.gather(*self._clients)
 
@@ -52,7 +52,7 @@ class Load:
                 await asyncio.sleep(PAUSE_S)
 
     async def ask(self, tokens: int = TOKENS) -> str:
-        """One request over a new connection; what went wrong, empty if nothing did."""
+        """Send one request over a new connection; returns what went wrong, empty if nothing did."""
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": QUESTION}],

@@ -1,5 +1,5 @@
-"""A network of pods and services inside of one network namespace: what a CNI plugin, kube-proxy and
-the cluster's DNS are elsewhere. Policies are not enforced.
+"""A network of pods and services inside one network namespace, in place of a CNI plugin, kube-proxy
+and the cluster's DNS. Network policies are not enforced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def ip(*arguments: str) -> None:
 
 
 def bring_up() -> None:
-    """The bridge to which pods are connected, in a namespace that has nothing yet."""
+    """Create the bridge that connects the pods, in an empty namespace."""
     ip("link", "set", "lo", "up")
     ip("link", "add", "pods", "type", "bridge")
     ip("addr", "add", f"{HOST_IP}/24", "dev", "pods")
@@ -34,7 +34,7 @@ def bring_up() -> None:
 
 
 class Namespace:
-    """A pod's network namespace with its own address; held by a process that does nothing."""
+    """A pod's network namespace with its own address, kept alive by an idle process."""
 
     _numbers = itertools.count(10)
 
@@ -45,9 +45,9 @@ class Namespace:
         self.path = f"/proc/{self._holder.pid}/ns/net"
 
     def connect(self) -> None:
-        """Give it its end of a cable."""
+        """Connect the namespace to the bridge with a veth pair."""
         own = Path("/proc/self/ns/net").readlink()
-        while Path(self.path).readlink() == own:  # until `unshare` has done it
+        while Path(self.path).readlink() == own:  # until `unshare` has created it
             time.sleep(0.01)
         outer, inside = f"pod{self._number}", ["nsenter", f"--net={self.path}"]
         pid = str(self._holder.pid)
@@ -67,19 +67,19 @@ class Namespace:
 
 
 class Services:
-    """Connections to a service's address go to one of its pods that are ready, by chance."""
+    """Forwards each connection to a service's address to a random one of its ready pods."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._addresses: set[str] = set()
         self._endpoints: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
-        """By namespace, service and the port's name."""
+        """Addresses of ready pods by namespace, service and port name."""
         self.names: dict[str, str] = {}
-        """Addresses of services by their names: what DNS would say."""
+        """Addresses of services by name, as DNS would resolve them."""
 
     async def run(self) -> None:
-        """Follow what Kubernetes says, until cancelled."""
+        """Follow Kubernetes' services and endpoints, until cancelled."""
         while True:
             for service in await self._api.items("/api/v1/services"):
                 await self._serve(service)
@@ -114,7 +114,7 @@ class Services:
 
     def _one_of(self, key: tuple[str, str, str]) -> tuple[str, int]:
         ready = self._endpoints.get(key)
-        return random.choice(ready) if ready else ("127.0.0.1", 1)  # which nobody listens on
+        return random.choice(ready) if ready else ("127.0.0.1", 1)  # nothing listens there
 
     def _note(self, found: Object) -> None:
         meta, ready = found["metadata"], dict[str, list[tuple[str, int]]]()
@@ -132,7 +132,7 @@ class Services:
 async def relay(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
 ) -> None:
-    """Join a connection with another one to this address; a path is a Unix socket's."""
+    """Relay between a connection and a new one to this address; a path is a Unix socket's."""
     try:
         if host.startswith("/"):
             there = await asyncio.open_unix_connection(host)
@@ -156,7 +156,7 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def outside(sockets: Mapping[int, str]) -> list[asyncio.Server]:
-    """What lies outside of the cluster, at its gate: each port leads to a Unix socket."""
+    """Servers outside of the cluster, at its host address: each port leads to a Unix socket."""
 
     async def serve(port: int, path: str) -> asyncio.Server:
         async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

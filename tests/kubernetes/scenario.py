@@ -1,4 +1,4 @@
-"""What is to be shown of the manifests: engines come and go with the load, and nothing is lost."""
+"""The scenario: engines are added and removed with the load, and no request is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEW, MANY = 2, 26
 
 @dataclass
 class Step:
-    """A line of the table."""
+    """A row of the result table."""
 
     name: str
     seconds: float
@@ -49,14 +49,14 @@ class Step:
 
 @dataclass
 class Result:
-    """What is found, for whoever started this."""
+    """The scenario's findings, for its caller."""
 
     steps: list[Step] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
 
 
 class World:
-    """The cluster, and what is outside of it."""
+    """The cluster, and the load from outside of it."""
 
     def __init__(self, api: Api, kubelet: Kubelet, load: Load) -> None:
         self.api, self.kubelet, self.load = api, kubelet, load
@@ -66,14 +66,14 @@ class World:
 
     @property
     def engines(self) -> list[Pod]:
-        """Those that take requests."""
+        """The engines that are ready for requests."""
         return [pod for pod in self.kubelet.of("engine") if pod.ready]
 
     async def until(self, done: Callable[[], bool | Awaitable[bool]]) -> None:
-        """Wait for it.
+        """Wait until `done` is true; also updates `fewest`.
 
         Raises:
-            TimeoutError: it does not come.
+            TimeoutError: it was not within WAIT_S.
         """
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -85,7 +85,7 @@ class World:
 
     @asynccontextmanager
     async def step(self, name: str) -> AsyncIterator[None]:
-        """What happens inside becomes a line."""
+        """Record what happens inside the context as a row of the table."""
         began, before = time.monotonic(), len(self.engines)
         answered, failures = self.load.answered, self.load.failures.copy()
         self.fewest = before
@@ -103,7 +103,7 @@ class World:
             print(json.dumps(asdict(step)), flush=True)
 
     async def rolled(self, name: str) -> bool:
-        """Whether all pods of the Deployment are of its newest template, and no other is there."""
+        """Whether all pods of the Deployment have its newest template, and no old one is left."""
         found = await self.api.get(f"{APPS}/{name}")
         status, replicas = found["status"], found["spec"]["replicas"]
         return bool(
@@ -113,7 +113,7 @@ class World:
         )
 
     async def roll(self, name: str, version: str) -> None:
-        """A new release of it; returns when the last old pod is gone."""
+        """Deploy a new release; returns when the last old pod is gone."""
         image = [{"name": name, "image": f"lorikeet:{version}"}]
         body = {"spec": {"template": {"spec": {"containers": image}}}}
         assert await self.api.patch(f"{APPS}/{name}", body, "strategic-merge")
@@ -122,7 +122,7 @@ class World:
 
 
 async def play(world: World) -> None:
-    """The scenario."""
+    """Run the scenario's steps."""
     load, engines = world.load, lambda: len(world.engines)
     async with world.step("all is ready"):
         await world.until(lambda: engines() == 1)
@@ -176,11 +176,11 @@ async def _is_answered(load: Load) -> bool:
     return not failure
 
 
-# --- what it plays in ----------------------------------------------------------------------------
+# --- setup ---------------------------------------------------------------------------------------
 
 
 async def run(binaries: Path, folder: Path) -> Result:
-    """The whole, in a network and mount namespace that has nothing yet."""
+    """Set up the cluster and run the scenario, in an empty network and mount namespace."""
     bring_up()
     keys = Keys.make(folder / "keys")
     environment = _settings(folder)
@@ -200,7 +200,7 @@ async def run(binaries: Path, folder: Path) -> Result:
 
 
 def _settings(folder: Path) -> dict[str, str]:
-    """What `.env` has."""
+    """The settings of `.env`."""
     url = start_embedded(folder / "postgres")
     (socket,) = parse_qs(urlsplit(url).query)["host"]
     made = {name: secrets.token_urlsafe(32) for name in (*SECRETS, "METRICS_TOKEN")}
@@ -250,7 +250,7 @@ async def _in_the_cluster(
 
 
 class Manager:
-    """What an operator does by hand, with `manage.py` and `kubectl kustomize`."""
+    """An operator's manual steps, with `manage.py` and `kubectl kustomize`."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
@@ -275,7 +275,7 @@ class Manager:
         return done.stdout
 
     def manifests(self, keys: Keys) -> list[Object]:
-        """Secrets, the APIService and all that Kustomize makes; namespaces first."""
+        """The secrets, the APIService and all of Kustomize's output, namespaces first."""
         built = subprocess.run(
             ["kubectl", "kustomize", str(OVERLAY), "--load-restrictor", "LoadRestrictionsNone"],
             check=True, capture_output=True, text=True,
@@ -298,7 +298,7 @@ class Manager:
         )
 
     async def let_engines_in(self, api: Api, kubelet: Kubelet) -> None:
-        """Once the migration is through: a credential for the engines of the pool."""
+        """Once the migration is complete, create a credential for the engines of the pool."""
         path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/migrate"
         async with asyncio.timeout(WAIT_S):
             while not (await api.get(path))["status"].get("succeeded"):  # noqa: ASYNC110
@@ -317,7 +317,7 @@ class Manager:
         return self._manage("shell", "-c", MAKE_A_TENANT).strip().splitlines()[-1]
 
     async def accounts(self, load: Load) -> dict[str, object]:
-        """What the ledger and the clients say."""
+        """The usage in the ledger and as reported to clients, once the ledger has all requests."""
         told = {"requests": load.answered, **load.tokens}
         async with asyncio.timeout(WAIT_S):
             while True:

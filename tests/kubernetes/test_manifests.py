@@ -1,4 +1,4 @@
-"""What is shipped for Kubernetes: valid, complete, and no more powerful than it must be."""
+"""The Kubernetes manifests are valid, complete, and grant no more privileges than needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl
 
 @pytest.fixture(scope="module", params=OVERLAYS)
 def manifests(request: pytest.FixtureRequest) -> list[Object]:
-    """All that Kustomize makes of an overlay."""
+    """All objects that Kustomize builds from an overlay."""
     folder = ROOT / "overlays" / request.param
     built = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -112,7 +112,7 @@ def test_one_process_alone_may_do_anything_in_kubernetes(manifests: list[Object]
 
 
 def pods(manifests: list[Object]) -> Iterator[tuple[str, Any]]:
-    """The pods that these make, by the name of what makes them."""
+    """The pod templates in the manifests, each with the name of its object."""
     for one in manifests:
         template = one.get("spec", {}).get("template") if one["kind"] != "ScaledObject" else None
         if template is not None:

@@ -1,7 +1,7 @@
 """The shipped manifests on a real control plane, with real gateways and engines as their pods.
 
-Needs root, `etcd`, `kubectl`, and the control plane's programs in KUBERNETES_BINARIES: `build.sh`
-makes them.
+Needs root, `etcd`, `kubectl`, and the control plane's programs in KUBERNETES_BINARIES, which
+`build.sh` builds.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def in_folder(folder: str) -> list[tuple[str, bytes]]:
     return [(folder + name, data) for name, data in CONTENT.items()]
 
 
-# --- Sound archives ------------------------------------------------------------------------------
+# --- Valid archives ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("folder", ["", "./", "my-adapter/", "./my-adapter/"])
@@ -399,7 +399,7 @@ def test_mutated_archive(data: st.DataObject, kind: str) -> None:
         assert content == CONTENT
 
 
-# --- Files that come without an archive ----------------------------------------------------------
+# --- Files without an archive --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

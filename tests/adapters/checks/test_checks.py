@@ -44,7 +44,7 @@ def codes(found: Verdict) -> list[Code]:
     return [finding.code for finding in found.findings]
 
 
-# --- Sound adapters ------------------------------------------------------------------------------
+# --- Valid adapters ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])

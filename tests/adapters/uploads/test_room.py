@@ -338,7 +338,7 @@ def test_what_an_adapter_names_is_kept_as_far_as_it_is_a_text(door: Door, named:
     assert AdapterVersion.objects.get().trained_on == expected
 
 
-# --- Shown ---------------------------------------------------------------------------------------
+# --- API -----------------------------------------------------------------------------------------
 
 
 def test_the_api_shows_it_and_operators_set_it(tenant: Tenant, door: Door) -> None:

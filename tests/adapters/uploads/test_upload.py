@@ -47,7 +47,7 @@ def assert_nothing_left(storage: Any, settings: Settings) -> None:
     until(lambda: not folder.exists() or not list(folder.iterdir()))  # the worker's last step
 
 
-# --- Kept ----------------------------------------------------------------------------------------
+# --- Accepted ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

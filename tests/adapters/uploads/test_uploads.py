@@ -289,7 +289,7 @@ def test_the_list_names_what_is_unfinished(client: Tus) -> None:
     assert (told["adapter"], told["offset"], told["state"]) == ("other", 10, "receiving")
 
 
-# --- What it becomes -----------------------------------------------------------------------------
+# --- Outcomes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_a_suspended_tenant(client: Tus, tenant: Tenant) -> None:
     assert AdapterVersion.objects.get().state == State.VALIDATING
 
 
-# --- Whose it is ---------------------------------------------------------------------------------
+# --- Ownership and permissions -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_files_without_an_upload_go_too(client: Tus, settings: Settings) -> None
     until(lambda: folder(settings) == [])
 
 
-# --- Broken off, and at once ---------------------------------------------------------------------
+# --- Interrupted and concurrent uploads ----------------------------------------------------------
 
 
 def test_many_send_the_same_upload_at_once(client: Tus) -> None:

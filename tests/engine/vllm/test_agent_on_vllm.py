@@ -1,4 +1,4 @@
-"""The agent on a real engine: slots that are all busy, loads that fail, aborts that arrive."""
+"""The agent on a real engine: busy slots, failing loads, and aborts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(model: str, **fields: Any) -> dict[str, Any]:
 
 
 async def test_slots_that_are_all_busy_starve_nobody(stack: Rig, factory: AdapterFactory) -> None:
-    """A flood keeps every slot busy for as long as the newcomer waits: only closing one ends it.
+    """A flood keeps every slot busy until the newcomer is served, so a slot must be closed for it.
 
     The answers of one adapter have different lengths, so that they never all end at once.
     """
@@ -60,7 +60,7 @@ async def test_slots_that_are_all_busy_starve_nobody(stack: Rig, factory: Adapte
 
 
 async def test_a_client_that_leaves_frees_its_place_in_vllm(stack: Rig) -> None:
-    """Read from the engine core's own count of running requests."""
+    """Checked by the engine core's own count of running requests."""
     body = ask("tiny", max_tokens=400, stream=True)
     async with stack.gateway.client() as client:
         async with client.stream("POST", CHAT, json=body) as response:
@@ -93,7 +93,7 @@ async def test_an_adapter_whose_files_are_broken_fails_alone(
 
 
 async def test_texts_asked_for_at_once_wait_in_our_queue_not_in_vllms(stack: Rig) -> None:
-    """Else they would take their turns there before whoever comes next."""
+    """In vLLM's queue they would go before all later requests."""
     prompts = [f"Count from {i}" for i in range(5)]
     body = {"model": "tiny", "prompt": prompts, "n": 2, "max_tokens": 40, "ignore_eos": True}
     async with stack.gateway.client() as client, asyncio.TaskGroup() as tasks:
@@ -114,7 +114,7 @@ async def test_more_texts_at_once_than_there_are_places_are_refused(stack: Rig) 
 
 
 async def test_more_adapters_than_places_take_turns(stack: Rig, factory: AdapterFactory) -> None:
-    """Twice as many adapters as fit: each answers as it did when it was alone."""
+    """With twice as many adapters as fit, each answers as it does alone."""
     count = PLACES * 2
     for i in range(count):
         stack.real_adapter("acme", f"a{i}", factory.make(seed=80 + i))

@@ -1,4 +1,4 @@
-"""A short run of `make fuzz`; a seed of its own each day would find more, and repeat less."""
+"""A short run of `make fuzz`. A new seed every day would find more, but be less repeatable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM makes grammars of what answers are held to; the loop goes on meanwhile."""
+"""The event loop keeps running while vLLM compiles the grammars of structured outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def loop_went_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each conversion, whether the loop did something while it lasted."""
+    """For each conversion, whether the event loop ran during it."""
     import xgrammar
 
     loop, seen = asyncio.get_running_loop(), list[bool]()

@@ -1,4 +1,4 @@
-"""What vLLM does wrong when left alone, each on the real engine; see the patches and `load`."""
+"""Faults of unpatched vLLM, each tested on the real engine; see the patches and `load`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def logprobs(answer: Answer) -> list[tuple[str, float]]:
 
 
 async def beside(engine: Engine, others: list[LocalAdapter | None]) -> list[tuple[str, float]]:
-    """The base model's tokens and log-probabilities while `others` run beside it all the time."""
+    """The base model's tokens and log-probabilities while `others` run beside it throughout."""
     streams = [
         engine.generate(work_of(adapter=adapter, max_tokens=300, stream=True, salt=f"salt-{i}"))
         for i, adapter in enumerate(others)
@@ -71,7 +71,7 @@ async def test_blocks_that_held_nan_are_clean_for_the_next(
     whole = factory.make(seed=3)
     broken = factory.changed(whole, lambda _, tensor: tensor * math.nan)
     async with loaded(vllm, [broken]):
-        # Enough requests to go through every block of the cache.
+        # Enough requests to use every block of the cache.
         tokens = vllm.info.kv_tokens // 200 + 1
         await asyncio.gather(
             *(ask(vllm, adapter=broken, messages=long, salt=f"nan-{i}") for i in range(tokens))
@@ -153,7 +153,7 @@ async def test_weights_of_no_module_here_are_not_served_as_the_base(
 async def test_files_deleted_after_loading_matter_no_more(
     vllm: Engine, factory: AdapterFactory
 ) -> None:
-    """Also while more adapters are loaded than there are slots, so that some leave their slot."""
+    """More adapters are loaded than there are slots, so that some leave their slot."""
     adapters = [factory.make(seed=30 + i) for i in range(PLACES)]
     async with loaded(vllm, adapters):
         texts = [(await ask(vllm, adapter=adapter)).text for adapter in adapters]
@@ -218,7 +218,7 @@ async def _endless(engine: Engine, adapter: LocalAdapter) -> AsyncGenerator[None
 
 
 def swapped(factory: AdapterFactory, draft: LocalAdapter, swap: int) -> LocalAdapter:
-    """The content of `draft` as a version of its own; a note in its config changes the digest."""
+    """The content of `draft` as another version; a field in its config changes the digest."""
     folder = factory.folder / f"swap-{swap}"
     shutil.copytree(draft.path, folder)
     config = json.loads((folder / CONFIG).read_text()) | {"revision": str(swap)}
@@ -228,11 +228,11 @@ def swapped(factory: AdapterFactory, draft: LocalAdapter, swap: int) -> LocalAda
 
 SEEDED = {"temperature": 1.0, "seed": 7, "max_tokens": 16}
 STEP = 256
-"""Tokens of one step of the engine here: longer prompts are computed in chunks."""
+"""Tokens of one step of this engine; longer prompts are computed in chunks."""
 
 
 def prompt(tokens: int, first: int = 0) -> list[int]:
-    """Some tokens that are no special ones, other ones for each `first`."""
+    """A prompt of `tokens` ordinary token ids, different for each `first`."""
     return [8 + (7 * i + first) % 380 for i in range(tokens)]
 
 
@@ -266,7 +266,7 @@ async def test_a_seed_gives_one_answer_however_its_prompt_is_computed(
 ) -> None:
     salt = f"seeded-{further}"
     asked = SEEDED | further | {"prompt": prompt(400)}
-    # In one chunk, for the cache has the rest; then in two; then all of it from the cache.
+    # In one chunk, because the rest is cached; then in two; then all of it from the cache.
     await ask(vllm, "completion", prompt=prompt(STEP), max_tokens=1, salt=salt)
     expected = await texts(vllm, **asked, salt=salt)
     assert await texts(vllm, **asked, salt=f"{salt}-cold") == expected
@@ -274,7 +274,7 @@ async def test_a_seed_gives_one_answer_however_its_prompt_is_computed(
     assert await texts(vllm, **asked | {"seed": 8}, salt=salt) != expected
     assert len(set(expected)) == further.get("n", 1), "each choice has a seed of its own"
 
-    # In pieces of whatever size the neighbours leave, each of which has a seed or none.
+    # In chunks of whatever size the neighbours leave; some of these have a seed.
     crowd = await asyncio.gather(
         *(
             ask(
@@ -294,7 +294,7 @@ async def test_a_seed_gives_one_answer_however_its_prompt_is_computed(
 
 
 async def test_a_seed_gives_one_answer_also_after_a_preemption(vllm: Engine) -> None:
-    """vLLM computes a preempted request's prompt and answer once more, in chunks."""
+    """vLLM recomputes a preempted request's prompt and answer, in chunks."""
     count, length, wanted = 32, 300, 200
     assert count * length <= vllm.info.kv_tokens < count * (length + wanted), (
         "all begin at once, but they cannot all end at once"
@@ -306,7 +306,7 @@ async def test_a_seed_gives_one_answer_also_after_a_preemption(vllm: Engine) -> 
     together = await asyncio.gather(
         *(texts(vllm, **asked(i), salt=f"together-{i}") for i in range(count))
     )
-    # vLLM preempts who came last; so few fit together.
+    # vLLM preempts the latest requests; this few fit together.
     last = range(count - 8, count)
     assert len(last) * (length + wanted) <= vllm.info.kv_tokens
     apart = await asyncio.gather(*(texts(vllm, **asked(i), salt=f"apart-{i}") for i in last))

@@ -1,4 +1,4 @@
-"""Requests of every kind that move from one agent to another on vLLM, as their clients see it."""
+"""Requests of every kind that move from one agent to another on vLLM, as seen by their clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def ask(one: Gateway, name: str, key: str = "") -> tuple[Any, Any]:
-    """What it says, and its usage."""
+    """The answer's content, and its usage."""
     path, body = ASKED[name]
     headers = {"Idempotency-Key": key} if key else {}
     async with one.client() as client:
@@ -59,7 +59,7 @@ async def ask(one: Gateway, name: str, key: str = "") -> tuple[Any, Any]:
 
 
 async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Path) -> None:
-    """Both agents have one engine, which knows nothing of the first one's requests any more."""
+    """Both agents share one engine, which no longer knows the first agent's requests."""
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
@@ -84,8 +84,8 @@ async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Pat
 async def test_no_answer_is_another_for_having_lost_its_gateway(
     vllm: Engine, tmp_path: Path
 ) -> None:
-    """What was asked of the one with a key goes on through the other one, for requests of each
-    kind, and each is billed once."""
+    """Requests of each kind with an idempotency key continue through the other gateway, and each
+    is billed once."""
     given: dict[str, Any] = {"answers": MemoryAnswers(), "grace_s": 120.0}
     given["holding"] = Holding(60.0)
     async with gateway(**given) as one, gateway(**given) as other:
@@ -116,5 +116,5 @@ async def test_no_answer_is_another_for_having_lost_its_gateway(
 
 
 def _highest(at: Gateway) -> list[LedgerEntry]:
-    """What is billed of requests that were adopted there."""
+    """The ledger entries of requests that this gateway adopted."""
     return [entry for entry in at.ledger.entries.values() if entry.attempt > 1000]

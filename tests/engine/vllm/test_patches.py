@@ -1,4 +1,4 @@
-"""The grouped LoRA arithmetic against the plain one, row by row."""
+"""The grouped LoRA computation compared with the plain one, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What patterns of a request's schemas and grammars may be."""
+"""Bounds on the patterns in a request's schemas and grammars."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Embeddings and scores on a real vLLM: what is near, adapters, caches, errors. The base model is
-the demo's."""
+"""Embeddings and scores on a real vLLM: similarity, adapters, caches, errors. The base model is the
+demo's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 TEXTS = ["How much is the kayak?", "The kayak costs 40 euros.", "My tent is broken."]
 NUMBERS = 128
 ONE_STEP = 64
-"""Tokens: so few that a list takes several."""
+"""Tokens of one engine step: so few that a list takes several steps."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -240,7 +240,7 @@ async def test_a_long_list_is_given_up_where_it_is(embedder: Engine) -> None:
 
 
 async def test_who_comes_after_a_long_list_is_computed_beside_it(embedder: Engine) -> None:
-    """What is counted is how much of the list was computed when the newcomer had its answer."""
+    """Measured by how much of the list was computed until the newcomer had its answer."""
     long = replace(work_of("embeddings"), body={"input": TEXTS * 300})
     running = asyncio.create_task(run(embedder, long))
     await until(lambda: long.meter.prompt_tokens)

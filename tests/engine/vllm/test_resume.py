@@ -1,4 +1,4 @@
-"""vLLM goes on with an answer as if it had generated it: resumed against undisturbed."""
+"""vLLM continues another engine's answer as if its own: resumed compared with undisturbed ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ JSON = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 REGEX = {"regex": "[a-z]{5,9}-[0-9]{3}-[a-z]{4}"}
 HELD: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 150, "ignore_eos": False}
 LONG = [(7 * at) % 380 + 8 for at in range(300)]
-"""More tokens than the engine computes at once."""
+"""More tokens than the engine computes in one step."""
 
 CHATS: dict[str, dict[str, Any]] = {
     "greedy": GREEDY,
@@ -88,14 +88,15 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
 
 
 def cuts(whole: Answer) -> list[int]:
-    """Early, late, and in between, after which the other engine is lost."""
+    """Outputs after which the other engine is lost: early, late, and in between."""
     outputs = len(whole.outputs)
     wanted = {1, 2, 3, outputs // 4, outputs // 2, 3 * outputs // 4, outputs - 2, outputs - 1}
     return sorted(wanted & set(range(1, outputs)))
 
 
 async def check(vllm: Engine, kind: str, *, every: bool = False, **given: Any) -> Answer:
-    """Resume it after each of some outputs, all at once; the answer that nothing disturbed."""
+    """Resume an answer after each of some outputs, concurrently, and compare; returns the
+    undisturbed answer."""
     whole = await ask(vllm, kind, wants_ids=True, **given)
     assert len(whole.outputs) > 1
     at = range(1, len(whole.outputs)) if every else cuts(whole)
@@ -143,7 +144,7 @@ async def test_a_stop_string_wherever_it_is_cut(vllm: Engine, tools: list[Any]) 
 
 
 async def test_an_end_that_was_told_is_found_in_the_tokens(vllm: Engine) -> None:
-    """Whatever it was, and whether or not the gateway says it."""
+    """It is found whatever the reason, and whether or not the gateway states it."""
     first = await ask(vllm, wants_ids=True, **SEEDED)
     token = first.ids[0][20]
     for fields, reason in (
@@ -190,7 +191,7 @@ async def test_an_adapter(vllm: Engine, adapter: LocalAdapter, fields: dict[str,
 
 
 async def test_many_at_once(vllm: Engine) -> None:
-    """Sixteen with seeds go on in one batch, each from another place."""
+    """Sixteen seeded answers continue in one batch, each from another position."""
     given: list[dict[str, Any]] = [
         {"prompt": LONG[at : at + 20 + 9 * at], "temperature": 1.0, "seed": at, "max_tokens": 40}
         | {"stream": True}
@@ -246,8 +247,8 @@ async def test_a_grammar_refuses_what_another_engine_cannot_have_generated(vllm:
 
 async def test_thoughts(thoughtful: Engine) -> None:
     thinks: dict[str, Any] = SEEDED | {"logit_bias": {"6": -100}}
-    # With the word that ends a thought in the text: else vLLM's parser loses what comes together
-    # with that word, as it does on a busy machine.
+    # Keeps the token that ends the reasoning in the text. Otherwise vLLM's parser loses output that
+    # arrives together with it, as happens on a busy machine.
     held = HELD | {"response_format": JSON, "logit_bias": {"6": 6}, "skip_special_tokens": False}
     whole = await check(thoughtful, "chat", stream=True, **thinks)
     assert said(whole.chunks)[0]["delta"]["reasoning"], "it thinks to its end"

@@ -33,7 +33,7 @@ WEATHER = {
     "function": {"name": "get_weather", "description": "Weather", "parameters": SCHEMA},
 }
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""Of a character whose last bytes were not generated."""
+"""The text of a character whose last bytes were not generated."""
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
@@ -124,7 +124,7 @@ async def test_log_probabilities_are_bounded_whether_or_not_they_stream(
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 async def test_a_whole_answer_is_what_its_stream_was(vllm: Engine, kind: str) -> None:
-    """Log-probabilities are put together from a stream's; texts come from the same tokens."""
+    """Log-probabilities are assembled from a stream's; texts come from the same tokens."""
     further: dict[str, Any] = {"logprobs": 3, "echo": True, "prompt": [9] * 40}
     if kind == "chat":
         further = {"logprobs": True, "top_logprobs": 3}
@@ -247,7 +247,7 @@ async def test_what_was_read_of_a_body_is_not_kept(vllm: Engine) -> None:
     async with aclosing(vllm.generate(work)) as outputs:
         await anext(outputs)
         assert work.body == {}
-        gc.collect()  # what earlier requests left in cycles
+        gc.collect()  # collects reference cycles of earlier requests
         assert not [one for one in gc.get_objects() if type(one) is ChatCompletionRequest]
 
 

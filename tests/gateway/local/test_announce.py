@@ -1,4 +1,4 @@
-"""What a process tells systemd and Kubernetes."""
+"""How a process reports its state to systemd and Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inference import announce
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Its socket."""
+    """systemd's notification socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
         listening.settimeout(60)

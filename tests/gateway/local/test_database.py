@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL ends with its last user, whatever happened to the others."""
+"""The embedded PostgreSQL stops with its last user, however the others ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The server's; each test leaves it without users."""
+    """The server's folder; each test leaves it without users."""
     return tmp_path_factory.mktemp("database") / "postgres"
 
 
@@ -120,17 +120,17 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
         Postgres(tmp_path / "postgres").start()
 
 
-# --- What nobody else may see --------------------------------------------------------------------
+# --- Access by other accounts --------------------------------------------------------------------
 
 
 def modes(path: Path) -> dict[Path, int]:
-    """Of a folder and of all above it."""
+    """The modes of a folder and of all its parents."""
     return {one: one.stat().st_mode for one in (path, *path.parents)}
 
 
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
-    """A folder that only we can enter, as root's home is."""
+    """A folder that only this account can enter, like root's home."""
     found = tmp_path / "private"
     found.mkdir(mode=0o700)
     return found
@@ -159,7 +159,7 @@ def test_it_starts_with_umask_077_and_writes_nothing_that_others_can_read(privat
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A folder that everybody can enter, as the system's for temporary files."""
+    """A folder that every account can enter, like the system's for temporary files."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Typed readers: good values, and refusals that name variable, value and what is allowed."""
+"""Typed readers: valid values, and errors that name variable, value and what is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Each process has the secrets that it needs, whoever starts it and wherever they stand."""
+"""Each process has only the secrets that it needs, however it is started and wherever they are
+kept."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ start.main(sys.argv)
 
 
 def started(process: str, var: Path) -> tuple[dict[str, str], list[str]]:
-    """The environment of a process that was given half of all secrets by the environment and half
-    by `secrets.env`, and the names of its settings."""
+    """The environment of a process that got half of all secrets from its environment and half from
+    `secrets.env`, and the names of its settings."""
     half = sorted(ALL)[::2]
     rest = "".join(f"{name}='{GIVEN[name]}'\n" for name in GIVEN.keys() - set(half))
     (var / "secrets.env").write_text(rest)

@@ -29,7 +29,7 @@ async def said(one: Child, text: str) -> None:
 
 
 async def test_a_child_runs_with_its_environment_alone_and_its_log(tmp_path: Path) -> None:
-    names = "set(os.environ) - {'LC_CTYPE'}"  # Python's own
+    names = "set(os.environ) - {'LC_CTYPE'}"  # set by Python
     one = child(tmp_path, f"import os; print({names}, os.environ['COLOUR'], flush=True); {FOREVER}")
     await one.start()
     await said(one, "ready")

@@ -1,4 +1,4 @@
-"""What `make up` says, without starting anything."""
+"""The output of `make up`, without starting anything."""
 
 from __future__ import annotations
 

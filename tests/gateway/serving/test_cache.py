@@ -1,4 +1,4 @@
-"""What counts failed sign-ins, on a Redis that comes and goes."""
+"""The cache that counts failed sign-ins, with a Redis that goes down and comes back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.limits.redis_server import RedisServer
 
 
 class Patient(FailoverCache):
-    """Asks Redis again at once, and waits for it however busy the machine is."""
+    """Retries Redis immediately, and waits for it even on a busy machine."""
 
     retry_s = 0.0
     timeout_s = 60.0
 
 
 class Impatient(Patient):
-    """Does not wait for a Redis that is silent."""
+    """Does not wait for an unresponsive Redis."""
 
     timeout_s = 0.1
 

@@ -1,4 +1,4 @@
-"""The console's connections to PostgreSQL outlive their requests, and nothing of a request does."""
+"""The console's connections to PostgreSQL outlive requests, but no state of a request does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kept() -> Iterator[None]:
 
 
 def in_a_request(view: Callable[[], Any]) -> Any:
-    """Each request has a thread of its own, at whose end Django closes its connection."""
+    """Run `view` in a thread of its own, at whose end Django closes the thread's connection."""
 
     def answered() -> Any:
         try:
@@ -86,7 +86,7 @@ def test_a_connection_that_was_lost_is_replaced() -> None:
 
 @pytest.mark.usefixtures("kept")
 def test_a_client_that_reads_slowly_keeps_no_connection() -> None:
-    """There is one, and the next request has it while the answer to this one is sent."""
+    """There is one connection, and the next request gets it while this answer is being sent."""
 
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse(str(process()))

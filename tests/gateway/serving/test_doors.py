@@ -1,4 +1,4 @@
-"""A gateway knows no sessions and no passwords: what opens the console opens nothing here."""
+"""A gateway accepts no session and no password: the console's credentials are refused here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATHS = {
     r"^engine/adapters/": "/engine/adapters/" + "0" * 64 + "/adapter_config.json",
     r"": "/account/login/",
 }
-"""An address of each route; a new route has to be told here."""
+"""A path for each route; a new route must be added here."""
 SOCKETS = {
     r"^v1/responses$": "/v1/responses",
     r"^ws/engine$": "/ws/engine",

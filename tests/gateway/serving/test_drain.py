@@ -1,4 +1,4 @@
-"""The end of a gateway: streams may finish, and those that do not are told of."""
+"""Draining a gateway: streams may finish, and those that do not are logged."""
 
 from __future__ import annotations
 

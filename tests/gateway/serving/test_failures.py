@@ -1,4 +1,4 @@
-"""Errors that no view answers have the shape of the API that was asked."""
+"""Errors outside of any view have the format of the API that was called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPENAI, PROBLEM, PAGE = "/v1/usage/receipts/key", "/api/v1/keys", "/account/logi
 
 
 def message_of(answer: Any, path: str) -> str:
-    """What the answer says, in the shape that is due at this address."""
+    """The answer's error message; checks that its format is that of the API at `path`."""
     body = json.loads(answer.content)
     if path == PROBLEM:
         assert answer["content-type"] == "application/problem+json"

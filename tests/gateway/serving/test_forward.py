@@ -1,4 +1,4 @@
-"""What the console answers under the API's address: passed on without bodies, cookies or loops."""
+"""Requests that gateways forward to the console: without bodies, cookies or loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH = "/v1/usage/receipts?limit=1&after=a%2Fb"
 
 
 async def knows(key: str) -> Grant:
-    """Of `lk_acme` the tenant `acme`, and so on."""
+    """The grant of a key: `lk_acme` is of the tenant `acme`, and so on."""
     if not key.startswith("lk_"):
         raise InvalidApiKey
     return Grant(1, 1, key.removeprefix("lk_"), frozenset(), None, 1.0, "")

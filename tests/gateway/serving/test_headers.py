@@ -1,4 +1,4 @@
-"""Nothing reads cookies that are too large, and no parser has a header of more than it is due."""
+"""Nothing parses cookies that are too large, and no parser gets a header beyond its bound."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def quoted(size: int, escapes: int) -> bytes:
-    """A cookie of `size` bytes that takes Python the longest, with so many backslashes."""
+    """The cookie of `size` bytes with this many escapes that takes Python longest to parse."""
     inner = size - len(b'a=""')
     return b'a="' + (b"\\a" * escapes).ljust(inner, b"x")[:inner] + b'"'
 
@@ -40,7 +40,7 @@ def lines(*values: bytes) -> Headers:
 
 
 class Application:
-    """What stands behind the limit; notes what reaches it."""
+    """The application behind the limit; records what reaches it."""
 
     def __init__(self) -> None:
         self.reached: list[str] = []
@@ -51,7 +51,7 @@ class Application:
 
 
 async def first_events(app: Any, scope: dict[str, Any], count: int = 1) -> list[Any]:
-    """What `app` says first to a request or a socket that wants to open."""
+    """The first events that `app` sends for a request or a websocket's opening."""
     client = ApplicationCommunicator(app, {"query_string": b"", "method": "GET"} | scope)
     opening = "websocket.connect" if scope["type"] == "websocket" else "http.request"
     await client.send_input({"type": opening})
@@ -163,7 +163,7 @@ ADDRESSES = [
 ]
 CONTENT_TYPE = [(b"content-type", b'a/b; x="' + b";" * 30_000)]
 READERS = [ADDRESSES[1]]
-"""They read cookies and, where none is of a session, answer without a database."""
+"""Addresses that read cookies and, without a session's, answer without a database."""
 OF_GATEWAYS = [
     ("http", "GET", "/"),
     ("http", "GET", "/v1/models"),
@@ -177,8 +177,8 @@ OF_GATEWAYS = [
 
 
 async def survey(app: Any) -> None:
-    """Print what each address answers to cookies that are too large, and how many were read; then
-    how many the READERS read of those that may pass."""
+    """Print each address's answer to cookies that are too large, and how many were parsed; then
+    how many the READERS parse of those that may pass."""
     read: list[str] = []
     cookies._unquote = lambda text: read.append(text) or text
     found = []
@@ -197,7 +197,7 @@ async def survey(app: Any) -> None:
 
 
 async def survey_of_gateway(app: Any) -> None:
-    """Print how many cookies are read at the addresses of a gateway, which bounds none."""
+    """Print how many cookies a gateway parses at its addresses, where it does not bound them."""
     read: list[str] = []
     cookies._unquote = lambda text: read.append(text) or text
     for kind, method, path in OF_GATEWAYS:
@@ -207,7 +207,7 @@ async def survey_of_gateway(app: Any) -> None:
 
 
 def surveyed(application: str, survey: str) -> Any:
-    """In a process of its own, for the wiring of a plane is for good."""
+    """The survey's output from a process of its own, because a plane's wiring cannot be undone."""
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
         f"{application}\n"

@@ -1,4 +1,4 @@
-"""The request's id on what Django answers."""
+"""Django's middleware: request ids, security headers, caching and compression."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEEPEST = 400
 
 
 def _most_faults(around: Callable[[View], View]) -> int:
-    """The page faults of CALLS calls at that depth where they are most."""
+    """The most page faults of CALLS calls at any depth of the stack."""
 
     def leaf() -> None: ...
 
@@ -80,7 +80,7 @@ def test_the_console_redirects_to_a_login() -> None:
 @pytest.mark.usefixtures("plain_files")
 @pytest.mark.parametrize("path", ["/account/login/", "/api/v1/keys", "/nowhere"])
 def test_the_page_for_a_wrong_host_has_the_policy_too(path: str) -> None:
-    """It is made by a middleware: those with the policy stand around it."""
+    """A middleware answers with it, so those that set the policy must be outside of that one."""
     answer = Client(HTTP_HOST="evil.example").get(path)
     assert answer.status_code == 400
     assert "default-src 'none'" in answer["Content-Security-Policy"]

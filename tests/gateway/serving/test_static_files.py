@@ -1,4 +1,4 @@
-"""`up` collects static files where it has not collected just these."""
+"""`up` collects static files unless it has already collected exactly these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def source(settings: Settings, tmp_path: Path) -> Path:
 
 
 def collect(source: Path) -> int:
-    """When the manifest was written that is there now."""
+    """Collect static files; returns the modification time of the manifest."""
     _tick(source)
     storage.collect()
     _tick(source)
@@ -35,7 +35,7 @@ def collect(source: Path) -> int:
 
 
 def _tick(source: Path) -> None:
-    """Let files get another time than those before."""
+    """Wait until new files get a later modification time than existing ones."""
     probe = source.with_name("probe")
     probe.touch()
     began = probe.stat().st_mtime_ns
