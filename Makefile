@@ -12,7 +12,8 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-# The pure tests run at low priority while the others wait. Their output is printed at the end.
+# The pure tests run at low priority, in the time that the others spend waiting. Their output is
+# printed at the end.
 define ALL_TESTS
 said=$$(mktemp); nice -n 10 $(MAKE) --no-print-directory coverage > $$said 2>&1 & pure=$$!; \
 	trap 'kill $$pure; wait; exit 130' INT TERM; \
@@ -20,7 +21,7 @@ said=$$(mktemp); nice -n 10 $(MAKE) --no-print-directory coverage > $$said 2>&1 
 	wait $$pure; pure=$$?; cat $$said; rm $$said; exit $$((others || pure))
 endef
 
-# Files of tests marked as pure. They run once, with coverage; the other run doesn't even collect them.
+# Test files marked as pure. They run once, with coverage; the other run doesn't even collect them.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
 .PHONY: up test clients frameworks coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make the virtual environment from the locked requirements. Standard library only.
 
-    python3 tools/install.py            # what Lorikeet runs on
-    python3 tools/install.py --dev      # and what its tests and linters need
+    python3 tools/install.py            # Lorikeet's own requirements
+    python3 tools/install.py --dev      # and those of its tests and linters
 
 Does nothing when the environment already holds exactly this lock. With an NVIDIA GPU (or
 LORIKEET_DEVICE=gpu) the CUDA build of vLLM is installed, otherwise the CPU build.

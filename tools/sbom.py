@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write what Lorikeet is made of, as CycloneDX 1.6: `make sbom`.
+"""Write Lorikeet's software bill of materials as CycloneDX 1.6: `make sbom`.
 
-One file for each kind of installation, `dist/lorikeet-cpu.cdx.json` and `-gpu`: what its lock pins,
-with the hashes, and the browser's libraries. Licences are those that installed packages state, so
-what this machine does not have installed comes without one.
+One file for each kind of installation, `dist/lorikeet-cpu.cdx.json` and `-gpu`: the packages that
+its lock pins, with their hashes, and the browser's libraries. Licences are those that installed
+packages state, so packages that are not installed on this machine have none.
 """
 
 from __future__ import annotations

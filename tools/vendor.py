@@ -3,7 +3,7 @@
     python tools/vendor.py          download PACKAGES with npm, and write all files again
     python tools/vendor.py --check  check whether the files match VENDOR.json
 
-Needed only to change a version, and needs npm; what it writes is committed.
+Needed only to change a version; requires npm. Its output is committed.
 """
 
 from __future__ import annotations
