@@ -16,8 +16,8 @@ FEW = int(FREE)
 
 
 class Door:
-    """An application that admits requests with the right word and delays refusals, without a
-    clock."""
+    """An application that admits requests with the right word and delays refusals; the fixture
+    `waits` freezes its clock."""
 
     def __init__(self) -> None:
         self._app = SlowRefusals(self._answer, (401, 429))
