@@ -167,7 +167,7 @@ class Gate:
         self._signer, self._redeemer, self._origins = signer, redeemer, origins
         self._max_message_bytes, self._lease_s = max_message_bytes, lease_s
         self._leases: set[Lease] = set()
-        self._opening = Shares(MAX_OPENING)
+        self._opening = Shares[str](MAX_OPENING)
         self._ended: OrderedDict[str, float] = OrderedDict()
         """Digests of ended sessions, with the monotonic time at which they ended."""
 
@@ -193,18 +193,16 @@ class Gate:
         """Accept the socket and return the ticket, which is its first message; None if the page has
         disconnected."""
         network = network_of((scope.get("client") or ("",))[0])
-        if not self._origins.allow(scope) or not self._opening.has_room(network, 1):
-            raise Refused(NOT_ALLOWED)
-        self._opening.take(network, 1)
-        try:
+        with self._opening.holding(network, 1) as has_room:
+            if not has_room or not self._origins.allow(scope):
+                raise Refused(NOT_ALLOWED)
             # Accepted first: browsers do not see the close code of a socket that was never open.
             await send({"type": "websocket.accept"})
-            async with asyncio.timeout(OPENING_S):
-                text = await hear(receive)
-        except TimeoutError:
-            raise Refused(GONE) from None
-        finally:
-            self._opening.give_back(network, 1)
+            try:
+                async with asyncio.timeout(OPENING_S):
+                    text = await hear(receive)
+            except TimeoutError:
+                raise Refused(GONE) from None
         if text is None:
             return None
         ticket = opening_of(text) if len(text) <= MAX_TICKET_CHARS else None

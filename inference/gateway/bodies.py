@@ -33,7 +33,7 @@ class Bodies:
     def __init__(self, max_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
         """A body has at most `max_bytes` and arrives within `timeout_s`."""
         self.max_bytes, self._timeout_s = max_bytes, timeout_s
-        self._arriving = Shares(max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
+        self._arriving = Shares[str](max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By tenant."""
         self._large = asyncio.Lock()
@@ -86,11 +86,10 @@ class Bodies:
         Raises:
             Overloaded: the tenant has too many, and none are counted.
         """
-        if not self._arriving.has_room(tenant, size):
+        if not self._arriving.take(tenant, size):
             raise Overloaded(
                 "Too many request bodies are being received at the same time.", retry_after_s=1.0
             )
-        self._arriving.take(tenant, size)
 
     def release(self, tenant: str, size: int) -> None:
         """These bytes no longer wait."""

@@ -97,7 +97,7 @@ class ResponsesSocket:
         the items kept between turns, of all sockets together."""
         self._server, self._callers, self._closed = server, callers, closed
         self._life_s = life_s
-        self._conversations, self._open = Conversations(kept_bytes), Shares(MAX_SOCKETS)
+        self._conversations, self._open = Conversations(kept_bytes), Shares[str](MAX_SOCKETS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -109,20 +109,22 @@ class ResponsesSocket:
             reason = error.message[:MAX_REASON]
             await send({"type": "websocket.close", "code": code, "reason": reason})
             return
-        if not self._open.has_room(grant.tenant, 1):
-            reason = f"this tenant has the maximum of {MAX_SOCKETS // TENANT_SHARE} open sockets"
-            await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": reason})
-            return
-        # Above the limit of a body, so that a body over that gets an error, not a closed socket.
-        trust(scope, self._server.bodies.max_bytes + MARGIN_BYTES, paced=True)
-        await send({"type": "websocket.accept"})
-        kept = _Kept(self._conversations, self._server.responses, grant)
-        self._open.take(grant.tenant, 1)
-        try:
-            await _Socket(self._server, http, receive, send, kept).run(self._closed, self._life_s)
-        finally:
-            self._open.give_back(grant.tenant, 1)
-            kept.forget()
+        with self._open.holding(grant.tenant, 1) as has_room:
+            if not has_room:
+                most = MAX_SOCKETS // TENANT_SHARE
+                reason = f"this tenant has the maximum of {most} open sockets"
+                await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": reason})
+                return
+            # Above the limit of a body, so that a body over that gets an error, not a closed
+            # socket.
+            trust(scope, self._server.bodies.max_bytes + MARGIN_BYTES, paced=True)
+            await send({"type": "websocket.accept"})
+            kept = _Kept(self._conversations, self._server.responses, grant)
+            socket = _Socket(self._server, http, receive, send, kept)
+            try:
+                await socket.run(self._closed, self._life_s)
+            finally:
+                kept.forget()
 
 
 class _Kept:

@@ -53,14 +53,13 @@ class TooManyDownloads(APIException):
 class _Download(StreamingHttpResponse):
     """Counts for its owner until it is closed or garbage collected: not every response is sent."""
 
-    _running: ClassVar[Shares] = Shares(AT_ONCE)
+    _running: ClassVar[Shares[str]] = Shares(AT_ONCE)
     _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, owner: str, content: AsyncIterator[bytes], **fields: Any) -> None:
         with self._lock:
-            if not self._running.has_room(owner, 1):
+            if not self._running.take(owner, 1):
                 raise TooManyDownloads
-            self._running.take(owner, 1)
         self._ended = weakref.finalize(self, self._end, owner)
         super().__init__(content, **fields)
 

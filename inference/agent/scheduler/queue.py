@@ -143,7 +143,7 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._bytes = Shares(max_queued_bytes)
+        self._bytes = Shares[str](max_queued_bytes)
         """Bodies of waiting and expected requests."""
         self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
@@ -186,7 +186,7 @@ class Queue:
         self._refuse_beyond_bounds(request)
         self._expected[request.id] = request
         self._expecting[request.tenant] += 1
-        self._bytes.take(request.tenant, request.size)
+        self._bytes.add(request.tenant, request.size)
 
     def push(self, request: Request, now: float) -> None:
         """A request arrives; `admit` starts it.
@@ -206,7 +206,7 @@ class Queue:
         waiting = Waiting(request, number, now, lane)
         lane.add(waiting)
         self._waiting[request.id] = waiting
-        self._bytes.take(request.tenant, request.size)
+        self._bytes.add(request.tenant, request.size)
         self._requests[request.tenant] += 1
         if lane is self._batch:
             self._aging.add(waiting)

@@ -127,7 +127,7 @@ class Held:
         self._waiting: dict[str, Waiting] = {}
         self._pools: dict[str, Pool] = {}
         self._kinds: Counter[Hashable] = Counter()
-        self._requests, self._bytes = Shares(holding.requests), Shares(holding.bytes)
+        self._requests, self._bytes = Shares[str](holding.requests), Shares[str](holding.bytes)
         self._arrivals = itertools.count()
 
     def __len__(self) -> int:
@@ -158,8 +158,8 @@ class Held:
         if lane is pool.batch:
             pool.aging.add(waiting)
         self._waiting[request.id] = waiting
-        self._requests.take(request.tenant, 1)
-        self._bytes.take(request.tenant, request.size)
+        self._requests.add(request.tenant, 1)
+        self._bytes.add(request.tenant, request.size)
         self._note(pool, request, 1)
 
     def start(self, id: str) -> None:

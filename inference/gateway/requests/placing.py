@@ -57,7 +57,7 @@ class Placing:
         """By base model; requests for a model that is not here may run on any of its revisions."""
         self._owner, self._candidates, self._dispatches = owner, candidates, dispatches
         self._moves = moves
-        self._kept = Shares(kept_bytes)
+        self._kept = Shares[str](kept_bytes)
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
 
@@ -177,8 +177,7 @@ class Placing:
     def _keep(self, stream: Stream, order: Order) -> None:
         """Count the order's body as kept, if there is room."""
         tenant, size = stream.grant.tenant, len(order.body)
-        if not stream.kept and self._kept.has_room(tenant, size):
-            self._kept.take(tenant, size)
+        if not stream.kept and self._kept.take(tenant, size):
             stream.kept = size
 
     @staticmethod

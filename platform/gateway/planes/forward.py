@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import httpx
 import structlog
@@ -81,7 +80,7 @@ class Forward:
         self._console_url = console_url
         self._authenticate = authenticate
         self._pace = Pace(bytes_per_s)
-        self._reports, self._files = Shares(AT_ONCE), Shares(AT_ONCE)
+        self._reports, self._files = Shares[str](AT_ONCE), Shares[str](AT_ONCE)
 
     async def __aenter__(self) -> Forward:
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS)
@@ -104,7 +103,10 @@ class Forward:
                     "This installation is misconfigured: CONSOLE_INTERNAL_URL leads to a gateway."
                 )
             tenant = await self._tenant(exchange, must_be_known=large)
-            with _one_of(self._files if large else self._reports, tenant):
+            running = self._files if large else self._reports
+            with running.holding(tenant, 1) as has_room:
+                if not has_room:
+                    raise Overloaded("Too many of these requests are running.", retry_after_s=1)
                 await self._forward(exchange, scope, receive, send)
         except InferenceError as error:
             await exchange.fail(error)
@@ -165,22 +167,6 @@ class Forward:
 
     async def _wait(self, size: int) -> None:
         await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
-
-
-@contextmanager
-def _one_of(shares: Shares, tenant: str) -> Iterator[None]:
-    """Count one more request of the tenant while inside.
-
-    Raises:
-        Overloaded: the tenant has its share, or there are too many.
-    """
-    if not shares.has_room(tenant, 1):
-        raise Overloaded("Too many of these requests are running.", retry_after_s=1)
-    shares.take(tenant, 1)
-    try:
-        yield
-    finally:
-        shares.give_back(tenant, 1)
 
 
 def _methods(path: str) -> tuple[str, ...]:

@@ -218,6 +218,30 @@ async def test_a_tenant_has_so_many_sockets(
             assert said(await turn(made)) == ANSWER
 
 
+async def test_a_socket_that_is_not_yet_open_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses_socket, "MAX_SOCKETS", TENANT_SHARE)
+    async with rig(tmp_path) as stack:
+        messages = iter(["websocket.connect", "websocket.disconnect"])
+        accepted: list[bool] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": next(messages)}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "websocket.accept":
+                with pytest.raises(InvalidStatus):
+                    async with socket(stack):
+                        pass
+                accepted.append(True)
+
+        headers = [(b"authorization", b"Bearer acme")]
+        scope: Any = {"type": "websocket", "path": "/v1/responses", "headers": headers}
+        await stack.gateway.server.config.loaded_app(scope, receive, send)
+        assert accepted
+
+
 async def test_who_has_no_key_gets_no_socket(stack: Rig) -> None:
     for key in ("", "nobody", "acme:usage:read"):
         with pytest.raises(InvalidStatus):
