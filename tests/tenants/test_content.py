@@ -344,7 +344,7 @@ async def test_what_cannot_be_written_is_lost_and_holds_up_nobody(transactional_
     await closed.open()
     await closed.close()
     await writing.write(contents, closed)
-    assert (contents.dropped, contents.used_bytes) == (1, 0)
+    assert (contents.dropped, contents.space.total) == (1, 0)
 
 
 CHUNKS = [

@@ -29,13 +29,13 @@ from inference.errors import (
 )
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, seal
-from inference.gateway.space import Space
 from inference.gateway.stored.responses import MAX_BYTES, Record, read_record
 from inference.grants import Directory, Ended, Grant, Queued, StoredResponses
 from inference.operations.call import Call
 from inference.operations.responses.framing import FAILED, failure
 from inference.operations.responses.items import listed
 from inference.operations.responses.responses import RESPONSES
+from inference.shares import Shares
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Background:
     """The background responses that callers queue at a gateway process and workers ask it for."""
 
     def __init__(
-        self, store: StoredResponses, directory: Directory, space: Space, *, secret: str
+        self, store: StoredResponses, directory: Directory, space: Shares[int], *, secret: str
     ) -> None:
         """Bodies of running responses take up `space`; queued responses are sealed with `secret`,
         so that workers can ask for nothing else."""
@@ -148,7 +148,7 @@ class Work:
     def __init__(
         self,
         store: StoredResponses,
-        space: Space,
+        space: Shares[int],
         tenant_id: int,
         id: str,
         turn: int,

@@ -1,8 +1,8 @@
 """Bodies and answers, for tenants that keep content: collected in memory here, written elsewhere.
 
 No request waits for it. Content without room is dropped and counted: bodies and answers are cut at
-MAX_BYTES, all requests that run or wait to be written have ROOM_BYTES together, and one tenant has
-a share of that. So a tenant with huge prompts costs another neither time nor content.
+MAX_BYTES, and all requests that run or wait to be written share ROOM_BYTES (`Shares`). So a tenant
+with huge prompts costs another neither time nor content.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections import deque
 
 import msgspec
 
-from inference.gateway.space import Space
 from inference.grants import Grant
 from inference.link.wire import Delta, Done
+from inference.shares import Shares
 
 MAX_BYTES = 256 << 10
 """Most bytes kept of a body, and of an answer."""
 ROOM_BYTES = 64 << 20
+"""Memory for content in one gateway process, at most a quarter for one tenant; up to twice as much
+while many tenants need some of it."""
 EACH_BYTES = 1 << 10
 """Memory that a request takes besides its texts."""
 
@@ -109,15 +111,12 @@ class Contents:
     """The recorded content of one gateway process."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
-        self.space = Space(room_bytes)
-        """Used by requests that run or wait to be written, and by responses to be stored."""
+        self.space = Shares[int](room_bytes)
+        """Bytes used by requests that run or wait to be written, and by responses to be stored; by
+        tenant id."""
         self._waiting: deque[tuple[int, Taken]] = deque()
         self.dropped = 0
         """Requests of which nothing is kept, because there was no room or no database."""
-
-    @property
-    def used_bytes(self) -> int:
-        return self.space.used_bytes
 
     def begin(self, id: str, grant: Grant, operation: str, body: bytes) -> Capture | None:
         """Begin to record a request; None if nothing is kept of it."""

@@ -32,7 +32,6 @@ from inference.errors import (
 from inference.gateway.callers import Callers
 from inference.gateway.conversations import Said
 from inference.gateway.exchange import Exchange
-from inference.gateway.space import Space
 from inference.gateway.stored.conversations import Addition, Conversations
 from inference.grants import Grant, Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
@@ -49,6 +48,7 @@ from inference.operations.responses.items import (
     unknown_reference,
 )
 from inference.operations.responses.responses import RESPONSES
+from inference.shares import Shares
 
 log = structlog.get_logger(__name__)
 
@@ -145,7 +145,7 @@ class Responses:
         callers: Callers,
         store: StoredResponses,
         conversations: Conversations,
-        space: Space,
+        space: Shares[int],
         *,
         max_body_bytes: int,
     ) -> None:

@@ -10,10 +10,10 @@ from itertools import count
 import msgspec
 import pytest
 
-from inference.gateway.space import SHARE
 from inference.gateway.stored.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
+from inference.shares import TENANT_SHARE
 
 pytestmark = pytest.mark.pure
 
@@ -37,14 +37,14 @@ def ended(contents: Contents, capture: Capture, done: Done = DONE) -> Kept:
     capture.end(done, "base", 5.0)
     (taken,) = contents.take(10, 1 << 20)
     assert (taken.id, taken.tenant_id, taken.at) == (capture.id, capture.tenant_id, 5.0)
-    assert contents.used_bytes == 0
+    assert contents.space.total == 0
     return msgspec.json.decode(taken.text, type=Kept)
 
 
 def test_nothing_is_taken_up_of_who_keeps_nothing() -> None:
     contents = Contents()
     assert contents.begin("r", replace(ACME, keeps_content=False), "chat", b"{}") is None
-    assert (contents.dropped, contents.used_bytes) == (0, 0)
+    assert (contents.dropped, contents.space.total) == (0, 0)
 
 
 def test_a_lean_answer_is_kept_as_text() -> None:
@@ -79,7 +79,7 @@ def test_what_is_too_long_is_cut_between_characters() -> None:
 
 
 def test_one_tenant_leaves_room_for_another(ids: Iterator[str]) -> None:
-    contents = Contents(room_bytes=SHARE * 10 * EACH_BYTES)
+    contents = Contents(room_bytes=TENANT_SHARE * 10 * EACH_BYTES)
     held = [begun(contents, b"", id=next(ids)) for _ in range(10)]
     assert contents.begin(next(ids), ACME, "chat", b"{}") is None and contents.dropped == 1
     other = begun(contents, b"{}", GLOBEX)
@@ -91,8 +91,17 @@ def test_one_tenant_leaves_room_for_another(ids: Iterator[str]) -> None:
     assert [(one.text, one.cut) for one in texts] == [("room", False), ("", True)]
     for one in held[1:]:
         one.drop()
-    assert contents.used_bytes == 0
+    assert contents.space.total == 0
     begun(contents, b"", id=next(ids))
+
+
+def test_tenants_that_fill_it_shut_nobody_else_out(ids: Iterator[str]) -> None:
+    contents = Contents(room_bytes=TENANT_SHARE * 10 * EACH_BYTES)
+    for tenant in range(3, 3 + TENANT_SHARE):
+        for _ in range(10):
+            begun(contents, b"", replace(ACME, tenant_id=tenant), next(ids))
+    begun(contents, b"{}", GLOBEX)
+    assert contents.dropped == 0
 
 
 def test_it_is_taken_in_parts_of_a_size() -> None:

@@ -47,7 +47,7 @@ async def test_a_request_and_its_answer_are_taken_up(stack: Rig, stream: bool) -
     else:
         said = answer.json()["choices"][0]["message"]["content"]
     assert kept.text == said != ""
-    assert stack.gateway.hub.contents.used_bytes == 0
+    assert stack.gateway.hub.contents.space.total == 0
 
 
 async def test_each_turn_on_a_socket_is_taken_up(stack: Rig) -> None:
@@ -84,4 +84,4 @@ async def test_of_an_answer_that_was_broken_off_what_was_said_is_taken_up(stack:
                 break
     hub, found = stack.gateway.hub, list[Kept]()
     await until(lambda: found.extend(taken(stack)) or found)
-    assert found[0].text and hub.contents.used_bytes == 0
+    assert found[0].text and hub.contents.space.total == 0

@@ -138,7 +138,7 @@ async def test_what_another_gateway_goes_on_with_is_taken_up_there(bench: Bench)
     stream.end(Overloaded("elsewhere"), elsewhere=True)
     engine.say(Done("r1", Usage(), "abort"))
     await until(lambda: stream.done)
-    assert (contents.take(10, 1 << 20), contents.used_bytes) == ([], 0)
+    assert (contents.take(10, 1 << 20), contents.space.total) == ([], 0)
 
 
 async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) -> None:

@@ -380,7 +380,7 @@ async def test_what_fails_or_is_left_is_not_stored(stack: Rig, client: AsyncOpen
     await until(lambda: not stack.engine.stats().running)
     await until(
         lambda: (
-            not stack.gateway.hub.contents.space.used_bytes
+            not stack.gateway.hub.contents.space.total
             or stack.gateway.hub.contents.take(9, 1 << 20)
         )
     )
