@@ -121,10 +121,10 @@ class Placing:
         assert dispatch is not None, "what is not signed is not known as an orphan"
         most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
         stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
-        stream.leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=True)
-        stream.given_to(link)
-        self._trace(stream, stream.leg)
-        link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
+        leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=True)
+        stream.given_to(leg)
+        self._trace(stream, leg)
+        link.adopt(leg, self._adoption(stream, order, link, orphan, most))
         if not order.body or stream.kept < len(order.body):
             stream.stay()
 
@@ -145,8 +145,8 @@ class Placing:
         stream.attempt += 1
         keeps = stream.delivered.keeps
         can_keep = keeps and link.engine.version >= ADOPTS_SINCE
-        stream.leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=can_keep)
-        stream.given_to(link)
+        leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=can_keep)
+        stream.given_to(leg)
         frame = order.frame(
             self._dispatches,
             link.credential.id,
@@ -156,10 +156,10 @@ class Placing:
             given_s=stream.elapsed_s,
             ids=exact,
             resume=resume,
-            trace=self._trace(stream, stream.leg),
+            trace=self._trace(stream, leg),
             keeps=keeps,
         )
-        link.submit(stream.leg, frame)
+        link.submit(leg, frame)
         if stream.kept < len(order.body):
             stream.stay()
         if journey is not None:

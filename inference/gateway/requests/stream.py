@@ -41,7 +41,6 @@ from inference.link.wire import (
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
-    from inference.gateway.fleet.engine_link import EngineLink
     from inference.gateway.requests.journey import Journey
 
 LOW_TOKENS = 128
@@ -211,10 +210,10 @@ class Stream:
             self._carrier.forgot(self)
             self.delivered.forget()
 
-    def given_to(self, link: EngineLink) -> None:
-        """The engine of this link has the request from now on."""
-        self.engine, self.measured = link.engine.id, link.measured
-        self.revision = link.engine.info.revision
+    def given_to(self, leg: Leg) -> None:
+        """The engine of this attempt has the request from now on."""
+        self.leg, self.measured = leg, leg.link.measured
+        self.engine, self.revision = leg.link.engine.id, leg.link.engine.info.revision
 
     def waits(self, wait: Wait) -> None:
         """Pass on what the request waits for: reported by an engine, or that it waits for one."""
