@@ -69,6 +69,12 @@ async def reported(bench: Bench, engine: Played, *entries: LedgerEntry) -> None:
     await until(decided)
 
 
+async def ended_for_violation(engine: Played) -> None:
+    """The gateway has ended the link because of what the engine said."""
+    error = await engine.hear()
+    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+
+
 async def test_what_was_dispatched_is_billed_and_nothing_else_of_the_same_report(
     bench: Bench,
 ) -> None:
@@ -184,50 +190,39 @@ async def test_nobodys_limits_are_used_up_by_an_engine_that_leaves(bench: Bench)
     assert found == (2048, 2048, 16 + 64)
 
 
-@pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), 1e300])
-@pytest.mark.parametrize(
-    "frame",
-    [
-        lambda number: wire.Stats(EngineStats(kv_usage=number)),
-        lambda number: wire.Stats(EngineStats(), gained={"acme": number}),
-        lambda number: wire.Stats(EngineStats(), served={"acme": number}),
-        lambda number: wire.Suspects([wire.Suspect("d", {"run": number})]),
-        lambda number: wire.Suspects([wire.Suspect("d", ended_well_at=number)]),
-        lambda number: Done(
-            "r1", Usage(), fault=wire.Fault("overloaded", "", retry_after_s=number)
-        ),
-    ],
-    ids=["kv_usage", "gained", "served", "deaths", "ended_well_at", "retry_after_s"],
-)
-async def test_an_amount_that_cannot_be_ends_the_link(
-    bench: Bench, frame: Callable[[float], wire.Frame], number: float
-) -> None:
-    engine = await bench.join()
-    await dispatched(bench, engine)
-    engine.say(frame(number))
-    error = await engine.hear()
-    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+AMOUNTS: dict[str, Callable[[Any], wire.Frame]] = {
+    "kv_usage": lambda number: wire.Stats(EngineStats(kv_usage=number)),
+    "gained": lambda number: wire.Stats(EngineStats(), gained={"acme": number}),
+    "served": lambda number: wire.Stats(EngineStats(), served={"acme": number}),
+    "deaths": lambda number: wire.Suspects([wire.Suspect("d", {"run": number})]),
+    "ended_well_at": lambda number: wire.Suspects([wire.Suspect("d", ended_well_at=number)]),
+    "retry_after_s": lambda number: Done(
+        "r1", Usage(), fault=wire.Fault("overloaded", "", retry_after_s=number)
+    ),
+}
+COUNTS: dict[str, Callable[[Any], wire.Frame]] = {
+    "stats": lambda number: wire.Stats(EngineStats(queued_tokens=number)),
+    "totals": lambda number: wire.Stats(EngineStats(journaled=wire.Totals(number))),
+    "delta": lambda number: wire.Step([wire.Delta("r1", tokens=number)]),
+    "wait": lambda number: wire.Waits([wire.Wait("r1", "queued", number)]),
+}
+IMPOSSIBLE = {
+    f"{name} {number}": frame(number)
+    for frames, numbers in (
+        (AMOUNTS, (-1, float("nan"), float("inf"), 1e300)),
+        (COUNTS, (-1, 1 << 54)),
+    )
+    for name, frame in frames.items()
+    for number in numbers
+}
 
 
-@pytest.mark.parametrize("number", [-1, 1 << 54])
-@pytest.mark.parametrize(
-    "frame",
-    [
-        lambda number: wire.Stats(EngineStats(queued_tokens=number)),
-        lambda number: wire.Stats(EngineStats(journaled=wire.Totals(number))),
-        lambda number: wire.Step([wire.Delta("r1", tokens=number)]),
-        lambda number: wire.Waits([wire.Wait("r1", "queued", number)]),
-    ],
-    ids=["stats", "totals", "delta", "wait"],
-)
-async def test_a_count_that_cannot_be_ends_the_link(
-    bench: Bench, frame: Callable[[int], wire.Frame], number: int
-) -> None:
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+async def test_a_number_that_cannot_be_ends_the_link(bench: Bench, what: str) -> None:
     engine = await bench.join()
     await dispatched(bench, engine)
-    engine.say(frame(number))
-    error = await engine.hear()
-    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+    engine.say(IMPOSSIBLE[what])
+    await ended_for_violation(engine)
 
 
 @pytest.mark.parametrize("field", ["max_model_len", "max_loras", "max_lora_rank", "kv_tokens"])
@@ -235,8 +230,7 @@ async def test_a_size_that_cannot_be_is_refused(bench: Bench, field: str) -> Non
     played = await bench.dial()
     model = msgspec.structs.replace(MODEL, **{field: -1})
     played.say(wire.Hello(1, wire.PROTOCOL_VERSION, "engine-1", model))
-    error = await played.hear()
-    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+    await ended_for_violation(played)
 
 
 async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None:
@@ -320,24 +314,21 @@ async def test_an_engine_that_cannot_hand_back_a_signature_is_refused(
 async def test_an_engine_has_an_id_that_the_ledger_can_hold(bench: Bench, id: str) -> None:
     played = await bench.dial()
     played.say(wire.Hello(1, wire.PROTOCOL_VERSION, id, MODEL))
-    error = await played.hear()
-    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+    await ended_for_violation(played)
 
 
 @pytest.mark.parametrize("journal", ["", "x" * 65, "a\0b", "a b"])
 async def test_a_journal_has_a_name_that_the_ledger_can_hold(bench: Bench, journal: str) -> None:
     engine = await bench.join()
     engine.say(UsageReport(journal, []))
-    error = await engine.hear()
-    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+    await ended_for_violation(engine)
 
 
 async def test_a_report_is_no_longer_than_agents_make_it(bench: Bench) -> None:
     engine = await bench.join()
     lie = LedgerEntry("r", wire.NOBODY, "base", HONEST, "stop")
     engine.say(UsageReport("journal-1", [lie] * (MAX_ENTRIES + 1)))
-    error = await engine.hear()
-    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+    await ended_for_violation(engine)
     assert not bench.ledger.quarantined
 
 
