@@ -61,6 +61,12 @@ def test_what_rules_and_dashboards_read_is_documented() -> None:
     assert read and read - told == set()
 
 
+def test_every_runbook_is_in_its_document() -> None:
+    alerts = (RULES / "alerts.yml").read_text()
+    for document, row in re.findall(r"runbook: (\S+), (.+)", alerts):
+        assert re.search(rf"\b{row}\b", (ROOT / document).read_text(), re.IGNORECASE), row
+
+
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_the_dashboards_are_those_that_their_source_makes(name: str) -> None:
     file = FOLDER / f"{name}.json"

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from asgiref.sync import sync_to_async
+from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -44,6 +45,8 @@ OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;
 """Approximately the header that Prometheus sends."""
 ROW = re.compile(r"^\| `(lorikeet_\w+)` \| (\w+) \| (.*?) ?\|", re.MULTILINE)
 """A row of the table in docs/observe.md: name, type, labels."""
+NAME = re.compile(r"`(lorikeet_\w+)[`{]")
+"""The name of a metric in a document; `lorikeet_engine_*` is not one."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -204,18 +207,32 @@ async def test_no_tenant_is_named_unless_asked_for(database: Database) -> None:
     assert "tenant=" not in answer.text and "lorikeet_tenant" not in answer.text
 
 
-async def test_the_document_lists_every_metric_with_its_labels(full: httpx.AsyncClient) -> None:
+async def exported(full: httpx.AsyncClient) -> dict[str, Metric]:
+    """Every metric, by the name under which Prometheus stores it."""
     answer = await full.get("/metrics", headers=OPENMETRICS)
-    found = {
-        one.name: (one.type, {label for sample in one.samples for label in sample.labels} - {"le"})
+    return {
+        f"{one.name}_total" if one.type == "counter" else one.name: one
         for one in openmetrics.text_string_to_metric_families(answer.text)
+    }
+
+
+async def test_the_document_lists_every_metric_with_its_labels(full: httpx.AsyncClient) -> None:
+    found = {
+        name: (one.type, {label for sample in one.samples for label in sample.labels} - {"le"})
+        for name, one in (await exported(full)).items()
     }
     table = (ROOT / "docs" / "observe.md").read_text().split("## Metrics")[1].split("\n## ")[0]
     told = {
-        name.removesuffix("_total"): (kind, {label for label in labels.split(", ") if label})
+        name: (kind, {label for label in labels.split(", ") if label})
         for name, kind, labels in ROW.findall(table)
     }
     assert told == found
+
+
+async def test_documents_name_only_metrics_that_exist(full: httpx.AsyncClient) -> None:
+    texts = [file.read_text() for file in (ROOT / "docs").glob("*.md")]
+    named = {name for text in texts for name in NAME.findall(text)}
+    assert named - (await exported(full)).keys() == set()
 
 
 async def test_rollouts_tell_how_far_they_are_and_how_they_ended(database: Database) -> None:
