@@ -6,7 +6,7 @@ headers with which the socket's client authenticated. So limits, bill, moves and
 any request, and the key is checked again in each turn.
 
 `previous_response_id` may name the previous response on the same socket: its items are kept in
-memory while the socket is open (`conversations.py`). A turn that fails discards it, because its
+memory while the socket is open (`last_responses.py`). A turn that fails discards it, because its
 client can't know how far it came. It may also name a stored response (`stored/responses.py`).
 Responses of other tenants are never found.
 
@@ -24,9 +24,9 @@ import msgspec
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
 from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
-from inference.gateway.conversations import Conversations, Said
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
+from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
 from inference.grants import Grant
@@ -97,7 +97,7 @@ class ResponsesSocket:
         the items kept between turns, of all sockets together."""
         self._server, self._callers, self._closed = server, callers, closed
         self._life_s = life_s
-        self._conversations, self._open = Conversations(kept_bytes), Shares[str](MAX_SOCKETS)
+        self._last, self._open = LastResponses(kept_bytes), Shares[str](MAX_SOCKETS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
@@ -119,7 +119,7 @@ class ResponsesSocket:
             # socket.
             trust(scope, self._server.bodies.max_bytes + MARGIN_BYTES, paced=True)
             await send({"type": "websocket.accept"})
-            kept = _Kept(self._conversations, self._server.responses, grant)
+            kept = _Kept(self._last, self._server.responses, grant)
             socket = _Socket(self._server, http, receive, send, kept)
             try:
                 await socket.run(self._closed, self._life_s)
@@ -128,24 +128,24 @@ class ResponsesSocket:
 
 
 class _Kept:
-    """The conversation kept for one socket."""
+    """The last response of one socket."""
 
-    def __init__(self, conversations: Conversations, responses: Responses, grant: Grant) -> None:
-        self._conversations, self._responses = conversations, responses
+    def __init__(self, last: LastResponses, responses: Responses, grant: Grant) -> None:
+        self._last, self._responses = last, responses
         self.tenant, self._tenant_id = grant.tenant, grant.tenant_id
 
     async def said(self, id: str) -> Said | None:
         """All items up to the end of this response; None if there is no such response."""
-        said = self._conversations.find(self._tenant_id, self)
+        said = self._last.find(self._tenant_id, self)
         if said is not None and said.id == id:
             return said
         return await self._responses.said(self._tenant_id, id)
 
     def keep(self, said: Said) -> None:
-        self._conversations.keep(self._tenant_id, self, said)
+        self._last.keep(self._tenant_id, self, said)
 
     def forget(self) -> None:
-        self._conversations.forget(self._tenant_id, self)
+        self._last.forget(self._tenant_id, self)
 
 
 class _Socket:

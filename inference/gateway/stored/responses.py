@@ -30,8 +30,8 @@ from inference.errors import (
     UnknownResponse,
 )
 from inference.gateway.callers import Callers
-from inference.gateway.conversations import Said
 from inference.gateway.exchange import Exchange
+from inference.gateway.last_responses import Said
 from inference.gateway.stored.conversations import Addition, Conversations
 from inference.grants import Grant, Standing, StoredResponses
 from inference.operations.bodies.shape import Shape

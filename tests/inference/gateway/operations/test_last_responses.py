@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.conversations import Conversations, Said
+from inference.gateway.last_responses import LastResponses, Said
 
 pytestmark = pytest.mark.pure
 
@@ -17,7 +17,7 @@ def said(size: int, id: str = "resp_1") -> Said:
 
 
 def test_the_last_one_is_kept_until_it_is_forgotten() -> None:
-    kept = Conversations(400)
+    kept = LastResponses(400)
     assert kept.find(1, "a") is None
     kept.keep(1, "a", said(50))
     kept.keep(1, "a", said(60, "resp_2"))
@@ -29,14 +29,14 @@ def test_the_last_one_is_kept_until_it_is_forgotten() -> None:
 
 
 def test_what_is_too_large_alone_is_not_kept_nor_what_it_replaces() -> None:
-    kept = Conversations(400)
+    kept = LastResponses(400)
     kept.keep(1, "a", said(50))
     kept.keep(1, "a", said(101))
     assert kept.find(1, "a") is None and kept.bytes == 0
 
 
 def test_a_tenant_with_too_much_loses_its_own_oldest() -> None:
-    kept = Conversations(400)
+    kept = LastResponses(400)
     kept.keep(2, "z", said(90))
     for name in "abc":
         kept.keep(1, name, said(40))
@@ -45,7 +45,7 @@ def test_a_tenant_with_too_much_loses_its_own_oldest() -> None:
 
 
 def test_where_all_is_full_who_has_the_most_makes_room() -> None:
-    kept = Conversations(400)
+    kept = LastResponses(400)
     for tenant in (1, 2, 3, 4):
         kept.keep(tenant, "a", said(40 + tenant))
         kept.keep(tenant, "b", said(50))
@@ -57,7 +57,7 @@ def test_where_all_is_full_who_has_the_most_makes_room() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(0, 120)), max_size=60))
 def test_it_never_keeps_more(steps: list[tuple[int, int, int]]) -> None:
-    kept = Conversations(400)
+    kept = LastResponses(400)
     for tenant, socket, size in steps:
         if size < 10:
             kept.forget(tenant, socket)

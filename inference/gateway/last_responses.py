@@ -1,6 +1,6 @@
 """What responses sockets keep between two turns: the last response and all items before it.
 
-Bounded in total, and per tenant to a quarter of that. To make room, the oldest conversation of the
+Bounded in total, and per tenant to a quarter of that. To make room, the oldest response of the
 tenant that keeps the most is dropped, so no tenant loses one to a tenant that keeps more.
 """
 
@@ -10,8 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from typing import NamedTuple
 
-SHARES = 4
-"""A tenant may use one share in this many."""
+from inference.shares import TENANT_SHARE
 
 
 class Said(NamedTuple):
@@ -21,8 +20,8 @@ class Said(NamedTuple):
     items: bytes
 
 
-class Conversations:
-    """The kept conversations, by tenant and socket."""
+class LastResponses:
+    """The kept responses, by tenant and socket."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -43,11 +42,11 @@ class Conversations:
         """Replace what is kept for this socket; keeps nothing if `said` alone is over a tenant's
         share."""
         self.forget(tenant_id, socket)
-        if len(said.items) > self._most // SHARES:
+        if len(said.items) > self._most // TENANT_SHARE:
             return
         self._of[tenant_id][socket] = said
         self._bytes[tenant_id] += len(said.items)
-        while self._bytes[tenant_id] > self._most // SHARES:
+        while self._bytes[tenant_id] > self._most // TENANT_SHARE:
             self._drop_oldest(tenant_id)
         while self.bytes > self._most:
             self._drop_oldest(max(self._bytes, key=self._bytes.__getitem__))
