@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 TENANT_SHARE = 4
+"""A tenant may have one part in this many."""
 
 TenantT = TypeVar("TenantT", bound=Hashable)
 

@@ -26,11 +26,11 @@ from io import StringIO
 from inference.agent.job import CANCELLED, Job
 from inference.link.session import Attempt
 from inference.link.wire import MAX_KEPT_BYTES, MOVED, Delta, Done, Orphan, Resume
+from inference.shares import TENANT_SHARE
 
 KEPT_BYTES = 64 << 20
-TENANT_SHARE = 4
-"""A tenant may have a quarter of the bytes and of the orphans."""
 MAX_ORPHANS = 1024
+"""Of both, a tenant may have one part in TENANT_SHARE."""
 MAX_GRACE_S = 600.0
 ANNOUNCED_AFTER_S = 1.0
 """Long enough for the agent to dial again, which it does within a third of a second."""
