@@ -58,19 +58,16 @@ def plain_files(settings: Any) -> None:
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
 
 
-TOGETHER = ("stack", "browser/work", "browser", "engine")
+TOGETHER = ("stack/synthetic", "stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the slowest first."""
 ALONE = (
     "browser/appearance/test_sweep.py",
-    "stack/answers/test_embeddings.py",
-    "stack/answers/test_batches.py",
-    "stack/test_rollouts.py",
     "stack/test_planes.py",
     "stack/test_up.py",
 )
 """Files in these folders that start stacks of their own, or are slow enough to justify another one;
 the slowest first."""
-LONGEST = ("stack", ALONE[0], "browser/work", "browser", "engine", *ALONE[1:])
+LONGEST = ("stack", ALONE[0], "browser/work", "browser", "stack/synthetic", "engine", *ALONE[1:])
 
 
 def scope_of(nodeid: str) -> str:

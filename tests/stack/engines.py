@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import demo
 from tests.stack.running import ROOT, Stack, settings_free
@@ -15,15 +16,20 @@ STOP_S = 120.0
 
 @contextmanager
 def another_engine(
-    stack: Stack, name: str, *options: str, engine: str = "synthetic"
+    stack: Stack,
+    name: str,
+    *options: str,
+    engine: str = "synthetic",
+    model: tuple[str, Path] = (demo.MODEL_NAME, demo.BASE),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an engine of the demo's pool until the context ends; `options` can make it another
-    revision."""
-    made = stack.manage("engine_credential", "make", name, "--pool", demo.MODEL_NAME)
+    """Run an engine of the pool of this model (its name and folder) until the context ends;
+    `options` can make it another revision."""
+    pool, folder = model
+    made = stack.manage("engine_credential", "make", name, "--pool", pool)
     assert made.returncode == 0, made.stderr
     command = [
         sys.executable, str(ROOT / "manage.py"), "engine", "--engine", engine, "--id", name,
-        "--model", str(demo.BASE), "--served-name", demo.MODEL_NAME,
+        "--model", str(folder), "--served-name", pool,
         "--gateway", ",".join(stack.urls), "--cache-dir", str(stack.var / "cache" / name),
         "--journal-dir", str(stack.var / "journal" / name), "--drain", "1", *options,
     ]  # fmt: skip

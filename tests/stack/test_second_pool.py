@@ -1,5 +1,5 @@
-"""The second pool of `make up` on real vLLM, through OpenAI's SDK: similar sentences that were not
-trained on have close vectors, a tenant's adapter is tried and used, and everything is billed."""
+"""A second pool, as in `make up`, on real vLLM, through OpenAI's SDK: similar sentences that were
+not trained on are close, a tenant's adapter is tried and used, and everything is billed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,27 @@ from demo.pairs import examination
 from gateway.local import seed
 from tests.engine.factory import AdapterFactory
 from tests.stack.asking import until
-from tests.stack.furnished import SETTINGS, furnished
-from tests.stack.running import Stack, up
+from tests.stack.engines import another_engine
+from tests.stack.rolling import api
+from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
+ENGINE = "embedding"
 MINE, OTHER = (tenant.slug for tenant in TENANTS[:2])
 
 
 @pytest.fixture(scope="module")
-def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = furnished(tmp_path_factory.mktemp("embedding") / "var")
-    with up(var, EMBEDDING_ENGINES="1", **SETTINGS) as stack:
-        with sdk(stack, MINE) as client:
-            until(lambda: EMBEDDING_NAME in {model.id for model in client.models.list()})
+def embedding(stack: Stack, operator: httpx.Client) -> Iterator[Stack]:
+    """The stack while it has an embedding engine, whose model has its price."""
+    options = ("--runner", "pooling", "--kv-bytes", "16M")
+    model = (EMBEDDING_NAME, EMBEDDING)
+    with (
+        another_engine(stack, ENGINE, *options, engine="vllm", model=model),
+        sdk(stack, MINE) as client,
+    ):
+        until(lambda: EMBEDDING_NAME in {model.id for model in client.models.list()})
+        api(operator, "POST", "prices", {"base_model": EMBEDDING_NAME, **seed.EMBEDDING_PRICE})
         yield stack
 
 
@@ -48,7 +55,6 @@ def likeness(one: list[float], other: list[float]) -> float:
 
 
 def test_sentences_that_were_never_shown_find_each_other(embedding: Stack) -> None:
-    assert embedding.facts["embedding_model"] == EMBEDDING_NAME
     questions, right = ([*side] for side in zip(*examination(), strict=True))
     with sdk(embedding, MINE) as client:
         asked, known = vectors(client, questions), vectors(client, right)
@@ -105,4 +111,4 @@ def test_prompts_are_billed_at_the_pools_own_price(embedding: Stack) -> None:
 def test_tenants_are_isolated_on_it(embedding: Stack) -> None:
     run = embedding.manage("check_isolation")
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"{EMBEDDING_NAME} on engine-embedding: isolated" in run.stdout
+    assert f"{EMBEDDING_NAME} on {ENGINE}: isolated" in run.stdout

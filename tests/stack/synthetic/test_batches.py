@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -16,20 +15,11 @@ from openai.types import Batch, CreateEmbeddingResponse
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from tests.stack.furnished import SETTINGS, furnished
-from tests.stack.running import Stack, up
+from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 END_S = 300.0
 """Timeout of a batch on a busy machine."""
-SLOW = "--engine synthetic --tokens-per-second 40"
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = furnished(tmp_path_factory.mktemp("batches") / "var")
-    with up(var, ENGINE_OPTIONS=SLOW, GATEWAYS="2", **SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from demo import TENANTS
 from tests.stack.asking import until
 from tests.stack.engines import another_engine
-from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.rolling import FIRST, answered_by, api, revisions
-from tests.stack.running import Stack, signed_in, up
+from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 
@@ -21,19 +19,6 @@ SECOND, SLOW = "second", "slow"
 NEWER = ("--max-lora-rank", "32")
 SLOWER = ("--max-lora-rank", "64", "--tokens-per-second", "2")
 """Another revision, slow enough to fail the guard of first tokens."""
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = furnished(tmp_path_factory.mktemp("rollouts") / "var")
-    with up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def operator(stack: Stack) -> Iterator[httpx.Client]:
-    with signed_in(stack) as client:
-        yield client
 
 
 def test_tenants_move_by_weight_after_their_adapters_were_tried(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import openai
@@ -15,11 +15,11 @@ import pytest
 from openai.types.responses import Response
 
 from tenants.content import sealing
-from tests.stack.answers.test_batches import END_S, SLOW
-from tests.stack.furnished import SETTINGS, furnished
-from tests.stack.running import Stack, up
+from tests.stack.running import Stack
+from tests.stack.synthetic.test_batches import END_S
 
 pytestmark = pytest.mark.stack
+TENANT = "brightwater"
 LIVE = ("queued", "in_progress")
 LONG = 160
 """Tokens of an answer that takes four seconds."""
@@ -34,19 +34,12 @@ class Billed(NamedTuple):
     finish_reason: str
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = furnished(tmp_path_factory.mktemp("background") / "var")
-    with up(var, ENGINE_OPTIONS=SLOW, GATEWAYS="2", **SETTINGS) as running:
-        keep_content(running, "brightwater")
-        yield running
-
-
-def keep_content(stack: Stack, slug: str) -> None:
-    """Make a tenant store content, as its admin can."""
+@pytest.fixture(scope="module", autouse=True)
+def content(stack: Stack) -> None:
+    """The first tenant stores content, as its admin can decide."""
     master = stack.children("gateway")[0].environ()["CONTENT_KEY"]
     with psycopg.connect(stack.database_url) as connection:
-        found = connection.execute("SELECT id FROM tenants_tenant WHERE slug = %s", [slug])
+        found = connection.execute("SELECT id FROM tenants_tenant WHERE slug = %s", [TENANT])
         (id,) = found.fetchone() or (0,)
         key = sealing.new_key(master, id)
         connection.execute(
@@ -57,7 +50,7 @@ def keep_content(stack: Stack, slug: str) -> None:
 
 @pytest.fixture
 def client(stack: Stack) -> openai.OpenAI:
-    key = stack.key("brightwater")
+    key = stack.key(TENANT)
     return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=key, max_retries=8)
 
 
