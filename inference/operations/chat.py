@@ -26,7 +26,8 @@ TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """The fields of `chat_template_kwargs` that clients may set; others could reach the tokenizer."""
 
 
-MESSAGE: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
+_ROLE = {"role": "assistant"}
+MESSAGE: dict[str, Any] = _ROLE | {"content": None, "refusal": None, "annotations": []}
 """The fields that every message of an answer has."""
 
 
@@ -172,14 +173,16 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def conform(self, choice: dict[str, Any]) -> None:
         """See `Operation`. A message always has the fields of MESSAGE, and others only if they are
-        not empty."""
+        not empty. vLLM gives it the last message's role if that is not followed by the beginning of
+        an answer (`add_generation_prompt`)."""
         super().conform(choice)
         if (logprobs := choice["logprobs"]) is not None:
             logprobs.setdefault("refusal", None)
         if (message := choice.get("message")) is not None:
-            choice["message"] = MESSAGE | _telling(message)
+            choice["message"] = MESSAGE | _telling(message) | _ROLE
         if (delta := choice.get("delta")) is not None:
-            choice["delta"] = _telling(delta)
+            told = _telling(delta)
+            choice["delta"] = told | _ROLE if "role" in told else told
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Only text messages, and of the template's arguments only TEMPLATE_SWITCHES."""

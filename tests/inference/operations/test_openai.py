@@ -426,6 +426,10 @@ def test_a_delta_has_what_it_adds() -> None:
     made = conformed(CHAT, delta=delta, finish_reason="stop", logprobs=None)
     shown = {"role": "assistant", "content": ""}
     assert made == {"index": 0, "delta": shown, "finish_reason": "stop", "logprobs": None}
+    for role in ("user", "assistant"):  # vLLM's is that of the last message if none follows it
+        told = {"role": role, "content": "a"}
+        assert conformed(CHAT, delta=told)["delta"]["role"] == "assistant"
+        assert conformed(CHAT, message=told)["message"]["role"] == "assistant"
     assert conformed(CHAT, delta={}, logprobs={"content": []})["logprobs"] == {
         "content": [],
         "refusal": None,
