@@ -11,7 +11,9 @@ from typing import Any
 
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output, Work
 from inference.link.wire import Resume, Usage
+from inference.operations.call import Call
 from inference.operations.registry import OPERATIONS
+from tests.document.sdk_types import faults
 
 CREATED = 1_700_000_000
 QUESTION = [{"role": "user", "content": "Who are you, and what can you do?"}]
@@ -170,6 +172,34 @@ def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
             whole[name] = whole[name] + value
         elif value is not None or name not in whole:
             whole[name] = value
+
+
+def written(call: Call, answer: Answer) -> list[Any]:
+    """What a gateway writes of it: events, or one answer. Each is as the SDK's types say."""
+    operation, meter = call.operation, answer.meter
+    framing = operation.framing(call, "1", 0, "r" * 64)
+    counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
+    usage = Usage(*counts, meter.reasoning_tokens)
+    reason = answer.finish_reason or ""
+    if not call.stream:
+        made = [one.response for one in answer.outputs if one.response is not None]
+        body = (
+            framing.response(made[0], None) if made else framing.whole(answer.text, reason, usage)
+        )
+        bodies = [body]
+    else:
+        full = any(one.chunks for one in answer.outputs)
+        data = b"" if full else framing.opening()
+        framing.counted(meter.prompt_tokens, meter.cached_tokens)
+        for output in answer.outputs:
+            data += b"".join(map(framing.chunk, output.chunks))
+            data += framing.text(output.text) if output.text else b""
+        data += framing.closing(reason) + framing.ending(usage)
+        events = [part.rpartition(b"data: ")[2] for part in data.split(b"\n\n")[:-1]]
+        bodies = [event for event in events if event != b"[DONE]"]
+    for body in bodies:
+        assert not (found := faults(operation.name, body, event=call.stream)), (found, body)
+    return [json.loads(body) for body in bodies]
 
 
 async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:

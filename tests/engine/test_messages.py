@@ -1,4 +1,4 @@
-"""Anthropic's API on vLLM, from its chunks to what a client reads; and the structure of chats."""
+"""Anthropic's API on vLLM, from its chunks to what a client reads; and the shape of chats."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 
 from inference.agent.engines.engine import Engine
 from inference.errors import InvalidRequest
-from inference.link.wire import Usage
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.messages.messages import MESSAGES
 from inference.operations.operation import Operation
-from tests.document.sdk_types import faults
+from tests.engine import driving
 from tests.engine.driving import QUESTION, Answer, ask
 from tests.engine.vllm.test_vllm import NAMED, SCHEMA, WEATHER
 
@@ -34,32 +33,8 @@ TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens"
 def written(
     operation: Operation, answer: Answer, *, stream: bool, told: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """What the gateway writes for an answer: events, or one response. All are checked against the
-    SDK's types."""
-    call = Call(operation, "m", stream, told=told or {})
-    framing = operation.framing(call, "1", 0, "r" * 64)
-    meter = answer.meter
-    counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
-    usage = Usage(*counts, meter.reasoning_tokens)
-    reason = answer.finish_reason or ""
-    if not stream:
-        made = [one.response for one in answer.outputs if one.response is not None]
-        body = (
-            framing.response(made[0], None) if made else framing.whole(answer.text, reason, usage)
-        )
-        assert not faults(operation.name, body)
-        return [json.loads(body)]
-    full = any(one.chunks for one in answer.outputs)
-    data = b"" if full else framing.opening()
-    for output in answer.outputs:
-        data += b"".join(map(framing.chunk, output.chunks))
-        data += framing.text(output.text) if output.text else b""
-    data += framing.closing(reason) + framing.ending(usage)
-    events = [part.rpartition(b"data: ")[2] for part in data.split(b"\n\n")[:-1]]
-    bodies = [event for event in events if event != b"[DONE]"]
-    for body in bodies:
-        assert not faults(operation.name, body, event=True), body
-    return [json.loads(body) for body in bodies]
+    """As `driving.written`, for a plain request."""
+    return driving.written(Call(operation, "m", stream, told=told or {}), answer)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -74,6 +49,7 @@ def written(
         {"tools": [WEATHER], "tool_choice": "none"},
         {"response_format": {"type": "json_object"}, "ignore_eos": False},
         {"stop": ["a", "e"]},
+        {"add_generation_prompt": False, "logprobs": True},
     ],
     ids=lambda fields: "-".join(fields) or "plain",
 )
@@ -87,6 +63,8 @@ async def test_a_chat_has_one_shape_whatever_is_asked_for(
     choices = [choice for body in bodies for choice in body["choices"]]
     kinds = {frozenset(choice) for body in plain for choice in body["choices"]}
     assert {frozenset(choice) for choice in choices} == kinds
+    said = [choice["delta" if stream else "message"] for choice in choices]
+    assert {one["role"] for one in said if "role" in one} == {"assistant"}
     for choice in [] if stream else choices:
         assert choice["message"].keys() - {"tool_calls"} == plain[0]["choices"][0]["message"].keys()
 

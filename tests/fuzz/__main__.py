@@ -12,7 +12,7 @@ from pathlib import Path
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm import environment  # noqa: F401  before torch is imported
 from tests.engine.factory import AdapterFactory, make_base
-from tests.fuzz.bodies import CONTEXT, STEP
+from tests.fuzz.kinds import CONTEXT, STEP
 from tests.fuzz.run import Report, Run
 
 ADAPTERS = 2
@@ -71,7 +71,7 @@ async def _run(folder: Path, options: argparse.Namespace) -> Report:
 
 
 def _line(report: Report) -> str:
-    ended = ", ".join(f"{how} {times}" for how, times in report.answers.most_common())
+    ended = ", ".join(f"{' '.join(how)} {times}" for how, times in sorted(report.answers.items()))
     return f"{ended}; {report.compared} answers of neighbours; {len(report.findings)} findings"
 
 

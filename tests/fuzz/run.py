@@ -1,8 +1,9 @@
-"""Random requests on one engine, a few at a time, and neighbours that they must not affect."""
+"""Random requests on one engine, a few at a time, and the neighbours that they must not harm."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -12,30 +13,35 @@ from typing import Any
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import RequestError
-from tests.engine.driving import ask, work_of
-from tests.fuzz.bodies import STEP, Fuzz, made
+from inference.operations.registry import OPERATIONS
+from tests.engine.driving import Answer, ask, work_of, written
+from tests.fuzz.bodies import Fuzz, made
+from tests.fuzz.kinds import STEP
+from tests.inference.operations.items import check_order
 
 AT_ONCE = 12
 HANGS_S = 120.0
-"""Seconds. A request that takes longer counts as hung."""
+"""A request that takes longer never ends."""
+SHOWN = 400
+"""Characters of a field in a finding."""
 
 
 @dataclass
 class Report:
-    """The results of a run."""
+    """What came of a run."""
 
-    answers: Counter[str] = field(default_factory=Counter)
-    """By how they ended: an error's code, `left`, or the finish reason."""
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By operation, and by how they ended: an error's code, `left`, or the finish reason."""
     findings: list[str] = field(default_factory=list)
-    """What must not happen: a dead engine, an error that is not the request's own, a hung request,
-    a neighbour with other tokens."""
+    """What must not be: a dead engine, an error that is not the request's own, a request that
+    hangs, an answer that is not as the SDKs' types say, a neighbour with other tokens."""
     compared: int = 0
-    """Number of answers of neighbours."""
+    """Answers of neighbours."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Repeats one greedy question; `expected` are its tokens on a quiet engine."""
+    """Asks one greedy question again and again; `expected` are its tokens on a quiet engine."""
 
     adapter: LocalAdapter | None
     prompt: list[int]
@@ -43,7 +49,7 @@ class Neighbour:
 
 
 class Run:
-    """A run of requests of `seed`, on an engine that has these adapters loaded."""
+    """`requests` of `seed`, on an engine that has these adapters loaded."""
 
     def __init__(self, engine: Engine, adapters: Sequence[LocalAdapter], seed: int) -> None:
         self._engine, self._adapters, self._seed = engine, adapters, seed
@@ -52,7 +58,7 @@ class Run:
         self._running: dict[int, Fuzz] = {}
 
     async def run(self, requests: int, first: int = 0) -> Report:
-        """Send the requests from number `first` on; ends early if the engine dies."""
+        """Send them; ends early where the engine is gone."""
         neighbours = [await self._neighbour(at) for at in range(len(self._adapters) + 1)]
         numbers = iter(range(first, first + requests))
         over = asyncio.Event()
@@ -66,8 +72,7 @@ class Run:
         return self.report
 
     async def _neighbour(self, at: int) -> Neighbour:
-        """The neighbour number `at`. Its prompt is either split into chunks or fits into one step
-        with others."""
+        """Its prompt is cut in chunks, or fits one step with others'."""
         adapter = self._adapters[at - 1] if at else None
         prompt = [8 + (11 * i + at) % 380 for i in range(STEP + 60 if at % 2 else 40)]
         return Neighbour(adapter, prompt, await self._tokens(adapter, prompt))
@@ -96,7 +101,7 @@ class Run:
         for number in numbers:
             if not self._engine.alive:
                 return
-            fuzz = made(self._seed, number, len(self._adapters))
+            fuzz = made(self._seed, number, len(self._adapters), self._engine.info.operations)
             self._running[number] = fuzz
             try:
                 async with asyncio.timeout(HANGS_S):
@@ -108,19 +113,24 @@ class Run:
                 found = self._running.items() if not self._engine.alive else [(number, fuzz)]
                 self._find(f"{error!r}", list(found))
             del self._running[number]
-            self.report.answers[ended] += 1
+            self.report.answers[fuzz.kind, ended] += 1
 
     async def _ask(self, fuzz: Fuzz) -> str:
+        """As a gateway and its engine do, from the bytes of the body to those of the answer."""
+        operation = OPERATIONS.named(fuzz.kind)
+        call = operation.parse(json.dumps(fuzz.body).encode())
         adapter = None if fuzz.adapter is None else self._adapters[fuzz.adapter]
         work = work_of(fuzz.kind, adapter=adapter, salt=fuzz.salt)
-        work = replace(work, body=fuzz.body)
-        async with aclosing(self._engine.generate(work)) as outputs:
+        answer = Answer(replace(work, body=operation.read(call.body, None)))
+        async with aclosing(self._engine.generate(answer.work)) as outputs:
             async for output in outputs:
-                if work.meter.completion_tokens > (fuzz.leaves_after or 1 << 30):
+                answer.outputs.append(output)
+                if answer.meter.completion_tokens > (fuzz.leaves_after or 1 << 30):
                     return "left"
-                if output.finish_reason is not None:
-                    ended = output.finish_reason
-        return ended
+        told = written(call, answer)
+        if call.stream and fuzz.kind == "responses":
+            check_order(told)
+        return answer.finish_reason or ""
 
     def _find(self, what: str, running: Sequence[tuple[int, Fuzz]]) -> None:
         asked = "\n".join(f"    {number}: {_short(fuzz)}" for number, fuzz in running)
@@ -128,6 +138,10 @@ class Run:
 
 
 def _short(fuzz: Fuzz) -> str:
-    body = {name: value for name, value in fuzz.body.items() if name not in ("prompt", "messages")}
-    prompt = len(fuzz.body.get("prompt") or fuzz.body["messages"][0]["content"])
-    return f"{fuzz.kind}, prompt of {prompt}, adapter {fuzz.adapter}: {body}"
+    body = json.dumps({name: _told(value) for name, value in fuzz.body.items()})
+    return f"{fuzz.kind}, adapter {fuzz.adapter}, leaves after {fuzz.leaves_after}: {body}"
+
+
+def _told(value: Any) -> Any:
+    said = json.dumps(value)
+    return value if len(said) < SHOWN else f"{len(said)} characters: {said[:SHOWN]}"

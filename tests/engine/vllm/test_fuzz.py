@@ -6,7 +6,8 @@ import pytest
 
 from inference.agent.engines.engine import Engine
 from tests.engine.factory import AdapterFactory
-from tests.fuzz.bodies import made
+from tests.fuzz.bodies import Fuzz, made
+from tests.fuzz.kinds import KINDS
 from tests.fuzz.run import Run
 
 SEED, REQUESTS = 20, 150
@@ -29,12 +30,17 @@ async def test_no_request_ends_the_engine_or_changes_a_neighbours_answer(
     assert report.findings == []
     assert report.answers.total() == REQUESTS
     assert report.compared > 3
-    assert {"stop", "length", "left", "invalid_request"} <= report.answers.keys(), "of every kind"
+    assert {kind for kind, _ in report.answers} == KINDS.keys()
+    ended = {how for _, how in report.answers}
+    assert {"stop", "length", "left", "invalid_request"} <= ended, "of every kind"
 
 
 def test_a_seed_makes_the_same_requests_again() -> None:
-    requests = [made(SEED, number, 2) for number in range(500)]
-    assert requests == [made(SEED, number, 2) for number in range(500)]
-    assert requests != [made(SEED + 1, number, 2) for number in range(500)]
-    fields = {name for one in requests for name in one.body}
-    assert {"seed", "structured_outputs", "response_format", "tools", "echo", "n"} <= fields
+    def requests(seed: int) -> list[Fuzz]:
+        return [made(seed, number, 2, [*KINDS]) for number in range(1000)]
+
+    assert requests(SEED) == requests(SEED)
+    assert requests(SEED) != requests(SEED + 1)
+    for kind, declared in KINDS.items():
+        drawn = {name for one in requests(SEED) if one.kind == kind for name in one.body}
+        assert declared.fields.keys() <= drawn
