@@ -79,9 +79,8 @@ class Filter:
         return self != Filter(outcome=WRONG if self.outcome == WRONG else "")
 
     def indexed(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
-        """The part of the filter that an index answers: failed requests have their own index."""
-        failed = self.outcome in (WRONG, Outcome.FAILED)
-        return events.that(Outcome.FAILED) if failed else events
+        """The part of the filter that an index answers: what went wrong has its own index."""
+        return events.wrong() if self.outcome and self.outcome in OF_REFUSED else events
 
     def events(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
         """The events that match."""
@@ -91,8 +90,10 @@ class Filter:
             events = events.of_model(self.model)
         if self.key_id is not None:
             events = events.filter(key=self.key_id)
-        if self.outcome:
-            events = events.that(Outcome.FAILED if self.outcome == WRONG else Outcome(self.outcome))
+        if self.outcome == WRONG:
+            events = events.wrong()
+        elif self.outcome:
+            events = events.that(Outcome(self.outcome))
         if self.ttft_s:
             events = events.filter(ttft_s__gte=self.ttft_s)
         return events.filter(total_s__gte=self.total_s) if self.total_s else events

@@ -1,4 +1,4 @@
-"""The list of requests and the page of one: permissions, filters, and what is shown."""
+"""The list of requests and one of them: who sees what, what is found, what it says."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from tenants.models import (
     Tenant,
     UsageEvent,
 )
+from tenants.models.usage.ledger import COMMON
 from tenants.models.usage.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -136,7 +137,7 @@ def test_only_operators_see_all_tenants(tenant: Tenant, key: ApiKey, operator: C
 
 def test_pages_go_on_where_the_last_one_ended(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     start = ago(60)
-    # Three start at each moment, so that pages end between requests with the same start.
+    # Three of each moment, so that pages end between requests that began at once.
     made = [spend(key, start + timedelta(seconds=n // 3)) for n in range(2 * PAGE + 7)]
     made.sort(key=lambda event: event.mark, reverse=True)
     seen, query = [], QueryDict("outcome=answered")
@@ -144,7 +145,7 @@ def test_pages_go_on_where_the_last_one_ended(tenant: Tenant, key: ApiKey, admin
         page = admin.get(at(tenant), query)
         seen += [row.event.id for row in page.context["rows"]]
         assert len(page.context["rows"]) == expected
-        spend(key, ago())  # a newer request does not shift the pages
+        spend(key, ago())  # what comes on top moves nothing
         query = QueryDict(page.context["next"])
     assert seen == [event.id for event in made] and not query
 
@@ -169,8 +170,7 @@ Finds = Callable[..., list[str]]
 
 @pytest.fixture
 def finds(tenant: Tenant, key: ApiKey, admin: Client) -> Finds:
-    """A function that returns the names of the requests that match a query, out of requests that
-    differ in every field."""
+    """Requests that differ in everything; finds the names of those that a query lets through."""
     other = make_key(tenant)[0]
     slow, quick = Usage(9, 0, 1, 0, 0, 0, 2.5, 9.0), Usage(9, 0, 1, 0, 0, 0, 0.1, 0.2)
     silent = Usage(9, 0, 0, 0, 0, 0, None, 20.0)
@@ -478,13 +478,13 @@ def test_a_request_that_is_in_the_ledger_too_is_listed_once_with_its_error(
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ({"outcome": "refused"}, "limited wrong"),
+        ({"outcome": "refused"}, "limited invalid wrong"),
         ({"outcome": "failed"}, "timeout lost"),
-        ({"outcome": "wrong"}, "limited timeout lost wrong"),
+        ({"outcome": "wrong"}, "limited timeout lost invalid wrong"),
         ({"outcome": "answered"}, "fine"),
         ({"model": "support"}, "wrong"),
-        ({"ttft": "0.1"}, "lost fine"),
-        ({"outcome": "refused", "total": "0.001"}, ""),
+        ({"ttft": "0.1"}, "lost invalid fine"),
+        ({"outcome": "refused", "total": "0.001"}, "invalid"),
     ],
 )
 def test_filters_of_refused_requests(
@@ -494,6 +494,7 @@ def test_filters_of_refused_requests(
         "limited": refuse(key, ago(1)),
         "timeout": refuse(key, ago(2), outcome="failed", status=504, code="generation_timeout"),
         "lost": spend(key, ago(3), finish_reason="engine_lost"),
+        "invalid": spend(key, ago(3.5), finish_reason="invalid_request"),
         "fine": spend(key, ago(4)),
         "wrong": refuse(key, ago(5), model="support@9", adapter="support", status=400),
     }
@@ -692,22 +693,25 @@ def test_views_are_limited_and_members_alone_have_some(tenant: Tenant, operator:
     SavedView.objects.keep(member, "view 0", query="outcome=cut")
 
 
-@pytest.mark.parametrize("outcome", ["failed", "wrong"])
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [("failed", "engine_lost"), ("refused", "invalid_request"), ("wrong", "invalid_request")],
+)
 def test_failed_requests_are_read_from_an_index_of_their_own(
-    tenant: Tenant, key: ApiKey, outcome: str
+    tenant: Tenant, key: ApiKey, outcome: str, reason: str
 ) -> None:
-    lost = spend(key, ago(30), finish_reason="engine_lost")
+    lost = spend(key, ago(30), finish_reason=reason)
     for minutes in range(10):
         spend(key, ago(minutes))
     window = (ago(60), None)
     for where in (Where.of_tenant(tenant), Where.of_tenant(None)):
-        # Without the index a search would end after four that succeeded.
+        # Four that succeeded are enough to end a search without the index.
         found = where.page(Filter(outcome=outcome), window, None, size=PAGE, most=3)
         assert [one.id for one in found.events] == [lost.id] and found.looked_to is None
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
         events = Filter(outcome=outcome).events(where.events).between(*window).newest()
-        assert "finish_reason" not in events.explain()  # the index covers it
+        assert ",".join(COMMON) not in events.explain()  # its index knows
 
 
 # --- One request ---------------------------------------------------------------------------------
@@ -811,6 +815,11 @@ def test_tokens_per_second_are_of_what_follows_the_first() -> None:
 def test_every_reason_is_told_in_words(code: str) -> None:
     assert cause(code).endswith(".")
     assert f"`{code}`" not in cause(code)
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+def test_gateways_and_the_ledger_agree_on_what_ended_on_an_engine(code: str) -> None:
+    assert UsageEvent(finish_reason=code).outcome == outcome_of(BY_CODE[code](), code, begun=True)
 
 
 def test_a_reason_that_is_unknown_is_a_failure_and_named() -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from inference.errors import ClientDisconnected, InferenceError
+from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.histogram import Example, Histogram
 from inference.link.wire import Usage
@@ -226,6 +226,15 @@ def outcome_of(error: InferenceError | None, finish_reason: str | None, *, begun
     if error.http_status < 500 or (error.http_status == 503 and not begun):
         return REFUSED
     return FAILED
+
+
+REFUSED_BY_ENGINES = tuple(
+    code
+    for code, kind in sorted(BY_CODE.items())
+    if outcome_of(kind(), code, begun=True) == REFUSED
+)
+"""The codes of errors with which an engine ends a request that has a fault of its own. The ledger
+has them as finish reasons."""
 
 
 def code_of(error: InferenceError | None, finish_reason: str | None) -> str:

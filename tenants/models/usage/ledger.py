@@ -22,6 +22,7 @@ from django.db.models import Case, Exists, F, Func, OuterRef, Q, Sum, Value, Whe
 from django.db.models.functions import Coalesce, TruncMonth
 from django.utils import timezone
 
+from inference.errors import ApiKeyRevoked
 from tenants.billing.months import DAY, HOUR, MONTH, day_end, day_start, month_end, month_start
 from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
@@ -55,19 +56,24 @@ GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
 """What usage can be grouped by; a member is the user who made the key."""
 
 
-FAILED = ~Q(finish_reason__in=list(OUTCOME_OF))
-"""Failed requests are few, so they have indexes of their own."""
+COMMON = ["stop", "tool_calls", "function_call", "length", "cancelled", ApiKeyRevoked.code]
+WRONG = ~Q(finish_reason__in=COMMON)
+"""Requests that an engine refused or failed with are few, so they have indexes of their own. COMMON
+is spelled out because an index would have to be made anew for each new error otherwise."""
 
 
 class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
     def that(self, outcome: Outcome) -> Self:
-        """Events with this outcome; none for `refused`: the list has those from `RefusedRequest`,
-        as no index finds the few events among all others."""
-        if outcome == Outcome.REFUSED:
-            return self.none()
-        if outcome in REASONS:
-            return self.filter(finish_reason__in=REASONS[outcome])
-        return self.filter(FAILED)
+        """Events with this outcome. Of the refused ones those are left out whose key was revoked:
+        the list has them from `RefusedRequest`, as no index finds them among all others."""
+        if outcome == Outcome.FAILED:
+            return self.wrong().exclude(finish_reason__in=REASONS[Outcome.REFUSED])
+        found = self.wrong() if outcome == Outcome.REFUSED else self
+        return found.filter(finish_reason__in=REASONS[outcome])
+
+    def wrong(self) -> Self:
+        """Events that have failed or were refused, but for those whose key was revoked."""
+        return self.filter(WRONG)
 
 
 class UsageEvent(models.Model):
@@ -141,9 +147,9 @@ class UsageEvent(models.Model):
             models.Index(fields=["started_at"], name="usage_by_start"),
             # When almost none failed, a list of failures would otherwise scan all events.
             models.Index(
-                fields=["tenant", "started_at"], name="usage_failed_by_tenant", condition=FAILED
+                fields=["tenant", "started_at"], name="usage_failed_by_tenant", condition=WRONG
             ),
-            models.Index(fields=["started_at"], name="usage_failed_by_start", condition=FAILED),
+            models.Index(fields=["started_at"], name="usage_failed_by_start", condition=WRONG),
         ]
 
     def __str__(self) -> str:

@@ -11,6 +11,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from inference.gateway.measuring.measures import REFUSED_BY_ENGINES
+
 M = TypeVar("M", bound=models.Model, covariant=True)
 
 REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
@@ -41,17 +43,17 @@ class Outcome(models.TextChoices):
     CANCELLED = "cancelled"
     FAILED = "failed"
     REFUSED = "refused"
-    """Invalid, over a limit, or no engine was available: not in the ledger, except for requests
-    whose key was revoked while they ran."""
+    """Invalid, over a limit, or no engine was available: in the ledger only if an engine had it."""
 
 
 REASONS: Mapping[Outcome, Collection[str]] = {
     Outcome.ANSWERED: ("stop", "tool_calls", "function_call"),
     Outcome.CUT: ("length",),
     Outcome.CANCELLED: ("cancelled",),
-    Outcome.REFUSED: ("api_key_revoked",),
+    Outcome.REFUSED: REFUSED_BY_ENGINES,
 }
-"""The finish reasons of each outcome; a request with any other has failed."""
+"""The finish reasons of each outcome; a request with any other has failed. Gateways count by the
+same rule (`measures.outcome_of`)."""
 OUTCOME_OF = {reason: outcome for outcome, reasons in REASONS.items() for reason in reasons}
 """The outcome by finish reason."""
 
