@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from inference.errors import Overloaded
 from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange
+from inference.gateway.tick import LARGE_BYTES, count
 from inference.operations.bodies.shape import Shape
 from inference.shares import TENANT_SHARE, Shares
 
@@ -18,13 +19,10 @@ ARRIVING_BYTES = 256 << 20
 """Most bytes of bodies that have arrived in part, in one gateway process. A tenant may have a
 quarter of that: eight of the largest bodies, or 16,000 of 4 KiB."""
 
-LARGE_BYTES = 1 << 20
-"""From this size a body waits for its turn, because a body of 8 MiB takes 20 ms of the event loop,
-and as much of an engine's: more than any prompt needs, but a flood of them would slow everybody."""
 LARGE_BYTES_PER_S = 16 << 20
-"""As much of large bodies is read of each tenant."""
-PART_BYTES = 1 << 16
-"""As much of a message is counted in one iteration as of a body, which arrives in such parts."""
+"""As much of large bodies is read of each tenant. A body of 8 MiB takes up to 40 ms of the event
+loop, and as much of an engine's: more than any prompt needs, but a flood of them would slow
+everybody."""
 
 
 class Bodies:
@@ -75,9 +73,7 @@ class Bodies:
         Raises:
             InvalidRequest: `shape` refuses it.
         """
-        for start in range(0, len(message), PART_BYTES):
-            shape.feed(message[start : start + PART_BYTES])
-            await asyncio.sleep(0)
+        await count(message, shape)
         await self.turn(tenant, len(message))
 
     def hold(self, tenant: str, size: int) -> None:

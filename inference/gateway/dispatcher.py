@@ -18,7 +18,7 @@ from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.requests.order import Order, Watch
 from inference.gateway.requests.stream import Gone, Stream
-from inference.gateway.tick import Tick
+from inference.gateway.tick import Tick, pause
 from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
 from inference.link.wire import BATCH, ModelInfo, turn_of
 from inference.operations.call import Call
@@ -226,6 +226,7 @@ class Dispatcher:
         operation = call.operation
         target = await self._target(grant, call, line)
         if target.defaults:
+            await pause(len(call.body))
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)

@@ -31,7 +31,7 @@ from inference.gateway import idempotency
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.idempotency import Recording
 from inference.gateway.requests.stream import Stream
-from inference.gateway.tick import Tick
+from inference.gateway.tick import Tick, count
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai
 from inference.operations.bodies.shape import Shape
@@ -224,7 +224,7 @@ class Exchange:
                     f"The request body exceeds this server's limit of {limit_bytes} bytes."
                 )
             elif refusal is None:
-                refusal = _refusal(shape, hold, part)
+                refusal = await _refusal(shape, hold, part)
             if refusal is None:
                 parts.append(part)
             else:
@@ -287,14 +287,14 @@ class Exchange:
             await self.reply(error.http_status, body, _error_headers(error))
 
 
-def _refusal(
+async def _refusal(
     shape: Shape | None, hold: Callable[[int], None], part: bytes
 ) -> InferenceError | None:
     """Why this part makes the body invalid, if it does; the rest is then still read and dropped."""
     try:
         hold(len(part))
         if shape is not None:
-            shape.feed(part)
+            await count(part, shape)
     except InferenceError as error:
         return error
     return None

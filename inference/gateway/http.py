@@ -41,6 +41,7 @@ from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
 from inference.gateway.stored.responses import Responses
+from inference.gateway.tick import pause
 from inference.grants import (
     Answers,
     Claim,
@@ -188,6 +189,7 @@ class OpenAIServer:
         with timed(exchange.span, "read body"):
             call = operation.parse(await self.bodies.read(exchange, shape))
         exchange.call = call
+        await pause(len(call.body))
         if (name := exchange.idempotency_key()) is None:
             await self._generate(exchange, call)
         else:

@@ -29,6 +29,7 @@ from inference.gateway.http import OpenAIServer
 from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
+from inference.gateway.tick import pause
 from inference.grants import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.operations.bodies.reading import decode, decode_part
@@ -273,6 +274,7 @@ class _Turn:
             return message
         await self._bodies.count(self._kept.tenant, message, Shape(RESPONSES.max_numbers))
         fields = _fields_of(message)
+        await pause(len(message))
         await self._go_on(fields)
         self.items = listed(bytes(fields.get("input", NULL)))
         return _json(fields)

@@ -1,8 +1,37 @@
-"""Detects whether the event loop has run anything else since a look-up."""
+"""Iterations of the event loop: how much of a body one handles, and whether another has begun.
+
+All streams wait while an iteration runs, and one pass over a body of 8 MiB takes several
+milliseconds. So each pass has an iteration of its own, or several.
+"""
 
 from __future__ import annotations
 
 import asyncio
+
+from inference.operations.bodies.shape import Shape
+
+LARGE_BYTES = 1 << 20
+"""Size from which a body is handled in iterations of its own."""
+PART_BYTES = 1 << 16
+"""Counted in one iteration, of a body that has arrived whole; others arrive in such parts."""
+
+
+async def count(body: bytes, shape: Shape) -> None:
+    """Have `shape` count a body, or a part of one, with pauses.
+
+    Raises:
+        InvalidRequest: `shape` refuses it.
+    """
+    for start in range(0, len(body), PART_BYTES):
+        if start:
+            await asyncio.sleep(0)
+        shape.feed(body[start : start + PART_BYTES])
+
+
+async def pause(size: int) -> None:
+    """End this iteration if it has handled a large body, of `size` bytes."""
+    if size >= LARGE_BYTES:
+        await asyncio.sleep(0)
 
 
 class Tick:

@@ -17,8 +17,7 @@ from inference.operations.bodies.constraints import (
     with_parameters,
 )
 from inference.operations.bodies.fields import SAMPLING
-from inference.operations.bodies.reading import check_inner
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.reading import InnerJson
 from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
@@ -113,14 +112,14 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def check_prompt(self, fields: _ChatFields) -> None:
         """There must be a message, and the arguments of earlier tool calls, which are JSON, must be
-        within the bounds of `Shape`."""
+        within the bounds of `InnerJson`."""
         if not fields.messages:
             raise InvalidRequest("`messages` must have at least one message.", param="messages")
-        shape = Shape()
+        inner = InnerJson()
         for i, message in enumerate(fields.messages):
             for j, call in enumerate(message.tool_calls or ()):
                 param = f"messages[{i}].tool_calls[{j}].function.arguments"
-                check_inner(call.function.arguments, shape, param)
+                inner.check(call.function.arguments, param)
 
     def wanted_tokens(self, fields: _ChatFields) -> int | None:
         """`max_completion_tokens`, else the older `max_tokens`."""

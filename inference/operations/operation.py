@@ -4,7 +4,7 @@ The methods of a request's operation are called in this order:
 
 | where | call |
 | --- | --- |
-| gateway | `shape.Shape` counts the values of the body while it arrives |
+| gateway | `shape.Shape` counts the values of the body while it arrives, and checks its text |
 | gateway | `parse` reads the fields that routing, limits and framing need: a `Call` |
 | gateway | `estimate` returns what to reserve, `bound` how much of that the engine may generate |
 | gateway | the `submit` frame carries the operation's `name` and `Call.body` |
@@ -131,10 +131,11 @@ class Operation(ABC):
 
     @abstractmethod
     def parse(self, body: bytes) -> Call:
-        """Read a body. Must be cheap: all clients' streams share this event loop.
+        """Read a body that `shape.Shape` has checked. Must be cheap: all clients' streams share
+        this event loop.
 
         Raises:
-            InvalidRequest: not UTF-8, not JSON, or a field that the gateway needs is wrong.
+            InvalidRequest: not JSON, or a field that the gateway needs is wrong.
         """
 
     def estimate(self, call: Call, prompt_tokens: int, max_model_len: int) -> Estimate:

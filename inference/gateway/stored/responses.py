@@ -33,6 +33,7 @@ from inference.gateway.callers import Callers
 from inference.gateway.exchange import Exchange
 from inference.gateway.last_responses import Said
 from inference.gateway.stored.conversations import Addition, Conversations
+from inference.gateway.tick import count, pause
 from inference.grants import Grant, Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
@@ -187,13 +188,15 @@ class Responses:
         items = joined(before, listed(given))
         body = _json(fields | {"input": msgspec.Raw(b"[" + items + b"]")})
         self._check_size(len(body))
-        Shape(call.operation.max_numbers).feed(body)
+        await count(body, Shape(call.operation.max_numbers))
+        await pause(len(body))
         whole = call.operation.parse(body)
         if call.follows:
             whole.told = {**whole.told, "previous_response_id": call.follows}
         if call.conversation:
             whole.conversation, whole.said = call.conversation, listed(given)
             whole.told = {**whole.told, "conversation": {"id": call.conversation}}
+        await pause(len(body))
         return whole
 
     async def _resolved(self, tenant_id: int, given: bytes) -> bytes:

@@ -17,24 +17,23 @@ _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
+MAX_INNER_CHARS = 1 << 20
+"""Most characters of JSON within JSON, such as the arguments of calls: they are read in one step,
+and no model writes as much."""
 SEARCHED_BYTES = 1 << 16
 """How much of an invalid body is searched for the reason: enough for bodies that people write, and
 quickly done."""
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    """Read the decoder's fields from a body; other fields are skipped.
+    """Read the decoder's fields from a body; other fields are skipped. `Shape` has checked that the
+    body is UTF-8; msgspec does so only for text that it decodes.
 
     Raises:
-        InvalidRequest: not UTF-8, not JSON, or a field has a wrong type.
+        InvalidRequest: not JSON, or a field has a wrong type.
     """
     try:
-        body.decode()  # because msgspec does not check the text of fields that it skips
         return decoder.decode(body)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"The body is not UTF-8: {error.reason} at byte {error.start}."
-        ) from None
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
@@ -65,21 +64,34 @@ def convert(value: Any, kind: Any, at: str) -> Any:
         raise _invalid_field(str(error), at) from None
 
 
-def check_inner(text: str, shape: Shape, param: str) -> None:
-    """Check a text in the body that will itself be parsed as JSON: `shape` counts it together with
-    others. Whether it is valid JSON is left to its parser.
+class InnerJson:
+    """Checks the texts of one body that will themselves be parsed as JSON. They are counted
+    together; whether they are valid JSON is left to their parser."""
 
-    Raises:
-        InvalidRequest: the counts are too high, or it has half of a surrogate pair.
-    """
-    encoded = text.encode()
-    shape.begin()
-    try:
-        shape.feed(encoded)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
-    if half := _half_pair(encoded):
-        raise InvalidRequest(f"`{param}`: {half}.", param=param)
+    def __init__(self) -> None:
+        self._shape, self._left = Shape(), MAX_INNER_CHARS
+
+    def check(self, text: str, param: str) -> None:
+        """Check the next text.
+
+        Raises:
+            InvalidRequest: there is too much text, the counts are too high, or it has half of a
+                surrogate pair.
+        """
+        self._left -= len(text)
+        if self._left < 0:
+            message = (
+                f"`{param}`: the body has more than {MAX_INNER_CHARS} characters of arguments."
+            )
+            raise InvalidRequest(message, param=param)
+        encoded = text.encode()
+        self._shape.begin()
+        try:
+            self._shape.feed(encoded)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
+        if half := _half_pair(encoded):
+            raise InvalidRequest(f"`{param}`: {half}.", param=param)
 
 
 def _half_pair(body: bytes) -> str:

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.reading import check_inner, convert
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.reading import InnerJson, convert
 
 REFERENCE = "item_reference"
 """Type of an item that names one of a stored response by its id; gateways replace it by that."""
@@ -108,14 +107,14 @@ def check_input(given: Input, *, references: bool = False) -> None:
         return
     if not given:
         raise InvalidRequest("`input` must have at least one item.", param="input")
-    shape = Shape()
+    inner = InnerJson()
     for i, item in enumerate(given):
         at = f"input[{i}]"
         _check_item(item, at)
         if item.kind == REFERENCE and not references:
             raise unknown_reference(at)
         if item.arguments is not None:
-            check_inner(item.arguments, shape, f"{at}.arguments")
+            inner.check(item.arguments, f"{at}.arguments")
 
 
 def unknown_reference(at: str) -> InvalidRequest:
@@ -244,7 +243,7 @@ def listed(given: bytes) -> bytes:
     nor a list: it is rejected when the whole is read."""
     text = given.strip()
     if text.startswith(b'"'):
-        return b'{"role":"user","content":' + text + b"}"
+        return b"".join((b'{"role":"user","content":', text, b"}"))
     return text[1:-1].strip() if text.startswith(b"[") else b""
 
 

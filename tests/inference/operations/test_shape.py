@@ -151,3 +151,14 @@ def test_several_texts_are_counted_together() -> None:
     shape.begin()
     with pytest.raises(InvalidRequest, match="values"):
         shape.feed(b"[")
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 1 << 16])
+def test_text_is_utf_8_however_it_is_cut(part: int) -> None:
+    text = '{"a":"\u00e9\u20ac\U0001f426"}'.encode()
+    fed(text, part=part)
+    fed(text[:-3], part=part)  # a parser finds that it is cut
+    at = len(text) - 2
+    wrong = refused(text[:-2] + b"\xff" + text[-2:], part=part)
+    assert wrong == f"The body is not UTF-8: invalid start byte at byte {at}."
+    assert "not UTF-8" in refused(b"[]]" + b" " * (1 << 16) + b"\xff", part=1 << 16)

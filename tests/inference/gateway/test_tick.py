@@ -1,0 +1,96 @@
+"""A large body is handled a pass at a time, and other tasks run between two passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from inference.agent.engines.synthetic import SyntheticEngine
+from inference.errors import InvalidRequest
+from inference.gateway.exchange import Exchange
+from inference.gateway.tick import LARGE_BYTES, PART_BYTES, Tick, pause
+from inference.operations.bodies.shape import Shape
+from inference.operations.call import Call
+from inference.operations.chat import Chat
+from inference.operations.estimate import Estimate
+from inference.operations.registry import Registry
+from tests.inference.rig import agent_on, chat, gateway
+from tests.inference.samples import MODEL
+
+
+class Counting(Shape):
+    """Sees that each part is counted in an iteration of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[int] = []
+        self._last: Tick | None = None
+
+    def feed(self, part: bytes) -> None:
+        assert self._last is None or self._last.over
+        self._last = Tick()
+        self.parts.append(len(part))
+        super().feed(part)
+
+
+def exchange_of(body: bytes) -> Exchange:
+    """Whose body arrives whole."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        raise AssertionError(message)
+
+    return Exchange({"method": "POST", "path": "/", "headers": []}, receive, send)
+
+
+async def test_a_body_that_arrives_whole_is_counted_in_parts() -> None:
+    shape, body = Counting(), b'"' + b"a" * (3 * PART_BYTES - 1) + b'"'
+    assert await exchange_of(body).body(len(body), shape=shape) == body
+    assert shape.parts == [PART_BYTES] * 3 + [1]
+
+
+async def test_nothing_is_counted_after_a_refusal() -> None:
+    shape = Counting()
+    with pytest.raises(InvalidRequest, match="values"):
+        await exchange_of(b"[" * (9 * PART_BYTES)).body(1 << 20, shape=shape)
+    assert shape.parts == [PART_BYTES]
+
+
+@pytest.mark.parametrize(("size", "over"), [(LARGE_BYTES - 1, False), (LARGE_BYTES, True)])
+async def test_others_run_after_a_pass_over_a_large_body(size: int, *, over: bool) -> None:
+    tick = Tick()
+    await pause(size)
+    assert tick.over == over
+
+
+class Parsed(Chat):
+    """Notes whether others ran between parsing a body and using it."""
+
+    def __init__(self) -> None:
+        self.others_ran: list[bool] = []
+
+    def parse(self, body: bytes) -> Call:
+        self._tick = Tick()
+        return super().parse(body)
+
+    def estimate(self, call: Call, prompt_tokens: int, max_model_len: int) -> Estimate:
+        self.others_ran.append(self._tick.over)
+        return super().estimate(call, prompt_tokens, max_model_len)
+
+
+@pytest.mark.parametrize("size", [10, LARGE_BYTES])
+async def test_a_body_is_parsed_and_sent_in_two_iterations(tmp_path: Path, size: int) -> None:
+    operation = Parsed()
+    options = {"operations": Registry([operation]), "max_body_bytes": 2 * LARGE_BYTES}
+    async with gateway(**options) as one, agent_on(SyntheticEngine(MODEL), tmp_path, [one]):
+        body = json.dumps(chat(content="a" * size, max_tokens=1)).encode()
+        async with one.client() as client:
+            answer: httpx.Response = await client.post("/v1/chat/completions", content=body)
+    assert answer.status_code == (200 if size < LARGE_BYTES else 400)
+    assert operation.others_ran == [size >= LARGE_BYTES]
