@@ -87,10 +87,10 @@ class Shape:
             raise InvalidRequest(f"The body has more than {self._most} values.")
         if min(self._containers_left, self._strings_left) < 0:
             raise InvalidRequest(f"The body has more than {MAX_VALUES} values besides numbers.")
-        if containers:
+        if self._depth + containers > MAX_DEPTH:
             self._descend(outside)
         else:
-            self._depth -= outside.count(b"}") + outside.count(b"]")
+            self._depth += containers - outside.count(b"}") - outside.count(b"]")
         self._ended = self._depth < 0
 
     def _outside_strings(self, part: bytes) -> bytes:
