@@ -78,8 +78,8 @@ bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 chaos: .venv/.ready-dev ## kill processes at random and compare everything that was counted (SECONDS=60 SEED= ENGINE= ARGS=--only-gateways)
 	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
-fuzz: .venv/.ready-dev ## send thousands of random requests to a real vLLM, beside greedy neighbours (REQUESTS=2000 SEED=)
-	$(PY) -m tests.fuzz --requests $(or $(REQUESTS),2000) $(if $(SEED),--seed $(SEED))
+fuzz: .venv/.ready-dev ## send thousands of random requests to a real vLLM, beside greedy neighbours (REQUESTS=2000 SEED= ARGS=--pooling)
+	$(PY) -m tests.fuzz --requests $(or $(REQUESTS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 attack: .venv/.ready-dev ## attack a running stack and measure the effect on another tenant (SECONDS=10 of each, ONLY=name)
 	$(PY) -m tests.attack --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)") $(ARGS)

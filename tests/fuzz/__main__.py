@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz [--requests N] [--seed N] [--first N]`."""
+"""`python -m tests.fuzz [--requests N] [--seed N] [--first N] [--pooling]`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.vllm import environment  # noqa: F401  before torch is imported
 from tests.engine.factory import AdapterFactory, make_base
 from tests.fuzz.kinds import CONTEXT, STEP
 from tests.fuzz.run import Report, Run
+
+sys.path.append(str(Path(__file__).parents[2] / "platform"))  # for the demo's model that embeds
 
 ADAPTERS = 2
 BATCH = 250
@@ -26,6 +28,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--first", type=int, default=0, help="the number to begin with")
+    parser.add_argument("--pooling", action="store_true", help="a model that embeds and scores")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.requests} requests", flush=True)
     with tempfile.TemporaryDirectory(prefix="lorikeet-fuzz-") as folder:
@@ -38,11 +41,14 @@ def main() -> None:
 
 
 async def _run(folder: Path, options: argparse.Namespace) -> Report:
+    from demo import EMBEDDING
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     (folder / "base").mkdir()
     (folder / "adapters").mkdir()
-    factory = AdapterFactory(make_base(folder / "base"), folder / "adapters")
+    base = EMBEDDING if options.pooling else make_base(folder / "base")
+    factory = AdapterFactory(base, folder / "adapters")
+    kind = {"runner": POOLING} if options.pooling else {"tool_parser": "hermes"}
     profile = EngineProfile.on_cpu(
         str(factory.base),
         served_name="tiny",
@@ -51,7 +57,7 @@ async def _run(folder: Path, options: argparse.Namespace) -> Report:
         max_num_seqs=32,
         max_num_batched_tokens=STEP,
         kv_cache_memory_bytes=16 << 20,
-        tool_parser="hermes",
+        **kind,
     )
     engine = await VLLMEngine.start(profile)
     try:

@@ -36,7 +36,7 @@ def made(seed: int, number: int, adapters: int, operations: Sequence[str]) -> Fu
         {"model": "tiny"} | _body(draw, name),
         draw.choice((None, *range(adapters))),
         draw.choice(("shared", f"own-{number}")),
-        draw.choice((None, None, None, 0, 1, 5)),
+        draw.choice((*[None] * 6, 0, 1, 5)),
     )
 
 

@@ -199,6 +199,24 @@ def _block(turn: Turn) -> Body:
     return {"role": role, "content": [block]}
 
 
+def _texts(draw: random.Random) -> Any:
+    """One, or a few."""
+    found = [text(draw, length(draw)) for _ in range(draw.choice((1, 1, 2, 7)))]
+    return draw.choice((found[0], found))
+
+
+def _inputs(draw: random.Random) -> Body:
+    return {"input": _prompt(draw)["prompt"] if draw.random() < 0.5 else _texts(draw)}
+
+
+def _pairs(draw: random.Random) -> Body:
+    return {"queries": _texts(draw), "documents": _texts(draw)}
+
+
+def _ranked(draw: random.Random) -> Body:
+    return {"query": text(draw, 40), "documents": _texts(draw)}
+
+
 # --- Constraints ---------------------------------------------------------------------------------
 
 
@@ -371,6 +389,14 @@ TOKENIZE: Fields = {
     "add_special_tokens": Field(0.2, one_of(True, False)),
     "return_token_strs": Field(0.5, one_of(True, False), ("x",)),
 }
+SCORED: Fields = {
+    "truncate_prompt_tokens": Field(0.3, one_of(-1, 1, BLOCK), (-2, 10**6, "x")),
+}
+EMBEDDED: Fields = SCORED | {
+    "dimensions": Field(0.2, one_of(1, 64, 128), (0, 10**6)),
+    "encoding_format": Field(0.5, one_of("float", "base64"), ("hex",)),
+}
+RANKED: Fields = SCORED | {"top_n": Field(0.5, one_of(0, 1, 3, 10**6), (-1,))}
 
 KINDS: Mapping[str, Kind] = {
     "chat": Kind(4, _chat, CHAT),
@@ -380,6 +406,9 @@ KINDS: Mapping[str, Kind] = {
     "count_tokens": Kind(1, _blocks, PROMPT_OF_BLOCKS),
     "tokenize": Kind(1, _chat_or_text, TOKENIZE),
     "detokenize": Kind(1, lambda draw: {"tokens": _token_prompt(draw)["prompt"]}, {}),
+    "embeddings": Kind(4, _inputs, EMBEDDED),
+    "score": Kind(2, _pairs, SCORED),
+    "rerank": Kind(2, _ranked, RANKED),
 }
 """By operation. The weights are as many as engines have ways to run one."""
 

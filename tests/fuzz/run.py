@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -13,8 +14,9 @@ from typing import Any
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import RequestError
+from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.registry import OPERATIONS
-from tests.engine.driving import Answer, ask, work_of, written
+from tests.engine.driving import Answer, ask, run, work_of, written
 from tests.fuzz.bodies import Fuzz, made
 from tests.fuzz.kinds import STEP
 from tests.inference.operations.items import check_order
@@ -22,6 +24,8 @@ from tests.inference.operations.items import check_order
 AT_ONCE = 12
 HANGS_S = 120.0
 """A request that takes longer never ends."""
+MAX_DRIFT = 1e-3
+"""Of a vector's numbers, which depend on what is computed beside them; tokens do not."""
 SHOWN = 400
 """Characters of a field in a finding."""
 
@@ -41,11 +45,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Asks one greedy question again and again; `expected` are its tokens on a quiet engine."""
+    """Asks one greedy question again and again; `expected` is the answer on a quiet engine: tokens,
+    or a vector of a model that embeds."""
 
     adapter: LocalAdapter | None
     prompt: list[int]
-    expected: list[int]
+    expected: list[float]
 
 
 class Run:
@@ -75,24 +80,28 @@ class Run:
         """Its prompt is cut in chunks, or fits one step with others'."""
         adapter = self._adapters[at - 1] if at else None
         prompt = [8 + (11 * i + at) % 380 for i in range(STEP + 60 if at % 2 else 40)]
-        return Neighbour(adapter, prompt, await self._tokens(adapter, prompt))
+        return Neighbour(adapter, prompt, await self._told(adapter, prompt))
 
-    async def _tokens(self, adapter: LocalAdapter | None, prompt: list[int]) -> list[int]:
-        asked: dict[str, Any] = {"adapter": adapter, "prompt": prompt, "max_tokens": 32}
+    async def _told(self, adapter: LocalAdapter | None, prompt: list[int]) -> list[float]:
         salt = f"neighbour-{next(self._salts)}"
+        if EMBEDDINGS.name in self._engine.info.operations:
+            work = work_of(EMBEDDINGS.name, adapter=adapter, salt=salt)
+            answer = await run(self._engine, replace(work, body={"input": prompt}))
+            return list(answer.response["data"][0]["embedding"])
+        asked: dict[str, Any] = {"adapter": adapter, "prompt": prompt, "max_tokens": 32}
         answer = await ask(self._engine, "completion", **asked, salt=salt, wants_ids=True)
-        return answer.ids[0]
+        return list(answer.ids[0])
 
     async def _compare(self, neighbour: Neighbour, over: asyncio.Event) -> None:
         while self._engine.alive:
             try:
-                tokens = await self._tokens(neighbour.adapter, neighbour.prompt)
+                told = await self._told(neighbour.adapter, neighbour.prompt)
             except Exception as error:
                 self._find(f"a neighbour failed: {error!r}", list(self._running.items()))
                 return
             self.report.compared += 1
-            if tokens != neighbour.expected:
-                what = f"a neighbour got {tokens} instead of {neighbour.expected}"
+            if not _same(told, neighbour.expected):
+                what = f"a neighbour got {told} instead of {neighbour.expected}"
                 self._find(what, list(self._running.items()))
             if over.is_set():
                 return
@@ -122,10 +131,11 @@ class Run:
         adapter = None if fuzz.adapter is None else self._adapters[fuzz.adapter]
         work = work_of(fuzz.kind, adapter=adapter, salt=fuzz.salt)
         answer = Answer(replace(work, body=operation.read(call.body, None)))
+        leaves_after = math.inf if fuzz.leaves_after is None else fuzz.leaves_after
         async with aclosing(self._engine.generate(answer.work)) as outputs:
             async for output in outputs:
                 answer.outputs.append(output)
-                if answer.meter.completion_tokens > (fuzz.leaves_after or 1 << 30):
+                if answer.meter.completion_tokens >= leaves_after:
                     return "left"
         told = written(call, answer)
         if call.stream and fuzz.kind == "responses":
@@ -135,6 +145,11 @@ class Run:
     def _find(self, what: str, running: Sequence[tuple[int, Fuzz]]) -> None:
         asked = "\n".join(f"    {number}: {_short(fuzz)}" for number, fuzz in running)
         self.report.findings.append(f"{what}\n{asked}")
+
+
+def _same(told: list[float], expected: list[float]) -> bool:
+    pairs = zip(told, expected, strict=False)
+    return len(told) == len(expected) and all(abs(a - b) <= MAX_DRIFT for a, b in pairs)
 
 
 def _short(fuzz: Fuzz) -> str:

@@ -30,14 +30,14 @@ async def test_no_request_ends_the_engine_or_changes_a_neighbours_answer(
     assert report.findings == []
     assert report.answers.total() == REQUESTS
     assert report.compared > 3
-    assert {kind for kind, _ in report.answers} == KINDS.keys()
+    assert {kind for kind, _ in report.answers} == KINDS.keys() & {*vllm.info.operations}
     ended = {how for _, how in report.answers}
     assert {"stop", "length", "left", "invalid_request"} <= ended, "of every kind"
 
 
 def test_a_seed_makes_the_same_requests_again() -> None:
     def requests(seed: int) -> list[Fuzz]:
-        return [made(seed, number, 2, [*KINDS]) for number in range(1000)]
+        return [made(seed, number, 2, [*KINDS]) for number in range(3000)]
 
     assert requests(SEED) == requests(SEED)
     assert requests(SEED) != requests(SEED + 1)
