@@ -56,7 +56,7 @@ class Field(NamedTuple):
     beside: str = ""
 
 
-Fields = Mapping[str, Field]
+Fields = dict[str, Field]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _chat(draw: random.Random) -> Body:
 
 def _message(turn: Turn) -> Body:
     function = {"name": "get_weather", "arguments": turn.text}
-    forms = {
+    forms: dict[str, Body] = {
         "thought": {"role": "assistant", "content": "", "reasoning": turn.text},
         "call": {
             "role": "assistant",
