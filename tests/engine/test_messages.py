@@ -1,4 +1,4 @@
-"""Anthropic's API on vLLM, from its chunks to what a client reads; and the shape of chats."""
+"""Anthropic's API on vLLM, from its chunks to what a client reads; and the structure of chats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of requests and one of them: who sees what, what is found, what it says."""
+"""The list of requests and the page of one: permissions, filters, and what is shown."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_only_operators_see_all_tenants(tenant: Tenant, key: ApiKey, operator: C
 
 def test_pages_go_on_where_the_last_one_ended(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     start = ago(60)
-    # Three of each moment, so that pages end between requests that began at once.
+    # Three start at each moment, so that pages end between requests with the same start.
     made = [spend(key, start + timedelta(seconds=n // 3)) for n in range(2 * PAGE + 7)]
     made.sort(key=lambda event: event.mark, reverse=True)
     seen, query = [], QueryDict("outcome=answered")
@@ -145,7 +145,7 @@ def test_pages_go_on_where_the_last_one_ended(tenant: Tenant, key: ApiKey, admin
         page = admin.get(at(tenant), query)
         seen += [row.event.id for row in page.context["rows"]]
         assert len(page.context["rows"]) == expected
-        spend(key, ago())  # what comes on top moves nothing
+        spend(key, ago())  # a newer request does not shift the pages
         query = QueryDict(page.context["next"])
     assert seen == [event.id for event in made] and not query
 
@@ -170,7 +170,8 @@ Finds = Callable[..., list[str]]
 
 @pytest.fixture
 def finds(tenant: Tenant, key: ApiKey, admin: Client) -> Finds:
-    """Requests that differ in everything; finds the names of those that a query lets through."""
+    """A function that returns the names of the requests that match a query, out of requests that
+    differ in every field."""
     other = make_key(tenant)[0]
     slow, quick = Usage(9, 0, 1, 0, 0, 0, 2.5, 9.0), Usage(9, 0, 1, 0, 0, 0, 0.1, 0.2)
     silent = Usage(9, 0, 0, 0, 0, 0, None, 20.0)
@@ -705,7 +706,7 @@ def test_failed_requests_are_read_from_an_index_of_their_own(
         spend(key, ago(minutes))
     window = (ago(60), None)
     for where in (Where.of_tenant(tenant), Where.of_tenant(None)):
-        # Four that succeeded are enough to end a search without the index.
+        # Without the index a search would end after four that succeeded.
         found = where.page(Filter(outcome=outcome), window, None, size=PAGE, most=3)
         assert [one.id for one in found.events] == [lost.id] and found.looked_to is None
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Whatever a request asks for, the engine goes on and its neighbours get what they got alone.
+"""Whatever a request asks for, the engine survives and its neighbours get what they got alone.
 
 `python -m tests.fuzz` sends thousands of requests of all operations with random sampling
 parameters, structured outputs, tools, prompts of all lengths and adapters to a real vLLM, some of

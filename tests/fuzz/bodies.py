@@ -10,7 +10,7 @@ from typing import Any
 from tests.fuzz.kinds import CONSTRAINTS, FREE, KINDS
 
 SPOILED = 0.15
-"""Of the requests, those that have a wrong value."""
+"""Share of the requests that have a wrong value."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Random requests on one engine, a few at a time, and the neighbours that they must not harm."""
+"""Random requests on one engine, a few at a time, and neighbours that they must not affect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 400
 
 @dataclass
 class Report:
-    """What came of a run."""
+    """The results of a run."""
 
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By operation, and by how they ended: an error's code, `left`, or the finish reason."""
@@ -40,7 +40,7 @@ class Report:
     """What must not be: a dead engine, an error that is not the request's own, a request that
     hangs, an answer that is not as the SDKs' types say, a neighbour with other tokens."""
     compared: int = 0
-    """Answers of neighbours."""
+    """Number of answers of neighbours."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Neighbour:
 
 
 class Run:
-    """`requests` of `seed`, on an engine that has these adapters loaded."""
+    """A run of requests of `seed`, on an engine that has these adapters loaded."""
 
     def __init__(self, engine: Engine, adapters: Sequence[LocalAdapter], seed: int) -> None:
         self._engine, self._adapters, self._seed = engine, adapters, seed
@@ -63,7 +63,7 @@ class Run:
         self._running: dict[int, Fuzz] = {}
 
     async def run(self, requests: int, first: int = 0) -> Report:
-        """Send them; ends early where the engine is gone."""
+        """Send the requests from number `first` on; ends early if the engine dies."""
         neighbours = [await self._neighbour(at) for at in range(len(self._adapters) + 1)]
         numbers = iter(range(first, first + requests))
         over = asyncio.Event()
@@ -77,7 +77,8 @@ class Run:
         return self.report
 
     async def _neighbour(self, at: int) -> Neighbour:
-        """Its prompt is cut in chunks, or fits one step with others'."""
+        """The neighbour number `at`. Its prompt is either split into chunks or fits into one step
+        with others."""
         adapter = self._adapters[at - 1] if at else None
         prompt = [8 + (11 * i + at) % 380 for i in range(STEP + 60 if at % 2 else 40)]
         return Neighbour(adapter, prompt, await self._told(adapter, prompt))
