@@ -66,6 +66,10 @@ VARIANTS: Mapping[str, Sequence[str]] = {
         "?period=custom&first={year_ago}",
     ),
     "operate_requests": (
+        "?period=30d",
+        "?outcome=wrong&period=30d",
+        "?q=support-0040&period=30d",
+        "?ttft=0.3&period=30d",
         "?tenant=crowd-0500&period=30d",
         "?tenant=crowd-0000&outcome=wrong&period=30d",
         "?tenant=crowd-0000&q=support-0040&period=30d",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
-
 from django import forms
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -24,9 +21,6 @@ from frontend.views.requests.requests import (
 from tenants.listing import Found, Where
 from tenants.models import Tenant
 
-LONGEST = timedelta(days=1)
-"""Longest period over all tenants: everything in the period is read then."""
-
 
 class InstallationFilter(RequestFilter):
     """As a tenant's, over all tenants or one of them."""
@@ -37,7 +31,7 @@ class InstallationFilter(RequestFilter):
         widget=forms.TextInput({"type": "search", "placeholder": "Tenant"}),
     )
     field_order = ("q", "tenant")
-    usual, longer = "1h", "24h"
+    usual = "1h"
 
     def clean_tenant(self) -> Tenant | None:
         slug = self.cleaned_data["tenant"]
@@ -45,16 +39,6 @@ class InstallationFilter(RequestFilter):
         if slug and found is None:
             raise ValidationError(f"There is no tenant {slug}.")
         return found
-
-    def clean(self) -> dict[str, Any]:
-        given = super().clean()
-        if not self.errors and not given["tenant"] and not self.id:
-            start, end = self.window(now := timezone.now())
-            if (end or now) - start > LONGEST:
-                raise ValidationError(
-                    {"period": "Choose a tenant to search further back than a day."}
-                )
-        return given
 
 
 @require_GET

@@ -26,8 +26,6 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WIDTH, HEIGHT = 120, 28
 """Size of a sparkline, in SVG units."""
 MARGIN = 2
-LONGEST_OF_ALL = "24h"
-"""The list of all tenants' requests looks back no further."""
 
 Row = Mapping[str, Any]
 
@@ -152,8 +150,7 @@ def of_tenant(caller: Caller, period: Period, now: datetime | None = None) -> di
 def of_all(period: Period, now: datetime | None = None) -> dict[str, Any]:
     """Context of the strip of all tenants."""
     totals: Any = TotalMinute if period.minutely else TotalHour
-    listed = LONGEST_OF_ALL if period.length > DAY else period.name
-    requests = f"{reverse('operate_requests')}?period={listed}"
+    requests = f"{reverse('operate_requests')}?period={period.name}"
     figures = totals.objects.filter(tenant=None)
     return context_of(figures, period, now, requests, reverse("operate_usage"))
 
@@ -161,8 +158,8 @@ def of_all(period: Period, now: datetime | None = None) -> dict[str, Any]:
 def context_of(
     figures: Any, period: Period, now: datetime | None, requests: str, usage: str
 ) -> dict[str, Any]:
-    """Context of the strip. `requests` is the URL of the requests of the period, as far as they
-    are listed, `usage` that of the usage page, whose shortest period is a day."""
+    """Context of the strip. `requests` is the URL of the requests of the period, `usage` that of
+    the usage page, whose shortest period is a day."""
     window = Window(period, now or timezone.now())
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
         "start", step=period.step, times=["first_tokens"]

@@ -161,9 +161,11 @@ def test_operators_see_that_of_all_tenants(tenant: Tenant, key: ApiKey, operator
         usage = "24h" if period == "1h" else period
         assert found.pop("Cost").url == f"/operate/usage?period={usage}"
         for one in found.values():
-            listed = period if period in ("1h", "24h") else "24h"
-            assert one.url.startswith(f"/operate/requests?period={listed}")
-            assert operator.get(one.url).status_code == 200, one.url
+            assert one.url.startswith(f"/operate/requests?period={period}")
+            listed = operator.get(one.url)
+            assert listed.status_code == 200, one.url
+            start, end = listed.context["form"].window(NOW)
+            assert (NOW - start, end) == (PERIODS[period].length, None)
 
 
 def test_what_was_before_the_period_is_compared_with(
