@@ -36,6 +36,7 @@ from frontend.views.operate import usage as all_usage
 from frontend.views.overview import overview
 from frontend.views.playground import conversations, playground, prompts
 from frontend.views.requests import request, requests, views
+from tenants.models import Tenant
 
 View = Callable[..., Any]
 
@@ -102,12 +103,33 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("live/", include(live.OF_ALL)),
     path("isolation", installation.check_isolation, name="operate-isolation"),
     path("tenants", all_tenants.tenants, name="operate_tenants"),
+    *(
+        path(
+            f"{what}-tenants",  # below `tenants/` it would be a tenant's slug
+            all_tenants.set_status_of_some,
+            {"status": status},
+            name=f"operate_tenants-{what}-some",
+        )
+        for what, status in (
+            ("suspend", Tenant.Status.SUSPENDED),
+            ("activate", Tenant.Status.ACTIVE),
+        )
+    ),
     path("tenants/<str:tenant_slug>", all_tenants.edit, name="operate_tenants-edit"),
     path("tenants/<str:tenant_slug>/suspend", all_tenants.suspend, name="operate_tenants-suspend"),
     path(
         "tenants/<str:tenant_slug>/activate", all_tenants.activate, name="operate_tenants-activate"
     ),
     path("users", users.users, name="operate_users"),
+    *(
+        path(
+            f"users/{what}",
+            users.set_active_of_some,
+            {"active": active},
+            name=f"operate_users-{what}-some",
+        )
+        for what, active in (("deactivate", False), ("activate", True))
+    ),
     path(
         "users/<int:pk>/active", users.set_access, {"what": "active"}, name="operate_users-active"
     ),
@@ -145,6 +167,7 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("engines", fleet.engines, name="operate_engines"),
     path("engines/drain", fleet.drain, name="operate_engines-drain"),
     path("engines/credentials", credentials.credentials, name="operate_engines-credentials"),
+    path("engines/credentials/revoke", credentials.revoke_some, name="operate_engines-revoke-some"),
     path("engines/credentials/<int:pk>/rotate", credentials.rotate, name="operate_engines-rotate"),
     path("engines/credentials/<int:pk>/revoke", credentials.revoke, name="operate_engines-revoke"),
     path("quarantine", quarantine.quarantine, name="operate_quarantine"),

@@ -16,15 +16,18 @@ from tenants.models import (
     Batch,
     Conversation,
     Delivery,
+    EngineCredential,
     Invitation,
     Notification,
     QuarantinedEntry,
     Role,
     State,
     Tenant,
+    User,
 )
 from tenants.models.fleet.quarantine import Decision
 from tenants.models.notifications import DeliveryState, Kind
+from tenants.naming import ISOLATION_TENANTS
 from tests.frontend.clients import address, client_of, user_of
 from tests.frontend.operate.test_credentials import quarantined
 from tests.tenants.making import (
@@ -33,6 +36,7 @@ from tests.tenants.making import (
     make_key,
     make_member,
     make_tenant,
+    make_user,
     make_version,
 )
 from tests.tenants.test_notifications import listen
@@ -202,10 +206,70 @@ def test_conversations_of_ones_own_are_deleted(tenant: Tenant) -> None:
     assert viewer.post(where, {"row": own[2].pk}).status_code == 403
 
 
-@pytest.mark.parametrize("what", ["bill", "dismiss"])
+def test_tenants_are_suspended_and_activated(tenant: Tenant) -> None:
+    operator, other, third = client_of(tenant, "operator"), make_tenant(), make_tenant()
+    isolation = make_tenant(ISOLATION_TENANTS[0])
+    page = operator.get("/operate/tenants").content.decode()
+    assert page.count('name="row"') == 3
+    before = noted(tenant)
+    assert 'formaction="/operate/suspend-tenants"' in page
+    said = sent(operator, "/operate/suspend-tenants", tenant.pk, other.pk, isolation.pk)
+    assert "2 tenants are suspended." in said and "no longer exists" in said
+    assert set(Tenant.objects.filter(status="suspended")) == {tenant, other}
+    assert noted(tenant) == before + 1
+    assert 'formaction="/operate/activate-tenants"' in page
+    said = sent(operator, "/operate/activate-tenants", tenant.pk, third.pk)
+    assert "2 tenants are active." in said
+    assert set(Tenant.objects.filter(status="suspended")) == {other}
+
+
+def test_users_are_deactivated_and_activated_but_for_the_last_operator(tenant: Tenant) -> None:
+    operator = client_of(tenant, "operator")
+    me, gone, others = user_of(operator), make_user(is_active=False), [make_user(), make_user()]
+    page = operator.get("/operate/users").content.decode()
+    assert page.count('name="row"') == 3 and 'formaction="/operate/users/deactivate"' in page
+    assert f'name="row" value="{me.pk}"' not in page
+    said = sent(operator, "/operate/users/deactivate", me.pk, *(user.pk for user in others))
+    assert "2 users are deactivated." in said and "at least one operator" in said
+    assert list(User.objects.filter(is_active=True)) == [me]
+    noted = AuditEntry.objects.filter(kind="user", after={"is_active": False})
+    assert noted.count() == 2
+    said = sent(operator, "/operate/users/activate", gone.pk, others[0].pk)
+    assert "2 users are active." in said
+    assert set(User.objects.filter(is_active=False)) == {others[1]}
+
+
+def test_credentials_of_engines_are_revoked(tenant: Tenant) -> None:
+    operator = client_of(tenant, "operator")
+    first, second, third = (
+        EngineCredential.objects.issue(name=f"gpu-{number}")[0] for number in range(3)
+    )
+    where = "/operate/engines/credentials/revoke"
+    page = operator.get("/operate/engines/credentials").content.decode()
+    assert page.count('name="row"') == 3 and f'formaction="{where}"' in page
+    before = AuditEntry.objects.count()
+    assert "2 credentials are revoked." in sent(operator, where, first.pk, second.pk)
+    assert list(EngineCredential.objects.live()) == [third]
+    assert AuditEntry.objects.count() == before + 2
+    page = operator.get("/operate/engines/credentials").content.decode()
+    assert page.count('name="row"') == 1
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "quarantine/bill",
+        "quarantine/dismiss",
+        "suspend-tenants",
+        "activate-tenants",
+        "users/deactivate",
+        "users/activate",
+        "engines/credentials/revoke",
+    ],
+)
 def test_only_operators_decide(tenant: Tenant, what: str) -> None:
     owner = client_of(tenant, "owner")
-    assert owner.post(f"/operate/quarantine/{what}", {"row": "1"}).status_code == 404
+    assert owner.post(f"/operate/{what}", {"row": tenant.pk}).status_code == 404
 
 
 def test_one_page_is_the_most_at_once(tenant: Tenant) -> None:

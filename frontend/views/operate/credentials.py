@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from frontend import shown_once
+from frontend import bulk, shown_once
 from frontend.lists import page_of, place_of
 from frontend.pages import operator_page, refusals_told
 from tenants.errors import CredentialExists
@@ -21,6 +21,12 @@ from tenants.models import EngineCredential, User
 
 LIST = "operate_engines-credentials"
 MAX_POOL = 255
+REVOKE = bulk.Action(
+    "Revoke",
+    "Revoke the selected credentials?",
+    "Their engines are disconnected now, and their requests end. Usage left in their journals goes "
+    "to quarantine if an engine with another credential delivers it. This cannot be undone.",
+)
 
 
 class CredentialForm(forms.Form):
@@ -86,6 +92,18 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect(LIST)
 
 
+@require_POST
+@operator_page
+def revoke_some(request: HttpRequest) -> HttpResponse:
+    """Revoke the chosen credentials for good."""
+
+    def one(id: str) -> None:
+        get_object_or_404(EngineCredential, pk=bulk.number(id)).revoke()
+
+    bulk.act(request, one, "credential,credentials", "revoked")
+    return redirect(LIST)
+
+
 def _showing(request: HttpRequest, secret: str) -> HttpResponse:
     return shown_once.redirect(request, reverse(LIST), secret)
 
@@ -95,6 +113,11 @@ def _list(request: HttpRequest, form: CredentialForm) -> HttpResponse:
     if (before := place_of(request, "before")) is not None:
         found = found.filter(pk__lt=before)
     rows, last = page_of(found)
-    context: dict[str, Any] = {"credentials": rows, "last": last, "form": form}
+    context: dict[str, Any] = {
+        "credentials": rows,
+        "last": last,
+        "form": form,
+        "bulk": [REVOKE.of("operate_engines-revoke-some")],
+    }
     status = 422 if form.errors else 200
     return shown_once.render(request, "operate/credentials.html", context, status=status)

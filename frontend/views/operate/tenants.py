@@ -16,6 +16,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend import bulk
 from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
 from frontend.views.limits import shown
@@ -49,6 +50,18 @@ SECTIONS = {
     "audit": "Audit log",
 }
 """The pages of a tenant that are linked from here."""
+SUSPEND = bulk.Action(
+    "Suspend",
+    "Suspend the selected tenants?",
+    "All their requests are refused and their open streams end within a second. Their members get "
+    "read-only access. Nothing is deleted.",
+)
+ACTIVATE = bulk.Action(
+    "Activate",
+    "Activate the selected tenants?",
+    "Their keys work again, and what they use is billed.",
+    danger=False,
+)
 
 
 class NewTenant(TenantFormBase):
@@ -158,6 +171,20 @@ def activate(request: HttpRequest, tenant_slug: str) -> HttpResponse:
     return _set_status(request, tenant_slug, Tenant.Status.ACTIVE, "Its keys work again.")
 
 
+@require_POST
+@operator_page
+def set_status_of_some(request: HttpRequest, status: Tenant.Status) -> HttpResponse:
+    """Suspend or activate the chosen tenants."""
+
+    def one(id: str) -> None:
+        tenant = get_object_or_404(Tenant.objects.customers(), pk=bulk.number(id))
+        tenant.status = status
+        tenant.save(update_fields=["status"])
+
+    bulk.act(request, one, "tenant,tenants", status)
+    return redirect("operate_tenants")
+
+
 def _set_status(
     request: HttpRequest, slug: str, status: Tenant.Status, follows: str
 ) -> HttpResponse:
@@ -187,6 +214,10 @@ def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
         "statuses": Tenant.Status.choices,
         "filtered": bool(words or status),
         "form": form,
+        "bulk": [
+            SUSPEND.of("operate_tenants-suspend-some"),
+            ACTIVATE.of("operate_tenants-activate-some"),
+        ],
     }
     return render(request, "operate/tenants.html", context, status=422 if form.errors else 200)
 

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from frontend import shown_once
+from frontend import bulk, shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import operator_page, refusals_told
 from tenants.models import User
@@ -29,6 +29,18 @@ SAID = {
     ("operator", True): "is an operator now",
     ("operator", False): "is no longer an operator",
 }
+DEACTIVATE = bulk.Action(
+    "Deactivate",
+    "Deactivate the selected users?",
+    "They are signed out and cannot sign in. API keys they created keep working; revoke them if "
+    "needed.",
+)
+ACTIVATE = bulk.Action(
+    "Activate",
+    "Activate the selected users?",
+    "They can sign in again with the same rights as before.",
+    danger=False,
+)
 
 
 @require_GET
@@ -48,6 +60,18 @@ def set_access(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     with refusals_told(request):
         user.set_access(**{what: yes})
         messages.success(request, f"{user.username} {SAID[what, yes]}.")
+    return redirect("operate_users")
+
+
+@require_POST
+@operator_page
+def set_active_of_some(request: HttpRequest, *, active: bool) -> HttpResponse:
+    """Enable or disable the chosen accounts."""
+
+    def one(id: str) -> None:
+        get_object_or_404(User, pk=bulk.number(id)).set_access(active=active)
+
+    bulk.act(request, one, "user,users", "active" if active else "deactivated")
     return redirect("operate_users")
 
 
@@ -92,5 +116,9 @@ def _list(request: HttpRequest) -> HttpResponse:
         "who": who,
         "choices": [(value, title) for value, (title, _) in WHO.items()],
         "filtered": bool(words or who),
+        "bulk": [
+            DEACTIVATE.of("operate_users-deactivate-some"),
+            ACTIVATE.of("operate_users-activate-some"),
+        ],
     }
     return shown_once.render(request, "operate/users.html", context)
