@@ -95,7 +95,7 @@ class PriceInForce(Refused):
 
 
 class InvitationOver(Refused):
-    """This invitation has been accepted, withdrawn or has expired. Ask for a new one."""
+    """This invitation was accepted or withdrawn, or it has expired. Ask for a new one."""
 
     code = "invitation_over"
 

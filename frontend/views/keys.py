@@ -56,7 +56,7 @@ SCOPES = {
     Scope.INFERENCE: "Call models",
     Scope.WRITE_ADAPTERS: "Upload and promote adapters",
     Scope.READ_USAGE: "Read usage, costs and receipts",
-    Scope.ADMIN: "Manage the tenant; such a key should not call models",
+    Scope.ADMIN: "Manage the tenant. Do not use such a key to call models",
 }
 
 

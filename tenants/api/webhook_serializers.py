@@ -41,7 +41,7 @@ class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
         read_only_fields = ["created_at", "rotated_at", "ended_at"]
         extra_kwargs = {
             "ended_at": {
-                "help_text": "When the webhook answered 410. Nothing is sent to it since then."
+                "help_text": "When the webhook answered 410. Nothing has been sent to it since."
             },
             "rotated_at": {"help_text": "When the secret was last rotated."},
         }

@@ -139,7 +139,7 @@ def decide(plan: Plan, seen: Seen) -> Decision:
         return Raise(plan.next_weight)
     if seen.behind:
         return Wait(
-            f"an operator: {_tenants(seen.behind)} cannot move because an adapter failed "
+            f"an operator: {_counted(seen.behind, 'tenant')} cannot move because an adapter failed "
             "on the new revision"
         )
     return Finish()
@@ -153,9 +153,8 @@ def failed_guard(plan: Plan, seen: Seen) -> str | None:
     allowed = old.error_percent + plan.max_error_percent
     if new.errors >= MIN_ERRORS and new.error_percent > allowed:
         return (
-            f"{new.error_percent:.1f}% of {new.requests} requests failed on the new "
-            f"revision; at most {allowed:.1f}% are allowed ({old.error_percent:.1f}% "
-            "failed on the present ones)."
+            f"{new.error_percent:.1f}% of {new.requests} requests failed on the new revision. The "
+            f"limit is {allowed:.1f}%; on the current revisions {old.error_percent:.1f}% failed."
         )
     if plan.max_ttft_ratio is not None:
         before_s, now_s = old.ttft_p95_s, new.ttft_p95_s
@@ -163,11 +162,11 @@ def failed_guard(plan: Plan, seen: Seen) -> str | None:
             most_s = max(SOON_S, plan.max_ttft_ratio * before_s)
             if now_s > most_s:
                 return (
-                    f"First tokens take up to {now_s:.2f} s on the new revision (p95); "
-                    f"{most_s:.2f} s are allowed ({before_s:.2f} s on the present ones)."
+                    f"The TTFT p95 on the new revision is {now_s:.2f} s. The limit is "
+                    f"{most_s:.2f} s; on the current revisions it is {before_s:.2f} s."
                 )
     if plan.weight and seen.gone_s is not None and seen.gone_s >= ENGINE_GONE_S:
-        return f"No engine of the new revision was there for {seen.gone_s:.0f} s."
+        return f"The new revision has had no engine for {seen.gone_s:.0f} s."
     return None
 
 
@@ -178,16 +177,15 @@ def _not_yet(plan: Plan, seen: Seen) -> Wait | None:
         return Wait(f"{left_s:.0f} s more at {plan.weight}%")
     if plan.weight and seen.moved and seen.answered < plan.min_requests:
         return Wait(
-            f"{plan.min_requests - seen.answered} more requests on the new revision at "
-            f"{plan.weight}%"
+            f"{_counted(plan.min_requests - seen.answered, 'more request')} on the new revision "
+            f"at {plan.weight}%"
         )
     if seen.untried:
-        number = "adapter" if seen.untried == 1 else "adapters"
-        return Wait(f"{seen.untried} {number} to be tried on the new revision")
+        return Wait(f"the test of {_counted(seen.untried, 'adapter')} on the new revision")
     if plan.needs_isolation and seen.isolation is None:
         return CheckIsolation("an isolation check on the new revision")
     return None
 
 
-def _tenants(count: int) -> str:
-    return "1 tenant" if count == 1 else f"{count} tenants"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -79,7 +79,7 @@ class TenantForm(TenantFormBase):
         fields = ["name", "weight", "max_stored_bytes", "max_versions"]
         labels = {
             "max_stored_bytes": "Storage limit in bytes",
-            "max_versions": "Limit of adapter versions",
+            "max_versions": "Adapter version limit",
         }
         help_texts = dict.fromkeys(labels, "Leave empty for the installation's default.")
 

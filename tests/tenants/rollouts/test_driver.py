@@ -67,7 +67,7 @@ def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
     seen = replace(GOOD, step_age_s=0.0, new=Side(), answered=0, moved=0)
     assert decide(first, seen) == Raise(5)
     assert decide(first, replace(seen, untried=2)) == Wait(
-        "2 adapters to be tried on the new revision"
+        "the test of 2 adapters on the new revision"
     )
     assert isinstance(decide(first, replace(seen, isolation=None)), CheckIsolation)
     assert decide(replace(first, needs_isolation=False), replace(seen, isolation=None)) == Raise(5)
@@ -77,8 +77,8 @@ def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
     ("lacking", "waits_for"),
     [
         ({"step_age_s": 590.0}, "10 s more at 25%"),
-        ({"answered": 19}, "1 more requests"),
-        ({"untried": 1}, "1 adapter to be tried"),
+        ({"answered": 19}, "1 more request on"),
+        ({"untried": 1}, "the test of 1 adapter on"),
         ({"isolation": None}, "isolation check"),
         ({"gone_s": 1.0}, "an engine of the new revision"),
     ],
@@ -105,10 +105,16 @@ def test_who_stays_behind_does_not_hold_up_the_others_until_the_end() -> None:
     ("bad", "reason"),
     [
         ({"isolation": False}, "isolation"),
-        ({"new": Side(100, 4)}, "4.0% of 100 requests failed"),
-        ({"new": Side(100, 0, times(0.6))}, "First tokens take up to 0.64 s"),
-        ({"new": Side(100, 0, times(1e9))}, "First tokens"),
-        ({"gone_s": ENGINE_GONE_S}, "No engine of the new revision"),
+        (
+            {"new": Side(100, 4)},
+            "4.0% of 100 requests failed on the new revision. The limit is 3.0%",
+        ),
+        (
+            {"new": Side(100, 0, times(0.6))},
+            "The TTFT p95 on the new revision is 0.64 s. The limit",
+        ),
+        ({"new": Side(100, 0, times(1e9))}, "The TTFT p95"),
+        ({"gone_s": ENGINE_GONE_S}, "The new revision has had no engine for"),
     ],
 )
 def test_a_guard_that_fails_rolls_back(bad: dict[str, object], reason: str, paused: bool) -> None:

@@ -185,7 +185,7 @@ def test_a_rollout_from_its_first_trial_to_its_end(
     tenants = [pool.tenant(f"t{i}") for i in range(8)]
     look()
     assert now_of(rollout) == ("running", 0)
-    assert "to be tried" in rollout.report["waits_for"]
+    assert "the test of" in rollout.report["waits_for"]
     run_worker()
     early = {slug for slug, _ in asked(gateway)}
     assert 0 < len(early) < len(tenants), "those whose turn is next"
