@@ -187,7 +187,7 @@ def test_votes_are_there_when_the_set_is_opened_again(page: Page, customer: Cust
     expect(votes.nth(1)).to_contain_text("0 (0%)")
     run.get_by_label("B better").check()
     expect(votes.nth(1)).to_contain_text("1 (100%)")
-    page.get_by_role("button", name="New", exact=True).click()
+    page.get_by_role("button", name="New conversation").click()
     page.reload()
     page.get_by_role("button", name="Prompt sets").click()
     dialog.get_by_role("button", name="Farewells", exact=True).click()
