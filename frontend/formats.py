@@ -75,6 +75,14 @@ def percent(share: float | None) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
+def rate(share: float | None) -> str:
+    """A share from 0 to 1 that is usually small, such as of failed requests, as a percentage to
+    three significant figures: `0.42%`, `12.5%`."""
+    if share is None:
+        return NONE
+    return "<0.01%" if 0 < share < 0.00005 else f"{100 * share:.3g}%"
+
+
 def duration(seconds: float | None) -> str:
     """A duration, to about three significant figures."""
     if seconds is None:
@@ -93,6 +101,11 @@ def day(at: date | datetime | None) -> str:
         return NONE
     local = timezone.localtime(at) if isinstance(at, datetime) else at
     return f"{local.day} {local:%b %Y}"
+
+
+def month(at: datetime) -> str:
+    """`November 2026`: the month of UTC, by which bills are made."""
+    return f"{at.astimezone(UTC):%B %Y}"
 
 
 def moment(at: datetime | None, form: str = "%H:%M") -> SafeString | str:

@@ -12,9 +12,9 @@ from django.db.models import Aggregate, BigIntegerField, Max, Q, Sum
 from django.db.models.functions import Cast, Coalesce, Extract
 from django.utils import timezone
 
-from frontend.formats import ago
+from frontend.formats import ago, month, rate
 from frontend.views.limits import last_day
-from frontend.views.overview.health import path, share_of
+from frontend.views.overview.health import path
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.billing.months import month_start
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
@@ -60,7 +60,7 @@ class Traffic:
 
     @property
     def errors(self) -> str:
-        return share_of(self.failed_share)
+        return rate(self.failed_share)
 
     @property
     def line(self) -> str:
@@ -78,7 +78,7 @@ class Traffic:
             return "never"
         if self.before == month_start(timezone.now()):
             return "earlier this month"
-        return f"in {self.before:%B %Y}"
+        return f"in {month(self.before)}"
 
 
 def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]:

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from frontend.formats import duration, money, number
+from frontend.formats import duration, money, number, rate
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
 from tenants.models.usage.outcomes import EPOCH
@@ -203,7 +203,7 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
         ),
         Figure(
             "Errors and refusals",
-            share_of(now.wrong_share),
+            rate(now.wrong_share),
             "",
             points(now.wrong_share, before.wrong_share),
             tone(now.wrong_share, before.wrong_share, least=0.0005),
@@ -234,13 +234,6 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
             usage,
         ),
     ]
-
-
-def share_of(share: float | None) -> str:
-    """A share from 0 to 1, with the decimal places that a small one needs."""
-    if share is None:
-        return "\u2013"
-    return f"{share:.2%}" if 0 < share < 0.1 else f"{share:.1%}".replace(".0%", "%")
 
 
 def growth(now: float | None, before: float | None) -> str:

@@ -115,14 +115,6 @@ def test_a_line_stays_in_its_picture_and_has_gaps(values: list[float | None]) ->
     assert health.path(values).count("M") == runs
 
 
-@pytest.mark.parametrize(
-    ("share", "shown"),
-    [(None, "\u2013"), (0, "0%"), (0.0042, "0.42%"), (0.5, "50%"), (0.125, "12.5%"), (1.0, "100%")],
-)
-def test_shares(share: float | None, shown: str) -> None:
-    assert health.share_of(share) == shown
-
-
 # --- On the pages --------------------------------------------------------------------------------
 
 

@@ -101,3 +101,19 @@ def test_a_small_share_is_told_from_none() -> None:
     assert [formats.percent(one) for one in (None, 0, 0.004, 0.006, 1)] == [
         formats.NONE, "0%", "<1%", "1%", "100%",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(None, formats.NONE), (0, "0%"), (0.00004, "<0.01%"), (0.0042, "0.42%"), (0.02, "2%"),
+     (0.125, "12.5%"), (1.0, "100%")],
+)  # fmt: skip
+def test_the_share_of_failures_has_three_significant_figures(
+    share: float | None, said: str
+) -> None:
+    assert formats.rate(share) == said
+
+
+def test_a_month_is_the_same_to_every_reader() -> None:
+    with timezone.override(ZoneInfo("America/New_York")):
+        assert formats.month(datetime(2026, 11, 1, tzinfo=UTC)) == "November 2026"
