@@ -21,6 +21,7 @@ from frontend import documents, formats
 from frontend.causes import cause
 from frontend.lists import address
 from frontend.live.topics import TOPICS
+from frontend.sign_in.wording import reworded
 
 register = template.Library()
 
@@ -51,12 +52,15 @@ def sentence_case(text: str) -> str:
     return re.sub(r"(?<=\w[ -])[A-Z](?=[a-z]+\b)", lambda letter: letter[0].lower(), text)
 
 
+register.filter(reworded, is_safe=True)
+
+
 @register.filter
-def labels_in_sentence_case(form: Form) -> Form:
-    """One of allauth's forms, with labels in sentence case."""
+def with_reworded_labels(form: Form) -> Form:
+    """One of allauth's forms, with labels as the console writes its own."""
     for field in form.fields.values():
         if field.label is not None:
-            field.label = sentence_case(str(field.label))
+            field.label = sentence_case(reworded(str(field.label)))
     return form
 
 

@@ -165,7 +165,7 @@ def right_code(page: Page) -> None:
 
 def entered(page: Page, code: str) -> None:
     page.fill("[name=code]", code)
-    follow(page, page.get_by_role("button", name="Activate"))
+    follow(page, page.get_by_role("button", name="Set up"))
 
 
 def drawer(page: Page) -> None:

@@ -70,18 +70,18 @@ def test_a_second_factor_is_enrolled_and_asked_for(owner: Page, customer: Custom
     name = f"owner-of-{customer.slug}"
     open_account(owner)
     follow(owner, owner.get_by_role("link", name="Second factor"))
-    follow(owner, owner.get_by_role("link", name="Activate"))
-    owner.get_by_label("Password").fill(PASSWORD)  # required again for changes of the account
+    follow(owner, owner.get_by_role("link", name="Set up"))
+    owner.get_by_label("Password").fill(PASSWORD)  # once more: it guards the account
     follow(owner, owner.get_by_role("button", name="Confirm"))
-    secret = owner.get_by_label("Authenticator secret").input_value()
-    enter_code(owner, secret, "Activate")
-    expect(owner.get_by_text("Authenticator app activated.")).to_be_visible()
+    secret = owner.get_by_label("Setup key").input_value()
+    enter_code(owner, secret, "Set up")
+    expect(owner.get_by_text("Authenticator app set up.")).to_be_visible()
 
     follow(owner, owner.get_by_role("link", name="Console"))
     sign_out(owner)
     owner.goto(customer.page("members"))
     sign_in(owner, name)
-    expect(owner.get_by_role("heading", name="Two-factor authentication")).to_be_visible()
+    expect(owner.get_by_role("heading", name="Second factor")).to_be_visible()
     enter_code(owner, secret, "Sign in")
     expect(owner.get_by_role("heading", name="Members")).to_be_visible()
 
@@ -174,8 +174,8 @@ def test_an_operator_is_asked_for_a_second_factor_until_there_is_one(
     follow(page, page.get_by_role("link", name="Set up a second factor"))
     page.get_by_label("Password").fill(PASSWORD)
     follow(page, page.get_by_role("button", name="Confirm"))
-    enter_code(page, page.get_by_label("Authenticator secret").input_value(), "Activate")
-    expect(page.get_by_text("Authenticator app activated.")).to_be_visible()
+    enter_code(page, page.get_by_label("Setup key").input_value(), "Set up")
+    expect(page.get_by_text("Authenticator app set up.")).to_be_visible()
     follow(page, page.get_by_role("link", name="Console"))
     expect(page.get_by_role("navigation", name="Installation")).to_be_visible()
     expect(banner).to_have_count(0)

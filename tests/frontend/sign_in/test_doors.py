@@ -227,5 +227,5 @@ def test_an_unverified_address_keeps_nobody_from_setting_one_up(
     client.post("/account/email/", {"action_add": "", "email": "other@example.com"})
     client.post("/account/reauthenticate/", {"password": PASSWORD})
     page = client.get(reverse("mfa_activate_totp"))
-    assert page.status_code == 200 and "Authenticator" in page.content.decode()
+    assert page.status_code == 200 and "authenticator app" in page.content.decode()
     assert not Authenticator.objects.exists()

@@ -1,15 +1,19 @@
-"""Allauth's pages use sentence case, like the console's."""
+"""Allauth's pages speak as the console does."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import allauth
 import pytest
 from django.test import Client
 
+from frontend.sign_in.wording import WORDING
 from frontend.templatetags.lorikeet import sentence_case
 from tenants.models import Tenant
 from tests.frontend.clients import client_of
+from tests.tenants.making import make_user
 
 SHOWN = re.compile(r"<(title|h1|h2|button|label)\b[^>]*>\s*([^<\s][^<]*)")
 
@@ -33,6 +37,48 @@ def test_panels_keep_their_titles(tenant: Tenant) -> None:
     page = client_of(tenant, "owner").get("/account/2fa/")
     titles = [text.strip() for tag, text in SHOWN.findall(page.content.decode()) if tag == "h2"]
     assert titles == ["Authenticator app", "Recovery codes"]
+
+
+ALLAUTH = Path(allauth.__file__).parent
+SAID = re.compile(r"""{% (?:trans|translate) (["'])(.*?)\1 %}""")
+
+
+def texts_of_allauth() -> str:
+    """All its templates without tags, and the sources that have texts of their own."""
+    templates = (SAID.sub(r"\2", path.read_text()) for path in ALLAUTH.rglob("templates/**/*.html"))
+    texts = [re.sub(r"{%.*?%}", " ", text) for text in templates]
+    texts += [(ALLAUTH / file).read_text() for file in ("account/adapter.py", "mfa/totp/forms.py")]
+    return " ".join(" ".join(texts).split())
+
+
+def test_every_text_that_is_reworded_is_one_of_allauths() -> None:
+    texts = texts_of_allauth()
+    assert [text for text in WORDING if text not in texts] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("2fa/", "<title>Second factor · Lorikeet</title>"),
+        ("2fa/", "<h1>Second factor</h1>"),
+        ("2fa/", ">Set up</a>"),
+        ("2fa/", "You get recovery codes when you set up"),
+        ("2fa/totp/activate/", "<h1>Set up authenticator app</h1>"),
+        ("2fa/totp/activate/", ">Setup key</label>"),
+        ("2fa/totp/activate/", "Enter this key in the app"),
+        ("2fa/totp/activate/", ">Code</label>"),
+        ("reauthenticate/", "<h1>Confirm it\u2019s you</h1>"),
+        ("email/", "You have no email address. Add one"),
+    ],
+)
+@pytest.mark.django_db
+def test_pages_are_in_the_consoles_words(client: Client, where: str, said: str) -> None:
+    make_user("ada", password=(password := "right-and-long-enough"))
+    client.post("/account/login/", {"login": "ada", "password": password})
+    if "totp" in where:
+        client.post("/account/reauthenticate/", {"password": password})
+    page = client.get(f"/account/{where}").content.decode()
+    assert said in page
 
 
 @pytest.mark.parametrize(
