@@ -128,7 +128,10 @@ def _roll_out() -> None:
     serving.save()
     rollout = Rollout.objects.start(serving)
     rollout.set_weight(25)
-    rollout.roll_back("4.0% of 100 requests failed on the new revision; 2.0% may.")
+    rollout.roll_back(
+        "4.0% of 100 requests failed on the new revision. The limit is 2.0%; on the current "
+        "revisions 0.0% failed."
+    )
 
 
 def _people(tenant: Tenant) -> dict[str, User]:
