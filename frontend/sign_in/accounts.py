@@ -85,8 +85,6 @@ class LoginForm(AllauthLoginForm):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.fields["login"].label = "Username or email"
         self.fields["login"].widget.attrs["autocomplete"] = "username"
-        for field in self.fields.values():
-            field.widget.attrs.pop("placeholder", None)  # it repeats the label
 
 
 class ResetPasswordForm(AllauthResetPasswordForm):  # type: ignore[misc]

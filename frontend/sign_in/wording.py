@@ -1,11 +1,11 @@
 """What the console says in place of allauth's own words.
 
-Elements of allauth's pages (`templates/allauth/elements`) look their texts up here. A text with
-variables cannot be looked up: its page has a template of its own.
+Elements of allauth's pages (`templates/allauth/elements`) look their texts up here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 ANY_CODE = "Enter a code from your authenticator app, or a recovery code."
@@ -53,6 +53,7 @@ WORDING: Mapping[str, str] = {
     "The following email addresses are associated with your account:": (
         "Lorikeet sends emails to the primary address."
     ),
+    "Email (optional)": "Email",
     "Re-send Verification": "Send confirmation again",
     "<strong>Warning:</strong> You currently do not have any email address set up. You should "
     "really add an email address so you can receive notifications, reset your password, etc.": (
@@ -63,8 +64,23 @@ WORDING: Mapping[str, str] = {
         "You cannot sign in to this account. Contact the operator of this installation."
     ),
 }
+"""By the text, with single spaces."""
+WITH_VARIABLES = {
+    re.compile(r"There (?:is|are) (\d+) out of (\d+) recovery codes available\."): (
+        r"\1 of \2 recovery codes are left."
+    ),
+    re.compile(r"Already have an account\? Then please (<a [^>]*>) ?sign in ?(</a>)\."): (
+        r"Already have an account? \1Sign in\2"
+    ),
+}
 
 
 def reworded(text: str) -> str:
     """The console's words for this text of allauth, or the text itself."""
-    return WORDING.get(" ".join(text.split()), text)
+    said = " ".join(text.split())
+    if said in WORDING:
+        return WORDING[said]
+    for pattern, ours in WITH_VARIABLES.items():
+        if form := pattern.fullmatch(said):
+            return form.expand(ours)
+    return text

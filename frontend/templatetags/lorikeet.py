@@ -57,10 +57,12 @@ register.filter(reworded, is_safe=True)
 
 @register.filter
 def with_reworded_labels(form: Form) -> Form:
-    """One of allauth's forms, with labels as the console writes its own."""
-    for field in form.fields.values():
-        if field.label is not None:
-            field.label = sentence_case(reworded(str(field.label)))
+    """One of allauth's forms, with labels as the console writes its own, and no placeholders, which
+    repeat the labels."""
+    for field in form:
+        # A validated form has copied the labels of its fields already.
+        field.label = sentence_case(reworded(str(field.label)))
+        field.field.widget.attrs.pop("placeholder", None)
     return form
 
 

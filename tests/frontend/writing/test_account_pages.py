@@ -7,12 +7,14 @@ from pathlib import Path
 
 import allauth
 import pytest
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.test import Client
 
 from frontend.sign_in.wording import WORDING
 from frontend.templatetags.lorikeet import sentence_case
-from tenants.models import Tenant
-from tests.frontend.clients import client_of
+from tenants.models import Invitation, Role, Tenant
+from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_user
 
 SHOWN = re.compile(r"<(title|h1|h2|button|label)\b[^>]*>\s*([^<\s][^<]*)")
@@ -40,6 +42,7 @@ def test_panels_keep_their_titles(tenant: Tenant) -> None:
 
 
 ALLAUTH = Path(allauth.__file__).parent
+SOURCES = ("account/adapter.py", "account/forms.py", "mfa/totp/forms.py")
 SAID = re.compile(r"""{% (?:trans|translate) (["'])(.*?)\1 %}""")
 
 
@@ -47,7 +50,7 @@ def texts_of_allauth() -> str:
     """All its templates without tags, and the sources that have texts of their own."""
     templates = (SAID.sub(r"\2", path.read_text()) for path in ALLAUTH.rglob("templates/**/*.html"))
     texts = [re.sub(r"{%.*?%}", " ", text) for text in templates]
-    texts += [(ALLAUTH / file).read_text() for file in ("account/adapter.py", "mfa/totp/forms.py")]
+    texts += [(ALLAUTH / file).read_text() for file in SOURCES]
     return " ".join(" ".join(texts).split())
 
 
@@ -79,6 +82,26 @@ def test_pages_are_in_the_consoles_words(client: Client, where: str, said: str) 
         client.post("/account/reauthenticate/", {"password": password})
     page = client.get(f"/account/{where}").content.decode()
     assert said in page
+
+
+def test_texts_with_variables_are_reworded(tenant: Tenant) -> None:
+    owner = client_of(tenant, "owner")
+    user = user_of(owner)
+    TOTP.activate(user, generate_totp_secret())
+    RecoveryCodes.activate(user)
+    assert "10 of 10 recovery codes are left." in owner.get("/account/2fa/").content.decode()
+    _, token = Invitation.objects.invite(tenant, role=Role.VIEWER, note="", by=user)
+    client = Client()
+    client.get(f"/invitations/{token}")
+    page = client.get("/account/signup/?next=/join").content.decode()
+    assert re.search(r'Already have an account\? <a href="[^"]+">Sign in</a></p>', page)
+    assert "placeholder" not in page and page.count("(optional)") == 1
+
+
+@pytest.mark.django_db
+def test_labels_stay_reworded_when_a_form_is_refused(client: Client) -> None:
+    page = client.post("/account/login/", {"login": "ada", "password": "wrong"}).content.decode()
+    assert "Wrong username" in page and "<span>Remember me</span>" in page
 
 
 @pytest.mark.parametrize(
