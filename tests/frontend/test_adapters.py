@@ -644,7 +644,7 @@ def test_the_list_says_what_each_adapter_met(tenant: Tenant, admin: Client) -> N
     spend(key, now - timedelta(days=40), adapter="past", model="past")
     rows = {row.adapter.name: row for row in admin.get(url(tenant)).context["rows"]}
     traffic = rows["busy"].traffic
-    assert (traffic.requests, traffic.failed, traffic.errors) == (40, 1, "2.50%")
+    assert (traffic.requests, traffic.failed, traffic.errors) == (40, 1, "2.5%")
     assert traffic.last_used == "this hour" and traffic.p95_s is not None
     assert traffic.line.startswith("M0.0 26.0L") and traffic.line.count("L") == 23
     month = timezone.now() - timedelta(days=40)
@@ -667,7 +667,7 @@ def test_a_version_is_shown_beside_the_one_before(tenant: Tenant, admin: Client)
     told = {one.title: one for one in page.context["comparison"]}
     assert page.context["before"].number == first.number
     errors = told["Errors"]
-    assert (errors.before, errors.now, errors.change) == ("1.00%", "4.00%", "+3 pt")
+    assert (errors.before, errors.now, errors.change) == ("1%", "4%", "+3 pt")
     assert errors.tone == told["TTFT p95"].tone == "bad"
     assert f"?model=support@{first.number}&amp;model=support@{second.number}" in (
         page.content.decode()
