@@ -476,19 +476,17 @@ class CachedDirectory:
 
     async def check_due(self) -> None:
         """Re-check keys that may have ended and report those that have, until cancelled."""
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            keys, self._due_keys = self._due_keys, set()
-            tenants, self._due_tenants = self._due_tenants, set()
-            try:
-                await self._check(keys, tenants)
-            except Exception as error:  # nothing else would end these streams: retry until it works
-                log.error("revocation_check_failed", error=str(error))
-                self._due_keys |= keys
-                self._due_tenants |= tenants
-                await asyncio.sleep(RETRY_S)
-                self._due.set()
+        await _whenever(self._due, self._check_due, "revocation_check_failed")
+
+    async def _check_due(self) -> None:
+        keys, self._due_keys = self._due_keys, set()
+        tenants, self._due_tenants = self._due_tenants, set()
+        try:
+            await self._check(keys, tenants)
+        except Exception:
+            self._due_keys |= keys
+            self._due_tenants |= tenants
+            raise
 
     async def _check(self, keys: set[int], tenants: set[int]) -> None:
         if not keys and not tenants:
@@ -517,51 +515,34 @@ class CachedDirectory:
 
     async def tell_pins(self) -> None:
         """Report pinned adapters to `on_pinned`, at first and after changes, until cancelled."""
-        while True:
-            await self._pins_due.wait()
-            self._pins_due.clear()
-            try:
-                rows = await self._reader.pinned()
-                self._tell(catalogue.pins(rows), catalogue.tried(rows))
-            except Exception as error:  # there may be no further notice to retry on
-                log.error("pins_not_told", error=str(error))
-                self._pins_due.set()
-            await asyncio.sleep(PINS_S)
+        await _whenever(self._pins_due, self._tell_pins, "pins_not_told")
+
+    async def _tell_pins(self) -> None:
+        rows = await self._reader.pinned()
+        pins = catalogue.pins(rows), catalogue.tried(rows)
+        if pins != self._pins:
+            for told in self._on_pinned:
+                told(*pins)
+            self._pins = pins
+        await asyncio.sleep(PINS_S)
 
     async def tell_engines(self) -> None:
         """Report valid credentials to `on_engines`, at first and after changes, until cancelled."""
-        while True:
-            await self._engines_due.wait()
-            self._engines_due.clear()
-            try:
-                rows = await self._reader.engine_credentials()
-                for told in self._on_engines:
-                    told(rows)
-            except Exception as error:  # a revoked one would stay valid: retry until it works
-                log.error("engines_not_told", error=str(error))
-                await asyncio.sleep(RETRY_S)
-                self._engines_due.set()
+        await _whenever(self._engines_due, self._tell_engines, "engines_not_told")
+
+    async def _tell_engines(self) -> None:
+        rows = await self._reader.engine_credentials()
+        for told in self._on_engines:
+            told(rows)
 
     async def tell_pools(self) -> None:
         """Report the pools to `on_pools`, at first and after changes, until cancelled."""
-        while True:
-            await self._pools_due.wait()
-            self._pools_due.clear()
-            try:
-                pools = catalogue.pools(await self._reader.pools())
-                for told in self._on_pools:
-                    told(pools)
-            except Exception as error:  # tenants would stay where they are: retry until it works
-                log.error("pools_not_told", error=str(error))
-                await asyncio.sleep(RETRY_S)
-                self._pools_due.set()
+        await _whenever(self._pools_due, self._tell_pools, "pools_not_told")
 
-    def _tell(self, pins: Pins, tried: Tried) -> None:
-        if (pins, tried) == self._pins:
-            return
-        for pinned in self._on_pinned:
-            pinned(pins, tried)
-        self._pins = pins, tried
+    async def _tell_pools(self) -> None:
+        pools = catalogue.pools(await self._reader.pools())
+        for told in self._on_pools:
+            told(pools)
 
     def _note_use(self, known: KnownKey, grant: Grant) -> None:
         # Not from the cache, which may have dropped entries of keys with open streams.
@@ -584,6 +565,20 @@ class CachedDirectory:
                 await self._reader.touch(used)
         except Unavailable:
             self._used |= used
+
+
+async def _whenever(due: asyncio.Event, work: Callable[[], Awaitable[None]], failed: str) -> None:
+    """Do the work whenever it is due, until cancelled. A failure is logged as the event `failed`
+    and the work repeated until it succeeds, because there may be no further notice."""
+    while True:
+        await due.wait()
+        due.clear()
+        try:
+            await work()
+        except Exception as error:
+            log.error(failed, error=str(error))
+            await asyncio.sleep(RETRY_S)
+            due.set()
 
 
 async def _read(
