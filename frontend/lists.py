@@ -38,6 +38,16 @@ def place_of(request: HttpRequest, name: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
+def older_page_of(
+    request: HttpRequest, found: QuerySet[Row], rows: int = PAGE, *, by: str = "pk"
+) -> tuple[list[Row], Row | None]:
+    """As `page_of`, in a list sorted by this number, falling: the rows below the one that `before`
+    in the URL names."""
+    if (before := place_of(request, "before")) is not None:
+        found = found.filter(**{f"{by}__lt": before})
+    return page_of(found, rows)
+
+
 def page_of(found: QuerySet[Row], rows: int = PAGE) -> tuple[list[Row], Row | None]:
     """The first `rows` rows, and the last of them if more follow."""
     page = list(found[: rows + 1])

@@ -16,7 +16,7 @@ from django.shortcuts import render
 from django.utils.text import capfirst
 from django.views.decorators.http import require_GET
 
-from frontend.lists import page_of, place_of
+from frontend.lists import older_page_of
 from frontend.pages import as_file, tenant_page
 from frontend.times import Day, midnight
 from tenants.api.tables import CHUNK_ROWS
@@ -117,9 +117,7 @@ def context_of(
 ) -> dict[str, Any]:
     """Template context of the list; without entries if the form is invalid."""
     entries = form.narrow(entries) if form.is_valid() else entries.none()
-    if (before := place_of(request, "before")) is not None:
-        entries = entries.filter(pk__lt=before)
-    page, last = page_of(entries)
+    page, last = older_page_of(request, entries)
     query = request.GET.copy()
     query.pop("before", None)
     return {

@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from frontend import bulk, shown_once
-from frontend.lists import page_of, place_of, words_of
+from frontend.lists import older_page_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm, in_words, last_day
 from frontend.views.usage import MONTHLY
@@ -206,9 +206,7 @@ def _list(
     found = ApiKey.objects.with_text().filter(tenant=caller.tenant).select_related("created_by")
     if words := words_of(request):
         found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
-    if (before := place_of(request, "before")) is not None:
-        found = found.filter(pk__lt=before)
-    rows, last = page_of(found)
+    rows, last = older_page_of(request, found)
     now = timezone.now()
     refused = bool(form.errors or (limits and limits.errors))
     context = {

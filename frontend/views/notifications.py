@@ -16,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk, shown_once
-from frontend.lists import page_of, place_of
+from frontend.lists import older_page_of
 from frontend.pages import operator_page, tenant_page
 from tenants.errors import TooManyTargets
 from tenants.models import Tenant, User
@@ -171,9 +171,7 @@ def _page(
 
 def _webhooks(request: HttpRequest, tenant: Tenant | None) -> dict[str, Any]:
     found = Delivery.objects.to_webhooks(tenant)
-    if (before := place_of(request, "before")) is not None:
-        found = found.filter(pk__lt=before)
-    deliveries, last = page_of(found)
+    deliveries, last = older_page_of(request, found)
     targets = list(Target.objects.of(tenant))
     replay = (
         REPLAY.of("operate_notifications-replay-some")

@@ -19,7 +19,7 @@ from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
-from frontend.lists import page_of, place_of
+from frontend.lists import older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.marks import as_seen, mark
 from frontend.views.adapters.traffic import Traffic, of_adapters, of_versions
@@ -276,9 +276,7 @@ def _page(
     if as_seen(request, seen):
         return HttpResponseNotModified()
     versions = adapter.versions.select_related("created_by").defer("config", "report")
-    if (before := place_of(request, "before")) is not None:
-        versions = versions.filter(number__lt=before)
-    rows, last = page_of(versions, VERSIONS)
+    rows, last = older_page_of(request, versions, VERSIONS, by="number")
     aliases = list(adapter.aliases.select_related("version", "previous"))
     context = {
         "adapter": adapter,

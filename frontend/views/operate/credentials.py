@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from frontend import bulk, shown_once
-from frontend.lists import page_of, place_of
+from frontend import shown_once
+from frontend.lists import older_page_of
 from frontend.pages import operator_page, refusals_told
 from tenants.errors import CredentialExists
 from tenants.models import EngineCredential, User
@@ -110,14 +110,7 @@ def _showing(request: HttpRequest, secret: str) -> HttpResponse:
 
 def _list(request: HttpRequest, form: CredentialForm) -> HttpResponse:
     found = EngineCredential.objects.select_related("created_by")
-    if (before := place_of(request, "before")) is not None:
-        found = found.filter(pk__lt=before)
-    rows, last = page_of(found)
-    context: dict[str, Any] = {
-        "credentials": rows,
-        "last": last,
-        "form": form,
-        "bulk": [REVOKE.of("operate_engines-revoke-some")],
-    }
+    rows, last = older_page_of(request, found)
+    context: dict[str, Any] = {"credentials": rows, "last": last, "form": form}
     status = 422 if form.errors else 200
     return shown_once.render(request, "operate/credentials.html", context, status=status)

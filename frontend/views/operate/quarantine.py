@@ -11,7 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
-from frontend.lists import page_of, place_of
+from frontend.lists import older_page_of
 from frontend.pages import operator_page, refusals_told
 from inference.link.wire import LedgerEntry
 from tenants.billing import decisions
@@ -82,9 +82,7 @@ def quarantine(request: HttpRequest) -> HttpResponse:
     if state != "all":
         state = state if state in STATES else ""
         found = found.filter(status=state or Decision.OPEN)
-    if (before := place_of(request, "before")) is not None:
-        found = found.filter(pk__lt=before)
-    entries, last = page_of(found)
+    entries, last = older_page_of(request, found)
     context = {
         "rows": rows_of(entries),
         "last": last,

@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
-from frontend import bulk, shown_once
-from frontend.lists import page_of, place_of, words_of
+from frontend import shown_once
+from frontend.lists import older_page_of, words_of
 from frontend.pages import operator_page, refusals_told
 from tenants.models import User
 
@@ -106,9 +106,7 @@ def _list(request: HttpRequest) -> HttpResponse:
         found = found.filter(Q(username__icontains=words) | Q(email__icontains=words))
     if who in WHO:
         found = found.filter(WHO[who][1])
-    if (after := place_of(request, "after")) is not None:
-        found = found.filter(pk__lt=after)
-    rows, last = page_of(found)
+    rows, last = older_page_of(request, found)
     context = {
         "users": rows,
         "last": last,

@@ -41,7 +41,7 @@ def test_the_list_is_paged_and_filtered(
     with django_assert_max_num_queries(10):
         first = operator.get(reverse("operate_users"))
     assert first.context["users"][0].username == "person50"
-    second = operator.get(reverse("operate_users"), {"after": first.context["last"].pk})
+    second = operator.get(reverse("operate_users"), {"before": first.context["last"].pk})
     assert "person00" in [one.username for one in second.context["users"]]
 
     def names(**query: str) -> list[str]:
