@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -10,10 +9,9 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods
 
-from frontend.pages import signed_in, too_many_attempts
+from frontend.pages import refusals_told, signed_in, too_many_attempts
 from frontend.sign_in import second_factor, throttling
 from frontend.sign_in.accounts import INVITED, invitation_of
-from tenants.errors import InvitationOver
 from tenants.models import Invitation, Tenant, User
 
 
@@ -51,13 +49,11 @@ def join(request: HttpRequest) -> HttpResponse:
     if found is None:
         return _over(request)
     if request.method == "POST" and isinstance(request.user, User):
-        try:
+        with refusals_told(request):
             found.accept(request.user)
-        except InvitationOver as over:
-            messages.error(request, over.message)
-            return redirect("join")
-        del request.session[INVITED]
-        return redirect("overview", found.tenant.slug)
+            del request.session[INVITED]
+            return redirect("overview", found.tenant.slug)
+        return redirect("join")
     return render(request, "join.html", {"invitation": found})
 
 

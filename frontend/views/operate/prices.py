@@ -18,10 +18,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.formats import utc
 from frontend.lists import page_of, place_of, words_of
-from frontend.pages import operator_page
+from frontend.pages import operator_page, refusals_told
 from frontend.times import Moment
 from inference.grants import MICRO
-from tenants.errors import PriceInForce
 from tenants.models import Adapter, BaseModel, Price
 from tenants.models.usage.ledger import MAX_PRICE, PriceQuerySet, Tier
 
@@ -133,11 +132,9 @@ def prices(request: HttpRequest) -> HttpResponse:
 def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     """Withdraw a price that is not in force yet."""
     price = get_object_or_404(Price, pk=pk)
-    try:
+    with refusals_told(request):
         price.withdraw()
         messages.success(request, "Price withdrawn.")
-    except PriceInForce as error:
-        messages.error(request, error.message)
     return redirect("operate_prices")
 
 
