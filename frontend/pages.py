@@ -19,7 +19,7 @@ from django.utils import timezone
 from frontend.sign_in.throttling import TooManyAttempts
 from tenants.api.tables import TooManyDownloads, download
 from tenants.errors import Refused
-from tenants.models import AuditEntry, User
+from tenants.models import AuditEntry, Membership, User
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
@@ -74,6 +74,14 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
         return guarded
 
     return decorate
+
+
+def member_to_save(caller: Caller, things: str) -> Membership:
+    """The caller's membership; raises PermissionDenied for operators, who can only read them."""
+    found = caller.tenant.memberships.filter(user=caller.user).first()
+    if found is None:
+        raise PermissionDenied(f"Only members of the tenant can save {things}.")
+    return found
 
 
 def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:

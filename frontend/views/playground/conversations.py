@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -18,13 +18,13 @@ from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
 from frontend.lists import page_of, place_of, words_of
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import member_to_save, refusals_told, tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
 from frontend.views.playground.playground import show
 from inference.errors import InferenceError, PayloadTooLarge
 from tenants.errors import Refused
-from tenants.models import AuditEntry, Conversation, Membership
+from tenants.models import AuditEntry, Conversation
 from tenants.models.audit import actor_of
 from tenants.models.saved.conversations import MAX_BYTES, MAX_CONVERSATIONS, MAX_TITLE
 from tenants.permissions import Caller, Permission
@@ -160,15 +160,16 @@ def shared(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
 def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
     """Copy a shared conversation into a new one of the caller's own."""
     kept = _shared(caller, link)
+    member = member_to_save(caller, "conversations")
     with refusals_told(request):
-        own = Conversation.objects.keep(_member(caller), kept.title, kept.panes)
+        own = Conversation.objects.keep(member, kept.title, kept.panes)
         messages.success(request, "This is your copy. The original is unchanged.")
         return redirect("playground-conversation", caller.tenant.slug, own.pk)
     return redirect("playground-shared", caller.tenant.slug, link)
 
 
 def _keep(request: HttpRequest, caller: Caller) -> HttpResponseBase:
-    member = _member(caller)
+    member = member_to_save(caller, "conversations")
     try:
         draft = _draft(request)
         kept = Conversation.objects.keep(member, _title(draft), draft.encoded())
@@ -210,14 +211,6 @@ def _shared(caller: Caller, link: UUID) -> Conversation:
     if (kept := Conversation.objects.shared_in(caller.tenant, link)) is None:
         raise Http404
     return kept
-
-
-def _member(caller: Caller) -> Membership:
-    """The caller's membership: only members can save conversations, operators can only read."""
-    found = caller.tenant.memberships.filter(user=caller.user).first()
-    if found is None:
-        raise PermissionDenied("Only members of the tenant can save conversations.")
-    return found
 
 
 def _back(request: HttpRequest, caller: Caller, kept: Conversation) -> HttpResponse:

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from typing import Any
 
 from django import forms
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db.models import Func, IntegerField
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET, require_POST
 
-from frontend.pages import tenant_page
+from frontend.pages import member_to_save, tenant_page
 from tenants.errors import Refused
 from tenants.models import Alias, Membership, PromptSet, SavedPrompt, SetRun
 from tenants.models.saved.kept import MAX_NAME, Shared
@@ -225,9 +225,7 @@ def _kept(
     form: forms.Form,
     keep: Callable[[Membership, dict[str, Any]], dict[str, Any]],
 ) -> HttpResponse:
-    member = Membership.objects.filter(tenant=caller.tenant, user=caller.user).first()
-    if member is None:
-        raise PermissionDenied("Only members of the tenant can save prompts.")
+    member = member_to_save(caller, "prompts")
     if not form.is_valid():
         (field, errors), *_ = form.errors.items()
         return JsonResponse({"message": f"{field.capitalize()}: {errors[0]}"}, status=422)

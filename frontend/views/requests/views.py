@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from frontend.pages import refusals_told, tenant_page
+from frontend.pages import member_to_save, refusals_told, tenant_page
 from frontend.views.requests.requests import RequestFilter, keys_of
-from tenants.models import Membership, SavedView
+from tenants.models import SavedView
 from tenants.models.saved.kept import MAX_NAME
 from tenants.models.saved.views import MAX_QUERY
 from tenants.permissions import Caller, Permission
@@ -42,9 +42,7 @@ class ViewForm(forms.Form):
 @tenant_page(Permission.READ_OWN_USAGE)
 def save(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Save the filter; a view with the same name is replaced."""
-    member = Membership.objects.filter(tenant=caller.tenant, user=caller.user).first()
-    if member is None:
-        raise PermissionDenied("Only members of the tenant can save views.")
+    member = member_to_save(caller, "views")
     form = ViewForm(caller, request.POST)
     list_of = reverse("requests", args=[caller.tenant.slug])
     if not form.is_valid():
