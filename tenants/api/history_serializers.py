@@ -13,6 +13,8 @@ from tenants.billing.money import amount
 from tenants.listing import Entry
 from tenants.models.usage.listed import Outcome
 
+OR_NULL: dict[str, Any] = {"read_only": True, "allow_null": True}
+"""Options of a field that is null if one of the objects on the way to it is None."""
 BOUNDS = ", ".join(f"{bound:g}" for bound in DURATION_S)
 
 
@@ -93,6 +95,16 @@ class MetricsLineSerializer(serializers.Serializer[Any]):
     )
 
 
+class TextOrNull(serializers.CharField):
+    """A text in an answer; null if it is empty."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**OR_NULL, **options)
+
+    def to_representation(self, value: str) -> Any:
+        return super().to_representation(value) or None
+
+
 class RequestSerializer(serializers.Serializer[Entry]):
     """One request. Figures from an engine are null if it never reached one."""
 
@@ -103,76 +115,32 @@ class RequestSerializer(serializers.Serializer[Entry]):
     outcome = serializers.ChoiceField(choices=Outcome.values)
     status = serializers.IntegerField(help_text="HTTP status. 499: the client disconnected.")
     code = serializers.CharField(help_text="The finish reason or the error code.")
-    message = serializers.SerializerMethodField(
-        help_text="The error message that the client received."
+    message = TextOrNull(help_text="The error message that the client received.")
+    limit_kind = TextOrNull(
+        source="error.limit_kind",
+        help_text="Kind of the limit that refused the request. null: none did.",
     )
-    limit_kind = serializers.SerializerMethodField(
-        help_text="Kind of the limit that refused the request. null: none did."
-    )
-    limit_scope = serializers.SerializerMethodField(
-        help_text="Scope of that limit: `tenant`, `key` or `adapter`."
+    limit_scope = TextOrNull(
+        source="error.limit_scope", help_text="Scope of that limit: `tenant`, `key` or `adapter`."
     )
     key = serializers.IntegerField(source="event.key_id")
-    model = serializers.SerializerMethodField(
-        help_text="The model's name as the request had it. null: it was not read."
+    model = TextOrNull(
+        source="event.model",
+        help_text="The model's name as the request had it. null: it was not read.",
     )
-    adapter = serializers.SerializerMethodField()
-    base_model = serializers.SerializerMethodField()
-    engine = serializers.SerializerMethodField()
-    prompt_tokens = serializers.SerializerMethodField()
-    cached_tokens = serializers.SerializerMethodField()
-    output_tokens = serializers.SerializerMethodField()
+    adapter = TextOrNull(source="event.adapter")
+    base_model = TextOrNull(source="event.base_model")
+    engine = TextOrNull(source="billed.engine_id")
+    prompt_tokens = serializers.IntegerField(source="billed.prompt_tokens", **OR_NULL)
+    cached_tokens = serializers.IntegerField(source="billed.cached_tokens", **OR_NULL)
+    output_tokens = serializers.IntegerField(source="billed.completion_tokens", **OR_NULL)
     cost = serializers.SerializerMethodField()
     currency = serializers.SerializerMethodField()
-    ttft_s = serializers.SerializerMethodField()
+    ttft_s = serializers.FloatField(source="billed.ttft_s", **OR_NULL)
     total_s = serializers.FloatField(source="event.total_s")
-    trace_id = serializers.SerializerMethodField(
-        help_text="Id of the request's OpenTelemetry trace, if it has one."
+    trace_id = TextOrNull(
+        source="event.trace_id", help_text="Id of the request's OpenTelemetry trace, if it has one."
     )
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_trace_id(self, entry: Entry) -> str | None:
-        return entry.event.trace_id or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_message(self, entry: Entry) -> str | None:
-        return entry.message or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_limit_kind(self, entry: Entry) -> str | None:
-        return (entry.error and entry.error.limit_kind) or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_limit_scope(self, entry: Entry) -> str | None:
-        return (entry.error and entry.error.limit_scope) or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_model(self, entry: Entry) -> str | None:
-        return entry.event.model or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_adapter(self, entry: Entry) -> str | None:
-        return entry.event.adapter or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_base_model(self, entry: Entry) -> str | None:
-        return entry.event.base_model or None
-
-    @extend_schema_field(serializers.CharField(allow_null=True))
-    def get_engine(self, entry: Entry) -> str | None:
-        return entry.billed.engine_id if entry.billed else None
-
-    @extend_schema_field(serializers.IntegerField(allow_null=True))
-    def get_prompt_tokens(self, entry: Entry) -> int | None:
-        return entry.billed.prompt_tokens if entry.billed else None
-
-    @extend_schema_field(serializers.IntegerField(allow_null=True))
-    def get_cached_tokens(self, entry: Entry) -> int | None:
-        return entry.billed.cached_tokens if entry.billed else None
-
-    @extend_schema_field(serializers.IntegerField(allow_null=True))
-    def get_output_tokens(self, entry: Entry) -> int | None:
-        return entry.billed.completion_tokens if entry.billed else None
 
     @extend_schema_field(serializers.DecimalField(max_digits=38, decimal_places=12))
     def get_cost(self, entry: Entry) -> str:
@@ -181,10 +149,6 @@ class RequestSerializer(serializers.Serializer[Entry]):
     @extend_schema_field(serializers.CharField())
     def get_currency(self, entry: Entry) -> str:
         return str(settings.CURRENCY)
-
-    @extend_schema_field(serializers.FloatField(allow_null=True))
-    def get_ttft_s(self, entry: Entry) -> float | None:
-        return entry.billed.ttft_s if entry.billed else None
 
 
 class AttemptSerializer(serializers.Serializer[Any]):
