@@ -7,6 +7,7 @@ import secrets
 import string
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
@@ -43,6 +44,39 @@ class Lane(models.TextChoices):
 
 def _random(length: int) -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+class Credential(models.Model):
+    """What a program presents: `<KIND>_<prefix>_<secret>`."""
+
+    KIND: ClassVar[str]
+
+    prefix = models.CharField(max_length=PREFIX_LENGTH, unique=True, editable=False)
+    secret_hmac = models.BinaryField(max_length=32)
+    created_by = models.ForeignKey(
+        User, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    revoked_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        abstract = True
+
+    def set_new_secret(self) -> str:
+        """Give it a new prefix and secret, without saving; returns the text to show once."""
+        self.prefix = _random(PREFIX_LENGTH)
+        text = f"{self.KIND}_{self.prefix}_{_random(SECRET_LENGTH)}"
+        self.secret_hmac = hmac_of(text)
+        return text
+
+    def matches(self, secret: str) -> bool:
+        return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
+
+    def revoke(self) -> None:
+        """Invalidate it for good; the first time counts."""
+        unrevoked = type(self)._default_manager.filter(pk=self.pk, revoked_at=None)
+        unrevoked.update(revoked_at=timezone.now())
+        self.refresh_from_db(fields=["revoked_at"])
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
@@ -120,13 +154,13 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return self.filter(due).update(last_used_at=now)
 
 
-class ApiKey(models.Model):
+class ApiKey(Credential):
     """What a program presents to act for a tenant, within the key's scopes."""
+
+    KIND = "lk"
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="keys")
     name = models.CharField(max_length=200)
-    prefix = models.CharField(max_length=PREFIX_LENGTH, unique=True, editable=False)
-    secret_hmac = models.BinaryField(max_length=32)
     scopes = ArrayField(models.CharField(max_length=32, choices=Scope))
     allowed_models = ArrayField(
         models.CharField(max_length=255),
@@ -149,9 +183,6 @@ class ApiKey(models.Model):
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, editable=False)
-    created_by = models.ForeignKey(
-        User, models.SET_NULL, null=True, editable=False, related_name="+"
-    )
     origin = models.ForeignKey(
         "self",
         models.SET_NULL,
@@ -160,8 +191,6 @@ class ApiKey(models.Model):
         related_name="+",
         help_text="The first of the keys that were rotated into this one.",
     )
-    created_at = models.DateTimeField(auto_now_add=True)
-    revoked_at = models.DateTimeField(null=True, editable=False)
 
     objects = ApiKeyQuerySet.as_manager()
 
@@ -186,16 +215,6 @@ class ApiKey(models.Model):
     def __str__(self) -> str:
         return f"{self.name} (lk_{self.prefix}…)"
 
-    def set_new_secret(self) -> str:
-        """Give an unsaved key its prefix and secret; returns the text to show once."""
-        self.prefix = _random(PREFIX_LENGTH)
-        text = f"lk_{self.prefix}_{_random(SECRET_LENGTH)}"
-        self.secret_hmac = hmac_of(text)
-        return text
-
-    def matches(self, secret: str) -> bool:
-        return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
-
     @property
     def of_playground(self) -> bool:
         return self.prefix.startswith(PLAYGROUND)
@@ -209,12 +228,6 @@ class ApiKey(models.Model):
         """Whether it is neither revoked nor expired, and its tenant is active."""
         live = self.expires_at is None or self.expires_at > now
         return live and self.revoked_at is None and self.tenant.active
-
-    def revoke(self) -> None:
-        """Invalidate the key for good; the first time counts."""
-        now = timezone.now()
-        ApiKey.objects.filter(pk=self.pk, revoked_at=None).update(revoked_at=now)
-        self.refresh_from_db(fields=["revoked_at"])
 
     def rotate(self, overlap: timedelta, by: User | None) -> tuple[ApiKey, str]:
         """Make a key like this one, with the same limits, which count both keys together; this one

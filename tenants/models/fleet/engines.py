@@ -3,21 +3,15 @@ prefix and an HMAC, like API keys."""
 
 from __future__ import annotations
 
-import hmac
-import secrets
-import string
 from collections.abc import Collection
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import IntegrityError, models, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from tenants.errors import CredentialExists, CredentialRevoked
 from tenants.models.accounts import User
-from tenants.naming import PREFIX_LENGTH, SECRET_LENGTH, hmac_of
-
-ALPHABET = string.ascii_letters + string.digits
+from tenants.models.keys import Credential
 
 
 class EngineCredentialQuerySet(models.QuerySet["EngineCredential"]):
@@ -45,32 +39,28 @@ class EngineCredentialQuerySet(models.QuerySet["EngineCredential"]):
         return self.filter(revoked_at=None)
 
 
-class EngineCredential(models.Model):
+class EngineCredential(Credential):
     """The identity of an engine, which bills and fetches only what was dispatched to this
     credential.
 
-    Gateways are notified of every change immediately (`migrations/0027_engine_credentials.py`).
+    Gateways are notified of every change immediately (`migrations/0027_engine_credentials.py`);
+    they close the links of an engine whose credential was revoked or has another secret.
     """
+
+    KIND = "le"
 
     name = models.CharField(
         max_length=200, help_text="For example the machine that the engine runs on."
     )
-    prefix = models.CharField(max_length=PREFIX_LENGTH, unique=True, editable=False)
-    secret_hmac = models.BinaryField(max_length=32)
     pools = ArrayField(
         models.CharField(max_length=255),
         null=True,
         blank=True,
         help_text="Base models that the engine may serve; empty: all.",
     )
-    created_by = models.ForeignKey(
-        User, models.SET_NULL, null=True, editable=False, related_name="+"
-    )
-    created_at = models.DateTimeField(auto_now_add=True)
     last_seen_at = models.DateTimeField(null=True, editable=False)
     stopped_at = models.DateTimeField(null=True, editable=False)
     """When its engine last stopped because it was drained or told to; null while it runs."""
-    revoked_at = models.DateTimeField(null=True, editable=False)
 
     objects = EngineCredentialQuerySet.as_manager()
 
@@ -88,19 +78,9 @@ class EngineCredential(models.Model):
     def __str__(self) -> str:
         return f"{self.name} (le_{self.prefix}…)"
 
-    def set_new_secret(self) -> str:
-        """Give it a new secret, without saving; returns the text to show once."""
-        self.prefix = _random(PREFIX_LENGTH)
-        text = f"le_{self.prefix}_{_random(SECRET_LENGTH)}"
-        self.secret_hmac = hmac_of(text)
-        return text
-
-    def matches(self, secret: str) -> bool:
-        return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
-
     def rotate(self) -> str:
-        """Replace the secret; returns the new text. The old one is invalid at once, and links of an
-        engine that uses it are closed. What was dispatched to the engine stays its own to bill.
+        """Replace the secret; returns the new text. The old one is invalid at once. What was
+        dispatched to the engine stays its own to bill.
 
         Raises:
             CredentialRevoked: it is revoked already.
@@ -110,12 +90,3 @@ class EngineCredential(models.Model):
         if not rotated.update(prefix=self.prefix, secret_hmac=self.secret_hmac):
             raise CredentialRevoked
         return text
-
-    def revoke(self) -> None:
-        """Invalidate it for good and close the links of its engine; the first time counts."""
-        EngineCredential.objects.live().filter(pk=self.pk).update(revoked_at=timezone.now())
-        self.refresh_from_db(fields=["revoked_at"])
-
-
-def _random(length: int) -> str:
-    return "".join(secrets.choice(ALPHABET) for _ in range(length))
