@@ -98,9 +98,18 @@ class Figures(models.Model):
 
     class Meta:
         abstract = True
+        ordering = ["tenant", "at"]
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M} {self.outcome}"
 
 
 WHAT = ["outcome", "code", "limit_kind", "limit_scope"]
+
+
+def _unique(name: str, fields: Sequence[str]) -> models.UniqueConstraint:
+    """At most one row of the same groups; those that a row lacks count as equal."""
+    return models.UniqueConstraint(fields=fields, nulls_distinct=False, name=name)
 
 
 class Detail(Figures):
@@ -118,7 +127,7 @@ class Detail(Figures):
     adapter = models.CharField(max_length=63)
     base_model = models.CharField(max_length=255)
 
-    class Meta:
+    class Meta(Figures.Meta):
         abstract = True
 
 
@@ -128,31 +137,15 @@ WHOSE = ["tenant", "at", "key", "version", "adapter", "base_model"]
 class RequestMinute(Detail):
     objects = FiguresQuerySet["RequestMinute"].as_manager()
 
-    class Meta:
-        ordering = ["tenant", "at"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=[*WHOSE, *WHAT], nulls_distinct=False, name="request_minute_unique"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.tenant_id} {self.at:%Y-%m-%d %H:%M} {self.outcome}"
+    class Meta(Detail.Meta):
+        constraints = [_unique("request_minute_unique", [*WHOSE, *WHAT])]
 
 
 class RequestHour(Detail):
     objects = FiguresQuerySet["RequestHour"].as_manager()
 
-    class Meta:
-        ordering = ["tenant", "at"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=[*WHOSE, *WHAT], nulls_distinct=False, name="request_hour_unique"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.tenant_id} {self.at:%Y-%m-%d %H}h {self.outcome}"
+    class Meta(Detail.Meta):
+        constraints = [_unique("request_hour_unique", [*WHOSE, *WHAT])]
 
 
 class Total(Figures):
@@ -160,38 +153,22 @@ class Total(Figures):
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+", db_index=False)
 
-    class Meta:
+    class Meta(Figures.Meta):
         abstract = True
 
 
 class TotalMinute(Total):
     objects = FiguresQuerySet["TotalMinute"].as_manager()
 
-    class Meta:
-        ordering = ["tenant", "at"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=["tenant", "at", *WHAT], nulls_distinct=False, name="total_minute_unique"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.tenant_id} {self.at:%Y-%m-%d %H:%M} {self.outcome}"
+    class Meta(Total.Meta):
+        constraints = [_unique("total_minute_unique", ["tenant", "at", *WHAT])]
 
 
 class TotalHour(Total):
     objects = FiguresQuerySet["TotalHour"].as_manager()
 
-    class Meta:
-        ordering = ["tenant", "at"]
-        constraints = [
-            models.UniqueConstraint(
-                fields=["tenant", "at", *WHAT], nulls_distinct=False, name="total_hour_unique"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.tenant_id} {self.at:%Y-%m-%d %H}h {self.outcome}"
+    class Meta(Total.Meta):
+        constraints = [_unique("total_hour_unique", ["tenant", "at", *WHAT])]
 
 
 class RefusedRequestQuerySet(RequestQuerySet["RefusedRequest"]):
