@@ -21,18 +21,22 @@ TENANT_EVENTS = [(kind.value, kind.label) for kind in OF_TENANTS]
 INSTALLATION_EVENTS = [(kind.value, kind.label) for kind in OF_INSTALLATION]
 
 
-class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
-    """A tenant's webhook without its secret, which cannot be shown again."""
-
-    url = serializers.CharField(max_length=MAX_URL, help_text="An `https://` URL of a public host.")
-    events = serializers.ListField(
-        child=serializers.ChoiceField(choices=TENANT_EVENTS),
+def _events(choices: list[tuple[str, str]]) -> serializers.ListField:
+    return serializers.ListField(
+        child=serializers.ChoiceField(choices=choices),
         source="kinds",
         allow_empty=False,
         min_length=1,
         max_length=len(Kind),
         help_text="Events that are sent to the webhook.",
     )
+
+
+class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
+    """A tenant's webhook without its secret, which cannot be shown again."""
+
+    url = serializers.CharField(max_length=MAX_URL, help_text="An `https://` URL of a public host.")
+    events = _events(TENANT_EVENTS)
     created_by = Maker()
 
     class Meta:
@@ -60,14 +64,7 @@ class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
 class InstallationWebhookSerializer(WebhookSerializer):
     """A webhook of the whole installation."""
 
-    events = serializers.ListField(
-        child=serializers.ChoiceField(choices=INSTALLATION_EVENTS),
-        source="kinds",
-        allow_empty=False,
-        min_length=1,
-        max_length=len(Kind),
-        help_text="Events that are sent to the webhook.",
-    )
+    events = _events(INSTALLATION_EVENTS)
 
 
 SECRET = "Secret that signs deliveries, as defined by Standard Webhooks. It is shown only once."
@@ -98,11 +95,13 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
         source="target_id", read_only=True, help_text="Id of the webhook."
     )
     event = serializers.ChoiceField(source="notification.kind", choices=Kind.choices)
-    message_id = serializers.SerializerMethodField(
+    message_id = serializers.CharField(
+        source="notification.message_id",
+        read_only=True,
         help_text=(
             "The header `webhook-id`, equal in all attempts, by which a receiver "
             "recognises repeated deliveries."
-        )
+        ),
     )
     data = serializers.JSONField(source="notification.data")  # type: ignore[assignment]
     happened_at = serializers.DateTimeField(source="notification.at")
@@ -120,6 +119,3 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
             "status": {"help_text": "HTTP status of the last answer. null: there was none."},
             "error": {"help_text": "Why the last attempt failed. Empty: it did not."},
         }
-
-    def get_message_id(self, delivery: Delivery) -> str:
-        return delivery.notification.message_id
