@@ -205,15 +205,9 @@ class CachedDirectory:
                 suspended.
             Unavailable: as `authenticate`.
         """
-        known = await self._get(
-            self._keys,
-            f"{PLAYGROUND}{tenant_id}/{user_id}".encode(),
-            load=lambda: self._find_playground(tenant_id, user_id),
-            tags=KnownKey.tags,
+        return await self._granted(
+            f"{PLAYGROUND}{tenant_id}/{user_id}", lambda: self._find_playground(tenant_id, user_id)
         )
-        grant = admit(known.verdict, time.time())
-        self._note_use(known, grant)
-        return grant
 
     async def grant_of(self, key_id: int) -> Grant:
         """The grant of the key with this id, or of the latest one that it was rotated into, for
@@ -223,15 +217,7 @@ class CachedDirectory:
             InvalidApiKey: the key was revoked or deleted, or the tenant is suspended.
             Unavailable: as `authenticate`.
         """
-        known = await self._get(
-            self._keys,
-            f"id {key_id}".encode(),
-            load=lambda: self._find_successor(key_id),
-            tags=KnownKey.tags,
-        )
-        grant = admit(known.verdict, time.time())
-        self._note_use(known, grant)
-        return grant
+        return await self._granted(f"id {key_id}", lambda: self._find_successor(key_id))
 
     async def resolve(self, grant: Grant, name: str) -> Target:
         """Resolve a model name; see `inference.grants.Directory`.
@@ -295,6 +281,13 @@ class CachedDirectory:
         self._on_tenant.append(callback)
 
     # --- Reading through the caches --------------------------------------------------------------
+
+    async def _granted(self, name: str, load: Callable[[], Awaitable[KnownKey]]) -> Grant:
+        """The grant of a key that is cached under a name instead of the HMAC of its text."""
+        known = await self._get(self._keys, name.encode(), load=load, tags=KnownKey.tags)
+        grant = admit(known.verdict, time.time())
+        self._note_use(known, grant)
+        return grant
 
     async def _find_key(self, prefix: str, digest: bytes) -> KnownKey:
         with self._unknown.reading() as reading:
