@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from frontend import shown_once
+from frontend import bulk, shown_once
 from frontend.lists import older_page_of
 from frontend.pages import operator_page, refusals_told
 from tenants.errors import CredentialExists

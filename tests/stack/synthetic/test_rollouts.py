@@ -81,7 +81,7 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
 
         until(rolled_back)
         assert engines[SLOW] > 0
-        assert "First tokens take" in api(operator, "GET", path)["reason"]
+        assert "The TTFT p95" in api(operator, "GET", path)["reason"]
         (new,) = revisions(operator, max_lora_rank=64)
         assert new["standing"] == "withdrawn"
         until(lambda: SLOW not in set().union(*answered_by(stack).values()))
