@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def test_an_adapter_is_tried_and_has_vectors_of_its_own(embedding: Stack, tmp_pa
     config = folder / "adapter_config.json"
     named = json.loads(config.read_text()) | {"base_model_name_or_path": EMBEDDING_NAME}
     config.write_text(json.dumps(named))
-    asyncio.run(uploaded(embedding, folder))
+    with ThreadPoolExecutor(1) as aside:  # Playwright's loop may be running in this thread
+        aside.submit(asyncio.run, uploaded(embedding, folder)).result()
     with embedding.manager(embedding.key(MINE)) as manager:
         version = manager.get("/api/v1/adapters/near/versions/1").json()
     assert version["report"]["probe"]["of_vector"]

@@ -111,6 +111,11 @@ def _showing(request: HttpRequest, secret: str) -> HttpResponse:
 def _list(request: HttpRequest, form: CredentialForm) -> HttpResponse:
     found = EngineCredential.objects.select_related("created_by")
     rows, last = older_page_of(request, found)
-    context: dict[str, Any] = {"credentials": rows, "last": last, "form": form}
+    context: dict[str, Any] = {
+        "credentials": rows,
+        "last": last,
+        "form": form,
+        "bulk": [REVOKE.of("operate_engines-revoke-some")],
+    }
     status = 422 if form.errors else 200
     return shown_once.render(request, "operate/credentials.html", context, status=status)

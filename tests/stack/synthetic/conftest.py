@@ -1,5 +1,9 @@
 """One whole Lorikeet on the synthetic engine for all tests of this folder, with two gateways. Its
-answers come at the pace of a real engine, so that processes can be killed meanwhile."""
+answers come at the pace of a real engine, so that processes can be killed meanwhile.
+
+`test_rollouts` must stay the first: its guard compares with the requests of the minutes before, and
+the other tests send many at once.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from openai.types.responses import Response
 
 from tenants.content import sealing
 from tests.stack.running import Stack
-from tests.stack.synthetic.test_batches import END_S
+from tests.stack.synthetic.test_run_batches import END_S
 
 pytestmark = pytest.mark.stack
 TENANT = "brightwater"
