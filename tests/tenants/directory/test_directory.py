@@ -663,6 +663,18 @@ async def test_a_return_asks_again_for_every_key_that_was_used(
         assert (await told.next())[0] == 1
 
 
+async def test_a_key_that_a_check_finds_ended_is_refused_before_the_notice_of_its_end(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    directory.changed(Notice("key", key_id=1))  # it was created
+    await directory.authenticate(TEXT)
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    async with checking(directory) as told:
+        assert (await told.next())[0] == 1
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await directory.authenticate(TEXT)
+
+
 async def test_a_check_that_failed_is_made_again(directory: CachedDirectory, rows: Rows) -> None:
     rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
     rows.away = True
