@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
@@ -45,7 +45,8 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list, newest first."""
     found, after = caller.tenant.batches.select_related("key"), words_of(request, "after")
     if before := found.filter(pk=after).first():
-        found = found.filter(created_at__lt=before.created_at)
+        same_time = Q(created_at=before.created_at, pk__lt=before.pk)
+        found = found.filter(Q(created_at__lt=before.created_at) | same_time)
     rows, last = page_of(found)
     mark = _mark(rows)
     if as_seen(request, mark):

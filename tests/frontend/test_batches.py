@@ -106,7 +106,9 @@ def test_what_it_cost_is_the_sum_of_its_lines(tenant: Tenant, batch: Batch, key:
 
 def test_the_list_comes_in_pages_and_is_told_apart(tenant: Tenant, key: ApiKey) -> None:
     now = timezone.now()
-    made = [make_batch(key, created_at=now - timedelta(minutes=n)) for n in range(52)]
+    # Four at each time, so that both pages have some of the same time.
+    made = [make_batch(key, created_at=now - timedelta(minutes=n // 4)) for n in range(52)]
+    made.sort(key=lambda one: (one.created_at, one.pk), reverse=True)
     client = client_of(tenant, "owner")
     first = client.get(f"/t/{tenant.slug}/batches")
     assert [row.pk for row, _ in first.context["rows"]] == [one.pk for one in made[:50]]
