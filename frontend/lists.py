@@ -7,9 +7,9 @@ far down it is.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -19,6 +19,7 @@ MAX_DIGITS = 18
 """Digits of a row id in a URL; a bigint holds every such number."""
 
 Row = TypeVar("Row", bound=Model)
+Rows = TypeVar("Rows", bound=QuerySet[Any])
 
 
 @lru_cache(maxsize=10_000)
@@ -46,6 +47,12 @@ def older_page_of(
     if (before := place_of(request, "before")) is not None:
         found = found.filter(**{f"{by}__lt": before})
     return page_of(found, rows)
+
+
+def older_than(found: Rows, row: Model, time: str) -> Rows:
+    """The rows below this one in a list sorted by this time and then by id, both falling."""
+    at = getattr(row, time)
+    return found.filter(Q(**{f"{time}__lt": at}) | Q(**{time: at, "pk__lt": row.pk}))
 
 
 def page_of(found: QuerySet[Row], rows: int = PAGE) -> tuple[list[Row], Row | None]:

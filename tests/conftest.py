@@ -59,7 +59,7 @@ def plain_files(settings: Any) -> None:
 
 
 TOGETHER = ("stack/synthetic", "stack", "browser/work", "browser", "engine")
-"""Folders whose tests share a whole stack or an engine, the slowest first."""
+"""Folders whose tests share a whole stack or an engine; one inside another comes before that."""
 ALONE = (
     "browser/appearance/test_sweep.py",
     "stack/test_planes.py",

@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Q, Sum
+from django.db.models import Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
-from frontend.lists import page_of, words_of
+from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.adapters.marks import as_seen
 from inference.errors import BatchEnded
@@ -45,8 +45,7 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list, newest first."""
     found, after = caller.tenant.batches.select_related("key"), words_of(request, "after")
     if before := found.filter(pk=after).first():
-        same_time = Q(created_at=before.created_at, pk__lt=before.pk)
-        found = found.filter(Q(created_at__lt=before.created_at) | same_time)
+        found = older_than(found, before, "created_at")
     rows, last = page_of(found)
     mark = _mark(rows)
     if as_seen(request, mark):

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import PART_BYTES, Shape
 
 LARGE_BYTES = 1 << 20
 """Size from which a body is handled in iterations of its own."""
-PART_BYTES = 1 << 16
-"""Counted in one iteration, of a body that has arrived whole; others arrive in such parts."""
 
 
 async def count(body: bytes, shape: Shape) -> None:
-    """Have `shape` count a body, or a part of one, with pauses.
+    """Have `shape` count a body, or a part of one, PART_BYTES in each iteration.
 
     Raises:
         InvalidRequest: `shape` refuses it.

@@ -119,6 +119,11 @@ class Tenant(models.Model):
     def active(self) -> bool:
         return self.status == self.Status.ACTIVE
 
+    def set_status(self, status: Status) -> None:
+        """Suspend or activate the tenant. Gateways are notified."""
+        self.status = status
+        self.save(update_fields=["status"])
+
     @property
     def salt(self) -> str:
         """The prefix-cache salt: a keyed hash, so that no tenant can derive another's."""

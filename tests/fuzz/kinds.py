@@ -276,6 +276,11 @@ def _listed(names: Sequence[Body]) -> Body:
     return {"mode": "required", "tools": [{"type": "function", **name} for name in names]}
 
 
+def _choosing(*named: Body) -> Field:
+    """The choice of a tool; the operations differ in how they name tools."""
+    return Field(0.5, one_of("auto", "none", "required", *named), beside="tools")
+
+
 # --- Operations ----------------------------------------------------------------------------------
 
 LIKELIHOODS: Fields = {
@@ -313,16 +318,9 @@ CHAT: Fields = CHOICES | {
     "logprobs": Field(0.3, one_of(True, True, False)),
     "top_logprobs": Field(0.5, one_of(0, 1, 5, 20), (21,), beside="logprobs"),
     "tools": Field(0.25, CHAT_TOOLS, ([{}],)),
-    "tool_choice": Field(
-        0.5,
-        one_of(
-            "auto",
-            "none",
-            "required",
-            {"type": "function", "function": NOW},
-            {"type": "allowed_tools", "allowed_tools": _listed([{"function": NOW}])},
-        ),
-        beside="tools",
+    "tool_choice": _choosing(
+        {"type": "function", "function": NOW},
+        {"type": "allowed_tools", "allowed_tools": _listed([{"function": NOW}])},
     ),
     "parallel_tool_calls": Field(0.05, one_of(True, False)),
     "add_generation_prompt": Field(0.1, one_of(True, False)),
@@ -343,16 +341,8 @@ RESPONSES: Fields = SAMPLING | {
     "top_logprobs": Field(0.5, one_of(0, 1, 5, 20), (21,), beside="include"),
     "text": Field(0.15, _text_format, ({"format": {"type": "poem"}},)),
     "tools": Field(0.25, ITEM_TOOLS, ([{}],)),
-    "tool_choice": Field(
-        0.5,
-        one_of(
-            "auto",
-            "none",
-            "required",
-            {"type": "function", **NOW},
-            {"type": "allowed_tools", **_listed([NOW])},
-        ),
-        beside="tools",
+    "tool_choice": _choosing(
+        {"type": "function", **NOW}, {"type": "allowed_tools", **_listed([NOW])}
     ),
     "parallel_tool_calls": Field(0.05, one_of(True, False)),
     "reasoning": Field(0.1, one_of({"effort": "low"}, {"summary": "auto"}), ({"effort": "x"},)),

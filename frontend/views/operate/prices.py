@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.formats import utc
-from frontend.lists import page_of, place_of, words_of
+from frontend.lists import older_than, page_of, place_of, words_of
 from frontend.pages import operator_page, refusals_told
 from frontend.times import Moment
 from inference.grants import MICRO
@@ -172,6 +172,4 @@ def _after(found: PriceQuerySet, after: int | None) -> PriceQuerySet:
     last = Price.objects.filter(pk=after).first() if after is not None else None
     if last is None:
         return found
-    return found.filter(
-        Q(starts_at__lt=last.starts_at) | Q(starts_at=last.starts_at, pk__lt=last.pk)
-    )
+    return older_than(found, last, "starts_at")

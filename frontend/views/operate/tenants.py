@@ -177,9 +177,7 @@ def set_status_of_some(request: HttpRequest, status: Tenant.Status) -> HttpRespo
     """Suspend or activate the chosen tenants."""
 
     def one(id: str) -> None:
-        tenant = get_object_or_404(Tenant.objects.customers(), pk=bulk.number(id))
-        tenant.status = status
-        tenant.save(update_fields=["status"])
+        get_object_or_404(Tenant.objects.customers(), pk=bulk.number(id)).set_status(status)
 
     bulk.act(request, one, "tenant,tenants", status)
     return redirect("operate_tenants")
@@ -189,8 +187,7 @@ def _set_status(
     request: HttpRequest, slug: str, status: Tenant.Status, follows: str
 ) -> HttpResponse:
     tenant = get_object_or_404(Tenant, slug=slug)
-    tenant.status = status
-    tenant.save(update_fields=["status"])
+    tenant.set_status(status)
     messages.success(request, f"{tenant.name} is {status}. {follows}")
     return redirect("operate_tenants-edit", tenant.slug)
 

@@ -10,14 +10,13 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import RequestDataTooBig
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
-from frontend.lists import page_of, place_of, words_of
+from frontend.lists import older_than, page_of, place_of, words_of
 from frontend.pages import member_to_save, refusals_told, tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
@@ -57,9 +56,7 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     if words := words_of(request):
         found = found.filter(title__icontains=words)
     if (before := place_of(request, "before")) is not None:
-        above = get_object_or_404(found, pk=before)
-        earlier = Q(updated_at=above.updated_at, pk__lt=above.pk)
-        found = found.filter(Q(updated_at__lt=above.updated_at) | earlier)
+        found = older_than(found, get_object_or_404(found, pk=before), "updated_at")
     rows, last = page_of(found)
     context = {
         "conversations": rows,

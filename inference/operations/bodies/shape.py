@@ -25,7 +25,7 @@ MAX_DEPTH = 128
 _OPEN, _CLOSE = b"[{", b"]}"
 _STEPS = bytes.maketrans(_OPEN + _CLOSE, b"\x01\x01\xff\xff")
 _NOT_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSE))
-_PART_BYTES = 1 << 16
+PART_BYTES = 1 << 16
 """Counted at a time. In larger parts the work for each byte can be fifty times as much: a list of
 their brackets no longer fits the processor's cache, and a bound is found later."""
 
@@ -62,8 +62,8 @@ class Shape:
         Raises:
             InvalidRequest: a bound is exceeded, or it is not UTF-8.
         """
-        for start in range(0, len(part), _PART_BYTES):
-            piece = part[start : start + _PART_BYTES]
+        for start in range(0, len(part), PART_BYTES):
+            piece = part[start : start + PART_BYTES]
             self._check_text(piece)
             if not self._ended:
                 self._count(piece)

@@ -12,8 +12,8 @@ import pytest
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.gateway.exchange import Exchange
-from inference.gateway.tick import LARGE_BYTES, PART_BYTES, Tick, pause
-from inference.operations.bodies.shape import Shape
+from inference.gateway.tick import LARGE_BYTES, Tick, pause
+from inference.operations.bodies.shape import PART_BYTES, Shape
 from inference.operations.call import Call
 from inference.operations.chat import Chat
 from inference.operations.estimate import Estimate
