@@ -132,6 +132,7 @@ def test_a_held_tail_and_a_lost_connection_are_said(
 ) -> None:
     with customer.program(customer.key()) as program:
         long_stream(program, MODEL_NAME, 5).close()
+    owner.clock.install()  # before the page sets its timers
     go(owner, "Requests")
     expect(live_state(owner)).to_have_text("Live")
     owner.get_by_role("button", name="Pause").click()
@@ -142,7 +143,6 @@ def test_a_held_tail_and_a_lost_connection_are_said(
     owner.context.route("**/tickets", lambda route: route.abort())
     owner.context.set_offline(True)
     alert = owner.get_by_role("alert").get_by_text("No connection to the gateway since")
-    owner.clock.install()
     owner.clock.run_for(60_000)  # until the silence is noticed
     expect(alert).to_be_visible()
     expect(live_state(owner)).to_have_text("Reconnecting")
