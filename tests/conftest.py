@@ -6,6 +6,7 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -72,7 +73,12 @@ LONGEST = ("stack", ALONE[0], "browser/work", "browser", "stack/synthetic", "eng
 
 def scope_of(nodeid: str) -> str:
     """The unit that runs in one worker of `-n 4`: a file, or the tests of a TOGETHER folder."""
-    path = PurePosixPath(nodeid.partition("::")[0]).relative_to("tests")
+    return _scope_of_file(nodeid.partition("::")[0])
+
+
+@cache
+def _scope_of_file(name: str) -> str:
+    path = PurePosixPath(name).relative_to("tests")
     if str(path) in ALONE:
         return str(path)
     shared = (folder for folder in TOGETHER if path.is_relative_to(folder))
