@@ -29,7 +29,8 @@ class Child:
     """One process. It leads its own process group, which is killed when it ends.
 
     `environment` is the complete environment: nothing is inherited. `nice` is a niceness as for
-    nice(1), 0 to 19: the process yields to the others when cores are scarce.
+    nice(1), 0 to 19: the process yields to the others when cores are scarce. One that `drains`
+    needs the others for that, so it stops before them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Child:
     log: Path
     environment: Mapping[str, str]
     nice: int = 0
+    drains: bool = False
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
 
@@ -96,7 +98,8 @@ def _die_with_parent() -> None:
 
 
 class Supervisor:
-    """Runs children; they are stopped in the reverse order of their start."""
+    """Runs children. At the end those that drain are stopped, all at once; then the others, in the
+    reverse order of their start."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         """`report` is called with messages for the user."""
@@ -119,8 +122,10 @@ class Supervisor:
         """Stop every child."""
         for watcher in self._watchers:
             watcher.cancel()
+        await asyncio.gather(*(child.stop() for child in self._children if child.drains))
         for child in reversed(self._children):
-            await child.stop()
+            if not child.drains:
+                await child.stop()
 
     async def _watch(self, child: Child) -> None:
         pause = BACKOFF_S[0]

@@ -96,16 +96,17 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert one.process is not None and one.process.returncode == -9
 
 
-async def test_children_stop_in_the_opposite_order(tmp_path: Path) -> None:
+async def test_children_stop_in_the_opposite_order_after_those_that_drain(tmp_path: Path) -> None:
     boss = Supervisor(print)
     note = (
         f"import signal, sys, time\n"
         f"def bye(*_):\n    open({str(tmp_path / 'order')!r}, 'a').write(NAME); sys.exit()\n"
         "signal.signal(15, bye); print('ready', flush=True); time.sleep(600)"
     )
-    for name in "abc":
+    for name in "abcd":
         one = child(tmp_path, f"NAME = {name!r}\n{note}", name)
+        one.drains = name == "b"
         await boss.start(one)
         await said(one, "ready")
     await boss.stop()
-    assert (tmp_path / "order").read_text() == "cba"
+    assert (tmp_path / "order").read_text() == "bdca"

@@ -296,7 +296,9 @@ class _Up:
         whole = os.environ | inside | self.addresses | (environment or {})
         own, log = environment_of(process, whole), self.logs / f"{name}.log"
         nice = NICE.get(name, NICE.get(process, 0))
-        await self.supervisor.start(Child(name, command, log, own, nice))
+        # An engine reports its last usage to the gateways.
+        child = Child(name, command, log, own, nice, drains=process == "engine")
+        await self.supervisor.start(child)
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
         """Wait until the address answers 200."""
