@@ -13,7 +13,7 @@ from demo import MODEL_NAME
 
 QUESTION = "What is the capital of Peru?"
 CHAT = "/v1/chat/completions"
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.8
+SHORTEST_PAUSE_S = 0.05
 
 
 def ask(model: str, **fields: Any) -> dict[str, Any]:
@@ -33,14 +33,16 @@ def chunks(response: httpx.Response) -> Iterator[Any]:
             yield payload if payload == "[DONE]" else json.loads(payload)
 
 
-def until(condition: Callable[[], object], seconds: float = 600) -> None:
+def until(
+    condition: Callable[[], object], seconds: float = 600, *, longest_pause_s: float = 0.8
+) -> None:
     """Poll until the condition holds, at growing intervals because each poll keeps a core busy.
     Fails after `seconds`."""
     end, pause_s = time.monotonic() + seconds, SHORTEST_PAUSE_S
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(1.5 * pause_s, longest_pause_s)
 
 
 def serves(url: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from demo import MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, until
 from tests.stack.engines import another_engine
-from tests.stack.rolling import FIRST, answered_by, api, revisions
+from tests.stack.rolling import FIRST, POLL_S, answered_by, api, ask_all, revisions
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
@@ -49,12 +49,12 @@ def test_tenants_move_to_another_vllm_and_hear_the_same(
         path = f"rollouts/{rollout['id']}"
 
         def finished() -> bool:
-            answers(stack)  # requests for the guards to compare, none of which fails
+            ask_all(stack)  # requests for the guards to compare, none of which fails
             told = api(operator, "GET", path)
             assert told["state"] in ("running", "finished"), told
             return bool(told["state"] == "finished")
 
-        until(finished, START_S)
+        until(finished, START_S, longest_pause_s=POLL_S)
         assert answered_by(stack) == {tenant.slug: {SECOND} for tenant in TENANTS}
         assert answers(stack) == before
         (now,) = revisions(operator, id=new["id"])

@@ -10,7 +10,7 @@ import pytest
 from demo import TENANTS
 from tests.stack.asking import until
 from tests.stack.engines import another_engine
-from tests.stack.rolling import FIRST, answered_by, api, revisions
+from tests.stack.rolling import FIRST, POLL_S, answered_by, api, ask_all, revisions
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
@@ -40,19 +40,21 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
         def moved() -> bool:
             return bool(answered_by(stack)[first] == {SECOND})
 
-        until(moved)
+        until(moved, longest_pause_s=POLL_S)
         (now,) = revisions(operator, id=new["id"])
         assert now["tried"] >= 1, "before it moved"
 
         def at_weight(weight: int) -> bool:
             told = api(operator, "GET", path)
             assert told["state"] in ("running", "finished"), told
-            answered_by(stack)  # requests for the guards to compare
+            ask_all(stack)  # requests for the guards to compare
             return bool(told["weight"] >= weight)
 
-        until(lambda: at_weight(1))
-        until(lambda: at_weight(100))
-        until(lambda: at_weight(100) and api(operator, "GET", path)["state"] == "finished")
+        def finished() -> bool:
+            return at_weight(100) and bool(api(operator, "GET", path)["state"] == "finished")
+
+        until(lambda: at_weight(1), longest_pause_s=POLL_S)
+        until(finished, longest_pause_s=POLL_S)
         assert answered_by(stack) == {tenant.slug: {SECOND} for tenant in TENANTS}
         (now,) = revisions(operator, standing="serving")
         assert now["id"] == new["id"] and now["tried"] >= len(TENANTS)
@@ -79,7 +81,7 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
                 engines.update(names)
             return bool(api(operator, "GET", path)["state"] == "rolled back")
 
-        until(rolled_back)
+        until(rolled_back, longest_pause_s=POLL_S)
         assert engines[SLOW] > 0
         assert "The TTFT p95" in api(operator, "GET", path)["reason"]
         (new,) = revisions(operator, max_lora_rank=64)
