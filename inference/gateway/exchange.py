@@ -28,11 +28,11 @@ from inference.errors import (
     UnsupportedMediaType,
 )
 from inference.gateway import idempotency
-from inference.gateway.fleet.hub import new_id
 from inference.gateway.idempotency import Recording
 from inference.gateway.requests.stream import Stream
 from inference.gateway.tick import Tick, count
 from inference.grants import Grant, KeptAnswer, Reservation, Room
+from inference.ids import new_id
 from inference.operations import openai
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call

@@ -45,15 +45,15 @@ from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
-from inference.gateway.fleet import history
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
 from inference.gateway.lines.server import Lines
+from inference.gateway.measuring import history
 from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.history import History
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding

@@ -13,7 +13,7 @@ from django.utils import timezone
 from frontend.live.topics import TOPICS
 from frontend.views.adapters.marks import marks
 from frontend.views.live import OF_ALL, OF_TENANT
-from inference.gateway.fleet.history import STEP_S, History
+from inference.gateway.measuring.history import STEP_S, History
 from tenants.models import (
     LIVE,
     AdapterVersion,
