@@ -27,7 +27,7 @@ from tenants.models import (
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.frontend.operate.test_operate import ENGINE
-from tests.inference.gateway.fleet.test_history import counted
+from tests.inference.measuring.test_history import counted
 from tests.tenants.making import (
     make_adapter,
     make_base,
