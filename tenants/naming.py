@@ -1,4 +1,4 @@
-"""Formats of keys and names, and stored values, that both planes use.
+"""Formats of keys and names, stored values, and times, that both planes use.
 
 The models import them, and so does the token path, which queries the database without the models.
 """
@@ -22,6 +22,8 @@ such a prefix (it contains a hyphen), so no client can present these keys: they 
 playground limits, and each member a line of usage."""
 TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` of a key is written at most this often."""
+ALIVE_S = 10
+"""How long after its last heartbeat, by the database's clock, a gateway counts as alive."""
 INFERENCE = "inference"
 """The scope of keys that may call models."""
 REQUEST, RESPONSE, CONVERSATION = "request", "response", "conversation"

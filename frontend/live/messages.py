@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from frontend.sockets.gate import Message, Ping
+from frontend.sockets.messages import Message, Ping
 from inference.errors import InvalidRequest
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]

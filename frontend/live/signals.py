@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from frontend.live.feeds import Key
-from inference.gateway.fleet.history import History
+from inference.gateway.measuring.history import History
 
 Snapshot = Callable[[], Sequence[Mapping[str, Any]]]
 """Returns the connected engines, as `Hub.snapshot` does."""

@@ -8,7 +8,8 @@ from frontend.live.board import Board
 from frontend.live.feeds import Feed
 from frontend.live.messages import News, NotWatched, Unwatch, Watch, decode
 from frontend.live.topics import key_of
-from frontend.sockets.gate import Ping, Pong, hear, say, tell_always
+from frontend.sockets.gate import hear, say, tell_always
+from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InvalidRequest
 from inference.gateway.exchange import Receive, Scope, Send

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from frontend.live.feeds import Key
 from frontend.live.signals import BATCHES_S, HEALTH_S, LIMITS_S, ROLLOUTS_S, Signals, Values
 from frontend.sockets.tickets import WHOLE, Ticket
-from inference.gateway.fleet.history import STEP_S
+from inference.gateway.measuring.history import STEP_S
 
 Signal = Callable[[Signals, Sequence[Key], float], Values]
 """Returns, for each watched key at a unix time, a value that differs whenever the state does."""

@@ -21,8 +21,16 @@ import msgspec
 import structlog
 
 from frontend.playground import messages
-from frontend.playground.messages import CallPart, Failed, Outcome, Phase, Start, Token
-from frontend.sockets.gate import Message
+from frontend.playground.messages import (
+    CallPart,
+    Failed,
+    Finished,
+    Outcome,
+    Phase,
+    Start,
+    Token,
+)
+from frontend.sockets.messages import Message
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
@@ -31,15 +39,16 @@ from inference.errors import (
     PayloadTooLarge,
 )
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.fleet.hub import new_id
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Grant
-from inference.link.wire import Delta, Wait
+from inference.ids import new_id
+from inference.link.wire import Delta, Done, Usage, Wait
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
+from inference.operations.openai import usage_body
 from inference.tracing import Span, timed
 
 log = structlog.get_logger(__name__)
@@ -317,7 +326,7 @@ class Playground:
             answer.enter("generating")
             answer.add(news)
         said = delta.finish_reason or reason or "stop"
-        return messages.finished(answer.id, stream, delta, said)
+        return _finished(answer.id, stream, delta, said)
 
     def _call_of(self, start: Start) -> Call:
         body = start.body()
@@ -325,6 +334,31 @@ class Playground:
             raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
         Shape().feed(body)
         return CHAT.parse(body)
+
+
+def _finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finished:
+    """The final message for a stream that ended."""
+    usage = done.usage
+    return Finished(
+        id=id,
+        request_id=f"req_{stream.id}",
+        finish_reason=finish_reason,
+        usage=usage_body(usage),
+        cost=stream.target.price.cost(usage),
+        ttft_ms=None if usage.ttft_s is None else round(usage.ttft_s * 1000, 1),
+        tokens_per_s=_tokens_per_s(usage),
+        queue_ms=round(usage.queue_s * 1000, 1),
+        load_ms=round(usage.load_s * 1000, 1),
+        limited=stream.limited.message if stream.limited else "",
+    )
+
+
+def _tokens_per_s(usage: Usage) -> float | None:
+    """Decoding rate: the tokens after the first, over the time they took."""
+    decoding_s = usage.total_s - (usage.ttft_s or 0.0)
+    if usage.ttft_s is None or usage.completion_tokens < 2 or decoding_s <= 0:
+        return None
+    return round((usage.completion_tokens - 1) / decoding_s, 1)
 
 
 def _left_too_long() -> NotFound:

@@ -11,12 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.sockets.gate import Message, Ping
+from frontend.sockets.messages import Message, Ping
 from inference.errors import InferenceError, InvalidRequest
-from inference.gateway.requests.stream import Stream
-from inference.link.wire import Done, Usage
 from inference.operations.bodies.shape import Shape
-from inference.operations.openai import usage_body
 
 MAX_ID_CHARS = 64
 TOP_LOGPROBS = 5
@@ -231,28 +228,3 @@ def id_of(text: str | bytes) -> str:
         return _named.decode(text).id[:MAX_ID_CHARS]
     except (msgspec.DecodeError, RecursionError):
         return ""
-
-
-def finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finished:
-    """The final message for a stream that ended."""
-    usage = done.usage
-    return Finished(
-        id=id,
-        request_id=f"req_{stream.id}",
-        finish_reason=finish_reason,
-        usage=usage_body(usage),
-        cost=stream.target.price.cost(usage),
-        ttft_ms=None if usage.ttft_s is None else round(usage.ttft_s * 1000, 1),
-        tokens_per_s=tokens_per_s(usage),
-        queue_ms=round(usage.queue_s * 1000, 1),
-        load_ms=round(usage.load_s * 1000, 1),
-        limited=stream.limited.message if stream.limited else "",
-    )
-
-
-def tokens_per_s(usage: Usage) -> float | None:
-    """Decoding rate: the tokens after the first, over the time they took."""
-    decoding_s = usage.total_s - (usage.ttft_s or 0.0)
-    if usage.ttft_s is None or usage.completion_tokens < 2 or decoding_s <= 0:
-        return None
-    return round((usage.completion_tokens - 1) / decoding_s, 1)

@@ -10,7 +10,8 @@ import asyncio
 
 from frontend.playground.answers import Answer, Owner, Playground, View
 from frontend.playground.messages import Failed, Resume, Start, Stop, decode, id_of
-from frontend.sockets.gate import GONE, NOT_ALLOWED, Ping, Pong, Refused, hear, say, tell_always
+from frontend.sockets.gate import GONE, NOT_ALLOWED, Refused, hear, say, tell_always
+from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InferenceError, NotFound
 from inference.gateway.exchange import Receive, Scope, Send

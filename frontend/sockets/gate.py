@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from frontend.sockets.messages import Message
 from frontend.sockets.tickets import (
     CLOCK_SKEW_S,
     MAX_TICKET_CHARS,
@@ -60,18 +61,6 @@ MAX_ENDED = 10_000
 V = TypeVar("V")
 Serve = Callable[[Ticket, Scope, Receive, Send], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class Message(msgspec.Struct, tag_field="type"):
-    """Any message; `type` says which."""
-
-
-class Ping(Message, tag="ping"):
-    """Page to socket: heartbeat."""
-
-
-class Pong(Message, tag="pong"):
-    """Socket to page: answer to a ping."""
 
 
 class Refused(Exception):

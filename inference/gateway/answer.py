@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from inference.gateway.exchange import EVENT_STREAM, Exchange, Headers
+from inference.gateway.exchange import EVENT_STREAM, Headers
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.requests.stream import Stream
 from inference.link.wire import Delta, Done
 from inference.operations.operation import Framing
@@ -20,7 +21,7 @@ Framed = Callable[[], Framing]
 
 
 async def write_whole(
-    exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
+    exchange: InferenceExchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """Write one JSON body, once the engine is done."""
     body = await whole(stream, framed, await stream.read())
@@ -43,7 +44,7 @@ async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
 
 
 async def write_stream(
-    exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
+    exchange: InferenceExchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """Write server-sent events. Headers go out with the first delta, so that an early failure still
     gets its HTTP status."""

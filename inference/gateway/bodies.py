@@ -10,7 +10,8 @@ import asyncio
 from weakref import WeakValueDictionary
 
 from inference.errors import Overloaded
-from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange
+from inference.gateway.exchange import BODY_TIMEOUT_S
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.tick import LARGE_BYTES, count
 from inference.operations.bodies.shape import Shape
 from inference.shares import TENANT_SHARE, Shares
@@ -36,23 +37,25 @@ class Bodies:
         """By tenant."""
         self._large = asyncio.Lock()
 
-    async def read(self, exchange: Exchange, shape: Shape) -> bytes:
+    async def read(self, exchange: InferenceExchange, shape: Shape) -> bytes:
         """The body of an authenticated request; `shape` counts its contents as they arrive.
 
         Raises:
             Overloaded: too many bodies of its tenant are arriving.
+            InvalidRequest: `shape` refuses it.
             InferenceError: as `Exchange.body`.
         """
         assert exchange.grant is not None
         tenant, held = exchange.grant.tenant, 0
 
-        def hold(size: int) -> None:
+        async def admit(part: bytes) -> None:
             nonlocal held
-            self.hold(tenant, size)
-            held += size
+            self.hold(tenant, len(part))
+            held += len(part)
+            await count(part, shape)
 
         try:
-            body = await exchange.body(self.max_bytes, self._timeout_s, shape, hold)
+            body = await exchange.body(self.max_bytes, self._timeout_s, admit)
             await self.turn(tenant, len(body))
             return body
         finally:

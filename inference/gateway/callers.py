@@ -13,7 +13,7 @@ from inference.errors import (
     RateLimitExceeded,
     RequestError,
 )
-from inference.gateway.exchange import Exchange
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.tick import Tick
 from inference.grants import Ask, Directory, Grant, Limiter, Target
 from inference.link.wire import Usage
@@ -30,7 +30,7 @@ class Callers:
         self._directory, self._limiter = directory, limiter
         self._pacing = Pacing()
 
-    async def identify(self, exchange: Exchange) -> Grant:
+    async def identify(self, exchange: InferenceExchange) -> Grant:
         """The grant of the exchange's key, as of now.
 
         Call it again after every await, such as that of the body, because the key may have been
@@ -62,7 +62,7 @@ class Callers:
         if wait_s:
             await asyncio.sleep(wait_s)
 
-    async def count(self, exchange: Exchange, grant: Grant) -> None:
+    async def count(self, exchange: InferenceExchange, grant: Grant) -> None:
         """Count a request that generates nothing against the request limits.
 
         Raises:
@@ -75,7 +75,9 @@ class Callers:
         """A request was answered, or failed through no fault of its own."""
         self._pacing.note(grant.tenant_id, time.monotonic(), refused=False)
 
-    async def note_invalid(self, exchange: Exchange, grant: Grant, error: RequestError) -> None:
+    async def note_invalid(
+        self, exchange: InferenceExchange, grant: Grant, error: RequestError
+    ) -> None:
         """A request failed through its own fault: count it against the request limits, unless it
         has a reservation, which counted it already.
 
@@ -94,12 +96,12 @@ class Callers:
             except InferenceError:  # the request's own error is more useful to its sender
                 return
 
-    async def note_limits(self, exchange: Exchange) -> None:
+    async def note_limits(self, exchange: InferenceExchange) -> None:
         """Look up what is left of the limits, for the headers, unless there is a reservation."""
         if exchange.grant is not None and exchange.reservation is None:
             await self.note_rooms(exchange)
 
-    async def note_rooms(self, exchange: Exchange) -> None:
+    async def note_rooms(self, exchange: InferenceExchange) -> None:
         """Look up what is left of the limits, for the headers, even if there is a reservation."""
         if exchange.grant is None:
             return

@@ -1,7 +1,7 @@
-"""One HTTP request and its answer, over plain ASGI.
+"""One HTTP request and its answer, over plain ASGI, on either plane.
 
-Not a Django view: a streamed token costs one `send` here and no thread, middleware or response
-object.
+Not a Django view: a part of an answer costs one `send` here and no thread, middleware or response
+object. What the inference API adds is in `inference_exchange.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -24,25 +24,17 @@ from inference.errors import (
     MethodNotAllowed,
     PayloadTooLarge,
     RequestTimeout,
-    Unavailable,
     UnsupportedMediaType,
 )
-from inference.gateway import idempotency
-from inference.gateway.fleet.hub import new_id
-from inference.gateway.idempotency import Recording
-from inference.gateway.requests.stream import Stream
-from inference.gateway.tick import Tick, count
-from inference.grants import Grant, KeptAnswer, Reservation, Room
-from inference.operations import openai
-from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
+from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI, ErrorShape
-from inference.tracing import Span
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+Admit = Callable[[bytes], Awaitable[None]]
+"""Called with a part of a body before that is kept; raises InferenceError to refuse the body."""
 
 BODY_TIMEOUT_S = 60.0
 """A client that takes longer to send its body is cut off."""
@@ -61,18 +53,6 @@ EVENT_STREAM: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-REPLAYED = (b"idempotent-replayed", b"true")
-
-
-class Keeping(Protocol):
-    """Stores the answers to requests."""
-
-    async def whole(self, id: str, body: bytes) -> bytes:
-        """Store the answer to the request of this id; returns the answer as it is to be sent, which
-        says whether it was stored."""
-
-    async def ending(self, id: str, events: bytes) -> bytes:
-        """As `whole`, for a stream: its last event has the answer."""
 
 
 class Exchange:
@@ -84,20 +64,8 @@ class Exchange:
         self.path: str = scope["path"]
         self.status = 0
         self.started_at = time.time()
-        self.grant: Grant | None = None
-        self.checked: Tick | None = None
-        """The iteration of the event loop in which the grant was looked up."""
-        self.call: Call | None = None
-        self.stream: Stream | None = None
-        self.span: Span | None = None
         self.errors: ErrorShape = OPENAI
         """The format of errors for this client."""
-        self.failed: Callable[[InferenceError], bytes] = lambda _: b""
-        """The framing's event for an error within a stream; empty where `errors` makes it."""
-        self.keeping: Keeping | None = None
-        """Stores the answer, if it is to be stored."""
-        self.reservation: Reservation | None = None
-        """Source of the `x-ratelimit` headers."""
         self.began = time.monotonic()
         self._receive, self._send = receive, send
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -112,13 +80,6 @@ class Exchange:
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self.began
-
-    @property
-    def traceparent(self) -> str:
-        """The client's `traceparent` header, which makes the request part of its trace; may be
-        empty."""
-        header: bytes = self._headers.get(b"traceparent", b"")
-        return header.decode("latin-1")
 
     def query(self, *known: str) -> dict[str, str]:
         """The query parameters by name. A known name that ends in `[]` is a list's: it may be
@@ -163,34 +124,18 @@ class Exchange:
         if not hmac.compare_digest(self.api_key().encode(), token.encode()):
             raise InvalidApiKey(f"This URL requires the {name} as its bearer token.")
 
-    def idempotency_key(self) -> str | None:
-        """The `Idempotency-Key`, if there is one.
-
-        Raises:
-            InvalidRequest: it is malformed.
-        """
-        header = self._headers.get(idempotency.HEADER)
-        return None if header is None else idempotency.name_of(header)
-
-    def record(self, recording: Recording) -> None:
-        """Send everything through the recording from now on."""
-        self._send = recording.tee(self._send)
-
     async def body(
         self,
         limit_bytes: int,
         timeout_s: float = BODY_TIMEOUT_S,
-        shape: Shape | None = None,
-        hold: Callable[[int], None] = lambda size: None,
+        admit: Admit | None = None,
     ) -> bytes:
-        """The whole request body; `shape`, if given, counts its contents as it arrives. `hold` is
-        called with the size of each part before that is kept, and may refuse it.
+        """The whole request body, each part of which `admit` may refuse.
 
         Raises:
             UnsupportedMediaType: the body is compressed.
             PayloadTooLarge: it is over the limit.
-            InvalidRequest: `shape` refuses it.
-            InferenceError: `hold` refuses it.
+            InferenceError: `admit` refuses it.
             RequestTimeout: it did not arrive in time.
             ClientDisconnected: the client disconnected before its end.
         """
@@ -201,15 +146,13 @@ class Exchange:
             )
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._body(limit_bytes, shape, hold)
+                return await self._body(limit_bytes, admit)
         except TimeoutError:
             raise RequestTimeout(
                 f"The request body did not arrive within {timeout_s:g} s."
             ) from None
 
-    async def _body(
-        self, limit_bytes: int, shape: Shape | None, hold: Callable[[int], None]
-    ) -> bytes:
+    async def _body(self, limit_bytes: int, admit: Admit | None) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
         refusal: InferenceError | None = None
@@ -223,8 +166,8 @@ class Exchange:
                 refusal = PayloadTooLarge(
                     f"The request body exceeds this server's limit of {limit_bytes} bytes."
                 )
-            elif refusal is None:
-                refusal = await _refusal(shape, hold, part)
+            elif refusal is None and admit is not None:
+                refusal = await _refusal(admit, part)
             if refusal is None:
                 parts.append(part)
             else:
@@ -239,18 +182,18 @@ class Exchange:
             pass
 
     async def begin(self, status: int, headers: Headers) -> None:
-        """Write the status and the headers that every answer has."""
+        """Write the status and the headers: these, and those that every answer has."""
         self.status = status
+        all_headers = [*headers, *self.common_headers()]
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
+
+    def common_headers(self) -> Headers:
+        """The headers that every answer has."""
         shown = self.shown_id.encode()
-        common = [
-            (b"x-request-id", shown),
-            *([(self.errors.id_header, shown)] if self.errors.id_header else []),
-            (b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()),
-            *_ratelimit_headers(self.reservation),
-        ]
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, *common]}
-        )
+        yield b"x-request-id", shown
+        if self.errors.id_header:
+            yield self.errors.id_header, shown
+        yield b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Write a part of the body; `more=False` ends the answer."""
@@ -260,19 +203,7 @@ class Exchange:
         """Write a whole JSON answer."""
         length = (b"content-length", str(len(data)).encode())
         await self.begin(status, [*JSON, length, *headers])
-        try:
-            await self.write(b"" if self.method == "HEAD" else data, more=False)
-        except Unavailable:  # raised by the recording, which has not sent anything yet
-            self.status = 0
-            raise
-
-    async def replay(self, kept: KeptAnswer) -> None:
-        """Write the answer of an earlier request, under that one's id."""
-        self.id = kept.request_id
-        if kept.content_type.startswith("application/json"):
-            return await self.reply(200, kept.body, [REPLAYED])
-        await self.begin(200, [*EVENT_STREAM, REPLAYED])
-        await self.write(kept.body, more=False)
+        await self.write(b"" if self.method == "HEAD" else data, more=False)
 
     async def fail(self, error: InferenceError) -> None:
         """Answer with an error, as far as that is still possible: a stream that has begun gets it
@@ -280,21 +211,20 @@ class Exchange:
         if isinstance(error, ClientDisconnected):
             self.status = self.status or error.http_status
         elif self.status:
-            event = self.failed(error) or self.errors.event(error, self.shown_id)
-            await self.write(event, more=False)
+            await self.write(self.last_event(error), more=False)
         else:
             body = self.errors.body(error, self.shown_id)
             await self.reply(error.http_status, body, _error_headers(error))
 
+    def last_event(self, error: InferenceError) -> bytes:
+        """The event that ends a stream with this error."""
+        return self.errors.event(error, self.shown_id)
 
-async def _refusal(
-    shape: Shape | None, hold: Callable[[int], None], part: bytes
-) -> InferenceError | None:
+
+async def _refusal(admit: Admit, part: bytes) -> InferenceError | None:
     """Why this part makes the body invalid, if it does; the rest is then still read and dropped."""
     try:
-        hold(len(part))
-        if shape is not None:
-            await count(part, shape)
+        await admit(part)
     except InferenceError as error:
         return error
     return None
@@ -314,22 +244,6 @@ def _retry_headers(error: InferenceError) -> Headers:
         yield b"retry-after", error.retry_header.encode()
     elif error.http_status < 500:
         yield b"x-should-retry", b"false"
-
-
-def _ratelimit_headers(reservation: Reservation | None) -> Headers:
-    if reservation is None:
-        return ()
-    return [
-        header for what, room in reservation.rooms.items() for header in _room_headers(what, room)
-    ]
-
-
-def _room_headers(what: str, room: Room) -> Headers:
-    figures = {"limit": room.limit, "remaining": room.remaining, "reset": openai.span(room.reset_s)}
-    return [
-        (f"x-ratelimit-{figure}-{what}".encode(), str(value).encode())
-        for figure, value in figures.items()
-    ]
 
 
 def parse_json(kind: type[Any], body: bytes) -> Any:

@@ -33,8 +33,9 @@ from inference.gateway import answer, idempotency, models
 from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
+from inference.gateway.exchange import BODY_TIMEOUT_S, Receive, Scope, Send
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
+from inference.gateway.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.lines.background import Background
 from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
@@ -116,7 +117,7 @@ class OpenAIServer:
         self.background = Background(stored, directory, dispatcher.space, secret=secret)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = InferenceExchange(scope, receive, send)
         operation = self._operations.at(exchange.path)
         if operation is not None:
             exchange.errors = operation.errors
@@ -153,7 +154,7 @@ class OpenAIServer:
         )
         self._records.ended(asked, error)
 
-    async def _route(self, exchange: Exchange, operation: Operation | None) -> None:
+    async def _route(self, exchange: InferenceExchange, operation: Operation | None) -> None:
         path = exchange.path
         if operation is not None:
             exchange.require_method("POST")
@@ -171,7 +172,7 @@ class OpenAIServer:
             raise NotFound(f"{said} {INSTEAD.get(path, '')}".rstrip())
 
     async def _serve(
-        self, exchange: Exchange, answer: Callable[[Exchange], Awaitable[None]]
+        self, exchange: InferenceExchange, answer: Callable[[InferenceExchange], Awaitable[None]]
     ) -> None:
         with timed(exchange.span, "authenticate"):
             grant = await self._callers.identify(exchange)
@@ -183,7 +184,7 @@ class OpenAIServer:
             raise
         self._callers.note_valid(grant)
 
-    async def _answer(self, exchange: Exchange, operation: Operation) -> None:
+    async def _answer(self, exchange: InferenceExchange, operation: Operation) -> None:
         shape = Shape(operation.max_numbers)
         # No local name holds the body: only the call does, so it is freed once the engine has it.
         with timed(exchange.span, "read body"):
@@ -195,7 +196,7 @@ class OpenAIServer:
         else:
             await self._generate_once(exchange, call, name)
 
-    async def _generate_once(self, exchange: Exchange, call: Call, name: str) -> None:
+    async def _generate_once(self, exchange: InferenceExchange, call: Call, name: str) -> None:
         """Generate the answer, continue one whose gateway is gone, or replay the one kept for this
         idempotency key."""
         grant = await self._callers.identify(exchange)
@@ -214,7 +215,9 @@ class OpenAIServer:
                     exchange.record(turn)
                     done = await self._generate_claimed(exchange, call, turn)
 
-    async def _generate_claimed(self, exchange: Exchange, call: Call, turn: Recording) -> bool:
+    async def _generate_claimed(
+        self, exchange: InferenceExchange, call: Call, turn: Recording
+    ) -> bool:
         """Generate the answer, or continue an adopted one; False if that no longer exists."""
         own, claim = exchange.id, turn.claim
         if claim.request_id == own:
@@ -236,7 +239,7 @@ class OpenAIServer:
         return True
 
     async def _generate(
-        self, exchange: Exchange, call: Call, recording: Recording | None = None
+        self, exchange: InferenceExchange, call: Call, recording: Recording | None = None
     ) -> None:
         """Generate the answer. With a recording it is generated even after its client went away."""
         asked = call
@@ -259,7 +262,9 @@ class OpenAIServer:
                     if watcher is not None:
                         watcher.cancel()
 
-    async def _queue(self, exchange: Exchange, call: Call, recording: Recording | None) -> None:
+    async def _queue(
+        self, exchange: InferenceExchange, call: Call, recording: Recording | None
+    ) -> None:
         """Queue the response to run in the background, and answer with its current state. Queueing
         counts as a request by itself, because the response may be cancelled before it runs."""
         grant = await self._callers.identify(exchange)
@@ -269,14 +274,14 @@ class OpenAIServer:
         body = await self.responses.as_it_stands(grant, id)
         await exchange.reply(200, body)
 
-    async def _followed(self, exchange: Exchange, call: Call) -> tuple[Grant, Call]:
+    async def _followed(self, exchange: InferenceExchange, call: Call) -> tuple[Grant, Call]:
         """The caller's current grant, and the call with the earlier items that it continues."""
         grant = await self._callers.identify(exchange)
         exchange.call = call = await self.responses.followed(grant, call)
         return await self._callers.identify(exchange), call
 
     async def _write(
-        self, exchange: Exchange, call: Call, stream: Stream, recording: Recording | None
+        self, exchange: InferenceExchange, call: Call, stream: Stream, recording: Recording | None
     ) -> None:
         """Write the stream's answer, until it ends or another gateway takes it over."""
         adopted = stream.id != exchange.id
@@ -298,6 +303,6 @@ class OpenAIServer:
                 recording.leave()
 
 
-async def _end_on_disconnect(exchange: Exchange, stream: Stream) -> None:
+async def _end_on_disconnect(exchange: InferenceExchange, stream: Stream) -> None:
     await exchange.disconnected()
     stream.end(ClientDisconnected())

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from inference.gateway.callers import Callers
-from inference.gateway.exchange import Exchange
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.grants import MICRO, Directory, Grant, ModelCard, Price
 from inference.link.wire import ModelInfo
 from inference.operations.registry import Registry
@@ -39,7 +39,7 @@ class Models:
         self._engines, self._currency = engines, currency
         self._known: dict[str, dict[str, Any]] = {}
 
-    async def reply_list(self, exchange: Exchange) -> None:
+    async def reply_list(self, exchange: InferenceExchange) -> None:
         """Reply with every model that the caller may use, in one page.
 
         Raises:
@@ -51,7 +51,7 @@ class Models:
         cards = [self._card(card) for card in await self._directory.models(grant)]
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
-    async def reply_one(self, exchange: Exchange) -> None:
+    async def reply_one(self, exchange: InferenceExchange) -> None:
         """Reply with the model that the path names, as a request would: also one version of an
         adapter.
 
@@ -64,7 +64,7 @@ class Models:
         card = ModelCard.of(grant, target)
         await exchange.reply(200, msgspec.json.encode(self._card(card)))
 
-    async def _greet(self, exchange: Exchange) -> Grant:
+    async def _greet(self, exchange: InferenceExchange) -> Grant:
         exchange.require_method("GET", "HEAD")
         grant = await self._callers.identify(exchange)
         await self._callers.note_limits(exchange)

@@ -24,8 +24,9 @@ import msgspec
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
 from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchange import Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
@@ -104,7 +105,7 @@ class ResponsesSocket:
         await receive()  # websocket.connect
         http = _as_http(scope)
         try:
-            grant = await self._callers.identify(Exchange(http, receive, send))
+            grant = await self._callers.identify(InferenceExchange(http, receive, send))
         except InferenceError as error:
             code = UNAUTHORISED if isinstance(error, InvalidApiKey) else NOT_ALLOWED
             reason = error.message[:MAX_REASON]

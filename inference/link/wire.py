@@ -50,6 +50,8 @@ would break the link, and with it all other streams. For answers see `Done.senda
 
 MAX_FIGURE = 1 << 53
 """Bounds every number that an engine reports: up to here a float holds each integer exactly."""
+MAX_TIME_S = 1e6
+"""Longer than any request takes; a longer time in an engine's report was not measured."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_FIGURE)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 """A count that a column of the database holds."""

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 
-from inference.gateway.fleet.hub import new_id
+from inference.ids import new_id
 from tenants.models.audit import act_as, actor_of
 
 log = structlog.get_logger(__name__)

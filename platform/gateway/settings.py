@@ -237,7 +237,6 @@ MIDDLEWARE = [
     "frontend.times.LocalTime",
 ]
 ROOT_URLCONF = "gateway.urls"
-ASGI_APPLICATION = "gateway.planes.control.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

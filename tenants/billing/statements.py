@@ -28,8 +28,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.types.json import Jsonb
 
-from inference.gateway.fleet.dispatches import MAX_TIME_S
-from inference.link.wire import LedgerEntry
+from inference.link.wire import MAX_TIME_S, LedgerEntry
 from tenants.billing.journals import Report, Seen
 
 Connection = AsyncConnection[tuple[Any, ...]]

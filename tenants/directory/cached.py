@@ -26,9 +26,9 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
-from inference.gateway.routing.pools import Pool, Revisions
 from inference.grants import Grant, ModelCard, Target
 from inference.link.wire import AdapterRef
+from inference.pools import Pool, Revisions
 from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue
 from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag

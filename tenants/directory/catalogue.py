@@ -11,9 +11,9 @@ from functools import reduce
 import msgspec
 
 from inference.errors import UnknownModel
-from inference.gateway.routing.pools import Pool, Revisions, Rollout
 from inference.grants import Grant, Limits, ModelCard, Price, Target
 from inference.link.wire import AdapterRef
+from inference.pools import Pool, Revisions, Rollout
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
 from tenants.naming import ISOLATION_TENANTS, LIVE, lora_name

@@ -15,10 +15,8 @@ from inference.gateway.measuring.traffic import Traffic
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import outcomes, pools
-from tenants.naming import TOUCH_INTERVAL
+from tenants.naming import ALIVE_S, TOUCH_INTERVAL
 
-ALIVE_S = 10
-"""How long after its last heartbeat, by the database's clock, a gateway counts as alive."""
 FORGOTTEN_DAYS = 1
 
 BEAT = """

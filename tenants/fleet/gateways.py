@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from django.apps import apps
 
-from inference.gateway.fleet.history import Point
+from inference.gateway.measuring.history import Point
 from inference.grants import Limits
 from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.fleet.history import STEP_S, Load, Point, Rate
+from inference.gateway.measuring.history import STEP_S, Load, Point, Rate
 
 Engine = dict[str, Any]
 """In the form of `inference.gateway.fleet.hub.Hub.snapshot`."""

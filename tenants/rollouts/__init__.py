@@ -4,5 +4,5 @@ Every few seconds one worker checks every pool (`tending`): adapters are tried o
 are to run on (`trials`), and for each open rollout the placement of tenants and the outcomes of
 their requests are read (`progress`), and the next step is decided (`driver`). All state is in
 PostgreSQL, so another worker continues if one dies. Gateways route tenants according to the
-rollouts (`inference.gateway.routing.pools`).
+rollouts (`inference.pools`).
 """

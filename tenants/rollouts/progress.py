@@ -10,8 +10,8 @@ from typing import Any
 from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
+from inference import pools
 from inference.gateway.measuring.traffic import Traffic
-from inference.gateway.routing import pools
 from tenants.models import (
     LIVE,
     Adapter,

@@ -6,19 +6,21 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
 
 @asynccontextmanager
-async def serving(application: Callable[..., Awaitable[None]]) -> AsyncIterator[str]:
+async def serving(
+    application: Callable[..., Awaitable[None]], *, lifespan: Literal["on", "off"] = "off"
+) -> AsyncIterator[str]:
     """The base URL of a server that runs inside the context."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         application,
         log_config=None,
-        lifespan="off",
+        lifespan=lifespan,
         ws="none",
         timeout_keep_alive=600,
         timeout_graceful_shutdown=1,

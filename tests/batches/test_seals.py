@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inference.gateway.fleet.hub import new_id
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import (
     background_id,
@@ -16,6 +15,7 @@ from inference.gateway.lines.seals import (
     number_of,
     seal,
 )
+from inference.ids import new_id
 
 pytestmark = pytest.mark.pure
 

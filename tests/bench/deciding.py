@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.placing import Placing
-from inference.gateway.routing.pools import Pool
 from inference.grants import Reservation, Target
+from inference.pools import Pool
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
 from tests.bench.routing import ADAPTERS, DECISION_US, SESSIONS, TENANTS

@@ -13,23 +13,19 @@ from typing import Any
 
 import pytest
 from django.db import connections
-from pytest_django import Settings
 
 from inference.link.wire import Usage
 from lorikeet import batches, retries
 from lorikeet.transfer import files
-from tenants.adapters.uploads.guard import Receive, Scope, Send
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Result
 from tenants.batches.states import Status
-from tenants.directory.auth import PostgresDirectory
-from tenants.files.intake import FileIntake
 from tenants.models import Batch, StoredFile, Tenant, Upload, UploadPart
 from tests.adapters.working import run_worker
 from tests.batches.conftest import files_dir
 from tests.client_cli.conftest import Run
 from tests.client_cli.test_commands import Cutting
-from tests.hub.conftest import Hub, in_thread
+from tests.hub.conftest import Hub
 from tests.tenants.making import make_base, make_key
 
 __all__ = ["files_dir"]
@@ -39,25 +35,6 @@ pytestmark = [
     pytest.mark.usefixtures("worker", "object_storage"),
 ]
 PART = 4096
-
-
-async def console(scope: Scope, receive: Receive, send: Send) -> None:
-    """A console. For its `/v1` the directory is opened here; otherwise its startup does that."""
-    from gateway.planes.control import application, django_app
-
-    whole: Any = application
-    if not scope["path"].startswith("/v1/"):
-        await whole(scope, receive, send)
-        return
-    async with PostgresDirectory() as directory:
-        await FileIntake(django_app, directory)(scope, receive, send)
-
-
-@pytest.fixture
-def hub(tenant: Tenant, settings: Settings) -> Iterator[Hub]:
-    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else a warning says that it is missing
-    with in_thread(console) as url:
-        yield Hub(url, "")
 
 
 @pytest.fixture

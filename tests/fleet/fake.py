@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.gateway.fleet.history import Point, Rate
+from inference.gateway.measuring.history import Point, Rate
 from inference.grants import Limits
 from tenants.fleet.reports import Fleet
 from tests.limits.asking import COUNTED

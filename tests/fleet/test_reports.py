@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.fleet.history import STEP_S, Load, Point, Rate
+from inference.gateway.measuring.history import STEP_S, Load, Point, Rate
 from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
 
 pytestmark = pytest.mark.pure

@@ -24,8 +24,8 @@ from frontend.views.requests.request import rate
 from frontend.views.requests.requests import PAGE, RequestFilter, search
 from frontend.views.requests.timeline import SCALE, Timeline
 from inference.errors import BY_CODE, ApiKeyRevoked
-from inference.gateway.fleet.hub import new_id
 from inference.gateway.measuring.measures import outcome_of
+from inference.ids import new_id
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
 from tenants.errors import TooManySaved

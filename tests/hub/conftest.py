@@ -15,6 +15,7 @@ import pytest
 from huggingface_hub import HfApi
 from pytest_django import Settings
 
+from gateway.planes.control import Parts, application
 from tenants.models import Tenant
 from tests.adapters.conftest import base_model, gateway, no_jobs, object_storage, worker
 from tests.adapters.servers import serving
@@ -24,13 +25,13 @@ __all__ = ["base_model", "gateway", "no_jobs", "object_storage", "worker"]
 
 
 @contextmanager
-def in_thread(application: Any) -> Iterator[str]:
-    """Run a server in a thread of its own; yields its base URL."""
+def console() -> Iterator[str]:
+    """Run a console in a thread of its own; yields its base URL."""
     began, ended = threading.Event(), asyncio.Event()
     found: list[Any] = []
 
     async def run() -> None:
-        async with serving(application) as url:
+        async with serving(application(Parts.configured()), lifespan="on") as url:
             found.extend([url, asyncio.get_running_loop()])
             began.set()
             await ended.wait()
@@ -80,7 +81,5 @@ def tenant(transactional_db: None) -> Tenant:
 @pytest.fixture
 def hub(tenant: Tenant, settings: Settings) -> Iterator[Hub]:
     Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else a warning says that it is missing
-    from gateway.planes.control import application
-
-    with in_thread(application) as url:
+    with console() as url:
         yield Hub(url, make_key(tenant, "adapters:write")[1])

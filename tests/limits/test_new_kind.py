@@ -14,7 +14,7 @@ from django.template.loader import render_to_string
 
 from frontend.views.limits import LimitsForm, lines_of
 from inference.errors import RateLimitExceeded
-from inference.gateway.exchange import Exchange
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.grants import Ask, Limits, Room
 from inference.link.wire import Usage
 from tenants.api.endpoints.limits import FiguresSerializer
@@ -150,7 +150,7 @@ async def test_its_header_tells_what_is_left(clock: Clock) -> None:
     store = Failover(MemoryStore(clock, WITH_IMAGES))
     async with StoreLimiter(store, FakeSpent(), "usd", WITH_IMAGES) as limiter:
         scope = {"method": "POST", "path": "/v1/images/generations", "headers": []}
-        exchange = Exchange(scope, receive, send)
+        exchange = InferenceExchange(scope, receive, send)
         exchange.reservation = await limiter.reserve("r1", CALLER, target(), images(3))
         await exchange.reply(200, b"{}")
     headers = dict(sent[0]["headers"])

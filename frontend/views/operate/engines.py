@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend.pages import operator_page
-from inference.gateway.fleet.history import Load, Rate
+from inference.gateway.measuring.history import Load, Rate
 from tenants.fleet.gateways import gateways
 
 MAX_ID_CHARS = 200

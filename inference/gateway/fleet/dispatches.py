@@ -26,13 +26,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from inference.link.wire import Account, AdapterRef, Dispatch, LedgerEntry, Usage
+from inference.link.wire import MAX_TIME_S, Account, AdapterRef, Dispatch, LedgerEntry, Usage
 
 MAC_BYTES = 16
 MAX_CONTEXT = 1 << 24
 """Tokens. Bounds the context length that an engine reports."""
-MAX_TIME_S = 1e6
-"""Longer than any request takes; a longer time in an engine's report was not measured."""
 PROMPT_TOKENS_PER_BYTE = 4
 """A token covers at least one byte of the rendered prompt, but a chat template may render more than
 the body has: it puts text around each message, and indents and escapes tools (two bytes of UTF-8

@@ -8,7 +8,6 @@ engine a request runs on is decided in `requests`.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -41,14 +40,15 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
-from inference.gateway.routing.pools import Pool, Revisions
 from inference.gateway.stored.content import Contents
 from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder
+from inference.ids import new_id
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
 from inference.link.suspects import Suspects
 from inference.link.wire import AdapterRef, LedgerEntry
+from inference.pools import Pool, Revisions
 
 log = structlog.get_logger(__name__)
 
@@ -464,8 +464,3 @@ class Hub:
     async def drained(self) -> None:
         """Wait until every request is settled."""
         await self._requests.drained()
-
-
-def new_id() -> str:
-    """A request id: 12 hex digits of time in ms, so that ids sort by time, and 80 random bits."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from inference.gateway.routing.engine_state import EngineState
-from inference.gateway.routing.pools import Revisions
 from inference.link.wire import AdapterRef
+from inference.pools import Revisions
 
 Pinned = Mapping[str, Sequence[AdapterRef]]
 """By base model."""

@@ -45,7 +45,7 @@ def holds(secret: str, batch: Batch, given: str) -> bool:
 
 
 def new_batch_id() -> str:
-    """A batch id: like a request id (`hub.new_id`) it begins with the time; it ends with 48 random
+    """A batch id: like a request id (`ids.new_id`) it begins with the time; it ends with 48 random
     bits."""
     return f"{PREFIX}{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"
 

@@ -17,7 +17,7 @@ from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.engines import Engines
-from inference.gateway.routing.pools import Revisions
+from inference.pools import Revisions
 
 MayTake = Callable[[EngineLink], bool]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.routing.engine_state import Needs
-from inference.gateway.routing.pools import Pool
 from inference.grants import Grant, Reservation, Target
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
+from inference.pools import Pool
 from inference.tracing import Span
 
 Watch = Callable[[Wait], None]

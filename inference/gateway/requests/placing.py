@@ -27,9 +27,9 @@ from inference.gateway.requests.leg import Leg, LegOwner
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
-from inference.gateway.routing.pools import Pool
 from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
+from inference.pools import Pool
 from inference.shares import Shares
 
 TAKEN_UP = 64

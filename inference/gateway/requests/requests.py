@@ -39,9 +39,9 @@ from inference.gateway.requests.placing import Moves, Placing
 from inference.gateway.requests.settling import Settling
 from inference.gateway.requests.stream import Stream
 from inference.gateway.requests.unplaced import Unplaced
-from inference.gateway.routing.pools import Pool
 from inference.grants import Limiter, Target
 from inference.link.wire import GONE, LEFT, Done, LedgerEntry, first_attempt
+from inference.pools import Pool
 
 log = structlog.get_logger(__name__)
 

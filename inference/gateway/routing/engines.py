@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 
 from inference.errors import InvalidRequest, NoEngine
 from inference.gateway.routing.engine_state import EngineState, Needs
-from inference.gateway.routing.pools import Revisions
 from inference.operations.registry import OPERATIONS
+from inference.pools import Revisions
 
 RETRY_AFTER_S = 15.0
 """A lost engine is back after its start-up time, about this long on a small machine."""

@@ -29,7 +29,7 @@ from inference.errors import (
 )
 from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
-from inference.gateway.exchange import Exchange
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.grants import Grant, StoredConversations
 from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import Shape
@@ -187,7 +187,7 @@ class Conversations:
 
     # --- of clients ------------------------------------------------------------------------------
 
-    async def reply(self, exchange: Exchange) -> None:
+    async def reply(self, exchange: InferenceExchange) -> None:
         """Answer a request under `/v1/conversations`.
 
         Raises:
@@ -205,7 +205,7 @@ class Conversations:
         await self._callers.note_limits(exchange)
         await exchange.reply(200, _json(answer))
 
-    async def _create(self, exchange: Exchange, grant: Grant) -> dict[str, Any]:
+    async def _create(self, exchange: InferenceExchange, grant: Grant) -> dict[str, Any]:
         wanted: _Wanted = await self._read(exchange, _wanted)
         items = _checked(wanted.items or [], exchange.id)
         made = Conversation(int(time.time()), wanted.metadata or {}, items)
@@ -219,11 +219,11 @@ class Conversations:
             )
         return _shown(f"conv_{exchange.id}", made)
 
-    async def _retrieve(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+    async def _retrieve(self, exchange: InferenceExchange, grant: Grant, id: str) -> dict[str, Any]:
         found, _ = await self._find(grant.tenant_id, id)
         return _shown(id, found)
 
-    async def _update(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+    async def _update(self, exchange: InferenceExchange, grant: Grant, id: str) -> dict[str, Any]:
         metadata = (await self._read(exchange, _renamed)).metadata or {}
         return _shown(
             id,
@@ -232,26 +232,30 @@ class Conversations:
             ),
         )
 
-    async def _delete(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+    async def _delete(self, exchange: InferenceExchange, grant: Grant, id: str) -> dict[str, Any]:
         if not (ID.fullmatch(id) and await self._store.delete(grant.tenant_id, _name(id))):
             raise ConversationNotFound
         return {"id": id, "object": "conversation.deleted", "deleted": True}
 
-    async def _add(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+    async def _add(self, exchange: InferenceExchange, grant: Grant, id: str) -> dict[str, Any]:
         wanted: _Added = await self._read(exchange, _added)
         added = _checked(wanted.items, exchange.id)
         changed = await self.change(grant.tenant_id, id, lambda one: one.with_items(added))
         return listed_page(changed.shown()[-len(added) :] if added else [])
 
-    async def _list(self, exchange: Exchange, grant: Grant, id: str) -> dict[str, Any]:
+    async def _list(self, exchange: InferenceExchange, grant: Grant, id: str) -> dict[str, Any]:
         found, _ = await self._find(grant.tenant_id, id)
         return listing(found.shown(), exchange.query(*LISTING), "conversation")
 
-    async def _item(self, exchange: Exchange, grant: Grant, id: str, item: str) -> dict[str, Any]:
+    async def _item(
+        self, exchange: InferenceExchange, grant: Grant, id: str, item: str
+    ) -> dict[str, Any]:
         found, _ = await self._find(grant.tenant_id, id)
         return next((one for one in found.shown() if one["id"] == item), None) or _no_item()
 
-    async def _remove(self, exchange: Exchange, grant: Grant, id: str, item: str) -> dict[str, Any]:
+    async def _remove(
+        self, exchange: InferenceExchange, grant: Grant, id: str, item: str
+    ) -> dict[str, Any]:
         def without(one: Conversation) -> Conversation:
             ids = [shown["id"] for shown in one.shown()]
             if item not in ids:
@@ -269,7 +273,7 @@ class Conversations:
     )
     """By the number of path parts after `/v1/conversations`, and by method."""
 
-    async def _read(self, exchange: Exchange, decoder: msgspec.json.Decoder[Any]) -> Any:
+    async def _read(self, exchange: InferenceExchange, decoder: msgspec.json.Decoder[Any]) -> Any:
         shape = Shape(RESPONSES.max_numbers)
         body = await self._bodies.read(exchange, shape)
         found = decode(decoder, body or b"{}")

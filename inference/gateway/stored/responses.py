@@ -30,7 +30,7 @@ from inference.errors import (
     UnknownResponse,
 )
 from inference.gateway.callers import Callers
-from inference.gateway.exchange import Exchange
+from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import Said
 from inference.gateway.stored.conversations import Addition, Conversations
 from inference.gateway.tick import count, pause
@@ -249,7 +249,7 @@ class Responses:
         return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
 
     @contextmanager
-    def keeping(self, exchange: Exchange, grant: Grant, call: Call) -> Iterator[None]:
+    def keeping(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
         """Use around the generation of a response: has it stored if the call and the tenant want
         that, and holds the space for its input meanwhile.
 
@@ -278,7 +278,7 @@ class Responses:
 
     # --- afterwards ------------------------------------------------------------------------------
 
-    async def reply(self, exchange: Exchange) -> None:
+    async def reply(self, exchange: InferenceExchange) -> None:
         """Answer a request for a stored response: `/v1/responses/<id>`, `.../input_items` or
         `.../cancel`.
 
@@ -293,7 +293,7 @@ class Responses:
         grant = await self._callers.identify(exchange)
         await answered(self, exchange, grant, id)
 
-    async def _reply_one(self, exchange: Exchange, grant: Grant, id: str) -> None:
+    async def _reply_one(self, exchange: InferenceExchange, grant: Grant, id: str) -> None:
         if exchange.method == "DELETE":
             return await self._delete(exchange, grant, id)
         query = exchange.query("include[]", "include_obfuscation", "starting_after", "stream")
@@ -318,19 +318,19 @@ class Responses:
             return _standing(record, standing)
         return bytes((await self._get(grant, id)).response)  # it has ended meanwhile
 
-    async def _delete(self, exchange: Exchange, grant: Grant, id: str) -> None:
+    async def _delete(self, exchange: InferenceExchange, grant: Grant, id: str) -> None:
         named = ID.fullmatch(id)
         if named is None or not await self._store.delete(grant.tenant_id, named[1]):
             raise ResponseNotFound
         await self._reply(exchange, _json({"id": id, "object": "response", "deleted": True}))
 
-    async def _reply_items(self, exchange: Exchange, grant: Grant, id: str) -> None:
+    async def _reply_items(self, exchange: InferenceExchange, grant: Grant, id: str) -> None:
         record = await self._get(grant, id)
         items = shown(listed(bytes(record.items)), _names(id))
         query = exchange.query(*LISTING)
         await self._reply(exchange, _json(listing(items, query, "input")))
 
-    async def _cancel(self, exchange: Exchange, grant: Grant, id: str) -> None:
+    async def _cancel(self, exchange: InferenceExchange, grant: Grant, id: str) -> None:
         record = await self._get(grant, id)
         if not _background.decode(record.response).background:
             raise InvalidRequest("Only a background response can be cancelled.")
@@ -344,7 +344,7 @@ class Responses:
         "cancel": (("POST",), _cancel),
     }
 
-    async def _reply(self, exchange: Exchange, body: bytes) -> None:
+    async def _reply(self, exchange: InferenceExchange, body: bytes) -> None:
         await self._callers.note_limits(exchange)
         await exchange.reply(200, body)
 

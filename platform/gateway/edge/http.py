@@ -43,7 +43,7 @@ from inference.errors import (
     RequestTimeout,
     UriTooLong,
 )
-from inference.gateway.fleet.hub import new_id
+from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI
 
 log = structlog.get_logger(__name__)

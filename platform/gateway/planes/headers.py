@@ -17,7 +17,7 @@ import structlog
 
 from inference.errors import HeadersTooLarge
 from inference.gateway.exchange import Receive, Scope, Send
-from inference.gateway.fleet.hub import new_id
+from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI
 from tenants.api.problems import MEDIA_TYPE, problem
 

@@ -19,7 +19,6 @@ import structlog
 from channels.layers import get_channel_layer
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
-from django.urls import URLPattern, re_path
 
 from frontend.live import tail
 from frontend.live.board import Board
@@ -34,26 +33,26 @@ from frontend.sockets.tickets import Signer
 from gateway.edge.cors import Cors
 from gateway.planes import content, outcomes, traffic
 from gateway.planes import demand as demand_page
+from gateway.planes.asgi import Lifespan, route
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
-from gateway.planes.lifespan import Lifespan
 from gateway.planes.metrics import Metrics
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
-from inference.gateway.fleet import history
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
 from inference.gateway.lines.server import Lines
+from inference.gateway.measuring import history
 from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.history import History
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
@@ -334,13 +333,13 @@ def application(parts: Parts) -> Any:
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
-        _route(
+        route(
             r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))",
             Cors(parts.forward, settings.CORS_ORIGINS),
         ),
-        _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
-        _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
-        _route(
+        route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
+        route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
+        route(
             r"^metrics$",
             Metrics(
                 settings.METRICS_TOKEN,
@@ -352,16 +351,16 @@ def application(parts: Parts) -> Any:
                 settings.VAR,
             ),
         ),
-        _route(r"^demand$", DemandPage(settings.METRICS_TOKEN, hub, parts.demand)),
-        _route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
-        _route(r"^engine/probe$", EngineProbe(hub, settings.WORKER_TOKEN)),
-        _route(r"^engine/adapters/", AdapterFiles(parts.engines, parts.dispatches, parts.registry)),
-        _route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
+        route(r"^demand$", DemandPage(settings.METRICS_TOKEN, hub, parts.demand)),
+        route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
+        route(r"^engine/probe$", EngineProbe(hub, settings.WORKER_TOKEN)),
+        route(r"^engine/adapters/", AdapterFiles(parts.engines, parts.dispatches, parts.registry)),
+        route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
     ]
     sockets = [
-        _route(r"^v1/responses$", responses),
-        _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
-        _route(
+        route(r"^v1/responses$", responses),
+        route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
+        route(
             r"^ws/lines$",
             Lines(
                 dispatcher,
@@ -373,12 +372,12 @@ def application(parts: Parts) -> Any:
                 max_body_bytes=most,
             ),
         ),
-        _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
-        _route(
+        route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
+        route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",
             parts.gate.guarded(tickets.PLAYGROUND, playground),
         ),
-        _route(r"", NoSocket()),
+        route(r"", NoSocket()),
     ]
     return ProtocolTypeRouter(
         {
@@ -387,9 +386,3 @@ def application(parts: Parts) -> Any:
             "lifespan": Running(parts),
         }
     )
-
-
-def _route(pattern: str, app: Any) -> URLPattern:
-    """Channels' router takes ASGI applications where Django's types expect views."""
-    route: URLPattern = re_path(pattern, app)
-    return route

@@ -8,8 +8,8 @@ import msgspec
 
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
-from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
+from inference.gateway.measuring.history import History
 from inference.grants import Limits
 from tenants.fleet.reports import Counted, Report
 from tenants.limits.limiter import StoreLimiter

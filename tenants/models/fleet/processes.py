@@ -13,7 +13,7 @@ from django.db import models
 from django.db.models import ExpressionWrapper, Q
 from django.db.models.functions import Now
 
-from tenants.directory.registry import ALIVE_S
+from tenants.naming import ALIVE_S
 
 LOST_FOR = timedelta(hours=1)
 """How long a lost gateway is listed: it may have come back under another address."""

@@ -1,8 +1,7 @@
 """Rollouts: tenants of a base model move to a new revision of it, by weight.
 
-A worker drives them (`tenants.rollouts`), gateways route by them
-(`inference.gateway.routing.pools`), and operators start, pause and end them. Every change of one is
-in the audit log.
+A worker drives them (`tenants.rollouts`), gateways route by them (`inference.pools`), and operators
+start, pause and end them. Every change of one is in the audit log.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ UNRECORDED = timedelta(minutes=15)
 def may_be_unrecorded(shown_id: str) -> bool:
     """Whether an unknown id may be that of a request that is not recorded yet.
 
-    An id begins with a time (`inference.gateway.fleet.hub.new_id`), which must be at most
-    `UNRECORDED` ago.
+    An id begins with a time (`inference.ids.new_id`), which must be at most `UNRECORDED` ago.
     """
     form = REQUEST_ID.fullmatch(shown_id)
     if form is None or not re.fullmatch("[0-9a-f]{32}", form[1]):

@@ -18,7 +18,7 @@ from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import InferenceError
 from inference.gateway.exchange import EVENT_STREAM, Exchange, Receive, Scope, Send
-from inference.gateway.fleet.hub import new_id
+from inference.ids import new_id
 from inference.link.wire import Usage
 from inference.operations.chat import CHAT
 from inference.operations.operation import Framing

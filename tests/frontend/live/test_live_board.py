@@ -15,7 +15,7 @@ from frontend.live.feeds import MAX_KEPT, Events, Feed, Key, State
 from frontend.live.signals import Signals
 from frontend.live.tail import ALL, MOST, Ended
 from frontend.live.topics import TOPICS, Topic
-from inference.gateway.fleet.history import History
+from inference.gateway.measuring.history import History
 from tests.inference.rig import until
 
 HOUR_S = 3600.0

@@ -13,7 +13,7 @@ from django.utils import timezone
 from frontend.live.topics import TOPICS
 from frontend.views.adapters.marks import marks
 from frontend.views.live import OF_ALL, OF_TENANT
-from inference.gateway.fleet.history import STEP_S, History
+from inference.gateway.measuring.history import STEP_S, History
 from tenants.models import (
     LIVE,
     AdapterVersion,
@@ -27,7 +27,7 @@ from tenants.models import (
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.frontend.operate.test_operate import ENGINE
-from tests.inference.gateway.fleet.test_history import counted
+from tests.inference.measuring.test_history import counted
 from tests.tenants.making import (
     make_adapter,
     make_base,

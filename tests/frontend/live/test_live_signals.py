@@ -12,7 +12,7 @@ import pytest
 from frontend.live.feeds import Key
 from frontend.live.signals import LIMITS_S, MINUTE_S, ROLLOUTS_S, Signals
 from frontend.live.topics import TOPICS
-from inference.gateway.fleet.history import History
+from inference.gateway.measuring.history import History
 from tests.frontend.operate.test_operate import ENGINE
 
 NOON = 1_700_006_400.0

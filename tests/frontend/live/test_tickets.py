@@ -13,7 +13,8 @@ from django.db import connection
 from django.test import Client
 
 from frontend.sockets import gate
-from frontend.sockets.gate import GONE, NOT_ALLOWED, NOT_SIGNED_IN, Origins, Ping, hear, say
+from frontend.sockets.gate import GONE, NOT_ALLOWED, NOT_SIGNED_IN, Origins, hear, say
+from frontend.sockets.messages import Ping
 from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
 from inference.gateway.exchange import Receive, Scope, Send
 from tenants.models import AuditEntry, Membership, Role, Tenant, User

@@ -206,16 +206,20 @@ async def survey_of_gateway(app: Any) -> None:
     print(json.dumps(len(read)))
 
 
-def surveyed(application: str, survey: str) -> Any:
-    """The survey's output from a process of its own, because a plane's wiring cannot be undone."""
+def surveyed(plane: str, survey: str) -> Any:
+    """The survey's output from a process of its own, in which it replaces Python's parser."""
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
-        f"{application}\n"
+        "import django; django.setup()\n"
+        f"from gateway.planes.{plane} import Parts, application\n"
         f"from tests.gateway.serving.test_headers import {survey}\n"
-        f"asyncio.run({survey}(application))"
+        f"asyncio.run({survey}(application(Parts.configured())))"
     )
-    plane = {"PYTHONPATH": f"platform{os.pathsep}.", "DJANGO_SETTINGS_MODULE": "gateway.settings"}
-    env = os.environ | plane
+    variables = {
+        "PYTHONPATH": f"platform{os.pathsep}.",
+        "DJANGO_SETTINGS_MODULE": "gateway.settings",
+    }
+    env = os.environ | variables
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
     )
@@ -224,7 +228,7 @@ def surveyed(application: str, survey: str) -> Any:
 
 
 def test_no_address_of_the_console_reads_them() -> None:
-    found = surveyed("from gateway.planes.control import application", "survey")
+    found = surveyed("control", "survey")
     assert found == [
         *([path, 431, 0] for _, _, path in ADDRESSES),
         *([path, 1] for _, _, path in READERS),
@@ -232,9 +236,4 @@ def test_no_address_of_the_console_reads_them() -> None:
 
 
 def test_a_gateway_reads_none_at_all() -> None:
-    wiring = (
-        "import django; django.setup()  # for the imports of this module\n"
-        "from gateway.planes import inference as plane\n"
-        "application = plane.application(plane.Parts.configured())"
-    )
-    assert surveyed(wiring, "survey_of_gateway") == 0
+    assert surveyed("inference", "survey_of_gateway") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.gateway.exchange import Exchange
-from inference.gateway.tick import LARGE_BYTES, Tick, pause
+from inference.gateway.tick import LARGE_BYTES, Tick, count, pause
 from inference.operations.bodies.shape import PART_BYTES, Shape
 from inference.operations.call import Call
 from inference.operations.chat import Chat
@@ -51,14 +52,14 @@ def exchange_of(body: bytes) -> Exchange:
 
 async def test_a_body_that_arrives_whole_is_counted_in_parts() -> None:
     shape, body = Counting(), b'"' + b"a" * (3 * PART_BYTES - 1) + b'"'
-    assert await exchange_of(body).body(len(body), shape=shape) == body
+    assert await exchange_of(body).body(len(body), admit=partial(count, shape=shape)) == body
     assert shape.parts == [PART_BYTES] * 3 + [1]
 
 
 async def test_nothing_is_counted_after_a_refusal() -> None:
     shape = Counting()
     with pytest.raises(InvalidRequest, match="values"):
-        await exchange_of(b"[" * (9 * PART_BYTES)).body(1 << 20, shape=shape)
+        await exchange_of(b"[" * (9 * PART_BYTES)).body(1 << 20, admit=partial(count, shape=shape))
     assert shape.parts == [PART_BYTES]
 
 

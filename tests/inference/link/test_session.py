@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import msgspec
 import pytest
 
@@ -323,11 +321,3 @@ def test_an_answer_too_long_for_a_frame_is_an_error_of_its_request() -> None:
     sent = done(wire.MAX_FRAME_BYTES // 2 + 1).sendable()
     assert (sent.id, sent.usage, sent.response) == ("r", longest.usage, None)
     assert sent.fault is not None and sent.fault.error().param == "stream"
-
-
-def test_ids_sort_by_time_and_differ() -> None:
-    from inference.gateway.fleet.hub import new_id
-
-    ids = [new_id() for _ in range(1000)]
-    assert len(set(ids)) == 1000
-    assert all(a[:12] <= b[:12] for a, b in itertools.pairwise(ids))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from inference.errors import UnknownModel
-from inference.gateway.routing.pools import Pool, Rollout
 from inference.grants import Grant, Limits, Price, Target
 from inference.link.wire import AdapterRef
+from inference.pools import Pool, Rollout
 from tenants.directory.catalogue import (
     BaseRow,
     Catalogue,

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from inference.gateway.routing import pools as gateway_pools
+from inference import pools as gateway_pools
 from inference.link.wire import ModelInfo
 from tenants.directory import pools
 from tenants.errors import (

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.connections import kept_connections
+from gateway.planes.control import Parts, application
 from gateway.planes.server import NotStarted, serve
 from gateway.schema import require_migrated
 from gateway.secret_links import without_tokens
@@ -37,13 +38,9 @@ class Command(BaseCommand):
         require_migrated()
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"console:{options['port']}", settings.LOG_LEVEL, clean=without_tokens)
-
-        from gateway.planes.control import application
-
+        console = application(Parts.configured())
         try:
             with kept_connections():
-                serve(
-                    application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none"
-                )
+                serve(console, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none")
         except NotStarted:
             raise CommandError("The console could not start. See the log for the reason.") from None

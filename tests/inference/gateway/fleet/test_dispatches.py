@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.fleet.dispatches import (
-    MAX_TIME_S,
     OVERSHOOT_TOKENS,
     TEMPLATE_TOKENS,
     Bounds,
@@ -199,7 +198,7 @@ def test_a_clamped_usage_is_one_that_could_be(usage: Usage, most: Bounds) -> Non
     assert 0 <= clamped.cached_tokens <= clamped.prompt_tokens <= most.prompt_tokens
     assert 0 <= clamped.reasoning_tokens <= clamped.completion_tokens <= most.output_tokens
     times = (clamped.queue_s, clamped.load_s, clamped.ttft_s or 0.0, clamped.total_s)
-    assert all(0 <= one <= MAX_TIME_S for one in times)
+    assert all(0 <= one <= wire.MAX_TIME_S for one in times)
     assert (clamped.ttft_s is None) == (usage.ttft_s is None)
     assert most.clamped(clamped) is clamped
 

@@ -15,11 +15,11 @@ from inference.gateway.dispatcher import with_defaults
 from inference.gateway.requests.held import Holding
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Engines
-from inference.gateway.routing.pools import PARTS, Pool, Rollout, draw
 from inference.grants import Grant, Target
 from inference.link import wire
 from inference.link.wire import Delta, Done, Usage
 from inference.operations.chat import CHAT
+from inference.pools import PARTS, Pool, Rollout, draw
 from tests.inference.played import Bench, Played, benched
 from tests.inference.samples import BASE, GRANT, MODEL, MOVABLE, REF
 

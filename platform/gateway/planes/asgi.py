@@ -1,15 +1,24 @@
-"""ASGI's lifespan for both planes: starts and stops what lives as long as the process."""
+"""What the ASGI applications of both planes are made of: routes, and a lifespan, which starts and
+stops what lives as long as the process."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
+from typing import Any
 
 import structlog
+from django.urls import URLPattern, re_path
 
 from inference.gateway.exchange import Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
+
+
+def route(pattern: str, app: Any) -> URLPattern:
+    """Channels' router takes ASGI applications where Django's types expect views."""
+    made: URLPattern = re_path(pattern, app)
+    return made
 
 
 class Lifespan(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inference.gateway.fleet.history import (
+from inference.gateway.measuring.history import (
     MAX_POINTS,
     MIN_S,
     STEP_S,
