@@ -20,6 +20,7 @@ from django.conf import settings  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
+from gateway.edge.cors import Cors  # noqa: E402
 from gateway.edge.refusals import SlowRefusals  # noqa: E402
 from gateway.planes.headers import HeaderLimit  # noqa: E402
 from gateway.planes.lifespan import Lifespan  # noqa: E402
@@ -69,7 +70,7 @@ _routes = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
-                _route(r"^v1/", FileIntake(django_app, directory)),
+                _route(r"^v1/", Cors(FileIntake(django_app, directory), settings.CORS_ORIGINS)),
                 _route(r"^(healthz|health|readyz)$", Health({"database": _database_answers})),
                 _route(f"^{BODIES.pattern[1:]}$", Bodies(django_app)),
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
