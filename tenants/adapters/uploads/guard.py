@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -55,7 +56,6 @@ class BodyGuard:
         if tus.UPLOADS.fullmatch(scope["path"]):  # Django never sees those bodies
             await self._app(scope, receive, send)
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         limit, error = _small()
         if scope["method"] == "POST" and UPLOAD_PATH.fullmatch(scope["path"]):
             limit, error = _adapter()
@@ -65,10 +65,9 @@ class BodyGuard:
                 await refuse(send, stranger.http_status, stranger.code, stranger.message)
                 return
             scope = {**scope, GRANT: grant}
-        if content_length(headers) > limit:
-            await _refuse_size(send, error)
-        else:
-            await _Counted(limit, error, receive, send).run(self._app, scope)
+        await Bounded(self._app, limit, partial(_refuse_size, send, error)).run(
+            scope, receive, send
+        )
 
     async def _authorise(self, scope: Scope) -> Grant | None:
         """The grant of the request's API key; None for a session, or without a directory."""
@@ -119,33 +118,36 @@ def content_length(headers: dict[bytes, bytes]) -> int:
     return int(text) if text.isdigit() else 0
 
 
-class _Counted:
+class Bounded:
     """One request whose body is counted on its way to the application."""
 
-    def __init__(self, limit: int, error: UploadRefused, receive: Receive, send: Send) -> None:
-        self._left, self._error, self._receive, self._send = limit, error, receive, send
-        self._answered = False
+    def __init__(self, app: App, limit: int, refuse: Callable[[], Awaitable[None]]) -> None:
+        """`refuse` responds to a body of more than `limit` bytes."""
+        self._app, self._limit, self._refuse = app, limit, refuse
 
-    @property
-    def _cut(self) -> bool:
-        return self._left < 0
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application, or refuse the body if it is too large."""
+        left, answered = self._limit, False
 
-    async def run(self, app: App, scope: Scope) -> None:
-        await app(scope, self._counting, self._passing)
-        if self._cut and not self._answered:
-            await _refuse_size(self._send, self._error)
+        async def counting() -> Message:
+            nonlocal left
+            if left >= 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+            # Beyond the limit the application is told that the client is gone, so that it drops
+            # the body.
+            return message if left >= 0 else {"type": "http.disconnect"}
 
-    async def _counting(self) -> Message:
-        if not self._cut:
-            message = await self._receive()
-            self._left -= len(message.get("body", b""))
-        # Beyond the limit the application is told that the client is gone, so that it drops the
-        # body.
-        return {"type": "http.disconnect"} if self._cut else message
+        async def passing(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
 
-    async def _passing(self, message: Message) -> None:
-        self._answered = True
-        await self._send(message)
+        if content_length(dict(scope["headers"])) <= self._limit:
+            await self._app(scope, counting, passing)
+            if left >= 0 or answered:
+                return
+        await self._refuse()
 
 
 async def _refuse_size(send: Send, error: UploadRefused) -> None:
