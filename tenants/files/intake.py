@@ -17,7 +17,6 @@ from django.conf import settings
 from inference.errors import (
     InferenceError,
     PayloadTooLarge,
-    PermissionDenied,
     RateLimitExceeded,
 )
 from inference.gateway.exchange import Exchange
@@ -84,8 +83,7 @@ class FileIntake:
         """The id of the tenant, if it may send a file now. `announced` is the length to check room
         for, None if that was reserved before."""
         grant = await self._directory.authenticate(exchange.api_key())
-        if not grant.scopes & TABLE[Permission.USE_FILES][1]:
-            raise PermissionDenied("This API key lacks the scope `inference`.")
+        grant.require(*TABLE[Permission.USE_FILES][1])
         if self._receiving[grant.tenant_id] >= TENANT_AT_ONCE:
             raise RateLimitExceeded(
                 f"Tenant `{grant.tenant}` is already uploading {TENANT_AT_ONCE} files, the "

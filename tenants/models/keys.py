@@ -14,10 +14,10 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from inference.grants import INFERENCE
 from tenants.errors import KeyRevoked
 from tenants.models.accounts import Tenant, User
 from tenants.naming import (
-    INFERENCE,
     PLAYGROUND,
     PREFIX_LENGTH,
     SECRET_LENGTH,

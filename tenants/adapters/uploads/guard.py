@@ -20,13 +20,13 @@ from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends.base import SessionBase
 from django.http import parse_cookie
 
-from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
+from inference.errors import InferenceError, InvalidApiKey
 from inference.grants import Directory, Grant
 from inference.key_headers import api_key, shows_key
 from tenants.adapters.uploads import tus
 from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
 from tenants.api.problems import MEDIA_TYPE, problem
-from tenants.models import Scope as KeyScope
+from tenants.permissions import TABLE, Permission
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,7 +40,6 @@ GRANT = "lorikeet.grant"
 """Key of the API key's grant in the scope of an upload, if the key was checked here."""
 FRAMING_BYTES = 64 << 10
 """What multipart's boundaries, headers and small fields may add to the files."""
-UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
 
 
 class BodyGuard:
@@ -75,8 +74,7 @@ class BodyGuard:
         if secret.startswith("lk_"):
             if self._directory is not None:
                 grant = await self._directory.authenticate(secret)
-                if not grant.scopes & UPLOADERS:
-                    raise PermissionDenied("This API key lacks the scope `adapters:write`.")
+                grant.require(*TABLE[Permission.EDIT_ADAPTERS][1])
                 return grant
         elif not await _has_session(scope):
             raise InvalidApiKey("Send an API key as `Authorization: Bearer lk_...`.")
