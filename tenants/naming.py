@@ -22,6 +22,8 @@ such a prefix (it contains a hyphen), so no client can present these keys: they 
 playground limits, and each member a line of usage."""
 TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` of a key is written at most this often."""
+HOUR, DAY, MONTH = "hour", "day", "month"
+"""The spans that the ledger is summed over, as its rows name them."""
 REQUEST, RESPONSE, CONVERSATION = "request", "response", "conversation"
 """What stored content belongs to, each by its id: a request, a response of the Responses API, or a
 conversation that responses continue."""
