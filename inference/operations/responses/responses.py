@@ -55,20 +55,6 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
 }
 """See `fields.UNSERVED`."""
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "max_tool_calls",
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "stream_options",
-        "user",
-    }
-)
-"""See `fields.WITHOUT_EFFECT`. Some are repeated in the answer."""
-
 SAMPLED = SAMPLING - {"logprobs", "max_tokens", "n", "response_format"}
 """Fields that have the same name in a chat."""
 
