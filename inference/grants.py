@@ -17,9 +17,11 @@ from typing import Protocol
 
 import msgspec
 
-from inference.errors import InferenceError
+from inference.errors import InferenceError, PermissionDenied
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry, Usage
 
+INFERENCE = "inference"
+"""The scope of keys that may send requests to models; management keys may lack it."""
 MICRO = 10**6
 PICO = 10**12
 """Micro- and pico-units in one unit of the currency, such as a dollar."""
@@ -86,6 +88,16 @@ class Grant:
     """The key's prefix, by which people recognise it; for logs."""
     keeps_content: bool = False
     """Whether its tenant keeps prompts and answers, and the key does not override that."""
+
+    def require(self, *scopes: str) -> None:
+        """Check that the key has one of these scopes.
+
+        Raises:
+            PermissionDenied: it has none of them.
+        """
+        if self.scopes.isdisjoint(scopes):
+            wanted = " or ".join(f"`{scope}`" for scope in sorted(scopes))
+            raise PermissionDenied(f"This API key lacks the scope {wanted}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` of a key is written at most this often."""
 ALIVE_S = 10
 """How long after its last heartbeat, by the database's clock, a gateway counts as alive."""
-INFERENCE = "inference"
-"""The scope of keys that may call models."""
+HOUR, DAY, MONTH = "hour", "day", "month"
+"""The spans that the ledger is summed over, as its rows name them."""
 REQUEST, RESPONSE, CONVERSATION = "request", "response", "conversation"
 """What stored content belongs to, each by its id: a request, a response of the Responses API, or a
 conversation that responses continue."""

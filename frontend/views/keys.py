@@ -25,7 +25,6 @@ from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm, in_words, last_day
 from frontend.views.usage import MONTHLY
 from inference.grants import MICRO
-from tenants.billing.months import month_end, month_start
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures
 from tenants.models import (
@@ -40,6 +39,7 @@ from tenants.models import (
     Tenant,
 )
 from tenants.permissions import Caller, Permission
+from tenants.utc import month_end, month_start
 
 EXPIRES_SOON = timedelta(days=14)
 MAX_CHOICES = 50

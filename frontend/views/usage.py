@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -24,11 +24,11 @@ from frontend.pages import tenant_page
 from frontend.times import Day, midnight
 from frontend.views.requests.failures import failures
 from inference.grants import MICRO, PICO
-from tenants.billing.months import day_start, month_end, month_start
 from tenants.limits import ceilings
 from tenants.models import LimitScope, Tenant, User
 from tenants.models.usage.ledger import FIGURES, SumsQuerySet
 from tenants.permissions import Caller, Permission
+from tenants.utc import DAY, HOUR, day_start, month_end, month_start
 
 PERIODS = {
     "24h": "24 hours",
@@ -39,7 +39,6 @@ PERIODS = {
 }
 BY = {"adapter": "adapter", "key": "API key", "model": "model", "member": "member"}
 SHOW = {"cost": "Cost", "tokens": "Tokens"}
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 STEPS = {"hour": HOUR, "day": DAY}
 HOURLY, DAILY = 2 * DAY, 62 * DAY
 """Longest periods shown by hour and by day; longer ones are shown by month."""

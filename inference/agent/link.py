@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Sequence
 from typing import Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import structlog
@@ -20,6 +19,7 @@ from inference.errors import InferenceError
 from inference.link import wire
 from inference.link.session import LOST_S, Side, State
 from inference.link.shell import Shell
+from inference.link.urls import socket_url
 from inference.link.wire import Delta, Frame, Wait
 
 log = structlog.get_logger(__name__)
@@ -167,10 +167,8 @@ class Link:
         self._waiting.set()
 
     def _connect(self) -> connect:
-        parts = urlsplit(self.url)
-        scheme = {"http": "ws", "https": "wss"}[parts.scheme]
         return connect(
-            urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/ws/engine", "", "")),
+            socket_url(self.url, "/ws/engine"),
             additional_headers={"Authorization": f"Bearer {self._credential}"},
             max_size=wire.MAX_FRAME_BYTES,
             compression=None,  # small frames on a fast network

@@ -9,13 +9,12 @@ from contextlib import suppress
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
-    PermissionDenied,
     RateLimitExceeded,
     RequestError,
 )
 from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.tick import Tick
-from inference.grants import Ask, Directory, Grant, Limiter, Target
+from inference.grants import INFERENCE, Ask, Directory, Grant, Limiter, Target
 from inference.link.wire import Usage
 from inference.pacing import MAX_WAIT_S, Pacing
 
@@ -41,8 +40,7 @@ class Callers:
         """
         if exchange.grant is None or exchange.checked is None or exchange.checked.over:
             grant = await self._directory.authenticate(exchange.api_key())
-            if "inference" not in grant.scopes:
-                raise PermissionDenied("This API key lacks the scope `inference`.")
+            grant.require(INFERENCE)
             exchange.grant, exchange.checked = grant, Tick()
         return exchange.grant
 

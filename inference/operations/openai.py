@@ -18,7 +18,7 @@ from inference.link.wire import Usage
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
 from inference.operations.bodies.fields import check_fields
-from inference.operations.bodies.reading import decode
+from inference.operations.bodies.reading import decode, require_model
 from inference.operations.call import Call
 from inference.operations.operation import Framing, Operation
 
@@ -160,8 +160,7 @@ class OpenAIOperation(Operation, Generic[Read]):
     def parse(self, body: bytes) -> Call:
         """See `Operation`."""
         fields: Read = decode(self.decoder, body)
-        if not fields.model:
-            raise InvalidRequest("You must provide a model parameter.", param="model")
+        require_model(fields.model)
         self.check_prompt(fields)
         if fields.stream_options is not None and not fields.stream:
             raise InvalidRequest(

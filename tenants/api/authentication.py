@@ -15,7 +15,6 @@ from inference.errors import InvalidApiKey
 from inference.key_headers import api_key, shows_key
 from tenants.models import ApiKey
 from tenants.models.audit import act_as, actor_of
-from tenants.naming import TOUCH_INTERVAL
 
 
 @dataclass(frozen=True)
@@ -38,20 +37,9 @@ class ApiKeyAuthentication(BaseAuthentication):
         if not shows_key(headers):
             return None
         try:
-            secret = api_key(headers)
+            key = ApiKey.objects.authenticate(api_key(headers), timezone.now())
         except InvalidApiKey as error:
             raise AuthenticationFailed(error.message, error.code) from None
-        now = timezone.now()
-        key = ApiKey.objects.find(secret)
-        if key is None:
-            raise AuthenticationFailed("Incorrect API key provided.", "invalid_api_key")
-        if not key.usable(now):
-            raise AuthenticationFailed(
-                "This API key is revoked or expired, or its tenant is suspended.",
-                "invalid_api_key",
-            )
-        if key.last_used_at is None or key.last_used_at <= now - TOUCH_INTERVAL:
-            ApiKey.objects.filter(pk=key.pk).touch(now)
         if request.method not in SAFE_METHODS:
             act_as(actor_of(request._request, key))
         return KeyHolder(key), key

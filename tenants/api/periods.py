@@ -11,8 +11,7 @@ from django.utils.dateparse import parse_datetime
 from rest_framework.exceptions import ValidationError
 
 from tenants.api.openai.views import EARLIEST, LATEST
-
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+from tenants.utc import DAY, HOUR, MINUTE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
-from urllib.parse import urlsplit, urlunsplit
 
 import structlog
 from websockets.asyncio.client import connect
@@ -14,6 +13,7 @@ from websockets.exceptions import WebSocketException
 
 from inference.gateway.lines import frames
 from inference.gateway.lines.frames import Message, News
+from inference.link.urls import socket_url
 from inference.link.wire import MAX_FRAME_BYTES
 
 log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ class Gateways:
 
     async def _converse(self, url: str) -> None:
         async with connect(
-            _socket_url(url),
+            socket_url(url, "/ws/lines"),
             additional_headers={"Authorization": f"Bearer {self._token}"},
             max_size=2 * MAX_FRAME_BYTES,
             open_timeout=CONNECT_S,
@@ -105,9 +105,3 @@ async def _write(outbox: asyncio.Queue[Message], send: Callable[[bytes], object]
     with suppress(WebSocketException):  # the reader gets it as well
         while True:
             await send(frames.encode(await outbox.get()))  # type: ignore[misc]
-
-
-def _socket_url(url: str) -> str:
-    parts = urlsplit(url)
-    scheme = {"http": "ws", "https": "wss"}[parts.scheme]
-    return urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/ws/lines", "", ""))

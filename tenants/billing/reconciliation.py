@@ -16,9 +16,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
-from tenants.billing.months import month_end
 from tenants.models import EngineJournal
 from tenants.models.usage.ledger import FIGURES
+from tenants.utc import month_end
 
 
 def drifts() -> list[Drift]:

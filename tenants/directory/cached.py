@@ -22,11 +22,10 @@ from inference.errors import (
     ApiKeyRevoked,
     InferenceError,
     InvalidApiKey,
-    PermissionDenied,
     RequestError,
     Unavailable,
 )
-from inference.grants import Grant, ModelCard, Target
+from inference.grants import INFERENCE, Grant, ModelCard, Target
 from inference.link.wire import AdapterRef
 from inference.pools import Pool, Revisions
 from tenants.directory import catalogue
@@ -35,7 +34,7 @@ from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag
 from tenants.directory.notices import Notice
 from tenants.directory.outage import Outage
 from tenants.directory.reader import EngineRow, KeyRow, Reader
-from tenants.naming import INFERENCE, PLAYGROUND, TOUCH_INTERVAL, hmac_of, prefix_of
+from tenants.naming import PLAYGROUND, TOUCH_INTERVAL, hmac_of, prefix_of
 
 log = structlog.get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -111,23 +110,13 @@ def _whose(error: InvalidApiKey, tenant_id: int, key_id: int) -> InvalidApiKey:
     return error
 
 
-def require_inference(grant: Grant) -> None:
-    """Check that the key may run inference, which management keys may not.
-
-    Raises:
-        PermissionDenied: the key lacks the scope.
-    """
-    if INFERENCE not in grant.scopes:
-        raise PermissionDenied("This API key lacks the scope `inference`.")
-
-
 def revocation(row: KeyRow | None, now: float) -> ApiKeyRevoked | None:
     """Why a key can no longer run inference; None if it still can. `row` is None if it was
     deleted."""
     if row is None:
         return ApiKeyRevoked("This API key was deleted.")
     try:
-        require_inference(admit(row.verdict(), now))
+        admit(row.verdict(), now).require(INFERENCE)
     except RequestError as error:
         return ApiKeyRevoked(error.message)
     return None
@@ -238,7 +227,7 @@ class CachedDirectory:
         Raises:
             PermissionDenied: the key lacks the scope for inference.
         """
-        require_inference(grant)
+        grant.require(INFERENCE)
         return catalogue.cards(grant, *await self._names_of(grant), now=time.time())
 
     def serves(self) -> bool:
@@ -311,7 +300,7 @@ class CachedDirectory:
         return KnownKey(row.id, row.tenant_id, row.verdict())
 
     async def _require_current(self, grant: Grant) -> None:
-        require_inference(grant)
+        grant.require(INFERENCE)
         if self._keys.has(("infers", grant.key_id), time.monotonic()):
             return
         tag = ("infers", grant.key_id)

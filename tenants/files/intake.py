@@ -17,7 +17,6 @@ from django.conf import settings
 from inference.errors import (
     InferenceError,
     PayloadTooLarge,
-    PermissionDenied,
     RateLimitExceeded,
 )
 from inference.gateway.exchange import Exchange
@@ -25,7 +24,7 @@ from inference.grants import Directory
 from tenants.adapters.uploads.guard import (
     FRAMING_BYTES,
     App,
-    Message,
+    Bounded,
     Receive,
     Scope,
     Send,
@@ -57,7 +56,7 @@ class FileIntake:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["method"] == "POST" else ""
         if JSON.fullmatch(path):
-            await Bounded(self._app, MAX_JSON_BYTES).run(scope, receive, send)
+            await self._bounded(MAX_JSON_BYTES, scope, receive, send)
         elif path == FILES:
             announced = content_length(dict(scope["headers"]))
             await self._take(settings.MAX_FILE_BYTES, announced, scope, receive, send)
@@ -76,7 +75,7 @@ class FileIntake:
             return await exchange.fail(error)
         self._receiving[tenant_id] += 1
         try:
-            await Bounded(self._app, most + FRAMING_BYTES).run(scope, receive, send)
+            await self._bounded(most + FRAMING_BYTES, scope, receive, send)
         finally:
             self._receiving[tenant_id] -= 1
 
@@ -84,8 +83,7 @@ class FileIntake:
         """The id of the tenant, if it may send a file now. `announced` is the length to check room
         for, None if that was reserved before."""
         grant = await self._directory.authenticate(exchange.api_key())
-        if not grant.scopes & TABLE[Permission.USE_FILES][1]:
-            raise PermissionDenied("This API key lacks the scope `inference`.")
+        grant.require(*TABLE[Permission.USE_FILES][1])
         if self._receiving[grant.tenant_id] >= TENANT_AT_ONCE:
             raise RateLimitExceeded(
                 f"Tenant `{grant.tenant}` is already uploading {TENANT_AT_ONCE} files, the "
@@ -100,33 +98,11 @@ class FileIntake:
             await database_sync_to_async(require_room)()
         return grant.tenant_id
 
+    async def _bounded(self, most: int, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on whose body has at most this many bytes."""
 
-class Bounded:
-    """One request whose body is counted on its way to the application."""
+        async def refuse() -> None:
+            exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
+            await exchange.fail(PayloadTooLarge(f"The body has more than {most} bytes."))
 
-    def __init__(self, app: App, most: int) -> None:
-        self._app, self._most = app, most
-        self._left = most
-        self._answered = False
-
-    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, or respond with 413 if the body is too large."""
-
-        async def counted() -> Message:
-            if self._left >= 0:
-                message = await receive()
-                self._left -= len(message.get("body", b""))
-            # Beyond the limit the application is told that the client is gone, so that it drops
-            # the body.
-            return {"type": "http.disconnect"} if self._left < 0 else message
-
-        async def passed(message: Message) -> None:
-            self._answered = True
-            await send(message)
-
-        if content_length(dict(scope["headers"])) <= self._most:
-            await self._app(scope, counted, passed)
-            if self._left >= 0 or self._answered:
-                return
-        exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
-        await exchange.fail(PayloadTooLarge(f"The body has more than {self._most} bytes."))
+        await Bounded(self._app, most, refuse).run(scope, receive, send)

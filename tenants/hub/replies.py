@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from inference.errors import short
+from inference.errors import InvalidApiKey, short
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.models import ApiKey
 from tenants.models.audit import act_as, actor_of
@@ -144,12 +144,12 @@ def read(request: HttpRequest, shape: type[Any]) -> Any:
 
 def _authenticate(request: HttpRequest) -> Caller:
     scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-    key = ApiKey.objects.find(secret.strip()) if scheme.lower() == "bearer" else None
-    now = timezone.now()
-    if key is None or not key.usable(now):
+    presented = secret.strip() if scheme.lower() == "bearer" else ""
+    try:
+        key = ApiKey.objects.authenticate(presented, timezone.now())
+    except InvalidApiKey:
         # With any other message, the client takes this for a repository that does not exist.
-        raise HubError(401, "Invalid credentials in Authorization header")
-    ApiKey.objects.filter(pk=key.pk).touch(now)
+        raise HubError(401, "Invalid credentials in Authorization header") from None
     if request.method not in SAFE_METHODS:
         act_as(actor_of(request, key))
     return Caller(key.tenant, key=key)

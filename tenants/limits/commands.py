@@ -14,6 +14,7 @@ import msgspec
 
 from inference.grants import MICRO, Limits, Price
 from tenants.limits.kinds import Period
+from tenants.utc import month_end, month_start
 
 MAX_TOKENS = 10**9
 """Upper bound to which each number of an ask is cut: no model generates as much, and no product of
@@ -57,13 +58,14 @@ def start_of(period: Period, second: int) -> int:
     """The first second of the UTC day or month that contains this unix time."""
     if period == "day":
         return second - second % DAY_S
-    day = datetime.fromtimestamp(second, UTC)
-    return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp())
+    return int(month_start(datetime.fromtimestamp(second, UTC)).timestamp())
 
 
 def end_of(period: Period, start: int) -> int:
     """The first second after the period."""
-    return start + DAY_S if period == "day" else start_of("month", start + 31 * DAY_S)
+    if period == "day":
+        return start + DAY_S
+    return int(month_end(datetime.fromtimestamp(start, UTC)).timestamp())
 
 
 class Rate(Value, frozen=True):

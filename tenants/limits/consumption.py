@@ -13,10 +13,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from inference.grants import MICRO, Limits
-from tenants.billing.months import day_start, month_start
 from tenants.fleet.gateways import gateways
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import LimitScope, UsageSum
+from tenants.utc import day_start, month_start
 
 
 def budgets(scope: LimitScope, kinds: Kinds = KINDS) -> dict[str, int]:

@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Protocol
 
 from inference.grants import MICRO
-from tenants.billing.months import HOUR, MONTH, month_end, month_start
 from tenants.database import Database
+from tenants.naming import HOUR, MONTH
+from tenants.utc import month_end, month_start
 
 # Each starts from the tenant, by which the sums are indexed. A key's sums include those of the keys
 # that it was rotated into; an adapter's are found by its name.

@@ -14,10 +14,11 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from inference.errors import InvalidApiKey
+from inference.grants import INFERENCE
 from tenants.errors import KeyRevoked
 from tenants.models.accounts import Tenant, User
 from tenants.naming import (
-    INFERENCE,
     PLAYGROUND,
     PREFIX_LENGTH,
     SECRET_LENGTH,
@@ -147,6 +148,21 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         prefix = prefix_of(secret)
         key = self.select_related("tenant").filter(prefix=prefix).first() if prefix else None
         return key if key is not None and key.matches(secret) else None
+
+    def authenticate(self, secret: str, now: datetime) -> ApiKey:
+        """The key with this text, which is recorded as used now.
+
+        Raises:
+            InvalidApiKey: there is none, or it is no longer usable.
+        """
+        key = self.find(secret)
+        if key is None:
+            raise InvalidApiKey
+        if not key.usable(now):
+            raise InvalidApiKey("This API key is revoked or expired, or its tenant is suspended.")
+        if key.last_used_at is None or key.last_used_at <= now - TOUCH_INTERVAL:
+            self.filter(pk=key.pk).touch(now)
+        return key
 
     def touch(self, now: datetime) -> int:
         """Record that these keys were used now, unless that was recorded within the last minute."""

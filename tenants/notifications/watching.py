@@ -10,7 +10,6 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
-from tenants.billing.months import day_start, month_start
 from tenants.billing.reconciliation import drifts
 from tenants.limits import ceilings, consumption
 from tenants.limits.kinds import KINDS
@@ -19,6 +18,7 @@ from tenants.models import ApiKey, EngineCredential, LimitScope, LimitSet, Tenan
 from tenants.models.notifications import Kind, Notification, Target
 from tenants.models.usage.ledger import Span
 from tenants.notifications import mail
+from tenants.utc import day_start, month_start
 
 app: procrastinate.App = django_app
 

@@ -12,8 +12,8 @@ from django.test import Client
 from django.utils import timezone
 
 from inference.link.wire import Usage
-from tenants.billing.months import month_start
 from tenants.models import LimitScope, LimitSet, Tenant
+from tenants.utc import month_start
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of
 from tests.limits.asking import COUNTED

@@ -11,10 +11,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend.views.usage import BY, HOUR, Question, change, forecast
+from frontend.views.usage import BY, Question, change, forecast
 from inference.grants import MICRO, PICO
 from inference.link.wire import Usage
 from tenants.models import ApiKey, EngineHour, Tenant, UsageSum, User
+from tenants.utc import HOUR
 from tests.frontend.clients import address, client_of
 from tests.tenants.api.test_usage_api import read
 from tests.tenants.making import make_key, make_tenant, make_user

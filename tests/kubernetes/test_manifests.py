@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.planes.forward import PATHS
 from gateway.process_secrets import SECRETS_OF
 from tests.kubernetes.api import Object
 
@@ -100,7 +101,12 @@ def test_the_world_reaches_no_internal_address(manifests: list[Object]) -> None:
         for rule in ingress["spec"]["rules"]
         for path in rule["http"]["paths"]
     }
-    assert paths == {"/v1": "gateways", "/ws": "gateways", "/": "console"}
+    assert paths == {
+        **dict.fromkeys(PATHS, "console"),
+        "/v1": "gateways",
+        "/ws": "gateways",
+        "/": "console",
+    }
 
 
 def test_one_process_alone_may_do_anything_in_kubernetes(manifests: list[Object]) -> None:

@@ -13,12 +13,12 @@ from pytest_django import Settings
 
 from inference.errors import Unavailable
 from inference.link.wire import Usage
-from tenants.billing.months import month_end, month_start
 from tenants.database import Database
 from tenants.directory.reader import Reader
 from tenants.limits.limiter import configured
 from tenants.limits.spent import LedgerSpent
 from tenants.models import ApiKey, LimitSet, Tenant, UsageMonth
+from tenants.utc import month_end, month_start
 from tests.limits.asking import PATIENCE_S, FakeSpent, grant, limits, target, wanted
 from tests.limits.redis_server import RedisServer
 from tests.tenants.making import make_adapter, make_key, make_tenant

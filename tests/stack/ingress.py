@@ -19,10 +19,12 @@ import httpx
 import uvicorn
 import websockets
 
+from gateway.planes.forward import PATHS
 from tests.stack.asking import until
 from tests.stack.running import ROOT
 
-TO_GATEWAYS = re.compile(r"/v1/(?!organization/|usage/)|/ws/|/engine/")
+TO_CONSOLES = re.compile(rf"({'|'.join(PATHS)})(/|$)")
+TO_GATEWAYS = re.compile(r"/v1/|/ws/|/engine/")
 OF_ONE_HOP = {b"transfer-encoding", b"connection"}
 
 
@@ -34,7 +36,7 @@ class Ingress:
         self._client = httpx.AsyncClient(timeout=120, trust_env=False)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        to = self._gateway if TO_GATEWAYS.match(scope["path"]) else self._console
+        to = self._gateway if reaches_gateway(scope["path"]) else self._console
         if scope["type"] == "websocket":
             await self._socket(to, scope, receive, send)
         elif scope["type"] == "http":
@@ -74,6 +76,11 @@ class Ingress:
                 await there.send(event["text"])
             passing.cancel()
             await asyncio.gather(passing, return_exceptions=True)
+
+
+def reaches_gateway(path: str) -> bool:
+    """Whether requests of this path go to the gateway, not to the console."""
+    return TO_CONSOLES.match(path) is None and TO_GATEWAYS.match(path) is not None
 
 
 async def _body(receive: Any) -> AsyncIterator[bytes]:

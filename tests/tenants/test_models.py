@@ -12,7 +12,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 
+from inference.errors import InvalidApiKey
 from tenants.errors import AdapterInUse, IllegalTransition, LastOwner, VersionInUse
 from tenants.models import (
     Adapter,
@@ -189,6 +191,22 @@ def test_last_use_is_written_once_a_minute(tenant: Tenant) -> None:
         ApiKey.objects.all().touch(now + timedelta(seconds=seconds)) for seconds in (0, 59, 60)
     ]
     assert written == [1, 0, 1]
+
+
+def test_a_key_authenticates_while_it_is_usable(
+    tenant: Tenant, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    key, text = make_key(tenant)
+    now = timezone.now()
+    assert ApiKey.objects.authenticate(text, now).pk == key.pk
+    with django_assert_num_queries(1):
+        assert ApiKey.objects.authenticate(text, now + timedelta(seconds=59)).last_used_at == now
+    with pytest.raises(InvalidApiKey, match="Incorrect"):
+        ApiKey.objects.authenticate(text + "x", now)
+    key.revoke()
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        ApiKey.objects.authenticate(text, now + timedelta(hours=1))
+    assert ApiKey.objects.get(pk=key.pk).last_used_at == now
 
 
 # --- Adapters and versions -----------------------------------------------------------------------

@@ -16,8 +16,8 @@ from frontend.formats import ago, month, rate
 from frontend.views.limits import last_day
 from frontend.views.overview.health import path
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
-from tenants.billing.months import month_start
 from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
+from tenants.utc import month_start
 
 LOOKED_BACK = timedelta(days=7)
 """The period over which versions are compared."""

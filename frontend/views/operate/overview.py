@@ -22,12 +22,12 @@ from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
-from tenants.billing.months import day_end, day_start
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, TenantSum
 from tenants.models.usage.ledger import FIGURES
 from tenants.models.usage.totals import TenantSumQuerySet
+from tenants.utc import day_end, day_start
 
 TOP = 5
 MAX_JOURNALS = 10

@@ -21,11 +21,11 @@ from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
 from frontend.views.limits import shown
 from tenants.adapters.quota import Storage
-from tenants.billing.months import month_start
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS
 from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageMonth
 from tenants.models.accounts import TenantQuerySet
+from tenants.utc import month_start
 
 if TYPE_CHECKING:
     TenantFormBase = forms.ModelForm[Tenant]

@@ -21,8 +21,8 @@ from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
 from tenants.models.usage.outcomes import EPOCH
 from tenants.permissions import Caller
+from tenants.utc import DAY, HOUR
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WIDTH, HEIGHT = 120, 28
 """Size of a sparkline, in SVG units."""
 MARGIN = 2

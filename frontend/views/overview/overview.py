@@ -20,7 +20,6 @@ from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
 from frontend.views.requests.failures import failures
 from inference.grants import MICRO
-from tenants.billing.months import day_start, month_end, month_start
 from tenants.fleet.gateways import gateways
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS, Kind
@@ -34,9 +33,9 @@ from tenants.models import (
     UsageSum,
 )
 from tenants.permissions import Caller, Permission
+from tenants.utc import DAY, day_start, month_end, month_start
 
 MAX_EXPIRING = 5
-DAY = timedelta(days=1)
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )

@@ -32,10 +32,6 @@ class DiskIndex:
         """Least recently used first."""
         return list(self._sizes)
 
-    @property
-    def used_bytes(self) -> int:
-        return sum(self._sizes.values())
-
     def size_of(self, digest: str) -> int:
         return self._sizes[digest]
 

@@ -29,7 +29,8 @@ from inference.errors import (
 )
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, seal
-from inference.gateway.stored.responses import MAX_BYTES, Record, read_record
+from inference.gateway.stored.conversations import MAX_BYTES
+from inference.gateway.stored.responses import Record, read_record
 from inference.grants import Directory, Ended, Grant, Queued, StoredResponses
 from inference.operations.call import Call
 from inference.operations.responses.framing import FAILED, failure

@@ -41,6 +41,7 @@ from inference.operations.responses.items import (
     joined,
     listed_page,
     listing,
+    made_id,
     shown,
     split,
 )
@@ -51,12 +52,13 @@ log = structlog.get_logger(__name__)
 PATH = "/v1/conversations"
 ID = re.compile(r"conv_([0-9a-f]{32})")
 MAX_BYTES = 2 << 20
+"""Most bytes of a stored conversation, and of a response together with the input that the model was
+given for it."""
 MAX_ITEMS = 1000
 AT_ONCE = 20
 """Most items added in one request, as with OpenAI."""
 TRIES = 8
 """Attempts at a change while others change the same conversation."""
-ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 _json = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -299,11 +301,16 @@ def _record_of(one: Conversation) -> bytes:
         )
     record = _json(one)
     if len(record) > MAX_BYTES:
-        raise PayloadTooLarge(
-            f"The conversation would have {len(record)} bytes; at most {MAX_BYTES} can be "
-            "stored. Start a new one."
-        )
+        raise too_large(len(record))
     return record
+
+
+def too_large(size: int) -> PayloadTooLarge:
+    """The error for a conversation that would have this many bytes."""
+    return PayloadTooLarge(
+        f"The conversation would have {size} bytes; at most {MAX_BYTES} can be stored. "
+        "Start a new one."
+    )
 
 
 def _checked(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
@@ -324,13 +331,13 @@ def _checked(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
 
 def _named(items: list[msgspec.Raw], request_id: str) -> list[msgspec.Raw]:
     """The items with ids, made from the id of the request in which they came."""
-    return [_with_id(item, f"{request_id}_in_{number}") for number, item in enumerate(items)]
+    return [_with_id(item, request_id, index) for index, item in enumerate(items)]
 
 
-def _with_id(item: msgspec.Raw, name: str) -> msgspec.Raw:
+def _with_id(item: msgspec.Raw, request_id: str, index: int) -> msgspec.Raw:
     fields = _fields.decode(item)
     kind = msgspec.json.decode(fields.get("type", b'"message"')) or "message"
-    id = msgspec.Raw(_json(f"{ID_PREFIXES.get(kind, 'fco')}_{name}"))
+    id = msgspec.Raw(_json(made_id(kind, request_id, index)))
     return msgspec.Raw(_json(fields | {"id": id}))
 
 

@@ -32,7 +32,12 @@ from inference.errors import (
 from inference.gateway.callers import Callers
 from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import Said
-from inference.gateway.stored.conversations import Addition, Conversations
+from inference.gateway.stored.conversations import (
+    MAX_BYTES,
+    Addition,
+    Conversations,
+    too_large,
+)
 from inference.gateway.tick import count, pause
 from inference.grants import Grant, Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
@@ -45,6 +50,7 @@ from inference.operations.responses.items import (
     joined,
     listed,
     listing,
+    made_id,
     shown,
     unknown_reference,
 )
@@ -54,14 +60,10 @@ from inference.shares import Shares
 log = structlog.get_logger(__name__)
 
 PATH = f"{RESPONSES.path}/"
-MAX_BYTES = 2 << 20
-"""Most bytes of a response together with the input that the model was given for it."""
 ID = re.compile(rf"{RESPONSES.id_prefix}_([0-9a-f]{{32}})")
 ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})_[0-9]+")
 MAX_REFERRED = 32
 """Stored responses from which one input may refer to items."""
-ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-"""Prefixes of the ids made for items that came without one, by type."""
 
 _json = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -384,10 +386,7 @@ def _too_many_referred(at: str) -> InvalidRequest:
 def _unkept(size: int) -> InferenceError:
     """Why a response can't be added to its conversation."""
     if size > MAX_BYTES:
-        return PayloadTooLarge(
-            f"The conversation would have {size} bytes; at most {MAX_BYTES} can be stored. "
-            "Start a new one."
-        )
+        return too_large(size)
     return Overloaded("There is no memory left to store the conversation.", retry_after_s=1.0)
 
 
@@ -398,4 +397,4 @@ def _changed(response: bytes, **fields: msgspec.Raw) -> bytes:
 def _names(id: str) -> Callable[[str, int], str]:
     """Makes ids for items of this response's input that came without one, from type and index."""
     request_id = _name(id)
-    return lambda kind, i: f"{ID_PREFIXES.get(kind, 'fco')}_{request_id}_in_{i}"
+    return lambda kind, index: made_id(kind, request_id, index)

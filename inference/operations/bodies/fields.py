@@ -61,18 +61,6 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
 """Fields of OpenAI or vLLM that would change the answer, so ignoring them would give a wrong one.
 Each with the value that changes nothing, and what to do instead."""
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "user",
-    }
-)
-"""Fields of OpenAI that change no answer, there or here. The key alone identifies the client, each
-tenant has its own prefix cache, and nothing searches for misuse."""
-
 
 def check_fields(body: dict[str, Any]) -> None:
     """Check that the body has none of the UNSERVED fields.

@@ -40,6 +40,16 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         raise InvalidRequest(f"The body is not valid JSON: {_half_pair(body) or error}.") from None
 
 
+def require_model(model: str) -> None:
+    """Check that the body names a model.
+
+    Raises:
+        InvalidRequest: the name is empty.
+    """
+    if not model:
+        raise InvalidRequest("You must provide a model parameter.", param="model")
+
+
 def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, at: str) -> Any:
     """Read a part of a body, whose path is `at`. `decode` has checked that it is valid JSON.
 

@@ -43,11 +43,6 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
 }
 """See `fields.UNSERVED`."""
 
-WITHOUT_EFFECT = frozenset(
-    {"cache_control", "metadata", "service_tier", "user_profile_id", "workspace_id"}
-)
-"""See `fields.WITHOUT_EFFECT`. Every prefix of a prompt is cached, whether marked or not."""
-
 
 class _Block(msgspec.Struct):
     type: str

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.reading import decode
+from inference.operations.bodies.reading import decode, require_model
 from inference.operations.call import Call
 from inference.operations.openai import NULL
 from inference.operations.pooling.pooling import (
@@ -48,8 +48,7 @@ class Embeddings(PoolingOperation):
     def parse(self, body: bytes) -> Call:
         """See `Operation`."""
         fields: _EmbeddingFields = decode(self.decoder, body)
-        if not fields.model:
-            raise InvalidRequest("You must provide a model parameter.", param="model")
+        require_model(fields.model)
         if bytes(fields.input) == b"null":
             raise InvalidRequest("You must provide an input parameter.", param="input")
         if fields.dimensions is not None and fields.dimensions < 1:

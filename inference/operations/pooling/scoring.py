@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.reading import decode
+from inference.operations.bodies.reading import decode, require_model
 from inference.operations.call import Call
 from inference.operations.openai import NULL
 from inference.operations.pooling.pooling import (
@@ -90,8 +90,7 @@ class ScoringOperation(PoolingOperation):
     def _call(self, model: str, pairs: int, body: bytes) -> Call:
         """The call for so many pairs. Depending on the model a prompt is a text or a pair; in the
         latter case one text may be part of every prompt."""
-        if not model:
-            raise InvalidRequest("You must provide a model parameter.", param="model")
+        require_model(model)
         return Call(self, model, max_tokens=0, prompts=2 * pairs, rereads=pairs, body=body)
 
 

@@ -36,6 +36,9 @@ TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reason
 LISTING = ("limit", "order", "after", "include[]")
 """Query parameters of lists of items. Nothing that `include` names is left out without it."""
 
+ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+"""Prefixes of the ids made for items that came without one, by type; `fco` for outputs."""
+
 MAX_PAGE, PAGE = 100, 20
 """Items of a stored input in one page: at most, and by default; OpenAI's figures."""
 
@@ -300,6 +303,11 @@ def _limit(query: Mapping[str, str]) -> int:
     if not (given.isascii() and given.isdigit() and len(given) < 4 and 1 <= int(given) <= MAX_PAGE):
         raise InvalidRequest(f"`limit` must be from 1 to {MAX_PAGE}.", param="limit")
     return int(given)
+
+
+def made_id(kind: str, request_id: str, index: int) -> str:
+    """The id for an item that came without one, at this index of this request's input."""
+    return f"{ID_PREFIXES.get(kind, 'fco')}_{request_id}_in_{index}"
 
 
 def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]]:

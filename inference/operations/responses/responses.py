@@ -28,7 +28,7 @@ from inference.operations.bodies.constraints import (
     check_structured_outputs,
 )
 from inference.operations.bodies.fields import SAMPLING
-from inference.operations.bodies.reading import convert, decode, decode_part
+from inference.operations.bodies.reading import convert, decode, decode_part, require_model
 from inference.operations.call import Call
 from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
@@ -54,20 +54,6 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "prompt": (None, "send the prompt as `instructions` and `input`"),
 }
 """See `fields.UNSERVED`."""
-
-WITHOUT_EFFECT = frozenset(
-    {
-        "max_tool_calls",
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "stream_options",
-        "user",
-    }
-)
-"""See `fields.WITHOUT_EFFECT`. Some are repeated in the answer."""
 
 SAMPLED = SAMPLING - {"logprobs", "max_tokens", "n", "response_format"}
 """Fields that have the same name in a chat."""
@@ -204,8 +190,7 @@ class Responses(Operation):
     def parse(self, body: bytes) -> Call:
         """See `Operation`."""
         fields: ResponsesFields = decode(self.decoder, body)
-        if not fields.model:
-            raise InvalidRequest("You must provide a model parameter.", param="model")
+        require_model(fields.model)
         check_input(fields.input, references=True)
         check_structured_outputs(fields.structured_outputs)
         _check_background(fields)

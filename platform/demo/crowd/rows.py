@@ -15,7 +15,6 @@ from demo.crowd import HOURS, Size
 from frontend.playground.messages import Parameters
 from frontend.playground.saved import Draft, Node, Pane
 from tenants.adapters.checks.findings import Code, Finding
-from tenants.billing.months import month_start
 from tenants.models import (
     LIVE,
     Adapter,
@@ -37,6 +36,7 @@ from tenants.models import (
 )
 from tenants.models.keys import ALPHABET
 from tenants.naming import PREFIX_LENGTH
+from tenants.utc import month_start
 
 BASES = ("crowd/llama-3.1-8b-instruct", "crowd/qwen3-14b")
 BIG_ADAPTERS, BIG_KEYS, BIG_MEMBERS = 0.2, 300, 60

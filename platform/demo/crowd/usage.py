@@ -15,7 +15,7 @@ from typing import Any
 from django.db import connection
 
 from demo.crowd import HOURS, Size
-from tenants.billing.months import month_end, month_start
+from tenants.utc import month_end, month_start
 
 BURST = 5
 JOURNALS = 4

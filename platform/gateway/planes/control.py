@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 from servestatic import ServeStaticASGI
 
+from gateway.edge.cors import Cors
 from gateway.edge.refusals import SlowRefusals
 from gateway.planes.asgi import Lifespan, route
 from gateway.planes.headers import HeaderLimit
@@ -78,7 +79,7 @@ def application(parts: Parts) -> Any:
     django, directory = parts.django, parts.directory
     pages = ServeStaticASGI(django, root=str(settings.STATIC_ROOT), prefix="static")
     http = [
-        route(r"^v1/", FileIntake(django, directory)),
+        route(r"^v1/", Cors(FileIntake(django, directory), settings.CORS_ORIGINS)),
         route(r"^(healthz|health|readyz)$", _health(parts)),
         route(f"^{BODIES.pattern[1:]}$", Bodies(django)),
         route(r"", BodyGuard(Room(Intake(pages)), directory)),

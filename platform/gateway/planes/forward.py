@@ -26,6 +26,11 @@ from inference.shares import Shares
 
 log = structlog.get_logger(__name__)
 
+PATHS = ("/v1/batches", "/v1/files", "/v1/organization", "/v1/uploads", "/v1/usage")
+"""The paths that consoles answer, with everything below them. An ingress that puts both planes
+under one origin sends them to consoles, so that no upload passes through a gateway."""
+ROUTE = rf"^({'|'.join(path[1:] for path in PATHS)})(/|$)"
+"""Matches these paths in Channels' router, which cuts off the first slash."""
 AT_ONCE = 16
 """Concurrent reports, and likewise concurrent requests with a body or with a file as answer. A
 tenant, or all clients without a key together, get a quarter of them. Others are told to retry."""

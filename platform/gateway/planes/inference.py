@@ -36,7 +36,7 @@ from gateway.planes import demand as demand_page
 from gateway.planes.asgi import Lifespan, route
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
-from gateway.planes.forward import Forward
+from gateway.planes.forward import ROUTE, Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
 from inference import tracing
@@ -333,10 +333,7 @@ def application(parts: Parts) -> Any:
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
-        route(
-            r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))",
-            Cors(parts.forward, settings.CORS_ORIGINS),
-        ),
+        route(ROUTE, Cors(parts.forward, settings.CORS_ORIGINS)),
         route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
         route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         route(

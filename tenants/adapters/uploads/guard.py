@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,13 +20,13 @@ from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends.base import SessionBase
 from django.http import parse_cookie
 
-from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
+from inference.errors import InferenceError, InvalidApiKey
 from inference.grants import Directory, Grant
 from inference.key_headers import api_key, shows_key
 from tenants.adapters.uploads import tus
 from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
 from tenants.api.problems import MEDIA_TYPE, problem
-from tenants.models import Scope as KeyScope
+from tenants.permissions import TABLE, Permission
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,7 +40,6 @@ GRANT = "lorikeet.grant"
 """Key of the API key's grant in the scope of an upload, if the key was checked here."""
 FRAMING_BYTES = 64 << 10
 """What multipart's boundaries, headers and small fields may add to the files."""
-UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
 
 
 class BodyGuard:
@@ -55,7 +55,6 @@ class BodyGuard:
         if tus.UPLOADS.fullmatch(scope["path"]):  # Django never sees those bodies
             await self._app(scope, receive, send)
             return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         limit, error = _small()
         if scope["method"] == "POST" and UPLOAD_PATH.fullmatch(scope["path"]):
             limit, error = _adapter()
@@ -65,10 +64,9 @@ class BodyGuard:
                 await refuse(send, stranger.http_status, stranger.code, stranger.message)
                 return
             scope = {**scope, GRANT: grant}
-        if content_length(headers) > limit:
-            await _refuse_size(send, error)
-        else:
-            await _Counted(limit, error, receive, send).run(self._app, scope)
+        await Bounded(self._app, limit, partial(_refuse_size, send, error)).run(
+            scope, receive, send
+        )
 
     async def _authorise(self, scope: Scope) -> Grant | None:
         """The grant of the request's API key; None for a session, or without a directory."""
@@ -76,8 +74,7 @@ class BodyGuard:
         if secret.startswith("lk_"):
             if self._directory is not None:
                 grant = await self._directory.authenticate(secret)
-                if not grant.scopes & UPLOADERS:
-                    raise PermissionDenied("This API key lacks the scope `adapters:write`.")
+                grant.require(*TABLE[Permission.EDIT_ADAPTERS][1])
                 return grant
         elif not await _has_session(scope):
             raise InvalidApiKey("Send an API key as `Authorization: Bearer lk_...`.")
@@ -119,33 +116,36 @@ def content_length(headers: dict[bytes, bytes]) -> int:
     return int(text) if text.isdigit() else 0
 
 
-class _Counted:
+class Bounded:
     """One request whose body is counted on its way to the application."""
 
-    def __init__(self, limit: int, error: UploadRefused, receive: Receive, send: Send) -> None:
-        self._left, self._error, self._receive, self._send = limit, error, receive, send
-        self._answered = False
+    def __init__(self, app: App, limit: int, refuse: Callable[[], Awaitable[None]]) -> None:
+        """`refuse` responds to a body of more than `limit` bytes."""
+        self._app, self._limit, self._refuse = app, limit, refuse
 
-    @property
-    def _cut(self) -> bool:
-        return self._left < 0
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application, or refuse the body if it is too large."""
+        left, answered = self._limit, False
 
-    async def run(self, app: App, scope: Scope) -> None:
-        await app(scope, self._counting, self._passing)
-        if self._cut and not self._answered:
-            await _refuse_size(self._send, self._error)
+        async def counting() -> Message:
+            nonlocal left
+            if left >= 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+            # Beyond the limit the application is told that the client is gone, so that it drops
+            # the body.
+            return message if left >= 0 else {"type": "http.disconnect"}
 
-    async def _counting(self) -> Message:
-        if not self._cut:
-            message = await self._receive()
-            self._left -= len(message.get("body", b""))
-        # Beyond the limit the application is told that the client is gone, so that it drops the
-        # body.
-        return {"type": "http.disconnect"} if self._cut else message
+        async def passing(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
 
-    async def _passing(self, message: Message) -> None:
-        self._answered = True
-        await self._send(message)
+        if content_length(dict(scope["headers"])) <= self._limit:
+            await self._app(scope, counting, passing)
+            if left >= 0 or answered:
+                return
+        await self._refuse()
 
 
 async def _refuse_size(send: Send, error: UploadRefused) -> None:

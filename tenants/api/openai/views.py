@@ -17,7 +17,6 @@ from django.views.decorators.csrf import csrf_exempt
 
 from inference.errors import (
     InferenceError,
-    InvalidApiKey,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
@@ -122,18 +121,14 @@ def not_found(request: HttpRequest) -> HttpResponse:
 
 
 def _authenticate(request: HttpRequest, scopes: Collection[str]) -> ApiKey:
-    """The caller's key.
+    """The caller's key. It is read from the database: since a file's intake checked it, the key
+    may have been revoked.
 
     Raises:
         InvalidApiKey: there is none, or several, or it is unknown or no longer usable.
         PermissionDenied: it has none of the scopes.
     """
-    secret = api_key(raw_headers(request))
-    now = timezone.now()
-    key = ApiKey.objects.find(secret)
-    if key is None or not key.usable(now):
-        raise InvalidApiKey
-    ApiKey.objects.filter(pk=key.pk).touch(now)
+    key = ApiKey.objects.authenticate(api_key(raw_headers(request)), timezone.now())
     if set(scopes).isdisjoint(key.scopes):
         raise PermissionDenied(f"This API key needs one of the scopes {', '.join(sorted(scopes))}.")
     return key

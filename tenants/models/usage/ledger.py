@@ -23,12 +23,13 @@ from django.db.models.functions import Coalesce, TruncMonth
 from django.utils import timezone
 
 from inference.errors import ApiKeyRevoked
-from tenants.billing.months import DAY, HOUR, MONTH, day_end, day_start, month_end, month_start
 from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
 from tenants.models.usage.listed import OUTCOME_OF, REASONS, Mark, Outcome, RequestQuerySet
+from tenants.naming import DAY, HOUR, MONTH
+from tenants.utc import day_end, day_start, month_end, month_start
 
 MAX_PRICE = 10**12
 """A million units of the currency per million tokens."""

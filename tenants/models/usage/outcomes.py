@@ -19,6 +19,7 @@ from django.db import models
 from django.db.models import F, Func, Q, Sum, Value
 from django.db.models.functions import Coalesce
 
+from inference.gateway.measuring.measures import CANCELLED, COMPLETED, FAILED, REFUSED
 from inference.gateway.measuring.sums import BUCKETS
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
@@ -28,7 +29,7 @@ from tenants.models.usage.listed import Mark, Outcome, RequestQuerySet
 M = TypeVar("M", bound=models.Model, covariant=True)
 
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens")
-BY_OUTCOME = ("completed", "cancelled", "refused", "failed")
+BY_OUTCOME = (COMPLETED, CANCELLED, REFUSED, FAILED)
 """The outcomes as metrics name them; `figures` has a count under each of these names."""
 TIMES = ("first_tokens", "totals")
 """The durations that are counted by bucket."""

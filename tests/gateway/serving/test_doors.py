@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.planes.forward import ROUTE
 from gateway.planes.inference import Parts, application
 
 PATHS = {
-    r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))": "/v1/usage/receipts",
+    ROUTE: "/v1/usage/receipts",
     r"^v1/": "/v1/models",
     r"^(healthz|health|readyz|fleetz)$": "/healthz",
     r"^metrics$": "/metrics",

@@ -21,7 +21,6 @@ from inference.grants import Price
 from inference.link.wire import LedgerEntry, Usage
 from tenants.billing.journals import Report
 from tenants.billing.ledger import connect
-from tenants.billing.months import month_end, month_start
 from tenants.billing.receipts import describe
 from tenants.billing.reconciliation import (
     drifts,
@@ -32,6 +31,7 @@ from tenants.billing.reconciliation import (
 from tenants.billing.statements import Line, write, write_reports
 from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageMonth, UsageRollup
 from tenants.models.usage.ledger import FIGURES
+from tenants.utc import month_end, month_start
 from tests.tenants.billing.test_ledger import (
     NOON,
     Customer,

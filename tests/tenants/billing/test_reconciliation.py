@@ -22,7 +22,6 @@ from tenants.answers import KEPT_TIME
 from tenants.billing.drift import LATELY, SILENT, Drift, Journal
 from tenants.billing.journals import Report, Seen
 from tenants.billing.ledger import connect
-from tenants.billing.months import month_end
 from tenants.billing.reconciliation import (
     drifts,
     month_differences,
@@ -43,6 +42,7 @@ from tenants.models import (
     UsageRollup,
     UsageTotal,
 )
+from tenants.utc import month_end
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.spending import NOON, patient_ledger, spend
 

@@ -15,7 +15,6 @@ from django.db.models import Sum
 from django.db.models.functions import TruncMonth
 
 from inference.link.wire import Usage
-from tenants.billing.months import month_end, month_start
 from tenants.models import (
     ApiKey,
     Tenant,
@@ -26,6 +25,7 @@ from tenants.models import (
     UsageSum,
 )
 from tenants.models.usage.ledger import FIGURES, Span
+from tenants.utc import month_end, month_start
 from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import NOON, spend
 

@@ -14,9 +14,10 @@ from rich.table import Table
 
 from tenants.billing import reconciliation
 from tenants.billing.drift import Drift
-from tenants.billing.months import DAY, MONTH, month_start
 from tenants.billing.reconciliation import Difference, JournalDifference
 from tenants.models.usage.ledger import FIGURES
+from tenants.naming import DAY, MONTH
+from tenants.utc import month_start
 
 WIDTH = 160
 """Columns of a table, wide enough that nothing wraps; also when written to a file."""

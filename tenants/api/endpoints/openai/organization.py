@@ -22,12 +22,11 @@ from django.utils import timezone
 from inference.errors import InvalidRequest
 from tenants.api.openai.views import Query, ends_early, keyed
 from tenants.billing.money import amount
-from tenants.billing.months import day_start
 from tenants.models import ApiKey, Tenant, UsageSum
 from tenants.permissions import TABLE, Permission
+from tenants.utc import DAY, HOUR, day_start
 
 READERS = TABLE[Permission.READ_USAGE][1]
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 CURSOR = re.compile(r"page_([0-9]{1,10})")
 KEY_ID = re.compile(r"[0-9]{1,18}")
 PERIOD = ["start_time", "end_time", "bucket_width", "limit", "page"]

@@ -17,12 +17,13 @@ from inference.gateway.measuring.sums import BUCKETS as TIMES
 from inference.gateway.measuring.sums import percentile_s
 from tenants.api.filters import MetricsFilter
 from tenants.api.history_serializers import MetricsLineSerializer
-from tenants.api.periods import DAY, HOUR, MINUTE, Bucket, Question, shown
+from tenants.api.periods import Bucket, Question, shown
 from tenants.api.permissions import TenantView
 from tenants.billing.money import amount
 from tenants.models import AdapterVersion, RequestHour, RequestMinute, TotalHour, TotalMinute
 from tenants.models.usage.outcomes import BY_OUTCOME
 from tenants.permissions import Permission
+from tenants.utc import DAY, HOUR, MINUTE
 
 COUNTS = ("requests", *BY_OUTCOME, "prompt_tokens", "cached_tokens", "output_tokens")
 DETAILS = {"key", "adapter", "version", "base_model"}

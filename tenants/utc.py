@@ -1,11 +1,10 @@
-"""Days and months in UTC, by which the ledger is summed and budgets are kept."""
+"""Hours, days and months in UTC, by which the ledger is summed and budgets are kept."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-HOUR, DAY, MONTH = "hour", "day", "month"
-"""The spans that the ledger is summed over, as its rows name them."""
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 def day_start(at: datetime) -> datetime:
@@ -15,7 +14,7 @@ def day_start(at: datetime) -> datetime:
 
 def day_end(at: datetime) -> datetime:
     """The start of the next UTC day."""
-    return day_start(at) + timedelta(days=1)
+    return day_start(at) + DAY
 
 
 def month_start(at: datetime) -> datetime:
@@ -25,4 +24,4 @@ def month_start(at: datetime) -> datetime:
 
 def month_end(at: datetime) -> datetime:
     """The start of the next UTC month."""
-    return month_start(month_start(at) + timedelta(days=31))
+    return month_start(month_start(at) + 31 * DAY)
