@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -778,14 +778,16 @@ def decode(message: bytes) -> AnyFrame | Unknown:
     try:
         return _decoder.decode(message)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        if (unknown := _unknown(message)) is not None:
-            return unknown
+        if (tag := unknown_tag(message, _TAGS)) is not None:
+            return Unknown(tag)
         raise ProtocolViolation(f"not a frame: {error}") from error
 
 
-def _unknown(message: bytes) -> Unknown | None:
+def unknown_tag(message: bytes, known: Container[str]) -> str | None:
+    """The tag of a message that could not be decoded, if that is because its tag is not known;
+    otherwise None."""
     try:
         tag = _tag_decoder.decode(next(iter(_parts_decoder.decode(message)), b""))
     except msgspec.MsgspecError:
         return None
-    return None if tag in _TAGS else Unknown(tag)
+    return None if tag in known else tag

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from inference.gateway.lines import frames
-from inference.gateway.lines.frames import Message, News
+from inference.gateway.lines.frames import Message, News, Unknown
 from inference.link.wire import MAX_FRAME_BYTES
 from inference.supervision import supervised
 
@@ -105,7 +105,11 @@ class Gateways:
 
     def _hear(self, url: str, message: str | bytes) -> None:
         assert isinstance(message, bytes)
-        self._owner.heard(url, frames.to_worker.decode(message))
+        news = frames.to_worker.decode(message)
+        if isinstance(news, Unknown):
+            log.info("unknown_frame", gateway=url, frame=news.tag)
+        else:
+            self._owner.heard(url, news)
 
 
 async def _write(outbox: asyncio.Queue[Message], send: Callable[[bytes], Awaitable[None]]) -> None:
