@@ -120,9 +120,7 @@ class OpenAIServer:
         operation = self._operations.at(exchange.path)
         if operation is not None:
             exchange.errors = operation.errors
-            exchange.span = self._records.begin(
-                operation.name, exchange.began, exchange.traceparent
-            )
+            exchange.span = self._records.begin(operation, exchange.began, exchange.traceparent)
         error: InferenceError | None = None
         try:
             await self._route(exchange, operation)
@@ -145,7 +143,7 @@ class OpenAIServer:
             method=exchange.method,
             path=exchange.path,
             status=exchange.status,
-            operation=None if operation is None else operation.name,
+            operation=operation,
             grant=exchange.grant,
             call=exchange.call,
             stream=exchange.stream,

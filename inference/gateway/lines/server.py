@@ -291,7 +291,7 @@ class Running:
             surface="batch" if line.work is None else "background",
             began=line.began,
             status=status,
-            operation=line.call.operation.name,
+            operation=line.call.operation,
             grant=self.grant,
             call=line.call,
             stream=self.stream,
