@@ -16,7 +16,7 @@ import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 OLDEST_VERSION = 1
 
 HASH_BYTES = 8
@@ -117,14 +117,19 @@ class ModelInfo(Value, frozen=True):
     """The operations that it serves (`Submit.kind`); empty if the engine does not report them."""
     parsers: dict[str, str] = {}
     """Names of the vLLM parsers in use, by what they parse: `tool`, `reasoning`."""
+    structured_outputs: bool = False
+    """Whether it can constrain an answer to a JSON schema, a regular expression or a grammar."""
 
     def pool_digest(self) -> str:
-        """SHA-256 (hex) of everything except its capacity: engines with the same digest can replace
-        each other."""
+        """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same
+        digest can replace each other. Later fields follow from `engine` and its version, and with
+        them a new release would make a new revision of every pool."""
         alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
-        return hashlib.sha256(_sorting_encoder.encode(alike)).hexdigest()
+        fields = msgspec.structs.astuple(alike)[:_DIGESTED_FIELDS]
+        return hashlib.sha256(_sorting_encoder.encode(fields)).hexdigest()
 
 
+_DIGESTED_FIELDS = ModelInfo.__struct_fields__.index("parsers") + 1
 _sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
