@@ -708,7 +708,8 @@ class Load(Frame, tag="load", frozen=True):
 
 
 class Loaded(Frame, tag="loaded", frozen=True):
-    """Agent to gateway, answers `load`. `report` is `agent.engine.ProbeReport` as a dict."""
+    """Agent to gateway, answers `load`. `report` is `agent.engines.engine.ProbeReport` as a
+    dict."""
 
     id: str
     report: dict[str, Any]
