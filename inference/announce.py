@@ -11,7 +11,11 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
+
+from inference.supervision import supervised
 
 ALIVE_S = 2.0
 """Interval at which the file's modification time is updated."""
@@ -37,21 +41,27 @@ async def keep_alive() -> None:
     """Report that the event loop is alive, until cancelled; returns at once if nothing asks for
     it."""
     watchdog_s, file = int(os.environ.get("WATCHDOG_USEC", 0)) / 1e6, os.environ.get("READY_FILE")
-    while watchdog_s or file:
-        if watchdog_s:
-            _tell_systemd("WATCHDOG=1")
+    if watchdog_s or file:
+        every_s = min(ALIVE_S, watchdog_s / 3) if watchdog_s else ALIVE_S
+        # A failure must not delay the next report, which the watchdog waits for.
+        await supervised("keep_alive", partial(_report_always, file, every_s), (every_s, every_s))
+
+
+async def _report_always(file: str | None, every_s: float) -> NoReturn:
+    while True:
+        _tell_systemd("WATCHDOG=1")
         if file:
             with suppress(FileNotFoundError):  # not ready yet, or no longer
                 os.utime(file)
-        await asyncio.sleep(min(ALIVE_S, watchdog_s / 3) if watchdog_s else ALIVE_S)
+        await asyncio.sleep(every_s)
 
 
 def _tell_systemd(state: str) -> None:
     """As sd_notify(3); a socket name that begins with @ is abstract."""
     if name := os.environ.get("NOTIFY_SOCKET"):
         address = "\0" + name[1:] if name.startswith("@") else name
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            with suppress(OSError):  # systemd is restarting, or does not read
+        with suppress(OSError):  # systemd is restarting or does not read, or no file can be opened
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
                 channel.settimeout(PATIENCE_S)
                 channel.connect(address)
                 channel.send(state.encode())

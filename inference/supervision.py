@@ -1,4 +1,4 @@
-"""Tasks that run as long as their process: an exception is logged, and the task is restarted."""
+"""Tasks that run as long as their process: whatever ends one is logged, and it is restarted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ BACKOFF_S = (0.5, 30.0)
 """Shortest and longest pause before a restart; pauses double."""
 STEADY_S = 60.0
 """After a run of this length the next pause is the shortest again."""
-
-
 SAID_AGAIN_S = 0.1
 
 
@@ -35,18 +33,33 @@ async def ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def supervised(
-    name: str, work: Callable[[], Awaitable[object]], backoff_s: tuple[float, float] = BACKOFF_S
+    name: str,
+    work: Callable[[], Awaitable[object]],
+    backoff_s: tuple[float, float] = BACKOFF_S,
+    *,
+    may_return: bool = False,
 ) -> None:
-    """Run `work()` until it returns or this is cancelled; after an exception, run it again."""
+    """Run the endless `work()` until this is cancelled: whatever ends it is logged, and after a
+    pause it runs again. Work that `may_return` has then ended, and so has this."""
     pause_s, longest_s = backoff_s
     while True:
         began = time.monotonic()
+        failure: Exception | None = None
         try:
             await work()
-            return
-        except Exception:
-            if time.monotonic() - began >= STEADY_S:
-                pause_s = backoff_s[0]
-            log.exception("task_ended", task=name, again_in_s=pause_s)
+            if may_return:
+                return
+        except Exception as error:
+            failure = error
+        if time.monotonic() - began >= STEADY_S:
+            pause_s = backoff_s[0]
+        event = "task_returned" if failure is None else "task_ended"
+        log.error(event, task=name, again_in_s=pause_s, exc_info=failure)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, longest_s)
+
+
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the exception that ended the task, if one did; a done callback of background tasks."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task_failed", task=task.get_name(), exc_info=error)

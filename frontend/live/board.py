@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 import structlog
@@ -22,6 +23,7 @@ from frontend.live.relay import Batch, Layer, Relay, stopped
 from frontend.live.signals import Signals
 from frontend.live.tail import MOST, Ended, hears
 from frontend.live.topics import TOPICS, Topic
+from inference.supervision import supervised
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +127,10 @@ class Board:
         feed = State(key, self._numbers)
         feed.begin(self._signal(topic, [key]).get(key))
         if topic.name not in self._looking:
-            self._looking[topic.name] = asyncio.create_task(self._keep_looking(topic))
+            looking = partial(self._keep_looking, topic)
+            self._looking[topic.name] = asyncio.create_task(
+                supervised(f"live {topic.name}", looking, may_return=True)
+            )
         return feed
 
     def _forget(self, key: Key) -> None:

@@ -253,7 +253,7 @@ class Playground:
 
     async def _generate(self, answer: Answer, start: Start | None) -> None:
         records, error = self._dispatcher.records, None
-        answer.span = records.begin(CHAT.name, answer.began)
+        answer.span = records.begin(CHAT, answer.began)
         try:
             answer.end(await self._outcome(answer, start))
         except InferenceError as raised:
@@ -270,7 +270,7 @@ class Playground:
                 id=answer.request_id,
                 surface="playground",
                 began=answer.began,
-                operation=CHAT.name,
+                operation=CHAT,
                 grant=answer.grant,
                 call=answer.call,
                 stream=answer.stream,

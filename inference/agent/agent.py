@@ -66,6 +66,7 @@ from inference.link.wire import (
 )
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
+from inference.supervision import log_failure
 from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
@@ -708,9 +709,11 @@ class Agent:
         return crc32(f"{self.id}\0{link.url}".encode())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the background and keep a reference to it until it ends."""
+        """Run something in the background, keep a reference to it until it ends, and log its
+        exception."""
         task = asyncio.create_task(work)
         self._background.add(task)
+        task.add_done_callback(log_failure)
         task.add_done_callback(self._background.discard)
 
 

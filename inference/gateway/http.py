@@ -8,10 +8,10 @@
 4. With an `Idempotency-Key` the answer may exist already, or run on an engine whose gateway is
    gone (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits, which gives a `Stream`
-   (`dispatcher.py`, `hub.py`).
+   (`dispatcher.py`, `fleet/hub.py`).
 6. What the engine sends is written as the operation frames it (`answer.py`).
 
-Channels' router mounts it beside Django; all dependencies are passed in.
+The gateway's routes are in `gateway.planes.inference`; all dependencies are passed in.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ class OpenAIServer:
         operation = self._operations.at(exchange.path)
         if operation is not None:
             exchange.errors = operation.errors
-            exchange.span = self._records.begin(
-                operation.name, exchange.began, exchange.traceparent
-            )
+            exchange.span = self._records.begin(operation, exchange.began, exchange.traceparent)
         error: InferenceError | None = None
         try:
             await self._route(exchange, operation)
@@ -146,7 +144,7 @@ class OpenAIServer:
             method=exchange.method,
             path=exchange.path,
             status=exchange.status,
-            operation=None if operation is None else operation.name,
+            operation=operation,
             grant=exchange.grant,
             call=exchange.call,
             stream=exchange.stream,

@@ -50,6 +50,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.grants import Answers, Claim, KeptAnswer
+from inference.supervision import supervised
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +70,8 @@ THREAD_BYTES = 1 << 18
 the interpreter's lock."""
 RENEW_S = 5.0
 """A claim lasts 15 s, so two renewals may fail."""
+RENEW_AGAIN_S = (0.0, 0.0)
+"""Pause after a renewal that raised: none but that before every renewal."""
 FIRST_PAUSE_S, LAST_PAUSE_S, PAUSE_GROWTH = 0.05, 1.0, 1.5
 """Backoff between two checks of a claim that another gateway holds."""
 KEEP_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
@@ -366,7 +369,7 @@ class Idempotency:
     def _renewed(self, recording: Recording) -> Iterator[None]:
         self._recordings[recording.claim] = recording
         if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew())
+            self._renewing = asyncio.create_task(supervised("claims", self._renew, RENEW_AGAIN_S))
         try:
             yield
         finally:

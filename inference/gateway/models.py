@@ -100,8 +100,7 @@ class Models:
             "capabilities": {
                 "tools": "tool" in parsed,
                 "reasoning": "reasoning" in parsed,
-                "structured_outputs": "chat" in done
-                and any(info.engine == "vllm" for info in infos),
+                "structured_outputs": any(info.structured_outputs for info in infos),
                 "vision": False,
             },
         }

@@ -30,7 +30,13 @@ FRAMES: Mapping[type[Frame], int] = {
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
     wire.AdapterRef: {"rank": 2, "modules": 2, "ticket": 3},
-    wire.ModelInfo: {"revision": 2, "engine_version": 2, "operations": 2, "parsers": 2},
+    wire.ModelInfo: {
+        "revision": 2,
+        "engine_version": 2,
+        "operations": 2,
+        "parsers": 2,
+        "structured_outputs": 8,
+    },
     wire.Account: {"price": 2, "dispatch": 3, "given_s": 7, "trace_id": 7},
     wire.LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
     wire.Delta: {"attempt": 2, "ids": 2},

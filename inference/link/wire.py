@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Annotated, Any, get_args
 
 import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 OLDEST_VERSION = 1
 
 HASH_BYTES = 8
@@ -119,14 +119,19 @@ class ModelInfo(Value, frozen=True):
     """The operations that it serves (`Submit.kind`); empty if the engine does not report them."""
     parsers: dict[str, str] = {}
     """Names of the vLLM parsers in use, by what they parse: `tool`, `reasoning`."""
+    structured_outputs: bool = False
+    """Whether it can constrain an answer to a JSON schema, a regular expression or a grammar."""
 
     def pool_digest(self) -> str:
-        """SHA-256 (hex) of everything except its capacity: engines with the same digest can replace
-        each other."""
+        """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same
+        digest can replace each other. Later fields follow from `engine` and its version, and with
+        them a new release would make a new revision of every pool."""
         alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
-        return hashlib.sha256(_sorting_encoder.encode(alike)).hexdigest()
+        fields = msgspec.structs.astuple(alike)[:_DIGESTED_FIELDS]
+        return hashlib.sha256(_sorting_encoder.encode(fields)).hexdigest()
 
 
+_DIGESTED_FIELDS = ModelInfo.__struct_fields__.index("parsers") + 1
 _sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
@@ -705,7 +710,8 @@ class Load(Frame, tag="load", frozen=True):
 
 
 class Loaded(Frame, tag="loaded", frozen=True):
-    """Agent to gateway, answers `load`. `report` is `agent.engine.ProbeReport` as a dict."""
+    """Agent to gateway, answers `load`. `report` is `agent.engines.engine.ProbeReport` as a
+    dict."""
 
     id: str
     report: dict[str, Any]
@@ -780,14 +786,16 @@ def decode(message: bytes) -> AnyFrame | Unknown:
     try:
         return _decoder.decode(message)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        if (unknown := _unknown(message)) is not None:
-            return unknown
+        if (tag := unknown_tag(message, _TAGS)) is not None:
+            return Unknown(tag)
         raise ProtocolViolation(f"not a frame: {error}") from error
 
 
-def _unknown(message: bytes) -> Unknown | None:
+def unknown_tag(message: bytes, known: Container[str]) -> str | None:
+    """The tag of a message that could not be decoded, if that is because its tag is not known;
+    otherwise None."""
     try:
         tag = _tag_decoder.decode(next(iter(_parts_decoder.decode(message)), b""))
     except msgspec.MsgspecError:
         return None
-    return None if tag in _TAGS else Unknown(tag)
+    return None if tag in known else tag

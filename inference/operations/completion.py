@@ -28,6 +28,7 @@ class Completion(OpenAIOperation[_CompletionFields]):
     name = "completion"
     path = "/v1/completions"
     id_prefix = "cmpl"
+    span_name = "text_completion"
     whole_object = chunk_object = "text_completion"
     decoder = msgspec.json.Decoder(_CompletionFields)
     accepted = SAMPLING | {"add_special_tokens", "echo", "prompt", "suffix"}

@@ -109,6 +109,8 @@ class Operation(ABC):
     """The path that clients `POST` to."""
     id_prefix: ClassVar[str]
     """An answer's id is this, a hyphen and the request's id."""
+    span_name: ClassVar[str] = ""
+    """OpenTelemetry's name for it in spans, if that is not `name`."""
     accepted: ClassVar[frozenset[str]]
     """The fields of a body that engines may see. Others are ignored, as OpenAI ignores unknown
     ones; that includes every field by which a client could claim an identity or choose its cache.

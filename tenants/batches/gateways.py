@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -12,9 +12,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from inference.gateway.lines import frames
-from inference.gateway.lines.frames import Message, News
+from inference.gateway.lines.frames import Message, News, Unknown
 from inference.link.urls import socket_url
 from inference.link.wire import MAX_FRAME_BYTES
+from inference.supervision import supervised
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +58,9 @@ class Gateways:
         for url in self._dialling.keys() - urls:
             self._dialling.pop(url).cancel()
         for url in urls - self._dialling.keys():
-            self._dialling[url] = asyncio.create_task(self._keep(url), name=f"lines {url}")
+            name = f"lines {url}"
+            dialling = supervised(name, partial(self._keep, url))
+            self._dialling[url] = asyncio.create_task(dialling, name=name)
 
     def post(self, gateway: str, message: Message) -> None:
         """Queue the message if the gateway's socket is open. The batches' windows bound the
@@ -76,8 +79,8 @@ class Gateways:
         while True:
             try:
                 await self._converse(url)
-            except (OSError, TimeoutError, WebSocketException) as error:
-                log.info("gateway_not_reached", gateway=url, reason=str(error))
+            except* (OSError, WebSocketException) as errors:
+                log.info("gateway_not_reached", gateway=url, reason=str(errors.exceptions[0]))
             await asyncio.sleep(REDIAL_S)
 
     async def _converse(self, url: str) -> None:
@@ -90,18 +93,25 @@ class Gateways:
         ) as socket:
             outbox = self._outboxes[url] = asyncio.Queue()
             self._owner.joined(url)
-            writer = asyncio.create_task(_write(outbox, socket.send))
             try:
-                async for message in socket:
-                    assert isinstance(message, bytes)
-                    self._owner.heard(url, frames.to_worker.decode(message))
+                async with asyncio.TaskGroup() as tasks:
+                    writer = tasks.create_task(_write(outbox, socket.send))
+                    async for message in socket:
+                        self._hear(url, message)
+                    writer.cancel()
             finally:
                 del self._outboxes[url]
-                writer.cancel()
                 self._owner.lost(url)
 
+    def _hear(self, url: str, message: str | bytes) -> None:
+        assert isinstance(message, bytes)
+        news = frames.to_worker.decode(message)
+        if isinstance(news, Unknown):
+            log.info("unknown_frame", gateway=url, frame=news.tag)
+        else:
+            self._owner.heard(url, news)
 
-async def _write(outbox: asyncio.Queue[Message], send: Callable[[bytes], object]) -> None:
-    with suppress(WebSocketException):  # the reader gets it as well
-        while True:
-            await send(frames.encode(await outbox.get()))  # type: ignore[misc]
+
+async def _write(outbox: asyncio.Queue[Message], send: Callable[[bytes], Awaitable[None]]) -> None:
+    while True:
+        await send(frames.encode(await outbox.get()))

@@ -28,7 +28,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
-from inference.supervision import supervised
+from inference.supervision import log_failure, supervised
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.gateways import Gateways
 from tenants.batches.leases import Lease, Lost, Result
@@ -106,6 +106,7 @@ class Runner:
         task = asyncio.create_task(self._run(running), name=lease.id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(log_failure)
 
     async def _run(self, running: Running) -> None:
         lease = running.lease

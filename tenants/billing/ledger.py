@@ -161,7 +161,9 @@ class Ledger:
         self._needed.set()
 
     async def __aenter__(self) -> Ledger:
-        self._task = asyncio.create_task(supervised("ledger", self._run), name="ledger")
+        self._task = asyncio.create_task(
+            supervised("ledger", self._run, may_return=True), name="ledger"
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -33,7 +33,7 @@ def factory(base: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterFact
 
 @pytest.fixture(scope="session")
 def profile(base: Path) -> EngineProfile:
-    """The profile of both engines."""
+    """The profile of all engines."""
     return EngineProfile.on_cpu(
         str(base),
         served_name="tiny",
@@ -83,6 +83,6 @@ async def synthetic(profile: EngineProfile) -> AsyncIterator[Engine]:
 
 @pytest.fixture(scope="package", params=["synthetic", pytest.param("vllm", marks=pytest.mark.vllm)])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Both engines, one after the other."""
+    """Each kind of engine in turn."""
     found: Engine = request.getfixturevalue(request.param)
     return found

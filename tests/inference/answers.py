@@ -146,6 +146,8 @@ class MemoryAnswers:
         """Number of calls of any method."""
         self.renewals: list[set[str]] = []
         """The names that each `renew` was called with."""
+        self.broken = 0
+        """How many of the next calls of `renew` raise RuntimeError, as a bug would."""
 
     async def claim(self, claim: Claim) -> KeptAnswer | bool:
         await self._ask()
@@ -179,6 +181,9 @@ class MemoryAnswers:
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         await self._ask()
+        if self.broken:
+            self.broken -= 1
+            raise RuntimeError("of no use")
         ahead = []
         for claim in claims:
             row = self._row(claim)

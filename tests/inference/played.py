@@ -266,7 +266,11 @@ class PlayedGateway:
 
 @asynccontextmanager
 async def played_gateway(
-    root: Path, welcome: bytes, decode: Callable[[bytes], Any], info: ModelInfo = MODEL
+    root: Path,
+    welcome: bytes,
+    decode: Callable[[bytes], Any],
+    info: ModelInfo = MODEL,
+    kind: type[SyntheticEngine] = SyntheticEngine,
 ) -> AsyncIterator[PlayedGateway]:
     """A played gateway with an agent that dials it, on a synthetic engine. Fails if the
     agent sent a frame that could not be decoded."""
@@ -274,7 +278,7 @@ async def played_gateway(
     async with serve(played.handle, "127.0.0.1", 0, compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         limits: dict[str, Any] = {"max_running": 8, "max_resident": 4}
-        engine = played.engine = SyntheticEngine(info)
+        engine = played.engine = kind(info)
         agent = played.agent = Agent(
             engine,
             Folders(root),

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from inference.supervision import ended, supervised
+from inference.supervision import ended, log_failure, supervised
 
 
 async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
@@ -19,10 +19,50 @@ async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
             raise ValueError("of no use")
 
     with structlog.testing.capture_logs() as logs:
-        await supervised("beating", work, (0.001, 0.002))
+        await supervised("beating", work, (0.001, 0.002), may_return=True)
     assert len(runs) == 3
     assert [(one["event"], one["task"]) for one in logs] == [("task_ended", "beating")] * 2
     assert [one["again_in_s"] for one in logs] == [0.001, 0.002]
+
+
+async def test_endless_work_that_returns_is_logged_and_starts_again() -> None:
+    third = asyncio.Event()
+    runs: list[int] = []
+
+    async def work() -> None:
+        runs.append(len(runs))
+        if len(runs) == 3:
+            third.set()
+
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(supervised("beating", work, (0.001, 0.002)))
+        async with asyncio.timeout(60):
+            await third.wait()
+        await ended([task])
+    said = {"event": "task_returned", "task": "beating", "log_level": "error"}
+    assert logs[:2] == [
+        said | {"again_in_s": pause_s, "exc_info": None} for pause_s in (0.001, 0.002)
+    ]
+
+
+async def test_an_exception_that_ends_a_task_is_logged() -> None:
+    async def work(error: Exception | None) -> None:
+        if error is not None:
+            raise error
+
+    error = ValueError("of no use")
+    tasks = [
+        asyncio.create_task(work(None)),
+        asyncio.create_task(work(error), name="failing"),
+        asyncio.create_task(asyncio.sleep(1_000)),
+    ]
+    with structlog.testing.capture_logs() as logs:
+        for task in tasks:
+            task.add_done_callback(log_failure)
+        tasks[2].cancel()
+        await asyncio.wait(tasks)
+    said = {"event": "task_failed", "task": "failing", "log_level": "error"}
+    assert logs == [said | {"exc_info": error}]
 
 
 async def test_a_cancellation_that_is_not_heard_is_said_again() -> None:

@@ -18,6 +18,7 @@ from inference.gateway.inference_exchange import InferenceExchange
 from inference.grants import Ask, Limits, Room
 from inference.link.wire import Usage
 from tenants.api.endpoints.limits import FiguresSerializer
+from tenants.api.openai.document import rate_limits
 from tenants.limits import ceilings
 from tenants.limits.failover import Failover
 from tenants.limits.kinds import KINDS
@@ -157,6 +158,8 @@ async def test_its_header_tells_what_is_left(clock: Clock) -> None:
     assert headers[b"x-ratelimit-limit-images"] == b"5"
     assert headers[b"x-ratelimit-remaining-images"] == b"2"
     assert headers[b"x-ratelimit-reset-images"] == b"1m0s"
+    documented = set(rate_limits(WITH_IMAGES)) - set(rate_limits())
+    assert documented == {name.decode() for name in headers if name.endswith(b"-images")}
 
 
 # --- setting -------------------------------------------------------------------------------------

@@ -2,19 +2,27 @@
 
 A worker opens a batch, asks for lines of it, and is told of each when an engine begins it and when
 it has an answer. A line is identified by its batch and its number. It may be asked for again, in a
-higher turn, once it was answered or its socket is lost. Fields may be appended, with a default.
+higher turn, once it was answered or its socket is lost.
+
+Workers and gateways of different releases work together without agreeing on a version: fields may
+be appended, with a default, and each end ignores and logs messages whose tag it does not know. So
+nothing may depend on whether a new message is understood.
 """
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar, get_args
+
 import msgspec
 
-from inference.link.wire import Usage
+from inference.link.wire import Usage, unknown_tag
 
 MAX_UNBEGUN = 64
 """Most lines of one batch at one gateway that no engine has begun."""
 MAX_UNBEGUN_BYTES = 4 << 20
 """Most bytes of their bodies, unless there is only one such line."""
+SHOWN_TAG = 40
+"""Characters of an unknown tag in the log."""
 TURNS_OF_A_RUN = 1024
 """More turns than any line takes while one worker has its batch."""
 
@@ -72,8 +80,38 @@ class News(Message, tag="news", frozen=True):
     answers: list[Answer] = []
 
 
+class Unknown(msgspec.Struct, frozen=True):
+    """A message of a later release, of which only the tag could be decoded. Never sent."""
+
+    tag: str
+
+
 ToGateway = Open | Ask | Withdraw
+T = TypeVar("T")
+
+
+class Decoder(Generic[T]):
+    """Decodes the messages that one end gets."""
+
+    def __init__(self, kind: type[T]) -> None:
+        """`kind` is a message type, or a union of them."""
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
+        self._tags = {one.__struct_config__.tag for one in get_args(kind) or (kind,)}
+
+    def decode(self, message: bytes) -> T | Unknown:
+        """Decode one message; `Unknown` if it has the form of a message, but an unknown tag.
+
+        Raises:
+            msgspec.DecodeError: it is not a message for this end.
+        """
+        try:
+            return self._decoder.decode(message)
+        except msgspec.DecodeError:
+            if (tag := unknown_tag(message, self._tags)) is None:
+                raise
+            return Unknown(tag[:SHOWN_TAG])
+
 
 encode = msgspec.msgpack.Encoder().encode
-to_gateway: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
-to_worker = msgspec.msgpack.Decoder(News)
+to_gateway: Decoder[ToGateway] = Decoder(ToGateway)  # type: ignore[arg-type]
+to_worker = Decoder(News)

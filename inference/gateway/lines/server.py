@@ -36,7 +36,7 @@ from inference.gateway.dispatcher import Line as LineOf
 from inference.gateway.exchange import Receive, Scope, Send
 from inference.gateway.lines import frames
 from inference.gateway.lines.background import Background, Work, is_background
-from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw
+from inference.gateway.lines.frames import Answer, Ask, News, Open, Unknown, Withdraw
 from inference.gateway.lines.seals import holds, line_id
 from inference.gateway.lines.turns import Turns
 from inference.gateway.measuring.records import Asked
@@ -291,7 +291,7 @@ class Running:
             surface="batch" if line.work is None else "background",
             began=line.began,
             status=status,
-            operation=line.call.operation.name,
+            operation=line.call.operation,
             grant=self.grant,
             call=line.call,
             stream=self.stream,
@@ -386,6 +386,8 @@ class Link:
                     await self._ask(ask)
                 case Withdraw(batch=batch):
                     self._withdraw(batch)
+                case Unknown(tag=tag):
+                    log.info("unknown_frame", frame=tag)
 
     async def _leave(self, closed: asyncio.Event) -> None:
         await closed.wait()

@@ -23,6 +23,7 @@ from inference.gateway.requests.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Done, Usage
 from inference.operations.call import Call
+from inference.operations.operation import Operation
 from inference.tracing import Span, Tracer
 
 log = structlog.get_logger(__name__)
@@ -32,8 +33,6 @@ SHOWN_MODEL = SHOWN_REASON = 128
 SHOWN_DIGEST = 12
 """Characters of an adapter version's digest: enough to request it as `adapter@<digest>`."""
 SHOWN_PATH = 256
-OPERATIONS = {"completion": "text_completion"}
-"""OpenTelemetry's names of operations that have a different name here."""
 
 
 class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -78,7 +77,7 @@ class Asked:
     method: str | None = None
     path: str | None = None
     status: int | None = None
-    operation: str | None = None
+    operation: Operation | None = None
     """None if it is not a request to generate."""
     grant: Grant | None = None
     call: Call | None = None
@@ -96,12 +95,12 @@ class Records:
     ) -> None:
         self._measures, self._outcomes, self._tracer = measures, outcomes, tracer
 
-    def begin(self, operation: str, began: float, traceparent: str = "") -> Span | None:
+    def begin(self, operation: Operation, began: float, traceparent: str = "") -> Span | None:
         """Begin the span of a request for this operation, if it is traced; `traceparent` is the
         client's header."""
         if self._tracer is None:
             return None
-        return self._tracer.begin(OPERATIONS.get(operation, operation), traceparent, began)
+        return self._tracer.begin(_traced(operation), traceparent, began)
 
     def ended(self, asked: Asked, error: InferenceError | None) -> None:
         """The client has its answer or `error`, or is gone: record the request once settled."""
@@ -223,7 +222,7 @@ def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
         path=asked.path and asked.path[:SHOWN_PATH],
         status=asked.status,
         ms=_ms(elapsed_s),
-        operation=asked.operation,
+        operation=None if asked.operation is None else asked.operation.name,
         model=None if asked.call is None else asked.call.model[:SHOWN_MODEL],
         outcome=outcome_of(error, reason, begun=attempts > 0),
         error=None if error is None else error.code,
@@ -258,8 +257,12 @@ def _ms(seconds: float) -> float:
 
 def _span_name(asked: Asked) -> str:
     """The operation's name, with the model's if that was resolved."""
-    name = OPERATIONS.get(asked.operation or "", asked.operation or "")
+    name = "" if asked.operation is None else _traced(asked.operation)
     return name if asked.stream is None else f"{name} {asked.stream.target.model}"
+
+
+def _traced(operation: Operation) -> str:
+    return operation.span_name or operation.name
 
 
 def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
@@ -268,7 +271,7 @@ def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
     if asked.stream is not None and asked.stream.done is not None:
         usage = asked.stream.done.usage
     found = {
-        "gen_ai.operation.name": OPERATIONS.get(line.operation or "", line.operation),
+        "gen_ai.operation.name": asked.operation and _traced(asked.operation),
         "gen_ai.provider.name": "lorikeet",
         "gen_ai.request.model": line.model,
         "gen_ai.request.choice.count": call and call.choices,

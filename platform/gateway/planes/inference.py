@@ -59,7 +59,7 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
-from inference.supervision import supervised
+from inference.supervision import log_failure, supervised
 from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
@@ -253,6 +253,7 @@ class Running(Lifespan):
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
+        task.add_done_callback(log_failure)
         task.add_done_callback(self._tasks.discard)
 
     async def _write_model(self, info: ModelInfo) -> None:

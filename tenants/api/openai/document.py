@@ -20,6 +20,7 @@ from tenants.api.endpoints.openai import batches, files
 from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.usage.receipts import MAX_LIMIT
 from tenants.api.openai import shapes
+from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import Purpose
 
 Object = dict[str, Any]
@@ -65,13 +66,18 @@ ERROR_SHAPES: Mapping[ErrorShape, tuple[str, type]] = {
     ANTHROPIC: ("Anthropic", shapes.AnthropicErrorAnswer),
 }
 """Each with the name of its responses and its type."""
-RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
-               for figure in ("limit", "remaining", "reset")]  # fmt: skip
 RETRYING = ["retry-after", "x-should-retry"]
 WORD: Object = {"type": "string"}
 WORDS: Object = {"type": "array", "items": WORD}
 TIME: Object = {"type": "integer", "description": "Unix time in seconds."}
 START, END = ("start_time", TIME), ("end_time", TIME)
+
+
+def rate_limits(kinds: Kinds = KINDS) -> list[str]:
+    """The names of the headers with which an answer shows what is left of its limits."""
+    shown = [kind.header for kind in kinds.values() if kind.header]
+    figures = ("limit", "remaining", "reset")
+    return [f"x-ratelimit-{figure}-{header}" for header in shown for figure in figures]
 
 
 def add(result: Object) -> None:
@@ -296,7 +302,7 @@ def _posting(operation: Operation) -> Object:
     """The POST of an operation."""
     request, answer = BODIES[operation.name]
     described = _answer(answer)
-    described["headers"] |= {header: {"schema": WORD} for header in RATE_LIMITS}
+    described["headers"] |= {header: {"schema": WORD} for header in rate_limits()}
     if "stream" in operation.accepted:
         described["content"]["text/event-stream"] = {
             "schema": {"type": "string", "description": "Chunks if `stream` is true."}

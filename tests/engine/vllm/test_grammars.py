@@ -69,6 +69,12 @@ async def test_the_loop_goes_on(vllm: Engine, loop_went_on: list[bool], way: str
     assert loop_went_on and all(loop_went_on)
 
 
+async def test_it_reports_that_it_constrains_answers(vllm: Engine) -> None:
+    assert vllm.info.structured_outputs
+    answer = await ask(vllm, structured_outputs={"choice": ["left", "right"]}, ignore_eos=False)
+    assert answer.text in {"left", "right"}
+
+
 @pytest.mark.parametrize("more", [{}, {"logprobs": True}], ids=["lean path", "full path"])
 async def test_what_cannot_be_converted_is_refused(vllm: Engine, more: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="grammar"):

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import msgspec
+import structlog
 from channels.layers import InMemoryChannelLayer
 
 from frontend.live.board import MAX_BATCH, Board
@@ -136,6 +137,26 @@ async def test_a_signal_that_fails_is_looked_at_again() -> None:
         await until(lambda: len(signal.asked) > 2)
         signal.fails = False
         await until(lambda: reader.told > 0)
+
+
+async def test_a_topic_is_looked_at_again_after_a_reader_that_raised() -> None:
+    class FailingOnce(Reader):
+        def tell(self) -> None:
+            super().tell()
+            if self.told == 1:
+                raise RuntimeError("of no use")
+
+    signal = Watched()
+    async with board_of(topics(signal, 0.0)) as board:
+        failing = FailingOnce(board, Key("state", 1))
+        with structlog.testing.capture_logs() as logs:
+            signal.state = "second"
+            await until(lambda: logs)
+        assert [(log["event"], log["task"]) for log in logs] == [("task_ended", "live state")]
+        signal.state = "third"
+        await until(lambda: failing.told == 3)
+        failing.leave()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
 
 
 async def test_who_comes_back_is_told_what_he_lacks_and_only_by_the_same_board() -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import uvicorn
 
 from gateway.planes.server import Server, nothing
 from inference import announce
+from tests.inference.rig import until
 
 
 @pytest.fixture
@@ -73,6 +75,27 @@ async def test_the_file_is_there_while_the_process_is_ready_and_its_time_is_rene
     await asyncio.sleep(0.05)
     assert not file.exists() and not task.done()
     task.cancel()
+
+
+async def test_a_file_that_can_not_be_renewed_is_logged_and_tried_again(
+    tmp_path: Path, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in place of its folder: no error of a file that is not there yet."""
+    folder = tmp_path / "folder"
+    folder.touch()
+    monkeypatch.setenv("READY_FILE", str(folder / "ready"))
+    monkeypatch.setenv("WATCHDOG_USEC", "3000")
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(announce.keep_alive())
+        for _ in range(3):
+            assert await asyncio.to_thread(systemd.recv, 64) == b"WATCHDOG=1"
+    folder.unlink()
+    folder.mkdir()
+    announce.ready()
+    os.utime(folder / "ready", (0, 0))
+    await until(lambda: (folder / "ready").stat().st_mtime > 0)
+    task.cancel()
+    assert {(log["event"], log["task"]) for log in logs} == {("task_ended", "keep_alive")}
 
 
 async def test_a_server_is_ready_once_it_listens_and_says_when_it_drains(

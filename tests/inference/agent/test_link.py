@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from inference.agent.agent import Agent, default_id
+from inference.agent.engines.engine import LocalAdapter
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.agent.scheduler.queue import LEAST_CHARGE
@@ -86,6 +87,20 @@ async def test_residency_travels_as_changes(tmp_path: Path) -> None:
         await played.hear(wire.Stats, evicted=[REF.name])
         after = [frame for frame in played.heard if isinstance(frame, wire.Stats)]
         assert sum(len(frame.loaded) for frame in after) == 1, "told once"
+
+
+class KeepsAll(SyntheticEngine):
+    async def unload(self, adapter: LocalAdapter) -> None:
+        raise RuntimeError("of no use")
+
+
+async def test_an_unload_that_fails_is_logged(tmp_path: Path) -> None:
+    async with played_gateway(tmp_path, WELCOME, wire.decode, kind=KeepsAll) as played:
+        await played.say(wire.Load("l1", REF))
+        await played.hear(wire.Loaded, id="l1")
+        with structlog.testing.capture_logs() as logs:
+            await played.say(wire.Unload(REF.digest))
+            await until(lambda: [one for one in logs if one["event"] == "task_failed"])
 
 
 async def test_an_unknown_frame_is_ignored(tmp_path: Path) -> None:

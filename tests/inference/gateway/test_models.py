@@ -16,7 +16,7 @@ from tests.inference.rig import agent_on, gateway, until
 from tests.inference.samples import MODEL
 
 ABLE = msgspec.structs.replace(
-    MODEL, operations=["chat", "tokenize"], parsers={"tool": "hermes"}, engine="vllm"
+    MODEL, operations=["chat", "tokenize"], parsers={"tool": "hermes"}, structured_outputs=True
 )
 
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.pure
 
 HELLO = wire.Hello(1, 1, "engine-1", MODEL)
 WELCOME = wire.Welcome(1, "http://gateway", [])
+NEWER = wire.PROTOCOL_VERSION + 1
 SUBMIT = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt")
 ADOPT = wire.Adopt("r1", 1001, 1, wire.NOBODY)
 STEP = wire.Step([wire.Delta("r1", "hi", 1)])
@@ -260,13 +261,14 @@ def test_error_ends_the_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("oldest", "newest", "spoken"), [(1, 1, 1), (2, 2, 2), (1, 7, wire.PROTOCOL_VERSION), (0, 1, 1)]
+    ("oldest", "newest", "spoken"),
+    [(1, 1, 1), (2, 2, 2), (1, NEWER, wire.PROTOCOL_VERSION), (0, 1, 1)],
 )
 def test_the_newest_common_version_is_spoken(oldest: int, newest: int, spoken: int) -> None:
     assert negotiate(wire.Hello(oldest, newest, "e", MODEL)) == spoken
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(wire.PROTOCOL_VERSION + 1, 9), (0, 0)])
+@pytest.mark.parametrize(("oldest", "newest"), [(NEWER, NEWER + 1), (0, 0)])
 def test_no_common_version_is_a_violation(oldest: int, newest: int) -> None:
     with pytest.raises(ProtocolViolation, match=f"{oldest} to {newest}"):
         negotiate(wire.Hello(oldest, newest, "e", MODEL))

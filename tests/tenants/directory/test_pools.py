@@ -67,3 +67,12 @@ def test_engines_that_differ_in_capacity_alone_are_of_one_kind() -> None:
     assert turned.pool_digest() == replace(one, modules={"a": (1, 1), "b": (1, 1)}).pool_digest()
     for change in ({"revision": "r"}, {"engine_version": "2"}, {"parsers": {"tool": "hermes"}}):
         assert replace(one, **change).pool_digest() != one.pool_digest()
+
+
+def test_a_release_keeps_the_digests_that_earlier_ones_stored() -> None:
+    modules = {"b": (1, 2), "a": (3, 4)}
+    one = ModelInfo(
+        "org/base", 512, 8, 16, 4096, modules, "vllm", "r", "2", ["chat"], {"tool": "hermes"}
+    )
+    stored = "706e194ea7dc6e70b8c1bd077328b1e0a8c08a554d09ce7b06938e30b43895bd"
+    assert one.pool_digest() == replace(one, structured_outputs=True).pool_digest() == stored

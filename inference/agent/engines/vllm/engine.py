@@ -67,6 +67,7 @@ from inference.errors import (
     InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo
+from inference.operations.chat import CHAT
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -134,6 +135,7 @@ class VLLMEngine:
         config = llm.vllm_config
         serving = await Serving.start(llm, profile)
         known: dict[str, Runner | Pooler | Inquiry] = {**RUNNERS, **POOLERS, **INQUIRIES}
+        operations = [name for name, runner in known.items() if serving.has(runner)]
         info = ModelInfo(
             name=profile.name,
             max_model_len=llm.model_config.max_model_len,
@@ -144,8 +146,9 @@ class VLLMEngine:
             engine="vllm",
             revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
             engine_version=vllm_version,
-            operations=[name for name, runner in known.items() if serving.has(runner)],
+            operations=operations,
             parsers=profile.parsers,
+            structured_outputs=CHAT.name in operations,
         )
         return cls(profile, llm, load, serving, info, events, resumes=resumes)
 

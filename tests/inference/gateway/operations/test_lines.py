@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked, RateLimitExceeded
@@ -63,7 +64,10 @@ class Worker:
         self.answers: dict[int, Answer] = {}
 
     def say(self, message: msgspec.Struct) -> None:
-        self.said.put_nowait({"type": "websocket.receive", "bytes": encode(message)})
+        self.say_bytes(encode(message))
+
+    def say_bytes(self, message: bytes) -> None:
+        self.said.put_nowait({"type": "websocket.receive", "bytes": message})
 
     def hang_up(self) -> None:
         self.said.put_nowait({"type": "websocket.disconnect"})
@@ -105,7 +109,8 @@ class Worker:
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "websocket.send":
-            news: News = to_worker.decode(message["bytes"])
+            news = to_worker.decode(message["bytes"])
+            assert isinstance(news, News)
             self.begun |= {number for _, number in news.begun}
             self.answers |= {one.number: one for one in news.answers}
 
@@ -335,6 +340,24 @@ async def test_a_line_belongs_to_a_batch(one: Rig) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.ask(1)
         assert "not open" in await worker.closed()
+
+
+async def test_a_message_of_a_later_release_is_ignored_and_logged(one: Rig) -> None:
+    async with lines_of(one) as lines, connected(lines) as worker:
+        with structlog.testing.capture_logs() as logs:
+            worker.say_bytes(b"\x92\xa5hullo\x01")
+            worker.open()
+            worker.ask(1)
+            assert (await worker.answer(1)).status == 200
+        unknown = [log["frame"] for log in logs if log["event"] == "unknown_frame"]
+    assert unknown == ["hullo"]
+
+
+@pytest.mark.parametrize("message", [b"\xc1", b"", b"\x90", b"\x92\x01\x02", b"\x92\xa4open\x01"])
+async def test_a_worker_that_sends_nonsense_is_disconnected(one: Rig, message: bytes) -> None:
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.say_bytes(message)
+        assert await worker.closed()
 
 
 async def test_strangers_are_sent_away(one: Rig) -> None:

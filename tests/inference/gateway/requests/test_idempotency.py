@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 
 from inference.errors import (
     ClientDisconnected,
@@ -357,6 +358,18 @@ async def test_renewing_survives_an_absence_of_the_database() -> None:
     await until(lambda: one.answers.asked > asked + 1)
     one.answers.away = False
     await renewed(one, {"order 17"})
+    gate.opened.set()
+    await first
+
+
+async def test_claims_are_renewed_after_a_renewal_that_raised() -> None:
+    one, gate = process(renew_s=0.0), Gate()
+    one.answers.broken = 3
+    with structlog.testing.capture_logs() as logs:
+        first = asyncio.create_task(one.ask("first", gate))
+        await gate.reached.wait()
+        await renewed(one, {"order 17"})
+    assert [log["event"] for log in logs] == ["task_ended"] * 3
     gate.opened.set()
     await first
 
