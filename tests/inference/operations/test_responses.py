@@ -25,6 +25,7 @@ from inference.operations.responses.items import (
     listed,
     listed_page,
     listing,
+    made_id,
     shown,
     split,
 )
@@ -697,3 +698,16 @@ def test_lists_of_items_become_one() -> None:
     turns = [listed(json.dumps(one).encode()) for one in ("Hello", [], [CALL], None)]
     ids = [item["id"] for item in shown(joined(*turns), lambda kind, place: f"{kind}-{place}")]
     assert ids == ["message-0", "fc_1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "id"),
+    [
+        ("message", "msg_1a_in_2"),
+        ("reasoning", "rs_1a_in_2"),
+        ("function_call", "fc_1a_in_2"),
+        ("function_call_output", "fco_1a_in_2"),
+    ],
+)
+def test_the_id_of_an_item_without_one_tells_its_kind_request_and_place(kind: str, id: str) -> None:
+    assert made_id(kind, "1a", 2) == id
