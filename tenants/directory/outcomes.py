@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import msgspec
 
-from inference.gateway.measuring.outcomes import Group, Refusal, Tally
+from inference.gateway.measuring.outcomes import Group, OutcomeSums, Refusal
 from inference.gateway.measuring.sums import BUCKETS
 
 BATCH = 200
@@ -92,7 +92,7 @@ ON CONFLICT (id) DO NOTHING
 """
 
 
-def batches(tallies: Mapping[Group, Tally]) -> Iterator[Sequence[tuple[Group, Tally]]]:
+def batches(tallies: Mapping[Group, OutcomeSums]) -> Iterator[Sequence[tuple[Group, OutcomeSums]]]:
     """Split the groups into batches of at most BATCH, each of one minute."""
     in_order = sorted(tallies.items(), key=itemgetter(0))
     for _, of_minute in groupby(in_order, key=lambda one: one[0].minute):
@@ -100,7 +100,7 @@ def batches(tallies: Mapping[Group, Tally]) -> Iterator[Sequence[tuple[Group, Ta
         yield from (groups[at : at + BATCH] for at in range(0, len(groups), BATCH))
 
 
-def encoded_tallies(tallies: Sequence[tuple[Group, Tally]]) -> str:
+def encoded_tallies(tallies: Sequence[tuple[Group, OutcomeSums]]) -> str:
     """The tallies as JSON for `TALLIES`."""
     return msgspec.json.encode(
         [

@@ -10,7 +10,7 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from inference.gateway.fleet.demand import Demand
-from inference.gateway.measuring.outcomes import Group, Refusal, Tally
+from inference.gateway.measuring.outcomes import Group, OutcomeSums, Refusal
 from inference.gateway.measuring.traffic import Traffic
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
@@ -109,7 +109,7 @@ class Registry(Database):
         values = {"url": url, "engines": Jsonb(engines), "traffic": Jsonb(rows)}
         await self.execute_all((SHARE_ENGINES, ADD_TRAFFIC), values)
 
-    async def add_outcomes(self, tallies: Sequence[tuple[Group, Tally]]) -> None:
+    async def add_outcomes(self, tallies: Sequence[tuple[Group, OutcomeSums]]) -> None:
         """Add to the outcomes of requests; all groups are of one minute."""
         values = {"tallies": outcomes.encoded_tallies(tallies)}
         await self.execute_all(outcomes.ADD, values)

@@ -12,7 +12,7 @@ from gateway.edge.bounds import MAX_TICK_S, Bounds
 from gateway.edge.census import Census
 from gateway.edge.patience import Owed, Patience, Unread
 from gateway.edge.proxies import Proxies, plain
-from gateway.edge.websocket import Pace
+from gateway.edge.websocket import FrameBudget
 from inference.addresses import network_of
 from inference.environ import BadSetting
 from inference.errors import Overloaded, RateLimitExceeded
@@ -65,14 +65,14 @@ def test_unread_bytes_are_forgiven_while_they_become_fewer() -> None:
 
 
 def test_frames_are_paced() -> None:
-    pace = Pace(0.0)
-    assert pace.spend(Pace.BURST, 0, 0.0)
-    assert not pace.spend(1, 0, 0.0)
-    pace = Pace(0.0)
+    budget = FrameBudget(0.0)
+    assert budget.spend(FrameBudget.BURST, 0, 0.0)
+    assert not budget.spend(1, 0, 0.0)
+    budget = FrameBudget(0.0)
     for second in range(1000):
-        assert pace.spend(Pace.PER_S, 0, float(second + 1))
+        assert budget.spend(FrameBudget.PER_S, 0, float(second + 1))
     for _ in range(100_000):
-        assert pace.spend(1, Pace.FREE_BYTES, 1000.0)
+        assert budget.spend(1, FrameBudget.FREE_BYTES, 1000.0)
 
 
 # --- The census ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.edge.bounds import Bounds
-from gateway.edge.websocket import STRANGERS_BYTES, Pace
+from gateway.edge.websocket import STRANGERS_BYTES, FrameBudget
 from tests.edge.serving import SOON, Application, Client, Served, get, serving, status_of
 
 UPGRADE = (
@@ -115,18 +115,18 @@ def test_a_flood_of_frames_ends_the_socket(trust: tuple[int, bool] | None, opcod
         client.rest()
         assert neighbour.ask()["path"] == "/"
         served.until(lambda: "/ws" in served.seen.ended)
-    assert len(served.seen.messages) <= Pace.BURST
+    assert len(served.seen.messages) <= FrameBudget.BURST
 
 
 def test_the_link_of_an_engine_is_not_paced() -> None:
     with opened(TRUSTED) as (served, socket):
         socket.send("x")
         socket.recv(60)
-        for _ in range(10 * Pace.BURST):
+        for _ in range(10 * FrameBudget.BURST):
             socket.send("x")
-        for _ in range(10 * Pace.BURST):
+        for _ in range(10 * FrameBudget.BURST):
             assert socket.recv(60) == "1"
-    assert len(served.seen.messages) == 1 + 10 * Pace.BURST
+    assert len(served.seen.messages) == 1 + 10 * FrameBudget.BURST
 
 
 def test_who_reads_nothing_is_let_go() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection
 
-from inference.gateway.measuring.outcomes import Group, Tally
+from inference.gateway.measuring.outcomes import Group, OutcomeSums
 from inference.gateway.measuring.sums import BUCKETS
 from tenants.directory.outcomes import ADD, encoded_tallies
 from tenants.models import AdapterVersion, ApiKey, RefusedRequest
@@ -49,7 +49,7 @@ def met(
     minute = int(at.replace(second=0, microsecond=0).timestamp())
     ids = key.tenant_id, key.pk, version.pk if version else 0
     group = Group(minute, *ids, outcome=outcome, **whose)
-    tally = Tally(requests, **fields, first_tokens=times, totals=times)
+    tally = OutcomeSums(requests, **fields, first_tokens=times, totals=times)
     with connection.cursor() as cursor:
         for statement in ADD:
             cursor.execute(statement, {"tallies": encoded_tallies([(group, tally)])})

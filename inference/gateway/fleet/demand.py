@@ -19,7 +19,7 @@ from inference.gateway.routing.engines import RETRY_AFTER_S
 
 MAX_REFUSALS = 10_000
 """Refusals remembered per pool."""
-PACE_S = 60.0
+RATE_S = 60.0
 """Window over which the rate of ended requests is measured."""
 STALE_S = 10.0
 """After this time without a report the requests held by other gateways are unknown. Then no figure
@@ -118,7 +118,7 @@ def together(views: Iterable[Mapping[str, Demand]]) -> dict[str, Demand]:
     return pools
 
 
-class Pace:
+class CompletionRate:
     """The rate at which requests of each pool end, from engines' counters."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Pace:
             self._ended[engine.info.name] += max(0, ended - self._counted.get(engine.id, ended))
         self._counted = counted
         self._samples.append((now, self._ended.copy()))
-        while now - self._samples[0][0] > PACE_S:
+        while now - self._samples[0][0] > RATE_S:
             self._samples.popleft()
 
     def wait_s(self, pool: str, demand: Demand) -> float | None:
@@ -155,7 +155,7 @@ class FleetDemand:
     def __init__(self, own: Callable[[], Mapping[str, Demand]], now: float) -> None:
         """`own` returns what this gateway sees."""
         self.own = own
-        self.pace = Pace()
+        self.completion_rate = CompletionRate()
         self._others: list[Mapping[str, Demand]] = []
         self._started_at, self._heard_at = now, -STALE_S
 
@@ -189,5 +189,5 @@ class FleetDemand:
     def figures_of(self, pool: str, demand: Demand) -> dict[str, float]:
         """The figures of one pool with this demand."""
         figures: dict[str, float] = {"demand": demand.total, **msgspec.structs.asdict(demand)}
-        wait_s = self.pace.wait_s(pool, demand)
+        wait_s = self.completion_rate.wait_s(pool, demand)
         return figures if wait_s is None else figures | {"expected_wait_seconds": wait_s}

@@ -46,7 +46,7 @@ class Group(NamedTuple):
     limit_scope: str
 
 
-class Tally(msgspec.Struct):
+class OutcomeSums(msgspec.Struct):
     """Requests of one group. `cost` is in pico-units, as gateways see it. `first_tokens` counts
     requests by the bucket of their time to first token, `totals` counts completed ones by that of
     their total time; each is empty if there are none. `decode_tokens` were generated in `decode_s`,
@@ -62,7 +62,7 @@ class Tally(msgspec.Struct):
     first_tokens: list[int] = []
     totals: list[int] = []
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: OutcomeSums) -> None:
         for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost",
                      "decode_tokens", "decode_s"):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -100,7 +100,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class Taken(NamedTuple):
     """Outcomes to write to the database."""
 
-    tallies: Mapping[Group, Tally]
+    tallies: Mapping[Group, OutcomeSums]
     refusals: list[Refusal]
 
 
@@ -121,7 +121,7 @@ class Outcomes:
 
     def __init__(self, uncounted: Collection[str] = ()) -> None:
         self._uncounted = frozenset(uncounted)
-        self._tallies: Sums[Group, Tally] = Sums(Tally)
+        self._tallies: Sums[Group, OutcomeSums] = Sums(OutcomeSums)
         self._refusals: list[Refusal] = []
         self._minute = 0
         self._kept: Counter[tuple[int, int, str]] = Counter()
@@ -167,7 +167,7 @@ class Outcomes:
         return Taken(self._tallies.take(), refusals)
 
     def give_back(
-        self, tallies: Iterable[tuple[Group, Tally]], refusals: Iterable[Refusal]
+        self, tallies: Iterable[tuple[Group, OutcomeSums]], refusals: Iterable[Refusal]
     ) -> None:
         """Take back outcomes that could not be written, as far as there is room."""
         for group, tally in tallies:
@@ -178,7 +178,7 @@ class Outcomes:
         self._refusals = [*refusals, *self._refusals][:MAX_WAITING]
 
 
-def _time(tally: Tally, ended: Ended) -> None:
+def _time(tally: OutcomeSums, ended: Ended) -> None:
     if ended.ttft_s is not None:
         tally.first_tokens = tally.first_tokens or [0] * BUCKETS
         tally.first_tokens[bucket_of(ended.ttft_s)] += 1

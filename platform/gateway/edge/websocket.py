@@ -33,7 +33,7 @@ PIECE_BYTES = 1 << 10
 """The parser is fed at most this much at once: 170 of the smallest frames."""
 
 
-class Pace:
+class FrameBudget:
     """A budget of frames. Sans-IO: `now` is a monotonic time in seconds."""
 
     BURST = 256
@@ -67,7 +67,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._bounds, self._visit = bounds, visit
         self._unread = Unread(bounds.write_s)
-        self._pace: Pace | None = Pace(self.loop.time())
+        self._budget: FrameBudget | None = FrameBudget(self.loop.time())
         self._piece_bytes = 0
         self.conn.max_message_size = STRANGERS_BYTES
         self._timer = self.loop.call_later(bounds.tick_s, self._look)
@@ -94,12 +94,12 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def _trust(self, max_message_bytes: int, *, paced: bool) -> None:
         self.conn.max_message_size = max_message_bytes
         if not paced:
-            self._pace = None
+            self._budget = None
 
     def data_received(self, data: bytes) -> None:
         at = 0
         while at < len(data) and not self.transport.is_closing():
-            piece = data[at : at + PIECE_BYTES] if self._pace else data[at:]
+            piece = data[at : at + PIECE_BYTES] if self._budget else data[at:]
             at, self._piece_bytes = at + len(piece), len(piece)
             super().data_received(piece)
             if self.conn.handshake_exc is not None and not self.handshake_initiated:
@@ -115,7 +115,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def handle_events(self) -> None:
         frames, now = len(self.conn.events), self.loop.time()
-        if self._pace is None or self._pace.spend(frames, self._piece_bytes, now):
+        if self._budget is None or self._budget.spend(frames, self._piece_bytes, now):
             return super().handle_events()
         log.info("socket_too_fast", frames=frames)
         self.conn.fail(CloseCode.POLICY_VIOLATION, "too many frames")

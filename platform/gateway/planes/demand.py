@@ -71,7 +71,7 @@ class DemandPage:
 async def share(demand: FleetDemand, hub: Hub, registry: Registry) -> None:
     """Periodically exchange demand with the other gateways, until cancelled."""
     while True:
-        demand.pace.note(hub.engines(), time.monotonic())
+        demand.completion_rate.note(hub.engines(), time.monotonic())
         try:
             others = await registry.share_demand(hub.gateway_id, demand.own())
             demand.heard(others, time.monotonic())

@@ -58,7 +58,7 @@ METHODS = (
 CONTENT = re.compile(r"/v1/files/[^/]+/content")
 
 
-class Pace:
+class BandwidthLimit:
     """A rate in bytes per second, shared by all transfers. Times are of one clock, in seconds."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -84,7 +84,7 @@ class Forward:
         all bodies together."""
         self._console_url = console_url
         self._authenticate = authenticate
-        self._pace = Pace(bytes_per_s)
+        self._bandwidth = BandwidthLimit(bytes_per_s)
         self._reports, self._files = Shares[str](AT_ONCE), Shares[str](AT_ONCE)
 
     async def __aenter__(self) -> Forward:
@@ -171,7 +171,7 @@ class Forward:
                 await self._wait(len(body))
 
     async def _wait(self, size: int) -> None:
-        await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
+        await asyncio.sleep(self._bandwidth.wait_s(size, time.monotonic()))
 
 
 def _methods(path: str) -> tuple[str, ...]:

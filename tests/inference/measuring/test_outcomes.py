@@ -16,8 +16,8 @@ from inference.gateway.measuring.outcomes import (
     Ended,
     Group,
     Outcomes,
+    OutcomeSums,
     Refusal,
-    Tally,
 )
 from inference.gateway.measuring.sums import BUCKETS, added, bucket_of, percentile_s
 
@@ -48,7 +48,7 @@ def test_counts_add_up_in_their_group() -> None:
     assert (tally.output_tokens, tally.cost) == (6, 100)
     assert (tally.decode_tokens, tally.decode_s) == (4, 2.0)
     assert tally.first_tokens[:3] == [1, 1, 0] and sum(tally.totals) == 2
-    assert tallies[ANSWERED._replace(minute=120)] == Tally(1)
+    assert tallies[ANSWERED._replace(minute=120)] == OutcomeSums(1)
     assert refusals == [] and counted.take() == ({}, [])
 
 
@@ -125,16 +125,16 @@ def test_some_tenants_are_not_counted() -> None:
 
 
 tallies = st.builds(
-    Tally,
+    OutcomeSums,
     st.integers(0, 9),
     first_tokens=st.just([]) | st.lists(st.integers(0, 9), min_size=BUCKETS, max_size=BUCKETS),
 )
 
 
 @given(tallies, tallies)
-def test_tallies_add_up_in_any_order(one: Tally, other: Tally) -> None:
-    def sum_of(first: Tally, second: Tally) -> Tally:
-        found = Tally(first.requests, first_tokens=list(first.first_tokens))
+def test_tallies_add_up_in_any_order(one: OutcomeSums, other: OutcomeSums) -> None:
+    def sum_of(first: OutcomeSums, second: OutcomeSums) -> OutcomeSums:
+        found = OutcomeSums(first.requests, first_tokens=list(first.first_tokens))
         found.add(second)
         return found
 

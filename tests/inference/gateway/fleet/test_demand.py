@@ -13,12 +13,12 @@ from inference.errors import Unavailable
 from inference.gateway.fleet.demand import (
     FIGURES,
     MAX_REFUSALS,
-    PACE_S,
+    RATE_S,
     SETTLED_S,
     STALE_S,
+    CompletionRate,
     Demand,
     FleetDemand,
-    Pace,
     Refusals,
     seen,
     together,
@@ -94,17 +94,17 @@ def test_a_client_that_comes_back_when_told_counts_once() -> None:
 
 
 def test_the_wait_follows_from_how_many_end() -> None:
-    pace = Pace()
+    rate = CompletionRate()
     waiting = Demand(queued=6, held=3, unmet=1)
-    assert pace.wait_s("base", waiting) is None
-    pace.note([engine("a", ended=10)], 0.0)
-    assert pace.wait_s("base", waiting) is None, "nothing ended yet"
-    pace.note([engine("a", ended=12), engine("b", ended=500)], 5.0)
-    pace.note([engine("a", ended=14), engine("b", ended=501)], 10.0)
-    assert pace.wait_s("base", waiting) == pytest.approx(10 / (5 / 10.0))
-    assert pace.wait_s("base", Demand(running=3)) == 0.0
-    pace.note([engine("a", ended=1)], 10.0 + PACE_S)  # the engine was restarted
-    assert pace.wait_s("base", waiting) is None
+    assert rate.wait_s("base", waiting) is None
+    rate.note([engine("a", ended=10)], 0.0)
+    assert rate.wait_s("base", waiting) is None, "nothing ended yet"
+    rate.note([engine("a", ended=12), engine("b", ended=500)], 5.0)
+    rate.note([engine("a", ended=14), engine("b", ended=501)], 10.0)
+    assert rate.wait_s("base", waiting) == pytest.approx(10 / (5 / 10.0))
+    assert rate.wait_s("base", Demand(running=3)) == 0.0
+    rate.note([engine("a", ended=1)], 10.0 + RATE_S)  # the engine was restarted
+    assert rate.wait_s("base", waiting) is None
 
 
 class Fleet:
