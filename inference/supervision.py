@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
@@ -59,7 +59,16 @@ async def supervised(
         pause_s = min(2 * pause_s, longest_s)
 
 
-def log_failure(task: asyncio.Task[Any]) -> None:
-    """Log the exception that ended the task, if one did; a done callback of background tasks."""
+def in_background(
+    tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name: str | None = None
+) -> None:
+    """Run `work` in a task, which is kept in `tasks` until it ends; its exception is logged."""
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    task.add_done_callback(_log_failure)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("task_failed", task=task.get_name(), exc_info=error)

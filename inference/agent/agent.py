@@ -22,7 +22,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
@@ -66,7 +66,7 @@ from inference.link.wire import (
 )
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
-from inference.supervision import log_failure
+from inference.supervision import in_background
 from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
@@ -282,10 +282,10 @@ class Agent:
                 self._heard_of_others(frame, link)
             case wire.Pins(adapters=refs):
                 self._slots.pin([ref.digest for ref in refs])
-                self._spawn(self._residency.keep(refs, link.url))
+                in_background(self._background, self._residency.keep(refs, link.url))
             case wire.Unload(digest=digest):
                 self._slots.retire(digest)
-                self._spawn(self._residency.unload_retired())
+                in_background(self._background, self._residency.unload_retired())
             case wire.Welcome():
                 self._welcomed(link, frame)
             case wire.Gateways(gateways=gateways):
@@ -412,7 +412,7 @@ class Agent:
         self._queue.finish(job.key, time.monotonic())
         self._admit()
         if self._slots.to_retire():
-            self._spawn(self._residency.unload_retired())
+            in_background(self._background, self._residency.unload_retired())
         word = self._last_word(job, task)
         if self._tracer is not None and job.trace:
             self._note_parts(job, self._tracer)
@@ -707,14 +707,6 @@ class Agent:
 
     def _rank(self, link: Link) -> int:
         return crc32(f"{self.id}\0{link.url}".encode())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the background, keep a reference to it until it ends, and log its
-        exception."""
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(log_failure)
-        task.add_done_callback(self._background.discard)
 
 
 def default_id() -> str:

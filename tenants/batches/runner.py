@@ -28,7 +28,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
-from inference.supervision import log_failure, supervised
+from inference.supervision import in_background, supervised
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.gateways import Gateways
 from tenants.batches.leases import Lease, Lost, Result
@@ -103,10 +103,7 @@ class Runner:
         if lease.id in self._running:  # its lease ran out here, and it has not noticed yet
             return
         running = self._running[lease.id] = Running(self, self._gateways, lease)
-        task = asyncio.create_task(self._run(running), name=lease.id)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(log_failure)
+        in_background(self._tasks, self._run(running), lease.id)
 
     async def _run(self, running: Running) -> None:
         lease = running.lease

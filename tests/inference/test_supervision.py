@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from inference.supervision import ended, log_failure, supervised
+from inference.supervision import ended, in_background, supervised
 
 
 async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
@@ -51,16 +51,15 @@ async def test_an_exception_that_ends_a_task_is_logged() -> None:
             raise error
 
     error = ValueError("of no use")
-    tasks = [
-        asyncio.create_task(work(None)),
-        asyncio.create_task(work(error), name="failing"),
-        asyncio.create_task(asyncio.sleep(1_000)),
-    ]
+    tasks: set[asyncio.Task[None]] = set()
     with structlog.testing.capture_logs() as logs:
-        for task in tasks:
-            task.add_done_callback(log_failure)
-        tasks[2].cancel()
-        await asyncio.wait(tasks)
+        in_background(tasks, work(None))
+        in_background(tasks, work(error), "failing")
+        in_background(tasks, asyncio.sleep(1_000), "cancelled")
+        (waiting,) = (task for task in tasks if task.get_name() == "cancelled")
+        waiting.cancel()
+        await asyncio.wait({*tasks})
+    assert tasks == set(), "kept until they end"
     said = {"event": "task_failed", "task": "failing", "log_level": "error"}
     assert logs == [said | {"exc_info": error}]
 

@@ -8,7 +8,7 @@ processes (`gateway.planes.control`). Of Django it uses only the settings and th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +59,7 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
-from inference.supervision import log_failure, supervised
+from inference.supervision import in_background, supervised
 from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
@@ -245,16 +245,10 @@ class Running(Lifespan):
             log.warning("heartbeat_left", reason="the database is unavailable")
 
     def _note_model(self, info: ModelInfo) -> None:
-        self._start_task(self._write_model(info))
+        in_background(self._tasks, self._write_model(info))
 
     def _renew(self, tenant_id: int | None) -> None:
-        self._start_task(self._parts.hub.renew(tenant_id, self._parts.directory))
-
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(log_failure)
-        task.add_done_callback(self._tasks.discard)
+        in_background(self._tasks, self._parts.hub.renew(tenant_id, self._parts.directory))
 
     async def _write_model(self, info: ModelInfo) -> None:
         try:
