@@ -22,6 +22,7 @@ nothing. A frame of this side that breaks a rule is `LinkMisuse`, one of the pee
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from enum import Enum
 from typing import TypeVar
 
@@ -127,6 +128,8 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
     ),
 }
 
+NOTHING: frozenset[type[Frame]] = frozenset()
+
 
 def negotiate(hello: Hello) -> int:
     """The newest version that both ends speak.
@@ -148,7 +151,7 @@ class Session:
 
     def __init__(self, side: Side, now: float) -> None:
         self.side = side
-        self.state = State.CONNECTED
+        self._enter(State.CONNECTED)
         self.draining = False
         self.version: int | None = None
         """The version both speak; None until `welcome`."""
@@ -173,7 +176,9 @@ class Session:
         """
         if self.draining and isinstance(frame, Submit | Load):
             raise LinkMisuse(f"{_name(frame)} on a draining link")
-        self._pass(frame, self.side, LinkMisuse)
+        if type(frame) not in self._may_send:
+            raise LinkMisuse(self._illegal(frame, self.side))
+        self._pass(frame, LinkMisuse)
         self._sent_at = now
 
     def received(self, frame: Frame, now: float) -> None:
@@ -184,8 +189,10 @@ class Session:
         """
         if isinstance(frame, Unknown) and self.state is State.OPEN:
             self.unknown += 1
+        elif type(frame) not in self._may_receive:
+            raise ProtocolViolation(self._illegal(frame, self.side.other))
         else:
-            self._pass(frame, self.side.other, ProtocolViolation)
+            self._pass(frame, ProtocolViolation)
         self.heard_at = now
 
     def heartbeat_due(self, now: float) -> bool:
@@ -202,18 +209,25 @@ class Session:
 
     def close(self) -> None:
         """The connection ended, for any reason. Nothing may follow."""
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         self._requests.clear()
         self._loads.clear()
 
-    def _pass(self, frame: Frame, sender: Side, wrong: type[InferenceError]) -> None:
-        if type(frame) not in _MAY_SEND.get((sender, self.state), ()):
-            raise wrong(f"{sender.value} may not send {_name(frame)} while {self.state.value}")
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._may_send = _MAY_SEND.get((self.side, state), NOTHING)
+        self._may_receive = _MAY_SEND.get((self.side.other, state), NOTHING)
+
+    def _illegal(self, frame: Frame, sender: Side) -> str:
+        return f"{sender.value} may not send {_name(frame)} while {self.state.value}"
+
+    def _pass(self, frame: Frame, wrong: type[InferenceError]) -> None:
         self._track(frame, wrong)
         if isinstance(frame, Hello):
-            self.state = State.GREETED
+            self._enter(State.GREETED)
         elif isinstance(frame, Welcome):
-            self.state, self.version = State.OPEN, frame.version
+            self._enter(State.OPEN)
+            self.version = frame.version
         elif isinstance(frame, Drain):
             self.draining = True
         elif isinstance(frame, Error):
@@ -224,7 +238,8 @@ class Session:
         match frame:
             case Step(deltas=deltas):
                 for delta in deltas:
-                    _living(self._requests, (delta.id, delta.attempt), frame, wrong)
+                    if (delta.id, delta.attempt) not in self._requests:
+                        raise _not_alive((delta.id, delta.attempt), frame, wrong)
             case Submit(id=id, attempt=attempt) | Adopt(id=id, attempt=attempt):
                 _begin(self._requests, (id, attempt), frame, wrong)
             case Done(id=id, attempt=attempt):
@@ -248,10 +263,10 @@ def _begin(living: set[T], name: T, frame: Frame, wrong: type[InferenceError]) -
 
 
 def _end(living: set[T], name: T, frame: Frame, wrong: type[InferenceError]) -> None:
-    _living(living, name, frame, wrong)
+    if name not in living:
+        raise _not_alive(name, frame, wrong)
     living.remove(name)
 
 
-def _living(living: set[T], name: T, frame: Frame, wrong: type[InferenceError]) -> None:
-    if name not in living:
-        raise wrong(f"{_name(frame)} for {name!r}, which is not alive")
+def _not_alive(name: Hashable, frame: Frame, wrong: type[InferenceError]) -> InferenceError:
+    return wrong(f"{_name(frame)} for {name!r}, which is not alive")
