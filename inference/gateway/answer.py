@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from inference.gateway.exchange import EVENT_STREAM, Headers
 from inference.gateway.inference_exchange import InferenceExchange
@@ -56,10 +56,10 @@ async def write_stream(
     while isinstance(news, Delta):
         if news.prompt_tokens:
             framing.counted(news.prompt_tokens, news.cached_tokens)
-        for events in _events(news, framing, opening):
+        if news.chunks:
+            await _write_chunks(exchange, framing, news.chunks, opening)
+        elif events := opening + framing.text(news.text) if news.text else opening:
             await exchange.write(events)
-            if len(news.chunks) > CHUNKS_AT_ONCE:
-                await asyncio.sleep(0)
         opening = b""
         news = await stream.read()
     closing = opening + framing.closing(_finish_reason(news), stream.limited)
@@ -69,15 +69,16 @@ async def write_stream(
     await exchange.write(closing + ending, more=False)
 
 
-def _events(delta: Delta, framing: Framing, opening: bytes) -> Iterator[bytes]:
-    """The delta as events, CHUNKS_AT_ONCE chunks at a time; the first piece has the opening."""
-    for start in range(0, len(delta.chunks), CHUNKS_AT_ONCE):
-        chunks = delta.chunks[start : start + CHUNKS_AT_ONCE]
-        yield opening + b"".join(map(framing.chunk, chunks))
+async def _write_chunks(
+    exchange: InferenceExchange, framing: Framing, chunks: list[bytes], opening: bytes
+) -> None:
+    """Write the opening and these chunks as events, CHUNKS_AT_ONCE at a time."""
+    for start in range(0, len(chunks), CHUNKS_AT_ONCE):
+        some = chunks[start : start + CHUNKS_AT_ONCE]
+        await exchange.write(opening + b"".join(map(framing.chunk, some)))
         opening = b""
-    text = framing.text(delta.text) if delta.text and not delta.chunks else b""
-    if opening or text:
-        yield opening + text
+        if len(chunks) > CHUNKS_AT_ONCE:
+            await asyncio.sleep(0)
 
 
 def _finish_reason(done: Done) -> str:

@@ -195,9 +195,9 @@ class Exchange:
             yield self.errors.id_header, shown
         yield b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()
 
-    async def write(self, data: bytes, *, more: bool = True) -> None:
+    def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
         """Write a part of the body; `more=False` ends the answer."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        return self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def reply(self, status: int, data: bytes, headers: Headers = ()) -> None:
         """Write a whole JSON answer."""

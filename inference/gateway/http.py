@@ -33,7 +33,7 @@ from inference.gateway import answer, idempotency, models
 from inference.gateway.bodies import Bodies
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import BODY_TIMEOUT_S, Receive, Scope, Send
+from inference.gateway.exchange import BODY_TIMEOUT_S, Headers, Receive, Scope, Send
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.lines.background import Background
@@ -291,11 +291,15 @@ class OpenAIServer:
         def framed() -> Framing:
             return call.operation.framing(call, stream.id, int(stream.started_at), stream.revision)
 
-        write = answer.write_stream if call.stream else answer.write_whole
+        replayed: Headers = [REPLAYED] if adopted else ()
         if recording is not None:
             recording.on_taken_over = partial(stream.end, taken_over(), elsewhere=True)
         try:
-            await write(exchange, stream, framed, [REPLAYED] if adopted else ())
+            if call.stream:
+                # In a task of its own: each token then resumes three coroutines instead of fifteen.
+                await asyncio.create_task(answer.write_stream(exchange, stream, framed, replayed))
+            else:
+                await answer.write_whole(exchange, stream, framed, replayed)
         finally:
             if recording is not None and stream.elsewhere:
                 recording.leave()

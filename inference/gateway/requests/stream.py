@@ -155,10 +155,10 @@ class Stream:
             InferenceError: the request failed, or was ended from outside.
             Gone: the answer was to be adopted, and no longer exists.
         """
-        while (ready := self._take()) is None:
+        while self._pending is None and self.done is None and self._fault is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        return ready
+        return self._take()
 
     def cancel(self, reason: str) -> None:
         """Abort the request wherever it runs or waits; `reason` becomes its finish reason."""
@@ -232,7 +232,8 @@ class Stream:
         if self._cancelled is None:
             self._pending = delta if self._pending is None else self._pending.merged(delta)
             self._wake()
-            self._stay_within_limits()
+            if self._grows and self._extending is None:
+                self._stay_within_limits()
 
     def settle(self, done: Done) -> None:
         """End the stream with this `done`."""
@@ -267,7 +268,7 @@ class Stream:
 
     def _stay_within_limits(self) -> None:
         reserved = self.reservation.output_tokens
-        if not self._grows or reserved is None or self._extending is not None:
+        if reserved is None:
             return
         left = reserved - self.delivered.completion_tokens
         if left <= 0 or (left < LOW_TOKENS and not self._refused_early):
@@ -300,14 +301,13 @@ class Stream:
 
     # --- the reader ------------------------------------------------------------------------------
 
-    def _take(self) -> Delta | Done | None:
+    def _take(self) -> Delta | Done:
         if self._fault is not None:
             raise self._fault
         if self._pending is not None:
             delta, self._pending = self._pending, None
             return delta
-        if self.done is None:
-            return None
+        assert self.done is not None
         if self.done.fault is not None:
             raise self.done.fault.error()
         if self.done.finish_reason == GONE:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import Any
 
 from inference.addresses import network_of
@@ -32,13 +32,17 @@ class SlowRefusals:
             await self._app(scope, receive, send)
             return
 
-        async def sending(message: dict[str, Any]) -> None:
+        def sending(message: dict[str, Any]) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                now, sender = time.monotonic(), network_of(client[0])
-                if message["status"] not in self._statuses:
-                    self._pacing.note(sender, now, refused=False)
-                elif hold_s := self._pacing.hold_s(sender, now):
-                    await asyncio.sleep(hold_s)
-            await send(message)
+                return self._begin(client[0], message, send)
+            return send(message)
 
         await self._app(scope, receive, sending)
+
+    async def _begin(self, address: str, start: dict[str, Any], send: Send) -> None:
+        now, sender = time.monotonic(), network_of(address)
+        if start["status"] not in self._statuses:
+            self._pacing.note(sender, now, refused=False)
+        elif hold_s := self._pacing.hold_s(sender, now):
+            await asyncio.sleep(hold_s)
+        await send(start)
