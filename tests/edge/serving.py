@@ -39,8 +39,9 @@ class Seen:
 
 class Application:
     """`/`: echoes the request. `/hold`: never answers. `/stream/<n>/<bytes>`: `n` parts of so many
-    bytes, one after another. `/early`: answers before it reads the body. Websockets answer each
-    message with its length; `/ws/pour` sends more than its client reads."""
+    bytes, one after another. `/early`: answers before it reads the body. `/broken`: fails after the
+    head of its answer. Websockets answer each message with its length; `/ws/pour` sends more than
+    its client reads."""
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -69,6 +70,9 @@ class Application:
         if way == "stream":
             await self._stream(send, int(rest[0]), int(rest[1]), float(rest[2]))
             return
+        if way == "broken":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise ValueError
         said = {"client": scope["client"][0], "scheme": scope["scheme"], "path": scope["path"]}
         body = json.dumps(said | {"headers": len(scope["headers"])}).encode()
         length = (b"content-length", str(len(body)).encode())

@@ -100,6 +100,14 @@ def test_a_proxys_connections_are_its_clients() -> None:
             assert said["client"] == "2001:db8:0:1::1"
 
 
+def test_an_answer_that_fails_before_its_body_is_an_error() -> None:
+    with serving() as served, served.dial() as client:
+        client.send(get("/broken"))
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 ") and b"connection: close" in head
+    assert body == b"Internal Server Error"
+
+
 # --- HTTP/1.0 ------------------------------------------------------------------------------------
 
 

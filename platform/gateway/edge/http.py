@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import sys
 import termios
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
@@ -202,8 +203,8 @@ class HttpConnection(HttpToolsProtocol):
         self._event = True
         earlier = self.cycle
         super().on_headers_complete()
-        if self.cycle is not earlier and self.scope["http_version"] != "1.1":
-            self.cycle.__class__ = UntilClose
+        if self.cycle is not earlier:
+            self.cycle.__class__ = Answer if self.scope["http_version"] == "1.1" else UntilClose
         self._expect(Owed.BODY)
 
     def on_chunk_header(self) -> None:
@@ -311,7 +312,56 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     return transport.get_write_buffer_size() + int.from_bytes(held, sys.byteorder)
 
 
-class UntilClose(RequestResponseCycle):
+class Answer(RequestResponseCycle):
+    """An answer whose head is written together with the beginning of its body, because each write
+    is a system call and a packet."""
+
+    _head: Any = None
+
+    def send(self, message: Any) -> Coroutine[Any, Any, None]:
+        if self.response_started:
+            return super().send(message)
+        return self._begin(message)
+
+    async def _begin(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        self.transport = joined = Joined(self.transport)
+        try:
+            if self._head is not None:
+                await super().send(self._head)
+            await super().send(message)
+        finally:
+            self.transport = joined.transport
+            joined.flush()
+
+
+class Joined:
+    """Joins what is written to a transport, until `flush`."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._parts: list[bytes] = []
+        self._closes = False
+
+    def write(self, data: bytes) -> None:
+        """Write it later."""
+        self._parts.append(data)
+
+    def close(self) -> None:
+        """Close the transport later."""
+        self._closes = True
+
+    def flush(self) -> None:
+        """Write everything at once, and close the transport if that was asked for."""
+        if self._parts:
+            self.transport.write(b"".join(self._parts))
+        if self._closes:
+            self.transport.close()
+
+
+class UntilClose(Answer):
     """The answer to an HTTP/1.0 client, which does not support chunks: an answer without a length
     ends with the connection."""
 
