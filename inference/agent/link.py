@@ -163,8 +163,9 @@ class Link:
         await self._flushed.wait()
 
     def _wake(self) -> None:
-        self._flushed.clear()
-        self._waiting.set()
+        if not self._waiting.is_set():
+            self._flushed.clear()
+            self._waiting.set()
 
     def _connect(self) -> connect:
         return connect(
@@ -246,6 +247,7 @@ class Link:
             self._shell.session.close()
             self._shell = None
         self._outbox = Outbox()
+        self._waiting.clear()
         self.served_mark = self.engines_seen = 0
         self._flushed.set()
         self._owner.dropped(self)

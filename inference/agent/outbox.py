@@ -111,14 +111,18 @@ class _Gains:
 
 def steps_of(deltas: Iterable[Delta]) -> Iterator[Step]:
     """Step frames with these deltas, in their order."""
-    pieces = (piece for delta in deltas for piece in _pieces(delta))
+    pieces: list[Delta] = []
+    for delta in deltas:
+        if delta.ids or _size(delta) <= PIECE_BYTES:
+            pieces.append(delta)
+        else:
+            pieces += _pieces(delta)
     return map(Step, _packed(pieces, _size, STEP_BYTES))
 
 
 def too_long(delta: Delta) -> InvalidRequest | None:
     """The error of a delta that can't be sent because one of its chunks does not fit a frame."""
-    longest = max(map(len, delta.chunks), default=0)
-    if longest <= MAX_CHUNK_BYTES:
+    if not delta.chunks or (longest := max(map(len, delta.chunks))) <= MAX_CHUNK_BYTES:
         return None
     return InvalidRequest(
         f"One chunk of the answer has {longest} bytes: at most {MAX_CHUNK_BYTES} are "
@@ -136,9 +140,6 @@ def _size(delta: Delta) -> int:
 
 def _pieces(delta: Delta) -> Iterator[Delta]:
     """Split a delta into several that add up to it; the first has all the counts."""
-    if delta.ids or _size(delta) <= PIECE_BYTES:
-        yield delta
-        return
     yield msgspec.structs.replace(delta, text="", chunks=[])
     piece = Delta(delta.id, attempt=delta.attempt)
     for text in _cut(delta.text, PIECE_BYTES // UTF8_BYTES):
