@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -99,7 +100,8 @@ class EngineLink:
         self._owner = owner
         self._shell = Shell(Side.GATEWAY, transport, "the engine")
         self._session = self._shell.session
-        self._outbox: asyncio.Queue[Frame] = asyncio.Queue()
+        self._outbox: deque[Frame] = deque()
+        self._posted = asyncio.Event()
         self._legs: dict[Attempt, Leg] = {}
         self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
         self._heard = asyncio.Event()
@@ -114,7 +116,7 @@ class EngineLink:
     @property
     def full(self) -> bool:
         """Whether the engine is too far behind with reading frames."""
-        return self._outbox.qsize() >= MAX_OUTBOX_FRAMES
+        return len(self._outbox) >= MAX_OUTBOX_FRAMES
 
     def is_silent(self, now: float) -> bool:
         """Whether the engine has sent nothing for SILENT_S."""
@@ -222,13 +224,17 @@ class EngineLink:
 
     async def outgoing(self) -> tuple[Frame]:
         """The next posted frame. Only one, so that the others still count for `full`."""
-        return (await self._outbox.get(),)
+        while not self._outbox:
+            self._posted.clear()
+            await self._posted.wait()
+        return (self._outbox.popleft(),)
 
     def post(self, frame: Frame) -> None:
         """Queue a frame; dropped if the link is closed, because then nothing runs on it."""
         if self._session.state is not State.CLOSED:
             self._session.sent(frame, time.monotonic())
-            self._outbox.put_nowait(frame)
+            self._outbox.append(frame)
+            self._posted.set()
             if self.full:
                 self._owner.takes_no_more()
 
