@@ -100,8 +100,7 @@ class Grant:
             raise PermissionDenied(f"This API key lacks the scope {wanted}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What a model name resolves to for a grant: a base model, or one adapter version on it."""
 
     model: str

@@ -6,7 +6,7 @@ Pure arithmetic on a `Call`. Operations that generate text use it as it is; othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from inference.errors import ContextLengthExceeded
 from inference.grants import Ask
@@ -26,8 +26,7 @@ is longer. An engine decodes them on the loop that all streams share: 30 ms for 
 for as many as fit into a body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """What to reserve for a call, and whether more may be reserved for it while it runs."""
 
     prompt_tokens: int

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.histogram import Example, Histogram
@@ -106,8 +108,7 @@ class OnEngine:
         return cls(*(Histogram(bounds) for _, bounds in OF_ENGINES.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """A request that ended on an engine. `ttft_s` and `total_s` are from its admission at the
     gateway; `usage` is what its engine reported, with times only if `reported`."""
 

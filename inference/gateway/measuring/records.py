@@ -9,7 +9,6 @@ the figures match the bill.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -65,8 +64,7 @@ class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What an edge knows about a request when it ends."""
 
     id: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.routing.engine_state import Needs
@@ -17,8 +18,7 @@ Watch = Callable[[Wait], None]
 """Called with what a request waits for, whenever that changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """A request that was admitted, with its grant, target and reservation.
 
     `grows`: it may generate more than was reserved, if more can be reserved meanwhile.
@@ -51,7 +51,7 @@ class Order:
     logprobs: int = 0
     prefix: Prefix | None = None
     trace: Span | None = None
-    started_at: float = field(default_factory=time.time)
+    started_at: float = msgspec.field(default_factory=time.time)
     """A unix time in seconds; together with the request's id it identifies the bill, so all
     attempts share it."""
     grace_s: float = 0.0

@@ -17,9 +17,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from inference.errors import InferenceError, NoEngine, Overloaded, RequestError, Unavailable
 from inference.gateway.fleet.demand import Refusals

@@ -247,7 +247,7 @@ async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(benc
 
 async def test_the_price_that_was_reserved_travels_with_the_request(bench: Bench) -> None:
     engine = await bench.join()
-    target = replace(BASE, price=Price(3, 2, 7))
+    target = msgspec.structs.replace(BASE, price=Price(3, 2, 7))
     bench.hub.submit(Order(GRANT, target, Reservation("r1", None), "chat", b"{}", "batch", 9))
     submitted = await engine.hear()
     assert isinstance(submitted, wire.Submit) and submitted.account.price == (3, 2, 7)
@@ -599,7 +599,7 @@ async def test_during_a_rollout_an_adapter_goes_only_to_an_engine_that_can_load_
     bench: Bench,
 ) -> None:
     low = await bench.join("low", model=RANK_16)
-    target = replace(BASE, adapter=HIGH)
+    target = msgspec.structs.replace(BASE, adapter=HIGH)
     with pytest.raises(NoEngine, match=r"rank 64 \(the engine's maximum is 16\)"):
         bench.submit("early", target=target)
     with pytest.raises(NoEngine, match="rank 64"):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -74,14 +73,16 @@ def test_a_request_that_ended_is_measured_once_by_each_histogram() -> None:
 
 def test_what_nobody_said_is_not_measured() -> None:
     measures = Measures()
-    lost = replace(DONE, usage=Usage(), reported=False, completed=False, ttft_s=None)
+    lost = msgspec.structs.replace(
+        DONE, usage=Usage(), reported=False, completed=False, ttft_s=None
+    )
     measures.ended(measures.engine("base", "e1"), lost)
     assert set(totals(measures).values()) == {(0, 0)}
 
 
 def test_a_request_without_an_adapter_waited_for_none() -> None:
     measures = Measures()
-    plain = replace(DONE, has_adapter=False, completed=False)
+    plain = msgspec.structs.replace(DONE, has_adapter=False, completed=False)
     measures.ended(measures.engine("base", "e1"), plain)
     found = totals(measures)
     assert found["adapter_load_seconds"] == found["end_to_end_seconds"] == (0, 0)
@@ -90,7 +91,7 @@ def test_a_request_without_an_adapter_waited_for_none() -> None:
 
 def test_a_traced_request_is_an_example() -> None:
     measures = Measures()
-    traced = replace(DONE, trace_id="t")
+    traced = msgspec.structs.replace(DONE, trace_id="t")
     on = measures.engine("base", "e1")
     measures.ended(on, traced)
     (example,) = [one for _, _, one in on.time_to_first_token_seconds.buckets() if one]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from inference.errors import (
@@ -491,7 +492,7 @@ async def test_a_targets_price_and_limits_follow_their_changes(
     rows.versions = [replace(VERSION, prices=[(0.0, 1, 1, 1)], limits=limits)]
     assert await directory.resolve(grant, "support") == expected
     directory.changed(Notice("adapters", tenant_id=10))
-    assert await directory.resolve(grant, "support") == replace(
+    assert await directory.resolve(grant, "support") == msgspec.structs.replace(
         expected,
         limits=(Limits("a70", "adapter `support`", {"concurrent_streams": 2}),),
         price=Price(1, 1, 1),

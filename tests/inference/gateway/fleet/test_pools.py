@@ -160,7 +160,7 @@ async def test_a_revision_that_nobody_knows_gets_nothing(bench: Bench) -> None:
 async def test_an_adapter_goes_only_where_it_passed(bench: Bench) -> None:
     old, new = await both(bench)
     bench.hub.set_pools({"base": Pool(SERVING, frozenset([NEW]))})
-    tried = replace(BASE, adapter=REF, tried=SERVING, ready=SERVING)
+    tried = msgspec.structs.replace(BASE, adapter=REF, tried=SERVING, ready=SERVING)
     bench.submit("r1", target=tried)
     assert (await old.asked()).id == "r1"
     old.hang_up()
@@ -186,15 +186,15 @@ class Known:
 async def test_who_waits_for_a_trial_goes_on_when_it_passed(bench: Bench) -> None:
     new = await bench.join("new", model=NEW_MODEL)
     bench.hub.set_pools({"base": Pool(SERVING, ROLLED)})
-    untried = replace(BASE, adapter=REF, version_id=5, tried=SERVING, ready=SERVING)
+    untried = msgspec.structs.replace(BASE, adapter=REF, version_id=5, tried=SERVING, ready=SERVING)
     globex = replace(GRANT, tenant="globex", tenant_id=2, key_id=2)
     theirs, older = (
         msgspec.structs.replace(REF, name=f"{name}@{'b' * 64}") for name in ("globex/x", "acme/x")
     )
-    bench.submit("r0", target=replace(untried, adapter=theirs), grant=globex)
+    bench.submit("r0", target=msgspec.structs.replace(untried, adapter=theirs), grant=globex)
     bench.submit("r1", target=untried)
-    bench.submit("r2", target=replace(untried, adapter=older, version_id=4))
-    tried = replace(untried, tried=frozenset([OLD, NEW]))
+    bench.submit("r2", target=msgspec.structs.replace(untried, adapter=older, version_id=4))
+    tried = msgspec.structs.replace(untried, tried=frozenset([OLD, NEW]))
     await bench.hub.renew(3, cast(Any, Known(tried)))
     assert new.all_heard
     await bench.hub.renew(None, cast(Any, Known(tried)))

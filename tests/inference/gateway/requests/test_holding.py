@@ -19,7 +19,7 @@ from tests.inference.samples import BASE, GRANT, MODEL, REF
 pytestmark = pytest.mark.pure
 
 GLOBEX = replace(GRANT, tenant="globex", tenant_id=2, key_id=2)
-HIGH = replace(BASE, adapter=msgspec.structs.replace(REF, rank=64))
+HIGH = msgspec.structs.replace(BASE, adapter=msgspec.structs.replace(REF, rank=64))
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_who_leaves_and_whose_key_is_revoked_waits_no_longer(bench: Bench)
 
 async def test_other_base_models_wait_apart(bench: Bench) -> None:
     bench.submit("r1")
-    bench.submit("r2", target=replace(BASE, base_model="other"))
+    bench.submit("r2", target=msgspec.structs.replace(BASE, base_model="other"))
     assert bench.hub.held == {"base": 1, "other": 1}
     other = await bench.join("o", model=msgspec.structs.replace(MODEL, name="other"))
     assert (await other.asked()).id == "r2"
