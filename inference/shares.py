@@ -30,7 +30,7 @@ class Shares(Generic[TenantT]):
 
     def has_room(self, tenant: TenantT, amount: int) -> bool:
         """Whether the tenant may take `amount` more."""
-        own, total = self._taken[tenant] + amount, self.total + amount
+        own, total = self._taken.get(tenant, 0) + amount, self.total + amount
         if own > self._most // TENANT_SHARE:
             return False
         if total <= self._most:

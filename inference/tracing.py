@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | int | float | bool | list[str]]
 
 PROTOCOL = "http/protobuf"
+UNTRACED = nullcontext()
 CLOSE_S = 2.0
 """Time limit of sending the last spans at shutdown."""
 
@@ -175,12 +176,13 @@ class Span:
         self._span.end(_at(until, self._clock))
 
 
-@contextmanager
-def timed(span: Span | None, name: str) -> Iterator[None]:
+def timed(span: Span | None, name: str) -> AbstractContextManager[None]:
     """Record the body of the `with` statement as a child of the span, if there is one."""
-    if span is None:
-        yield
-        return
+    return UNTRACED if span is None else _timed(span, name)
+
+
+@contextmanager
+def _timed(span: Span, name: str) -> Iterator[None]:
     since = time.monotonic()
     error = ""
     try:

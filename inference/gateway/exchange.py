@@ -187,13 +187,13 @@ class Exchange:
         all_headers = [*headers, *self.common_headers()]
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
 
-    def common_headers(self) -> Headers:
+    def common_headers(self) -> list[tuple[bytes, bytes]]:
         """The headers that every answer has."""
-        shown = self.shown_id.encode()
-        yield b"x-request-id", shown
+        shown, ms = self.shown_id.encode(), round(self.elapsed_s * 1000)
+        found = [(b"x-request-id", shown), (b"openai-processing-ms", str(ms).encode())]
         if self.errors.id_header:
-            yield self.errors.id_header, shown
-        yield b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()
+            found.append((self.errors.id_header, shown))
+        return found
 
     def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
         """Write a part of the body; `more=False` ends the answer."""

@@ -69,9 +69,12 @@ class InferenceExchange(Exchange):
         """Send everything through the recording from now on."""
         self._send = recording.tee(self._send)
 
-    def common_headers(self) -> Headers:
-        yield from super().common_headers()
-        yield from _ratelimit_headers(self.reservation)
+    def common_headers(self) -> list[tuple[bytes, bytes]]:
+        found = super().common_headers()
+        if self.reservation is not None:
+            for what, room in self.reservation.rooms.items():
+                found += _room_headers(what, room)
+        return found
 
     async def reply(self, status: int, data: bytes, headers: Headers = ()) -> None:
         try:
@@ -92,15 +95,7 @@ class InferenceExchange(Exchange):
         return self.failed(error) or super().last_event(error)
 
 
-def _ratelimit_headers(reservation: Reservation | None) -> Headers:
-    if reservation is None:
-        return ()
-    return [
-        header for what, room in reservation.rooms.items() for header in _room_headers(what, room)
-    ]
-
-
-def _room_headers(what: str, room: Room) -> Headers:
+def _room_headers(what: str, room: Room) -> list[tuple[bytes, bytes]]:
     figures = {"limit": room.limit, "remaining": room.remaining, "reset": openai.span(room.reset_s)}
     return [
         (f"x-ratelimit-{figure}-{what}".encode(), str(value).encode())

@@ -115,9 +115,10 @@ class Chat(OpenAIOperation[_ChatFields]):
         within the bounds of `InnerJson`."""
         if not fields.messages:
             raise InvalidRequest("`messages` must have at least one message.", param="messages")
-        inner = InnerJson()
+        inner: InnerJson | None = None
         for i, message in enumerate(fields.messages):
             for j, call in enumerate(message.tool_calls or ()):
+                inner = inner or InnerJson()
                 param = f"messages[{i}].tool_calls[{j}].function.arguments"
                 inner.check(call.function.arguments, param)
 
@@ -132,6 +133,8 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
         """The parser of tool calls, if there are tools that may be called."""
+        if fields.tools is NULL and fields.tool_choice is NULL:
+            return ()
         choice = read_tool_choice(fields.tool_choice)
         are_tools = check_tools(fields.tools, must_use=choice.must_use)
         check_named(fields.tools, choice.names)
@@ -151,6 +154,8 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def logprobs(self, fields: _ChatFields) -> int:
         """The token itself and `top_logprobs` others."""
+        if fields.logprobs is NULL:
+            return 0
         wanted = bytes(fields.logprobs).strip() not in (b"null", b"false")
         return 1 + top_of(fields.top_logprobs) if wanted else 0
 

@@ -166,9 +166,11 @@ class OpenAIOperation(Operation, Generic[Read]):
             raise InvalidRequest(
                 "`stream_options` is only allowed when `stream` is true.", param="stream_options"
             )
-        check_response_format(fields.response_format)
-        check_structured_outputs(fields.structured_outputs)
-        options = fields.stream_options or StreamOptions()
+        if fields.response_format is not NULL:
+            check_response_format(fields.response_format)
+        if fields.structured_outputs is not NULL:
+            check_structured_outputs(fields.structured_outputs)
+        options = fields.stream_options
         prompts, tokens = self.prompts(fields)
         choices = max(1, fields.n or 1) * prompts
         if choices > MAX_CHOICES:
@@ -181,7 +183,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
-            include_usage=bool(options.include_usage),
+            include_usage=options is not None and bool(options.include_usage),
             choices=choices,
             max_tokens=self.wanted_tokens(fields),
             flex=fields.service_tier == "flex",

@@ -79,10 +79,10 @@ class Candidates:
         return links[choose(engines.able(needs, revisions), needs).id]
 
     def _may_have_changed(self, now: float) -> bool:
-        return (
+        return bool(
             now >= self._next_silent_at
-            or any(not link.is_silent(now) for link in self._silent)
-            or any(not link.full for link in self._behind)
+            or (self._silent and any(not link.is_silent(now) for link in self._silent))
+            or (self._behind and any(not link.full for link in self._behind))
         )
 
     def _look(self, now: float) -> None:
