@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output, Work
 from inference.link.wire import Resume, Usage
 from inference.operations.call import Call
@@ -109,7 +111,10 @@ async def goes_on(
     As in the gateway, received tokens are counted by their ids: vLLM may already have counted
     tokens that it had not framed yet (with several prompts it reads one output ahead).
     """
-    got = [replace(one, tokens=sum(map(len, one.ids.values()))) for one in whole.outputs[:cut]]
+    got = [
+        msgspec.structs.replace(one, tokens=sum(map(len, one.ids.values())))
+        for one in whole.outputs[:cut]
+    ]
     before = Answer(whole.work, got)
     inherited = Meter(
         whole.meter.prompt_tokens,

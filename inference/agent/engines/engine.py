@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from inference.agent.engines.cache_news import News
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Resume
 from inference.operations.operation import Operation
@@ -93,8 +95,7 @@ def key_of(id: str, attempt: int) -> str:
     return id if attempt == 1 else f"{id}-{attempt}"
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """What one engine step added to a request.
 
     Lean path (n = 1, no tools, no log-probabilities, ...): `text`, streaming or not; the gateway
@@ -120,7 +121,7 @@ class Output:
     chunks: tuple[bytes, ...] = ()
     response: bytes | None = None
     finish_reason: str | None = None
-    ids: dict[int, list[int]] = field(default_factory=dict)
+    ids: dict[int, list[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -552,8 +552,8 @@ def _at_once(work: Work, options: _Options) -> float:
 
 def _ids_of(text: str) -> list[int]:
     """A token's id is the checksum of its characters."""
-    pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
-    return [zlib.crc32(piece.encode()) for piece in pieces]
+    starts = range(0, len(text), TOKEN_CHARS)
+    return [zlib.crc32(text[at : at + TOKEN_CHARS].encode()) for at in starts]
 
 
 def llama_modules(config: Path) -> dict[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from openai import AsyncOpenAI
 
@@ -779,7 +780,7 @@ class Verbose(SyntheticEngine):
         async with aclosing(super().generate(work)) as outputs:
             async for output in outputs:
                 if not streams:
-                    output = replace(output, response=bytes(MAX_FRAME_BYTES))
+                    output = msgspec.structs.replace(output, response=bytes(MAX_FRAME_BYTES))
                 yield output
 
 
