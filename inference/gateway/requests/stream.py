@@ -124,6 +124,7 @@ class Stream:
         self._fault: InferenceError | None = None
         self._cancelled: str | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._began = time.monotonic() - elapsed_s
         self._ttft_s: float | None = None
         self._on_settled: list[Callable[[], None]] = []
@@ -156,7 +157,7 @@ class Stream:
             Gone: the answer was to be adopted, and no longer exists.
         """
         while self._pending is None and self.done is None and self._fault is None:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             await self._waiter
         return self._take()
 
