@@ -327,7 +327,8 @@ class Answer(RequestResponseCycle):
         if message["type"] == "http.response.start":
             self._head = message
             return
-        self.transport = joined = Joined(self.transport)
+        joined: Any = Joined(self.transport)
+        self.transport = joined
         try:
             if self._head is not None:
                 await super().send(self._head)
