@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -236,6 +237,17 @@ def told_of(operation: OpenAIOperation[Any], call: Call, revision: str) -> dict[
     return told
 
 
+class _Pieces(NamedTuple):
+    """The encoded pieces of a stream's chunks."""
+
+    head: bytes
+    tail: bytes
+    before_text: bytes
+    after_text: bytes
+    more: bytes
+    """The fields that the engine's chunks lack."""
+
+
 class OpenAIFraming(Framing):
     """OpenAI's chunks and answers."""
 
@@ -254,29 +266,33 @@ class OpenAIFraming(Framing):
         self._include_usage = call.include_usage
         self._id = operation.answer_id(id)
         self._model, self._created = call.model, created
+
+    @cached_property
+    def _pieces(self) -> _Pieces:
+        """Made on first use, as only streams need them."""
         head = {
             "id": self._id,
-            "object": operation.chunk_object,
-            "created": created,
-            "model": call.model,
+            "object": self._operation.chunk_object,
+            "created": self._created,
+            "model": self._model,
         }
-        fields = told | ({"usage": None} if self._include_usage else {})
-        self._more = b"," + _json(fields)[1:-1] if fields else b""
-        """The fields that the engine's chunks lack."""
-        self._head = b"data: " + _json(head | told)[:-1] + b',"choices":['
+        fields = self._told | ({"usage": None} if self._include_usage else {})
         usage = b',"usage":null' if self._include_usage else b""
-        self._tail = b"]" + usage + b"}\n\n"
-        before, _, after = _running(operation.delta("")).partition(b'""')
-        self._before_text, self._after_text = self._head + before, after + self._tail
+        before, _, after = _running(self._operation.delta("")).partition(b'""')
+        start = b"data: " + _json(head | self._told)[:-1] + b',"choices":['
+        end = b"]" + usage + b"}\n\n"
+        more = b"," + _json(fields)[1:-1] if fields else b""
+        return _Pieces(start, end, start + before, after + end, more)
 
     def opening(self) -> bytes:
         """See `Framing`."""
-        opening = self._operation.opening()
-        return b"" if opening is None else self._head + _running(opening) + self._tail
+        opening, pieces = self._operation.opening(), self._pieces
+        return b"" if opening is None else pieces.head + _running(opening) + pieces.tail
 
     def text(self, text: str) -> bytes:
         """See `Framing`."""
-        return self._before_text + _json(text) + self._after_text
+        pieces = self._pieces
+        return pieces.before_text + _json(text) + pieces.after_text
 
     def chunk(self, chunk: bytes) -> bytes:
         """See `Framing`."""
@@ -284,7 +300,7 @@ class OpenAIFraming(Framing):
             for choice in msgspec.json.decode(chunk)["choices"]:
                 if choice.get("finish_reason") is not None:
                     self._open.pop(choice["index"], None)
-        return b"data: " + chunk[:-1] + self._more + b"}\n\n"
+        return b"data: " + chunk[:-1] + self._pieces.more + b"}\n\n"
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
         """A chunk with the finish reason of each choice that has none yet, and the limit that ended
@@ -293,13 +309,13 @@ class OpenAIFraming(Framing):
             return b""
         end = self._operation.end() | _ended(finish_reason, limited)
         choices = b",".join(_json({"index": index} | end) for index in self._open)
-        return self._head + choices + self._tail
+        return self._pieces.head + choices + self._pieces.tail
 
     def ending(self, usage: Usage) -> bytes:
         """See `Framing`."""
         if not self._include_usage:
             return DONE
-        return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
+        return self._pieces.head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
 
     def whole(
         self,

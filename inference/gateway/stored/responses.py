@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -62,6 +62,7 @@ log = structlog.get_logger(__name__)
 PATH = f"{RESPONSES.path}/"
 ID = re.compile(rf"{RESPONSES.id_prefix}_([0-9a-f]{{32}})")
 ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})_[0-9]+")
+NOT_KEPT = nullcontext()
 MAX_REFERRED = 32
 """Stored responses from which one input may refer to items."""
 
@@ -250,14 +251,21 @@ class Responses:
         output = _response.decode(record.response).output
         return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
 
-    @contextmanager
-    def keeping(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
+    def keeping(
+        self, exchange: InferenceExchange, grant: Grant, call: Call
+    ) -> AbstractContextManager[None]:
         """Use around the generation of a response: has it stored if the call and the tenant want
         that, and holds the space for its input meanwhile.
 
         Raises:
             PayloadTooLarge, Overloaded: it can't be added to its conversation.
         """
+        if not (call.stored or call.conversation):
+            return NOT_KEPT
+        return self._keeping(exchange, grant, call)
+
+    @contextmanager
+    def _keeping(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
         items = b""
         if call.stored and grant.keeps_content:
             items = listed(bytes(_fields.decode(call.body)["input"]))

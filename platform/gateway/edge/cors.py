@@ -25,9 +25,13 @@ class Cors:
     def __init__(self, app: Any, origins: Collection[str]) -> None:
         """`origins` such as `https://app.example.com`, or `*` for all."""
         self._app, self._any = app, ANY in origins
+        self._off = not origins
         self._origins = {origin.rstrip("/").lower().encode() for origin in origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._off:
+            await self._app(scope, receive, send)
+            return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin")
         if origin is None or not (self._any or origin.lower() in self._origins):
