@@ -233,8 +233,9 @@ class Stream:
         if self._cancelled is None:
             self._pending = delta if self._pending is None else self._pending.merged(delta)
             self._wake()
-            if self._grows and self._extending is None:
-                self._stay_within_limits()
+            reserved = self.reservation.output_tokens
+            if self._grows and reserved is not None and self._extending is None:
+                self._stay_within(reserved)
 
     def settle(self, done: Done) -> None:
         """End the stream with this `done`."""
@@ -267,10 +268,7 @@ class Stream:
 
     # --- limits ----------------------------------------------------------------------------------
 
-    def _stay_within_limits(self) -> None:
-        reserved = self.reservation.output_tokens
-        if reserved is None:
-            return
+    def _stay_within(self, reserved: int) -> None:
         left = reserved - self.delivered.completion_tokens
         if left <= 0 or (left < LOW_TOKENS and not self._refused_early):
             self._extending = asyncio.create_task(self._extend(reserved))
