@@ -46,9 +46,9 @@ from inference.grants import Grant
 from inference.ids import new_id
 from inference.link.wire import Delta, Done, Usage, Wait
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.openai import usage_body
+from inference.operations.operation import Call
 from inference.tracing import Span, timed
 
 log = structlog.get_logger(__name__)

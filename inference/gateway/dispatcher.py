@@ -21,8 +21,8 @@ from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick, pause
 from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
 from inference.link.wire import BATCH, ModelInfo, turn_of
-from inference.operations.call import Call
 from inference.operations.estimate import Estimate
+from inference.operations.operation import Call
 from inference.tracing import Span, Tracer, timed
 
 

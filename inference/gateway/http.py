@@ -54,9 +54,9 @@ from inference.grants import (
     StoredResponses,
 )
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
-from inference.operations.operation import Framing, Operation
+from inference.operations.operation import Call, Framing, Operation
 from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.responses.call import ResponseCall
 from inference.tracing import timed
 
 log = structlog.get_logger(__name__)
@@ -242,7 +242,7 @@ class OpenAIServer:
         """Generate the answer. With a recording it is generated even after its client went away."""
         asked = call
         grant, call = await self._followed(exchange, call)
-        if call.background:
+        if isinstance(call, ResponseCall) and call.background:
             return await self._queue(exchange, call, recording)
         if call is not asked:
             asked.take_body()
@@ -261,7 +261,7 @@ class OpenAIServer:
                         watcher.cancel()
 
     async def _queue(
-        self, exchange: InferenceExchange, call: Call, recording: Recording | None
+        self, exchange: InferenceExchange, call: ResponseCall, recording: Recording | None
     ) -> None:
         """Queue the response to run in the background, and answer with its current state. Queueing
         counts as a request by itself, because the response may be cancelled before it runs."""

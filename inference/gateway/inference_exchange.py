@@ -14,7 +14,7 @@ from inference.gateway.requests.stream import Stream
 from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai
-from inference.operations.call import Call
+from inference.operations.operation import Call
 from inference.tracing import Span
 
 REPLAYED = (b"idempotent-replayed", b"true")

@@ -19,8 +19,7 @@ from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
 from inference.operations.bodies.fields import check_fields
 from inference.operations.bodies.reading import decode, require_model
-from inference.operations.call import Call
-from inference.operations.operation import Framing, Operation
+from inference.operations.operation import Call, Framing, Operation
 
 DONE = b"data: [DONE]\n\n"
 

@@ -32,7 +32,7 @@ from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, se
 from inference.gateway.stored.conversations import MAX_BYTES
 from inference.gateway.stored.responses import Record, read_record
 from inference.grants import Directory, Ended, Grant, Queued, StoredResponses
-from inference.operations.call import Call
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import FAILED, failure
 from inference.operations.responses.items import listed
 from inference.operations.responses.responses import RESPONSES
@@ -72,7 +72,7 @@ class Background:
         self._store, self._directory = store, directory
         self._space, self._secret = space, secret
 
-    async def queue(self, grant: Grant, call: Call, request_id: str, once: str = "") -> str:
+    async def queue(self, grant: Grant, call: ResponseCall, request_id: str, once: str = "") -> str:
         """Queue the call to be run; returns the id of its response. If one was queued under the
         same `once`, that one's id.
 
@@ -126,7 +126,7 @@ class Background:
         return Work(self._store, self._space, grant.tenant_id, id, turn, record, len(found))
 
 
-def _record_of(call: Call, id: str, created_at: datetime) -> bytes:
+def _record_of(call: ResponseCall, id: str, created_at: datetime) -> bytes:
     """The record of a call that is stored until it is run."""
     fields = _fields.decode(call.body)
     items = msgspec.Raw(b"[" + listed(bytes(fields["input"])) + b"]")
@@ -161,7 +161,7 @@ class Work:
         self._tenant_id, self._id, self._turn = tenant_id, id, turn
         self._record = record
 
-    def call(self) -> Call:
+    def call(self) -> ResponseCall:
         """The call to run; its answer has the fields of the response as it was queued.
 
         Raises:

@@ -46,9 +46,8 @@ from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.grants import Directory, Grant
 from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI
-from inference.operations.operation import Framing
+from inference.operations.operation import Call, Framing
 from inference.operations.registry import OPERATIONS
 
 log = structlog.get_logger(__name__)

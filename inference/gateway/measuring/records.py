@@ -22,8 +22,7 @@ from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcome
 from inference.gateway.requests.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Done, Usage
-from inference.operations.call import Call
-from inference.operations.operation import Operation
+from inference.operations.operation import Call, Operation
 from inference.tracing import Span, Tracer
 
 log = structlog.get_logger(__name__)

@@ -33,7 +33,7 @@ from inference.gateway.inference_exchange import InferenceExchange
 from inference.grants import Grant, StoredConversations
 from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.items import (
     LISTING,
     Item,
@@ -157,7 +157,7 @@ class Conversations:
         found, _ = await self._find(tenant_id, id)
         return joined(*map(bytes, found.items))
 
-    def addition(self, tenant_id: int, call: Call) -> Addition:
+    def addition(self, tenant_id: int, call: ResponseCall) -> Addition:
         """What this call will add to its conversation."""
         return Addition(self, tenant_id, call.conversation, call.said)
 

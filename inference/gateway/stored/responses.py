@@ -41,8 +41,9 @@ from inference.gateway.stored.conversations import (
 from inference.gateway.tick import count, pause
 from inference.grants import Grant, Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
 from inference.operations.openai import NULL
+from inference.operations.operation import Call
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import CANCELLED, LIVE, failure
 from inference.operations.responses.items import (
     LISTING,
@@ -169,7 +170,7 @@ class Responses:
                 body may have.
             Unavailable: the database is unavailable.
         """
-        if not (call.follows or call.refers or call.conversation):
+        if not isinstance(call, ResponseCall) or not call.continues:
             return call
         before = b""
         if call.conversation and not grant.keeps_content:
@@ -190,9 +191,9 @@ class Responses:
         items = joined(before, listed(given))
         body = _json(fields | {"input": msgspec.Raw(b"[" + items + b"]")})
         self._check_size(len(body))
-        await count(body, Shape(call.operation.max_numbers))
+        await count(body, Shape(RESPONSES.max_numbers))
         await pause(len(body))
-        whole = call.operation.parse(body)
+        whole = RESPONSES.parse(body)
         if call.follows:
             whole.told = {**whole.told, "previous_response_id": call.follows}
         if call.conversation:
@@ -252,12 +253,15 @@ class Responses:
 
     @contextmanager
     def keeping(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
-        """Use around the generation of a response: has it stored if the call and the tenant want
-        that, and holds the space for its input meanwhile.
+        """Use around the generation of an answer: has it stored if it is a response and the call
+        and the tenant want that, and holds the space for its input meanwhile.
 
         Raises:
             PayloadTooLarge, Overloaded: it can't be added to its conversation.
         """
+        if not isinstance(call, ResponseCall):
+            yield
+            return
         items = b""
         if call.stored and grant.keeps_content:
             items = listed(bytes(_fields.decode(call.body)["input"]))

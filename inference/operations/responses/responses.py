@@ -29,10 +29,10 @@ from inference.operations.bodies.constraints import (
 )
 from inference.operations.bodies.fields import SAMPLING
 from inference.operations.bodies.reading import convert, decode, decode_part, require_model
-from inference.operations.call import Call
 from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
-from inference.operations.operation import Operation, PlainPrompt
+from inference.operations.operation import Call, Operation, PlainPrompt
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     REFERENCE,
@@ -187,7 +187,7 @@ class Responses(Operation):
     }
     decoder = msgspec.json.Decoder(ResponsesFields)
 
-    def parse(self, body: bytes) -> Call:
+    def parse(self, body: bytes) -> ResponseCall:
         """See `Operation`."""
         fields: ResponsesFields = decode(self.decoder, body)
         require_model(fields.model)
@@ -198,7 +198,7 @@ class Responses(Operation):
         conversation = fields.conversation
         text, (choice, tools) = _read_text(fields.text), _read_tools(fields)
         wants_logprobs = LOGPROBS in (fields.include or ())
-        return Call(
+        return ResponseCall(
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
@@ -221,6 +221,7 @@ class Responses(Operation):
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
         """See `Operation`."""
+        assert isinstance(call, ResponseCall), "made by `parse`"
         return ResponsesFraming(self.answer_id(id), id, call.model, created, call.told)
 
     def answer_id(self, request_id: str) -> str:

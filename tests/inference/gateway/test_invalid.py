@@ -26,9 +26,9 @@ from inference.link.wire import (
     Submit,
     Usage,
 )
-from inference.operations.call import Call
 from inference.operations.chat import Chat
 from inference.operations.completion import COMPLETION
+from inference.operations.operation import Call
 from inference.operations.registry import Registry
 from inference.pacing import FREE, MAX_WAIT_S, SPACING_S
 from tests.inference.rig import Rig, agent_on, chat, gateway, rig

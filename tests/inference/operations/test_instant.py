@@ -11,11 +11,10 @@ from inference.agent.engines.synthetic import Tokenizer
 from inference.errors import InvalidRequest
 from inference.grants import Ask
 from inference.link.wire import Usage
-from inference.operations.call import Call
 from inference.operations.estimate import Estimate
 from inference.operations.instant import InstantOperation
 from inference.operations.messages.messages import COUNT_TOKENS
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Call, PlainPrompt
 from inference.operations.registry import OPERATIONS
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 from tests.inference.operations.examples import EXAMPLES, SAID

@@ -20,10 +20,9 @@ from inference.errors import (
 )
 from inference.link.wire import Usage
 from inference.operations.bodies.beginnings import MAX_MARKS
-from inference.operations.call import Call
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
-from inference.operations.operation import Framing, PlainPrompt
+from inference.operations.operation import Call, Framing, PlainPrompt
 from tests.document.sdk_types import faults
 from tests.inference.operations.chats import answer
 from tests.inference.operations.examples import messages

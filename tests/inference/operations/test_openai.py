@@ -13,11 +13,10 @@ from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitE
 from inference.link.wire import Usage
 from inference.operations import openai
 from inference.operations.bodies.reading import MAX_INNER_CHARS
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION, COMPLETION_TOKENS
 from inference.operations.error_shapes import OPENAI
-from inference.operations.operation import Framing, Operation
+from inference.operations.operation import Call, Framing, Operation
 from inference.operations.registry import OPERATIONS
 
 pytestmark = pytest.mark.pure

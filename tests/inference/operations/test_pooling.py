@@ -15,9 +15,8 @@ from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
 from inference.grants import Ask
 from inference.link.wire import Usage
-from inference.operations.call import Call
 from inference.operations.estimate import MAX_TOKENS, Estimate
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Call, PlainPrompt
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.pooling.pooling import (
     MAX_ANSWER_BYTES,

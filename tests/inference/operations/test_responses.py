@@ -16,9 +16,8 @@ from pydantic import TypeAdapter
 
 from inference.errors import EngineLost, InvalidRequest, RateLimitExceeded
 from inference.link.wire import Usage
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Call, PlainPrompt
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     joined,
