@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from inference.errors import ClientDisconnected
-from inference.gateway.fleet.hub import Hub
 from inference.gateway.fleet.orphans import Found
+from inference.gateway.hub import Hub
 from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.requests.order import Order, Watch

@@ -8,7 +8,7 @@
 4. With an `Idempotency-Key` the answer may exist already, or run on an engine whose gateway is
    gone (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits, which gives a `Stream`
-   (`dispatcher.py`, `fleet/hub.py`).
+   (`dispatcher.py`, `hub.py`).
 6. What the engine sends is written as the operation frames it (`answer.py`).
 
 The gateway's routes are in `gateway.planes.inference`; all dependencies are passed in.

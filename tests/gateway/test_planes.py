@@ -68,7 +68,7 @@ def within(loaded: list[str], *packages: str) -> list[str]:
 
 def test_a_gateway_loads_no_view_no_model_and_no_parser_of_files() -> None:
     loaded = loaded_by(GATEWAY)
-    assert "inference.gateway.fleet.hub" in loaded
+    assert "inference.gateway.hub" in loaded
     assert within(loaded, *FORBIDDEN) == []
 
 

@@ -18,7 +18,7 @@ from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
 from inference.gateway.fleet import engine_link
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.grants import Ask, Reservation, Source, Written

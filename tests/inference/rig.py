@@ -27,9 +27,9 @@ from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.hub import Hub
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import (

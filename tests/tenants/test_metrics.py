@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.planes.metrics import Metrics
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Ended, Measures
 from inference.gateway.requests.held import Holding

@@ -46,9 +46,9 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.hub import Hub
 from inference.gateway.lines.server import Lines
 from inference.gateway.measuring import history
 from inference.gateway.measuring.busiest import Busiest

@@ -8,7 +8,7 @@ import msgspec
 
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.measuring.history import History
 from inference.grants import Limits
 from tenants.fleet.reports import Counted, Report

@@ -119,9 +119,9 @@ async def _serve_gateway(port: int) -> None:
 
     from inference.gateway.dispatcher import Dispatcher
     from inference.gateway.fleet.dispatches import Dispatches
-    from inference.gateway.fleet.hub import Hub
     from inference.gateway.health import Health
     from inference.gateway.http import OpenAIServer
+    from inference.gateway.hub import Hub
     from inference.gateway.sockets import EngineSocket
     from tenants.answers import PostgresAnswers
     from tenants.content.conversations import PostgresConversations

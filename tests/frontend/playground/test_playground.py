@@ -27,7 +27,7 @@ from frontend.sockets.gate import GONE, Gate
 from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
 from inference.errors import EngineLost, InvalidRequest
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.link.wire import Delta
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.clients import client_of

@@ -19,7 +19,7 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.gateway.fleet import hub
+from inference.gateway import hub
 from inference.gateway.fleet.engine_link import SILENT_S
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream

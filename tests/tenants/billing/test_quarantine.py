@@ -19,7 +19,7 @@ from django.core.management import CommandError, call_command
 
 from inference.errors import InvalidApiKey
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.requests.order import Order
 from inference.grants import Grant, Price, Reservation, Source, Target
 from inference.link import wire

@@ -286,7 +286,7 @@ async def test_a_credential_that_changes_ends_the_link_too(bench: Bench) -> None
 async def test_one_that_was_revoked_while_it_waited_for_its_welcome_does_not_join(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inference.gateway.fleet import hub
+    from inference.gateway import hub
 
     monkeypatch.setattr(hub, "RIVAL_SPEAKS_S", 0.01)
     await bench.join("e", run="first")
