@@ -40,7 +40,7 @@ from inference.errors import (
 )
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.measuring.records import Asked
+from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Grant
 from inference.ids import new_id

@@ -33,7 +33,7 @@ from frontend.sockets.tickets import (
 )
 from inference.addresses import network_of
 from inference.errors import Unavailable
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.sockets import trust
 from inference.shares import Shares
 from tenants.directory.notices import Notice

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from inference.errors import ClientDisconnected
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.hub import Hub
-from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
+from inference.gateway.records import Records
 from inference.gateway.requests.order import Order, Watch
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick, pause

@@ -29,15 +29,16 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
-from inference.gateway import answer, idempotency, models
-from inference.gateway.bodies import Bodies
-from inference.gateway.callers import Callers
+from inference.gateway import idempotency, models
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import BODY_TIMEOUT_S, Receive, Scope, Send
+from inference.gateway.exchanges import answer
+from inference.gateway.exchanges.bodies import Bodies
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.exchange import BODY_TIMEOUT_S, Receive, Scope, Send
+from inference.gateway.exchanges.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
-from inference.gateway.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.lines.background import Background
-from inference.gateway.measuring.records import Asked
+from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations

@@ -29,6 +29,7 @@ from inference.gateway.fleet.intake import Intake
 from inference.gateway.fleet.orphans import Found, Orphans
 from inference.gateway.fleet.pins import Pins
 from inference.gateway.fleet.service import FleetService
+from inference.gateway.measuring.content import Contents
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Outcomes
@@ -40,7 +41,6 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
-from inference.gateway.stored.content import Contents
 from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder
 from inference.ids import new_id
 from inference.link import wire

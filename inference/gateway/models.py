@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.callers import Callers
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.grants import MICRO, Directory, Grant, ModelCard, Price
 from inference.link.wire import ModelInfo
 from inference.operations.registry import Registry

@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
-from inference.gateway.bodies import Bodies
-from inference.gateway.callers import Callers
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.bodies import Bodies
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.http import OpenAIServer
-from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError
-from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
 from inference.grants import Engines
 from inference.link.wire import MAX_FRAME_BYTES, AdapterRef

@@ -19,7 +19,7 @@ from inference.errors import (
     PayloadTooLarge,
     RateLimitExceeded,
 )
-from inference.gateway.exchange import Exchange
+from inference.gateway.exchanges.exchange import Exchange
 from inference.grants import Directory
 from tenants.adapters.uploads.guard import (
     FRAMING_BYTES,

@@ -24,8 +24,8 @@ from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
-from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.exchanges.callers import Callers
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer

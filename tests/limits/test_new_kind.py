@@ -14,7 +14,7 @@ from django.template.loader import render_to_string
 
 from frontend.views.limits import LimitsForm, lines_of
 from inference.errors import RateLimitExceeded
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.grants import Ask, Limits, Room
 from inference.link.wire import Usage
 from tenants.api.endpoints.limits import FiguresSerializer

@@ -19,7 +19,7 @@ from jwt.exceptions import InvalidSignatureError
 from jwt.utils import base64url_encode
 
 from gateway.planes import content as writing
-from inference.gateway.stored.content import Capture, Contents, Kept
+from inference.gateway.measuring.content import Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
 from tenants.billing.receipts import TYPE as RECEIPT

@@ -30,16 +30,16 @@ from inference.errors import (
     PayloadTooLarge,
     RateLimitExceeded,
 )
-from inference.gateway import answer
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.dispatcher import Line as LineOf
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges import answer
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.lines import frames
 from inference.gateway.lines.background import Background, Work, is_background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Unknown, Withdraw
 from inference.gateway.lines.seals import holds, line_id
 from inference.gateway.lines.turns import Turns
-from inference.gateway.measuring.records import Asked
+from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust

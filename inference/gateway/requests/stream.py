@@ -23,11 +23,11 @@ import msgspec
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.gateway.fleet.engine_link import Leg
+from inference.gateway.measuring.content import Capture
 from inference.gateway.measuring.measures import OnEngine
 from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.journey import Journey, Why
 from inference.gateway.requests.order import Order
-from inference.gateway.stored.content import Capture
 from inference.grants import Limiter
 from inference.link.wire import (
     GONE,

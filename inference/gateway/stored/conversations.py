@@ -27,9 +27,9 @@ from inference.errors import (
     Overloaded,
     PayloadTooLarge,
 )
-from inference.gateway.bodies import Bodies
-from inference.gateway.callers import Callers
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.bodies import Bodies
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.grants import Grant, StoredConversations
 from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import Shape

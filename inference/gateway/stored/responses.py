@@ -29,8 +29,8 @@ from inference.errors import (
     Unavailable,
     UnknownResponse,
 )
-from inference.gateway.callers import Callers
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import Said
 from inference.gateway.stored.conversations import (
     MAX_BYTES,

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.hub import Hub
 from tenants.directory.registry import Registry

@@ -19,7 +19,7 @@ import httpx
 import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
-from inference.gateway.exchange import Exchange, Headers, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Exchange, Headers, Receive, Scope, Send
 from inference.grants import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.shares import Shares

@@ -41,9 +41,9 @@ from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.health import Health

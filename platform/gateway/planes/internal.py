@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
 from inference.gateway.measuring.history import History
 from inference.grants import Limits

@@ -10,7 +10,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from inference.gateway.stored.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
+from inference.gateway.measuring.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
 from inference.shares import TENANT_SHARE

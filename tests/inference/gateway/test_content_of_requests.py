@@ -11,7 +11,7 @@ import pytest
 
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import seal
-from inference.gateway.stored.content import Kept
+from inference.gateway.measuring.content import Kept
 from tests.inference.gateway.operations.test_lines import CREATED_AT, SECRET, connected, lines_of
 from tests.inference.gateway.operations.test_responses_socket import socket, turn
 from tests.inference.operations.examples import SAID

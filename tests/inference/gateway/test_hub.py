@@ -21,10 +21,10 @@ from inference.errors import (
 )
 from inference.gateway import hub
 from inference.gateway.fleet.engine_link import SILENT_S
+from inference.gateway.measuring.content import Contents
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
-from inference.gateway.stored.content import Contents
 from inference.grants import Ask, Price, Reservation
 from inference.link import wire
 from inference.link.wire import (

@@ -16,7 +16,7 @@ import pytest
 
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import RateLimitExceeded
-from inference.gateway import bodies
+from inference.gateway.exchanges import bodies
 from inference.link import versions
 from inference.link.wire import (
     MAX_BODY_BYTES,

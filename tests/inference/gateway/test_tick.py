@@ -12,7 +12,7 @@ import pytest
 
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import InvalidRequest
-from inference.gateway.exchange import Exchange
+from inference.gateway.exchanges.exchange import Exchange
 from inference.gateway.tick import LARGE_BYTES, Tick, count, pause
 from inference.operations.bodies.shape import PART_BYTES, Shape
 from inference.operations.chat import Chat

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded
-from inference.gateway.measuring.records import SHOWN_MODEL, Line
+from inference.gateway.records import SHOWN_MODEL, Line
 from inference.grants import Reservation
 from tests.inference.rig import SLOW, STALLED, Rig, chat, rig, until
 from tests.inference.samples import MODEL

@@ -43,16 +43,10 @@ from inference.agent.engines.engine import (
 )
 from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
+from inference.agent.engines.vllm.errors import as_error, invalid_field, of_info
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.pooling import Pooling
-from inference.agent.engines.vllm.requests import (
-    Bounds,
-    as_error,
-    invalid_field,
-    is_held,
-    of_info,
-    request_of,
-)
+from inference.agent.engines.vllm.requests import Bounds, is_held, request_of
 from inference.agent.engines.vllm.resume import is_replayed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from inference.gateway.stored.content import Kept
+from inference.gateway.measuring.content import Kept
 from inference.operations.operation import Operation
 from tests.inference.gateway.operations.every import GENERATING, WITH_ECHO, ask, code_of, each
 from tests.inference.operations.examples import EXAMPLES

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from inference.gateway.exchange import EVENT_STREAM, Headers
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.exchange import EVENT_STREAM, Headers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.requests.stream import Stream
 from inference.link.wire import Delta, Done
 from inference.operations.operation import Framing

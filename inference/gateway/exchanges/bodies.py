@@ -10,8 +10,8 @@ import asyncio
 from weakref import WeakValueDictionary
 
 from inference.errors import Overloaded
-from inference.gateway.exchange import BODY_TIMEOUT_S
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.exchange import BODY_TIMEOUT_S
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.tick import LARGE_BYTES, count
 from inference.operations.bodies.shape import Shape
 from inference.shares import TENANT_SHARE, Shares

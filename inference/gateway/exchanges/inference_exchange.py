@@ -8,7 +8,14 @@ from typing import Protocol
 
 from inference.errors import InferenceError, Unavailable
 from inference.gateway import idempotency
-from inference.gateway.exchange import EVENT_STREAM, Exchange, Headers, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import (
+    EVENT_STREAM,
+    Exchange,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+)
 from inference.gateway.idempotency import Recording
 from inference.gateway.requests.stream import Stream
 from inference.gateway.tick import Tick

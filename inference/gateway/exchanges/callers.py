@@ -12,7 +12,7 @@ from inference.errors import (
     RateLimitExceeded,
     RequestError,
 )
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.tick import Tick
 from inference.grants import INFERENCE, Ask, Directory, Grant, Limiter, Target
 from inference.link.wire import Usage
