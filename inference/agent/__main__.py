@@ -29,7 +29,7 @@ from inference.agent.journal.journal import Journal
 from inference.agent.keeping import KEPT_BYTES
 from inference.environ import BadSetting
 from inference.link.wire import MAX_BODY_BYTES
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 
 log = structlog.get_logger(__name__)
 

@@ -401,7 +401,7 @@ class Agent:
         task.add_done_callback(lambda ended: self._end(job, ended))
 
     def _end(self, job: Job, task: Task) -> None:
-        """However a job ended, even before it began: free its place and send its final frame."""
+        """However a job ended, even before it began: free what it holds, send its final frame."""
         if not self._engine.alive:
             self._note_failure(DIED)
         self._failures.end_trial(job)
@@ -591,7 +591,7 @@ class Agent:
 
     @asynccontextmanager
     async def _turn(self, job: Job, request: Request) -> AsyncIterator[LocalAdapter | None]:
-        """Hold a place on the engine, with the job's adapter loaded there."""
+        """Hold sequences of the engine, with the job's adapter loaded there."""
         if self._draining:
             raise Overloaded("The engine is shutting down.", retry_after_s=1)
         suspect = self._failures.is_suspect(job)

@@ -26,7 +26,7 @@ from io import StringIO
 from inference.agent.job import CANCELLED, Job
 from inference.link.session import Attempt
 from inference.link.wire import MAX_KEPT_BYTES, MOVED, Delta, Done, Orphan, Resume
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 
 KEPT_BYTES = 64 << 20
 MAX_ORPHANS = 1024

@@ -134,6 +134,6 @@ class Residency:
         if resident := self._loaded.pop(digest, None):
             try:
                 await self._engine.unload(resident.adapter)
-            finally:  # also when the request that needed its place was cancelled meanwhile
+            finally:  # also when the request that needed its slot was cancelled meanwhile
                 await resident.pin.aclose()
             log.info("adapter_unloaded", adapter=resident.adapter.ref.name)

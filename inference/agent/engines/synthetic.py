@@ -217,9 +217,7 @@ class SyntheticEngine:
 
     async def _load(self, adapter: LocalAdapter) -> None:
         if len(self._loaded) >= self._max_loaded:
-            raise AdapterLoadFailed(
-                f"All {len(self._loaded)} places for loaded adapters are in use."
-            )
+            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter slots are in use.")
         if self.behaviour.load_s:
             await asyncio.sleep(self.behaviour.load_s)
         missing = [name for name in FILES if not (adapter.path / name).is_file()]

@@ -24,8 +24,8 @@ Rules
     7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all. Beyond
        `max_queued` only tenants with less than an equal share of it may add requests, up to twice
        as many in all, so that a few floods don't shut all others out. Their bodies together are
-       bounded by `max_queued_bytes` (`shares`). Requests that are expected (their adapter's files
-       are being fetched) count as waiting here.
+       bounded by `max_queued_bytes` (`shared_capacity`). Requests that are expected (their
+       adapter's files are being fetched) count as waiting here.
     8. A request that takes more sequences than there are outside of the reserve is refused.
     9. A request that continues from another engine had its turn there: it goes before all others of
        its tenant, is not charged again for what it was charged for there, and is refused by no
@@ -65,7 +65,7 @@ from inference.errors import InvalidRequest, Overloaded
 from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.vtc import VirtualTokenCounters
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 __all__ = ["Queue", "Request"]
 
@@ -143,10 +143,10 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._bytes = Shares[str](max_queued_bytes)
+        self._bytes = SharedCapacity[str](max_queued_bytes)
         """Bodies of waiting and expected requests."""
         self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
-        self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
+        self._slots = SlotScheduler(slots, quota=slots_per_tenant, min_open_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         self._prefill = Prefill(step_tokens)
         # What other engines served sets a tenant back by no more than the slack that the counters
@@ -364,7 +364,7 @@ class Queue:
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
             elif self._capacity.fits(
-                _held(first.request), self._places(first.request), reserve=light
+                _held(first.request), self._sequences(first.request), reserve=light
             ):
                 self._start(first, step.now)
                 started.append(first.request.id)
@@ -427,7 +427,7 @@ class Queue:
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
-        self._capacity.start(request.tenant, running.held, self._places(request))
+        self._capacity.start(request.tenant, running.held, self._sequences(request))
         self._prefill.start(request.prefill_tokens)
         self._open(self._slots.start(request.adapter, request.tenant, now))
         self._charge(running, _estimate(request))
@@ -459,7 +459,7 @@ class Queue:
                 f"{most} are allowed.",
                 param="n",
             )
-        if self._places(request) > most:
+        if self._sequences(request) > most:
             raise InvalidRequest(
                 f"The request has {request.choices * request.logprobs} log-probabilities "
                 f"per token over all choices: at most {self._capacity.open_logprobs} are "
@@ -467,8 +467,8 @@ class Queue:
                 param="logprobs",
             )
 
-    def _places(self, request: Request) -> int:
-        return self._capacity.places(request.choices, request.logprobs)
+    def _sequences(self, request: Request) -> int:
+        return self._capacity.sequences(request.choices, request.logprobs)
 
     def _has_a_share_left(self, own: int, total: int) -> bool:
         tenants = sum(lane.counters.tenants_waiting for lane in self._lanes)
@@ -509,7 +509,7 @@ class Queue:
         self._tell(running)
         self._end_prefill(running)
         running.lane.counters.finish(request.tenant)
-        self._capacity.finish(request.tenant, running.held, self._places(request))
+        self._capacity.finish(request.tenant, running.held, self._sequences(request))
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
 

@@ -14,7 +14,7 @@ from inference.gateway.exchanges.exchange import BODY_TIMEOUT_S
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.tick import LARGE_BYTES, count
 from inference.operations.bodies.shape import Shape
-from inference.shares import TENANT_SHARE, Shares
+from inference.shared_capacity import TENANT_SHARE, SharedCapacity
 
 ARRIVING_BYTES = 256 << 20
 """Most bytes of bodies that have arrived in part, in one gateway process. A tenant may have a
@@ -32,7 +32,7 @@ class Bodies:
     def __init__(self, max_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
         """A body has at most `max_bytes` and arrives within `timeout_s`."""
         self.max_bytes, self._timeout_s = max_bytes, timeout_s
-        self._arriving = Shares[str](max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
+        self._arriving = SharedCapacity[str](max(ARRIVING_BYTES, TENANT_SHARE * max_bytes))
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By tenant."""
         self._large = asyncio.Lock()

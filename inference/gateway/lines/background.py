@@ -36,7 +36,7 @@ from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import FAILED, failure
 from inference.operations.responses.items import listed
 from inference.operations.responses.responses import RESPONSES
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,12 @@ class Background:
     """The background responses that callers queue at a gateway process and workers ask it for."""
 
     def __init__(
-        self, store: StoredResponses, directory: Directory, space: Shares[int], *, secret: str
+        self,
+        store: StoredResponses,
+        directory: Directory,
+        space: SharedCapacity[int],
+        *,
+        secret: str,
     ) -> None:
         """Bodies of running responses take up `space`; queued responses are sealed with `secret`,
         so that workers can ask for nothing else."""
@@ -149,7 +154,7 @@ class Work:
     def __init__(
         self,
         store: StoredResponses,
-        space: Shares[int],
+        space: SharedCapacity[int],
         tenant_id: int,
         id: str,
         turn: int,

@@ -1,8 +1,8 @@
 """Bodies and answers, for tenants that keep content: collected in memory here, written elsewhere.
 
 No request waits for it. Content without room is dropped and counted: bodies and answers are cut at
-MAX_BYTES, and all requests that run or wait to be written share ROOM_BYTES (`Shares`). So a tenant
-with huge prompts costs another neither time nor content.
+MAX_BYTES, and all requests that run or wait to be written share ROOM_BYTES (`SharedCapacity`). So a
+tenant with huge prompts costs another neither time nor content.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from inference.grants import Grant
 from inference.link.wire import Delta, Done
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 MAX_BYTES = 256 << 10
 """Most bytes kept of a body, and of an answer."""
@@ -111,7 +111,7 @@ class Contents:
     """The recorded content of one gateway process."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
-        self.space = Shares[int](room_bytes)
+        self.space = SharedCapacity[int](room_bytes)
         """Bytes used by requests that run or wait to be written, and by responses to be stored; by
         tenant id."""
         self._waiting: deque[tuple[int, Taken]] = deque()

@@ -29,7 +29,7 @@ from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
 from inference.pools import Pool
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 TAKEN_UP = 64
 """Low enough for several gateways at the same time: an agent's queue holds 1,024."""
@@ -53,7 +53,7 @@ class Placing:
         self.pools: Mapping[str, Pool] = {}
         """By base model; requests for a model that is not here may run on any of its revisions."""
         self._candidates, self._dispatches, self._moves = candidates, dispatches, moves
-        self._kept = Shares[str](kept_bytes)
+        self._kept = SharedCapacity[str](kept_bytes)
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
 

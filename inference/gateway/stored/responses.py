@@ -56,7 +56,7 @@ from inference.operations.responses.items import (
     unknown_reference,
 )
 from inference.operations.responses.responses import RESPONSES
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 log = structlog.get_logger(__name__)
 
@@ -149,7 +149,7 @@ class Responses:
         callers: Callers,
         store: StoredResponses,
         conversations: Conversations,
-        space: Shares[int],
+        space: SharedCapacity[int],
         *,
         max_body_bytes: int,
     ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from inference.gateway.measuring.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 
 pytestmark = pytest.mark.pure
 

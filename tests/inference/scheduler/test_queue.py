@@ -1,4 +1,4 @@
-"""Admission: order, bounds, places, KV, adapter slots and their limits; without an engine."""
+"""Admission: order, bounds, sequences, KV, adapter slots and their limits; without an engine."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_short_prompts_wait_while_two_steps_of_them_are_to_be_computed() -> None
     assert q.admit(0.0) == ["long"]
 
 
-# --- places --------------------------------------------------------------------------------------
+# --- sequences -----------------------------------------------------------------------------------
 
 
 def test_a_place_counts_who_goes_before_by_todays_counters() -> None:
@@ -277,7 +277,7 @@ def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     q.push(two, 0.0)
     with pytest.raises(Overloaded, match="This tenant has 2 waiting requests"):
         q.expect(three)
-    q.push(one, 0.0)  # its place is already counted
+    q.push(one, 0.0)  # it already counts as waiting
     assert len(q) == 2
     q.finish("1", 0.0)
     q.expect(three)
@@ -393,7 +393,7 @@ def test_a_flood_leaves_the_reserve_to_newcomers() -> None:
     q.finish("n1", 0.0)
     assert q.admit(0.0) == ["n2"], "it runs nothing now, so it is light again"
     q.finish("a", 0.0)
-    assert q.admit(0.0) == [], "nobody is light, and the next newcomer finds the place"
+    assert q.admit(0.0) == [], "nobody is light, and the next newcomer finds the sequence"
     q.finish("b", 0.0)
     assert q.admit(0.0) == ["d"]
 
@@ -486,7 +486,7 @@ def test_while_a_flood_waits_for_kv_only_newcomers_go_before_it() -> None:
     push(q, "a", "b", "c", tenant="flood", prompt_tokens=1300)
     assert q.admit(0.0) == ["a", "b"], "c is too large for the 3,000 that are not reserved"
     push(q, "e", "f", "g", tenant="other", prompt_tokens=10, max_tokens=10)
-    assert q.admit(PATIENCE_S) == ["e", "f"], "two of eight places are its share"
+    assert q.admit(PATIENCE_S) == ["e", "f"], "two of eight sequences are its share"
     q.finish("a", PATIENCE_S)
     assert q.admit(PATIENCE_S) == ["c", "g"]
 
@@ -521,7 +521,7 @@ def test_each_choice_of_a_request_takes_a_place() -> None:
     q = queue(running=8, reserved=2)
     push(q, "a", "b", tenant="flood", choices=3)
     push(q, "c", tenant="flood")
-    assert q.admit(0.0) == ["a", "b"], "six of the places are not reserved"
+    assert q.admit(0.0) == ["a", "b"], "six of the sequences are not reserved"
     push(q, "n", tenant="new", choices=2)
     assert q.admit(0.0) == ["n"]
     q.finish("a", 0.0)
@@ -558,14 +558,14 @@ def test_each_choice_needs_room_to_grow() -> None:
 
 
 def test_log_probabilities_take_places_by_their_share_of_a_step() -> None:
-    """So that the log-probabilities of all running requests fit into a step. Other requests' places
-    keep their worth."""
+    """So that the log-probabilities of all running requests fit into a step. Other requests take no
+    more sequences than before."""
     q, eighth = queue(running=8), STEP_LOGPROBS // 8
     push(q, "few", choices=3, logprobs=1)
     push(q, "many", choices=2, logprobs=eighth)
     push(q, "more", tenant="b", logprobs=3 * eighth + 1)
     push(q, "none", tenant="c")
-    assert q.admit(0.0) == ["few", "more", "none"], "3, 4 and 1 of 8 places"
+    assert q.admit(0.0) == ["few", "more", "none"], "3, 4 and 1 of 8 sequences"
     q.finish("few", 0.1)
     assert q.admit(0.1) == ["many"]
 
@@ -746,7 +746,7 @@ def test_a_slot_that_a_flood_cannot_use_yet_goes_to_a_newcomer() -> None:
     generated(q, "y", 100)
     q.finish("x", PATIENCE_S)
     q.finish("b1", PATIENCE_S)
-    assert q.admit(PATIENCE_S) == ["o2"], "z has a slot, but no place"
+    assert q.admit(PATIENCE_S) == ["o2"], "z has a slot, but no sequence"
     push(q, "a", tenant="acme", adapter="A")
     assert q.admit(PATIENCE_S) == ["a"]
 
@@ -897,10 +897,10 @@ def test_figures_told_to_others_never_fall() -> None:
 
 
 class Watched:
-    """A queue with 3 places, 2 slots and 1,000 tokens of KV, and checks of its invariants."""
+    """A queue with 3 sequences, 2 slots and 1,000 tokens of KV, and checks of its invariants."""
 
     def __init__(self, queue: Queue, open: int) -> None:
-        """`open` is the number of places that are not reserved."""
+        """`open` is the number of sequences that are not reserved."""
         self.queue, self.open = queue, open
         self.now = 0.0
         self.alive: dict[str, Request] = {}

@@ -19,9 +19,9 @@ from inference.errors import ApiKeyRevoked, RateLimitExceeded
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.lines.background import Background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
+from inference.gateway.lines.line_queue import AHEAD
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines, Waiting
-from inference.gateway.lines.turns import AHEAD
 from inference.grants import Grant
 from inference.link.wire import first_attempt
 from inference.operations.operation import Operation

@@ -22,7 +22,7 @@ from inference.gateway import responses_socket
 from inference.gateway.responses_socket import GOING_AWAY
 from inference.link.wire import Usage
 from inference.pacing import FREE
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 from tests.document.sdk_types import faults
 from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.shares import TENANT_SHARE, Shares
+from inference.shared_capacity import TENANT_SHARE, SharedCapacity
 
 pytestmark = pytest.mark.pure
 
@@ -17,7 +17,7 @@ QUARTER = MOST // TENANT_SHARE
 
 
 def test_a_tenant_may_take_a_quarter() -> None:
-    shares = Shares[str](MOST)
+    shares = SharedCapacity[str](MOST)
     assert not shares.take("acme", QUARTER + 1) and shares.total == 0
     assert shares.take("acme", QUARTER) and not shares.take("acme", 1)
     assert shares.take("globex", QUARTER)
@@ -26,7 +26,7 @@ def test_a_tenant_may_take_a_quarter() -> None:
 
 
 def test_once_all_is_taken_only_who_has_less_than_an_equal_share_may_take_more() -> None:
-    shares = Shares[int](MOST)
+    shares = SharedCapacity[int](MOST)
     assert all(shares.take(tenant, QUARTER) for tenant in range(TENANT_SHARE))
     equal = MOST // (TENANT_SHARE + 1)
     assert not shares.take(9, equal + 1) and shares.take(9, equal)
@@ -35,7 +35,7 @@ def test_once_all_is_taken_only_who_has_less_than_an_equal_share_may_take_more()
 
 
 def test_what_is_added_needs_no_room_and_counts() -> None:
-    shares = Shares[str](MOST)
+    shares = SharedCapacity[str](MOST)
     shares.add("acme", 3 * MOST)
     assert shares.total == 3 * MOST and not shares.take("globex", 1)
     shares.give_back("acme", 3 * MOST)
@@ -43,7 +43,7 @@ def test_what_is_added_needs_no_room_and_counts() -> None:
 
 
 def test_a_block_holds_what_it_took_until_its_end() -> None:
-    shares = Shares[str](MOST)
+    shares = SharedCapacity[str](MOST)
     with pytest.raises(ZeroDivisionError), shares.holding("acme", QUARTER) as taken:
         assert taken and shares.total == QUARTER
         with shares.holding("acme", 1) as taken:
@@ -55,7 +55,7 @@ def test_a_block_holds_what_it_took_until_its_end() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, MOST), st.booleans())))
 def test_bounds_hold_and_nothing_is_lost(events: list[tuple[int, int, bool]]) -> None:
-    shares, held = Shares[int](MOST), Counter[int]()
+    shares, held = SharedCapacity[int](MOST), Counter[int]()
     for tenant, amount, gives in events:
         if gives:
             amount = min(amount, held[tenant])

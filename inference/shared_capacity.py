@@ -1,4 +1,4 @@
-"""A limited resource shared by tenants, or by networks of clients without a key. No IO, no clock.
+"""A bounded capacity divided among tenants, or networks of clients without a key. No IO, no clock.
 
 Each tenant may take a quarter of it. Once all of it is taken, only tenants with less than an equal
 share may take more, up to twice the limit in total, so tenants that flood it do not shut others
@@ -18,7 +18,7 @@ TENANT_SHARE = 4
 TenantT = TypeVar("TenantT", bound=Hashable)
 
 
-class Shares(Generic[TenantT]):
+class SharedCapacity(Generic[TenantT]):
     """Take amounts with `take` and return them with `give_back`, or hold one during a block with
     `holding`. Where another condition counts as well, ask `has_room` first and then `add`."""
 

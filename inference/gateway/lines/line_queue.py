@@ -1,4 +1,4 @@
-"""Which line is given to an engine next. No event loop, no clock.
+"""The lines that wait for an engine, and which goes next. No event loop, no clock.
 
 Lines wait here, so that they don't fill engines' queues: for each base model, AHEAD lines per
 engine may be unbegun, or half as many as run if that is more, which keeps the engines busy. The
@@ -21,7 +21,7 @@ lines can finish more than that in one step, which is why half of the running li
 """
 
 
-class Turns(Generic[L]):
+class LineQueue(Generic[L]):
     """The waiting lines of one base model."""
 
     def __init__(self) -> None:
