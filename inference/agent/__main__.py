@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import announce, environ, gc_tuning, logs, tracing
+from inference import tracing
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
@@ -27,8 +27,9 @@ from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.keeping import KEPT_BYTES
-from inference.environ import BadSetting
 from inference.link.wire import MAX_BODY_BYTES
+from inference.process import announce, environ, gc_tuning, logs
+from inference.process.environ import BadSetting
 from inference.shared_capacity import TENANT_SHARE
 
 log = structlog.get_logger(__name__)

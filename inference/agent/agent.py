@@ -66,7 +66,7 @@ from inference.link.wire import (
 )
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
-from inference.supervision import in_background
+from inference.process.supervision import in_background
 from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)

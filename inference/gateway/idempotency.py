@@ -50,7 +50,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.grants import Answers, Claim, KeptAnswer
-from inference.supervision import supervised
+from inference.process.supervision import supervised
 
 log = structlog.get_logger(__name__)
 

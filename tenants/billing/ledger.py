@@ -23,7 +23,7 @@ from psycopg.conninfo import make_conninfo
 from inference.grants import Source, Written
 from inference.link.session import Attempt
 from inference.link.wire import EngineStats, LedgerEntry
-from inference.supervision import supervised
+from inference.process.supervision import supervised
 from tenants.billing.journals import Journals, Report
 from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep
 from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports

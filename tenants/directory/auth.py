@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
-from inference.supervision import ended, supervised
+from inference.process.supervision import ended, supervised
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.notices import Listener
 from tenants.directory.reader import Reader

@@ -20,7 +20,7 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
-from inference.supervision import ended, supervised
+from inference.process.supervision import ended, supervised
 from tenants.limits.commands import (
     MAX_TOKENS,
     AnyAnswer,

@@ -59,7 +59,7 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
-from inference.supervision import in_background, supervised
+from inference.process.supervision import in_background, supervised
 from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers

@@ -17,13 +17,13 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from inference import environ, gc_tuning, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import NOTHING, Journal
 from inference.grants import Ask, Grant, Reservation, Source, Target, Written
 from inference.link.session import Attempt
 from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
 from inference.operations.openai import Counts
+from inference.process import environ, gc_tuning, logs
 
 
 class NoLimits:

@@ -16,8 +16,8 @@ import pytest
 
 from inference import tracing
 from inference.agent.engines.synthetic import SyntheticEngine
-from inference.environ import BadSetting
 from inference.link import versions, wire
+from inference.process.environ import BadSetting
 from inference.tracing import Tracer, timed
 from tests.inference.rig import SLOW, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MODEL

@@ -30,7 +30,6 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from inference import gc_tuning
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
@@ -62,6 +61,7 @@ from inference.errors import (
 )
 from inference.link.wire import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
+from inference.process import gc_tuning
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from inference import logs
+from inference.process import logs
 
 pytestmark = pytest.mark.pure
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from inference.supervision import ended, in_background, supervised
+from inference.process.supervision import ended, in_background, supervised
 
 
 async def test_what_ends_one_is_logged_and_it_starts_again() -> None:

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import gc, weakref
-from inference import gc_tuning
+from inference.process import gc_tuning
 
 class Node: ...
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from inference.supervision import supervised
+from inference.process.supervision import supervised
 
 ALIVE_S = 2.0
 """Interval at which the file's modification time is updated."""
