@@ -42,8 +42,8 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
-from inference.grants import Grant
 from inference.ids import new_id
+from inference.interfaces.directory import Grant
 from inference.link.wire import Delta, Done, Usage, Wait
 from inference.operations.bodies.shape import Shape
 from inference.operations.chat import CHAT

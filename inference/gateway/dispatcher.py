@@ -19,7 +19,8 @@ from inference.gateway.records import Records
 from inference.gateway.requests.order import Order, Watch
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick, pause
-from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
+from inference.interfaces.directory import Directory, Grant, Price, Target
+from inference.interfaces.limiter import Limiter, Reservation
 from inference.link.wire import BATCH, ModelInfo, turn_of
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call

@@ -44,16 +44,10 @@ from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
 from inference.gateway.stored.responses import Responses
 from inference.gateway.tick import pause
-from inference.grants import (
-    Answers,
-    Claim,
-    Directory,
-    Grant,
-    KeptAnswer,
-    Limiter,
-    StoredConversations,
-    StoredResponses,
-)
+from inference.interfaces.answers import Answers, Claim, KeptAnswer
+from inference.interfaces.directory import Directory, Grant
+from inference.interfaces.limiter import Limiter
+from inference.interfaces.stored import StoredConversations, StoredResponses
 from inference.operations.bodies.shape import Shape
 from inference.operations.operation import Call, Framing, Operation
 from inference.operations.registry import OPERATIONS, Registry

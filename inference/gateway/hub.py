@@ -41,8 +41,11 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
-from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder
 from inference.ids import new_id
+from inference.interfaces.credentials import EngineCredential, Engines
+from inference.interfaces.directory import Directory
+from inference.interfaces.ledger import Recorder
+from inference.interfaces.limiter import Limiter
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport

@@ -49,7 +49,7 @@ from inference.errors import (
     InvalidRequest,
     Unavailable,
 )
-from inference.grants import Answers, Claim, KeptAnswer
+from inference.interfaces.answers import Answers, Claim, KeptAnswer
 from inference.process.supervision import supervised
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ import msgspec
 
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.grants import MICRO, Directory, Grant, ModelCard, Price
+from inference.interfaces.directory import MICRO, Directory, Grant, ModelCard, Price
 from inference.link.wire import ModelInfo
 from inference.operations.registry import Registry
 

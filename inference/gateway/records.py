@@ -20,7 +20,7 @@ from inference.errors import InferenceError, InvalidApiKey
 from inference.gateway.measuring.measures import COMPLETED, Measures, code_of, outcome_of
 from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcomes, Refusal
 from inference.gateway.requests.stream import Stream
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.link.wire import Done, Usage
 from inference.operations.operation import Call, Operation
 from inference.tracing import Span, Tracer

@@ -31,7 +31,7 @@ from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
 from inference.gateway.tick import pause
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import Shape

@@ -15,7 +15,7 @@ import msgspec
 from inference.errors import InferenceError
 from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
-from inference.grants import Engines
+from inference.interfaces.credentials import Engines
 from inference.link.wire import MAX_FRAME_BYTES, AdapterRef
 
 UNAUTHORISED = 4401

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inference.errors import ContextLengthExceeded
-from inference.grants import Ask
+from inference.interfaces.limiter import Ask
 
 EXTENSION_TOKENS = 1024
 """Output tokens reserved at first for each choice of a stream without `max_tokens`, and then added

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.grants import Ask
+from inference.interfaces.limiter import Ask
 from inference.link.wire import Usage
 from inference.operations.estimate import Estimate, prompt_length
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt

@@ -1,1 +1,1 @@
-"""What every process does for itself: read settings, log, keep its tasks running, report its state."""
+"""What every process does for itself: settings, logs, background tasks, news for its supervisor."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from inference.grants import Source
+from inference.interfaces.ledger import Source
 from inference.link.session import Attempt
 from inference.link.wire import LedgerEntry
 from tenants.billing.statements import Connection

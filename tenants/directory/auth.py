@@ -1,4 +1,4 @@
-"""Keys and model names: `inference.grants.Directory` over PostgreSQL."""
+"""Keys and model names: `interfaces.directory.Directory` over PostgreSQL."""
 
 from __future__ import annotations
 

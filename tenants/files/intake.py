@@ -20,7 +20,7 @@ from inference.errors import (
     RateLimitExceeded,
 )
 from inference.gateway.exchanges.exchange import Exchange
-from inference.grants import Directory
+from inference.interfaces.directory import Directory
 from tenants.adapters.uploads.guard import (
     FRAMING_BYTES,
     App,

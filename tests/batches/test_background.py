@@ -15,7 +15,7 @@ from django.utils import timezone
 from inference.errors import GenerationTimeout, InferenceError, RateLimitExceeded
 from inference.gateway.lines.frames import TURNS_OF_A_RUN
 from inference.gateway.lines.seals import background_id, line_id
-from inference.grants import Ended, Queued, Standing, StoredResponses
+from inference.interfaces.stored import Ended, Queued, Standing, StoredResponses
 from tenants.batches import response_leases
 from tenants.batches.leases import Lost, Result
 from tenants.batches.response_leases import ResponseLease

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
-from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
+from inference.interfaces.directory import Grant, Limits, Target
+from inference.interfaces.limiter import Ask, Reservation, Room
 from inference.link.wire import Usage
 
 NOTHING = Ask(0, 0, 0)

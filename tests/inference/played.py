@@ -21,7 +21,8 @@ from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.hub import Hub
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
-from inference.grants import Ask, Reservation, Source, Written
+from inference.interfaces.ledger import Source, Written
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
 from inference.link.wire import (
     NOBODY,

@@ -32,16 +32,9 @@ from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.grants import (
-    EngineCredential,
-    Grant,
-    Limits,
-    ModelCard,
-    Recorder,
-    Source,
-    Target,
-    Written,
-)
+from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.directory import Grant, Limits, ModelCard, Target
+from inference.interfaces.ledger import Recorder, Source, Written
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
 from tests.document import conforming
 from tests.inference.answers import MemoryAnswers, MemoryConversations, MemoryResponses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inference.grants import Grant, Target
+from inference.interfaces.directory import Grant, Target
 from inference.link.wire import AdapterRef, ModelInfo
 
 MODEL = ModelInfo(

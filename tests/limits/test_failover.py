@@ -13,7 +13,7 @@ import redis
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded, Unavailable
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.link.wire import Usage
 from tenants.limits.commands import (
     AnyCommand,

@@ -9,7 +9,8 @@ from contextlib import suppress
 import pytest
 
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
-from inference.grants import Price, Reservation, Room
+from inference.interfaces.directory import Price
+from inference.interfaces.limiter import Reservation, Room
 from inference.link.wire import Usage
 from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import Store

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import F
 
-from inference.grants import Price
+from inference.interfaces.directory import Price
 from inference.link.wire import Usage
 from tenants.billing.ledger import Connect, Ledger, connect
 from tenants.models import ApiKey, UsageEvent, UsageRollup

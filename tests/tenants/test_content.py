@@ -20,7 +20,7 @@ from jwt.utils import base64url_encode
 
 from gateway.planes import content as writing
 from inference.gateway.measuring.content import Capture, Contents, Kept
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.link.wire import Delta, Done, Usage
 from tenants.billing.receipts import TYPE as RECEIPT
 from tenants.billing.receipts import InvalidReceipt, signer, verify

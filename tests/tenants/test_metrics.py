@@ -25,7 +25,7 @@ from inference.gateway.hub import Hub
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Ended, Measures
 from inference.gateway.requests.held import Holding
-from inference.grants import Target
+from inference.interfaces.directory import Target
 from inference.link import wire
 from inference.link.wire import Usage
 from tenants.billing.ledger import Ledger

@@ -14,7 +14,8 @@ from inference.errors import (
 )
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.tick import Tick
-from inference.grants import INFERENCE, Ask, Directory, Grant, Limiter, Target
+from inference.interfaces.directory import INFERENCE, Directory, Grant, Target
+from inference.interfaces.limiter import Ask, Limiter
 from inference.link.wire import Usage
 from inference.pacing import MAX_WAIT_S, Pacing
 

@@ -19,7 +19,9 @@ from inference.gateway.exchanges.exchange import (
 from inference.gateway.idempotency import Recording
 from inference.gateway.requests.stream import Stream
 from inference.gateway.tick import Tick
-from inference.grants import Grant, KeptAnswer, Reservation, Room
+from inference.interfaces.answers import KeptAnswer
+from inference.interfaces.directory import Grant
+from inference.interfaces.limiter import Reservation, Room
 from inference.operations import openai
 from inference.operations.operation import Call
 from inference.tracing import Span

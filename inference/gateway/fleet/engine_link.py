@@ -17,7 +17,7 @@ from inference.gateway.fleet.dispatches import Bounds
 from inference.gateway.fleet.service import Listener
 from inference.gateway.measuring.measures import Measures, OnEngine
 from inference.gateway.routing.engine_state import EngineState
-from inference.grants import EngineCredential
+from inference.interfaces.credentials import EngineCredential
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
 from inference.link.shell import Shell, Transport

@@ -31,7 +31,8 @@ from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, seal
 from inference.gateway.stored.conversations import MAX_BYTES
 from inference.gateway.stored.responses import Record, read_record
-from inference.grants import Directory, Ended, Grant, Queued, StoredResponses
+from inference.interfaces.directory import Directory, Grant
+from inference.interfaces.stored import Ended, Queued, StoredResponses
 from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import FAILED, failure
 from inference.operations.responses.items import listed

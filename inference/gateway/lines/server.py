@@ -43,7 +43,7 @@ from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
-from inference.grants import Directory, Grant
+from inference.interfaces.directory import Directory, Grant
 from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
 from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI

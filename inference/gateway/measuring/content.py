@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.link.wire import Delta, Done
 from inference.shared_capacity import SharedCapacity
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.routing.engine_state import Needs
-from inference.grants import Grant, Reservation, Target
+from inference.interfaces.directory import Grant, Target
+from inference.interfaces.limiter import Reservation
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
 from inference.pools import Pool
 from inference.tracing import Span

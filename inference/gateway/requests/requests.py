@@ -38,7 +38,8 @@ from inference.gateway.requests.placing import Moves, Placing
 from inference.gateway.requests.settling import Settling
 from inference.gateway.requests.stream import Stream
 from inference.gateway.requests.unplaced import Unplaced
-from inference.grants import Limiter, Target
+from inference.interfaces.directory import Target
+from inference.interfaces.limiter import Limiter
 from inference.link.wire import GONE, LEFT, Done, LedgerEntry, first_attempt
 from inference.pools import Pool
 

@@ -12,7 +12,7 @@ from collections.abc import Container
 
 from inference.gateway.measuring.measures import Ended, Measures
 from inference.gateway.requests.stream import Stream
-from inference.grants import Limiter
+from inference.interfaces.limiter import Limiter
 from inference.link.wire import GONE, Done, LedgerEntry
 
 MAX_UNBILLED = 100_000

@@ -28,7 +28,7 @@ from inference.gateway.measuring.measures import OnEngine
 from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.journey import Journey, Why
 from inference.gateway.requests.order import Order
-from inference.grants import Limiter
+from inference.interfaces.limiter import Limiter
 from inference.link.wire import (
     GONE,
     LEFT,

@@ -30,7 +30,8 @@ from inference.errors import (
 from inference.gateway.exchanges.bodies import Bodies
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.grants import Grant, StoredConversations
+from inference.interfaces.directory import Grant
+from inference.interfaces.stored import StoredConversations
 from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import Shape
 from inference.operations.responses.call import ResponseCall

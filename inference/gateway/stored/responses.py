@@ -39,7 +39,8 @@ from inference.gateway.stored.conversations import (
     too_large,
 )
 from inference.gateway.tick import count, pause
-from inference.grants import Grant, Standing, StoredResponses
+from inference.interfaces.directory import Grant
+from inference.interfaces.stored import Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
 from inference.operations.openai import NULL
 from inference.operations.operation import Call

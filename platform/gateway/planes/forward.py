@@ -20,7 +20,7 @@ import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
 from inference.gateway.exchanges.exchange import Exchange, Headers, Receive, Scope, Send
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.shared_capacity import SharedCapacity
 

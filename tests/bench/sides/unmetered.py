@@ -19,7 +19,9 @@ import uvloop
 
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import NOTHING, Journal
-from inference.grants import Ask, Grant, Reservation, Source, Target, Written
+from inference.interfaces.directory import Grant, Target
+from inference.interfaces.ledger import Source, Written
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link.session import Attempt
 from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
 from inference.operations.openai import Counts

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from inference.gateway.measuring.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.link.wire import Delta, Done, Usage
 from inference.shared_capacity import TENANT_SHARE
 

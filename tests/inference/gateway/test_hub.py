@@ -25,7 +25,8 @@ from inference.gateway.measuring.content import Contents
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
-from inference.grants import Ask, Price, Reservation
+from inference.interfaces.directory import Price
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
 from inference.link.wire import (
     Delta,

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from inference.errors import EngineLost
-from inference.grants import Target
+from inference.interfaces.directory import Target
 from inference.link import versions, wire
 from inference.link.wire import AdapterRef, Frame
 from tests.inference.link import version_1

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded
 from inference.gateway.records import SHOWN_MODEL, Line
-from inference.grants import Reservation
+from inference.interfaces.limiter import Reservation
 from tests.inference.rig import SLOW, STALLED, Rig, chat, rig, until
 from tests.inference.samples import MODEL
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inference.errors import ContextLengthExceeded
-from inference.grants import Ask
+from inference.interfaces.limiter import Ask
 from inference.operations.chat import CHAT
 from inference.operations.estimate import (
     EXTENSION_TOKENS,

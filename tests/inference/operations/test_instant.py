@@ -9,7 +9,7 @@ import pytest
 
 from inference.agent.engines.synthetic import Tokenizer
 from inference.errors import InvalidRequest
-from inference.grants import Ask
+from inference.interfaces.limiter import Ask
 from inference.link.wire import Usage
 from inference.operations.estimate import Estimate
 from inference.operations.instant import InstantOperation

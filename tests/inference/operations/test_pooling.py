@@ -13,7 +13,7 @@ import pytest
 from inference.agent.engines.plain_vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
-from inference.grants import Ask
+from inference.interfaces.limiter import Ask
 from inference.link.wire import Usage
 from inference.operations.estimate import MAX_TOKENS, Estimate
 from inference.operations.operation import Call, PlainPrompt

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from inference.gateway.measuring.sums import BUCKETS
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 from inference.link.wire import Usage
 from tenants.models import ApiKey, SupersededAttempt, Tenant
 from tests.tenants.callers import Api, person, with_key

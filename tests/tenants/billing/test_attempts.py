@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from inference.grants import Price
+from inference.interfaces.directory import Price
 from inference.link.wire import LedgerEntry, Usage
 from tenants.billing.journals import Report
 from tenants.billing.ledger import connect

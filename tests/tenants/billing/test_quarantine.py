@@ -21,7 +21,9 @@ from inference.errors import InvalidApiKey
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.hub import Hub
 from inference.gateway.requests.order import Order
-from inference.grants import Grant, Price, Reservation, Source, Target
+from inference.interfaces.directory import Grant, Price, Target
+from inference.interfaces.ledger import Source
+from inference.interfaces.limiter import Reservation
 from inference.link import wire
 from inference.link.wire import Account, LedgerEntry, Totals, Usage, UsageAck, UsageReport
 from tenants.billing import decisions, quarantine

@@ -20,7 +20,7 @@ from inference.errors import (
     Unavailable,
     UnknownModel,
 )
-from inference.grants import Grant, Limits, Price, Target
+from inference.interfaces.directory import Grant, Limits, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.catalogue import BaseRow, PinRow, VersionRow

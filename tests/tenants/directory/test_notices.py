@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from frontend.sign_in.sessions import SessionStore
 from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
-from inference.grants import Limits, Price, Target
+from inference.interfaces.directory import Limits, Price, Target
 from inference.link.wire import AdapterRef, ModelInfo
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.notices import CHANNEL, LISTENER, Notice, conninfo, parse

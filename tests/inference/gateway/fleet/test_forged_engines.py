@@ -15,7 +15,9 @@ from inference.errors import EngineLost, NoEngine
 from inference.gateway.fleet.intake import MAX_ENTRIES
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
-from inference.grants import Ask, EngineCredential, Reservation, Target
+from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.directory import Target
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
 from inference.link.wire import Done, EngineStats, LedgerEntry, Usage, UsageAck, UsageReport
 from tests.inference.played import Bench, Played, benched

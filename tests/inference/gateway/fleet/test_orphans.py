@@ -15,7 +15,8 @@ from inference.gateway.fleet import orphans as module
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Gone, Stream
-from inference.grants import EngineCredential, Reservation
+from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.limiter import Reservation
 from inference.link import wire
 from inference.link.wire import Account, Cancel, Delta, Done, Orphan, Usage
 from tests.inference.played import DISPATCHES, MOST, Bench, Played, benched

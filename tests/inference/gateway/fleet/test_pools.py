@@ -15,7 +15,7 @@ from inference.gateway.dispatcher import with_defaults
 from inference.gateway.requests.held import Holding
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Engines
-from inference.grants import Grant, Target
+from inference.interfaces.directory import Grant, Target
 from inference.link import wire
 from inference.link.wire import Delta, Done, Usage
 from inference.operations.chat import CHAT

@@ -22,7 +22,7 @@ from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, en
 from inference.gateway.lines.line_queue import AHEAD
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines, Waiting
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.link.wire import first_attempt
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS

@@ -21,7 +21,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.gateway.idempotency import MAX_ANSWER_BYTES, Idempotency, Send, digest_of, name_of
-from inference.grants import Claim, KeptAnswer
+from inference.interfaces.answers import Claim, KeptAnswer
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.rig import until
 

@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
 from inference.gateway.idempotency import digest_of
-from inference.grants import Claim
+from inference.interfaces.answers import Claim
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.rig import SLOW, STALLED, Gateway, Rig, agent_on, chat, gateway, rig, until
 from tests.inference.samples import MODEL
