@@ -366,7 +366,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     """The engine that the options ask for; every start says which one runs."""
     log.info("engine_starting", engine=options.engine, model=profile.model)
     if options.engine == "synthetic":
-        from inference.agent.engines.synthetic import SyntheticEngine
+        from inference.agent.engines.synthetic.engine import SyntheticEngine
 
         return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
     from inference.agent.engines.vllm.engine import VLLMEngine

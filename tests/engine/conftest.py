@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.engines.vllm import environment  # noqa: F401  sets variables before torch is imported
 from tests.engine.factory import MAX_MODEL_LEN, AdapterFactory, make_base
 

@@ -10,7 +10,7 @@ import pytest
 
 from inference.agent.engines.engine import LocalAdapter
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from tests.engine.driving import ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory

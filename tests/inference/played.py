@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from inference.agent.agent import Agent
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
 from inference.gateway.fleet import engine_link

@@ -20,7 +20,7 @@ from django.urls import path, re_path
 
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine, LocalAdapter
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel

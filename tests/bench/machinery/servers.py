@@ -15,7 +15,7 @@ import uvicorn
 
 from inference.agent.engines.engine import Meter, Work
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InferenceError
 from inference.gateway.exchanges.exchange import EVENT_STREAM, Exchange, Receive, Scope, Send
 from inference.ids import new_id

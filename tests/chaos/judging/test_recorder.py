@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.engine import Meter, Output, Work
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.link.wire import EngineStats
 from inference.operations.chat import CHAT
 from tests.chaos.judging.recorder import Line, Record, Recorded

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import structlog
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.agent.failures import FILE, Failures
 from inference.agent.job import Job
 from inference.agent.watchdog import until_hung

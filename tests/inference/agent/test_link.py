@@ -12,7 +12,7 @@ import structlog
 
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import LocalAdapter
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.agent.scheduler.queue import LEAST_CHARGE
 from inference.errors import EngineIdInUse

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import Behaviour
+from inference.agent.engines.synthetic.engine import Behaviour
 from inference.errors import Overloaded
 from inference.link import wire
 from inference.link.wire import Delta, Done, Resume, Usage

@@ -11,7 +11,7 @@ import pytest
 
 from inference.agent.adapters.residency import Residency
 from inference.agent.engines.engine import LocalAdapter
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.scheduler.slots import Slots
 from inference.link.wire import AdapterRef
 from tests.inference.rig import Folders

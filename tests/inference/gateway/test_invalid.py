@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import RateLimitExceeded
 from inference.gateway.exchanges import bodies
 from inference.link import versions

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.models import pricing
 from inference.interfaces.directory import Price
 from inference.operations.registry import OPERATIONS

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.gateway.exchanges.exchange import Exchange
 from inference.gateway.tick import LARGE_BYTES, Tick, count, pause

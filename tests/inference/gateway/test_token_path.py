@@ -18,7 +18,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from inference.agent.engines.engine import Output, Work
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.agent.link import Link
 from inference.errors import ApiKeyRevoked, EngineLost, InsufficientQuota
 from inference.gateway.dispatcher import Dispatcher

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from inference import tracing
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.link import versions, wire
 from inference.process.environ import BadSetting
 from inference.tracing import Tracer, timed

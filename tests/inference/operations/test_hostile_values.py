@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.agent.engines.plain_vectors import vector_of
-from inference.agent.engines.synthetic import Tokenizer
+from inference.agent.engines.synthetic.tokens import Tokenizer
+from inference.agent.engines.synthetic.vectors import vector_of
 from inference.errors import RequestError
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation

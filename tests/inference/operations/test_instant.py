@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.synthetic import Tokenizer
+from inference.agent.engines.synthetic.tokens import Tokenizer
 from inference.errors import InvalidRequest
 from inference.interfaces.limiter import Ask
 from inference.link.wire import Usage

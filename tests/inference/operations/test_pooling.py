@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.plain_vectors import DIMENSIONS, vector_of
+from inference.agent.engines.synthetic.vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
 from inference.interfaces.limiter import Ask

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.routing.engine_state import EngineState
 from inference.link import wire
 from inference.link.wire import Stats

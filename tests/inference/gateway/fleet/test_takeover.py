@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inference.agent import keeping
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
 from inference.link.wire import LedgerEntry

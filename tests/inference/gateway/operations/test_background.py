@@ -12,7 +12,7 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, RateLimitError
 from openai.types.responses import Response
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineFailed
 from inference.gateway.lines import background
 from inference.gateway.lines.frames import Ask, Open, Withdraw

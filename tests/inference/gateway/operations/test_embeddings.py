@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, rig, until

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import structlog
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked, RateLimitExceeded
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.lines.background import Background

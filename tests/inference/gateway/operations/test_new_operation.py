@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from tests.inference.gateway.operations.every import WITH_ECHO
 from tests.inference.rig import Rig, agent_on, chat, gateway
 from tests.inference.samples import MODEL

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, omit
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order
 from tests.inference.rig import SLOW, Rig, rig, until

@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 from websockets import ClientConnection, ConnectionClosed, InvalidStatus, connect
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway import responses_socket
 from inference.gateway.responses_socket import GOING_AWAY
 from inference.link.wire import Usage

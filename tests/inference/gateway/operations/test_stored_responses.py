@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.responses import Response
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.stored import responses as stored_responses
 from tests.inference.answers import MemoryResponses
 from tests.inference.gateway.fleet.test_takeover import ASKED, began, fleet, gave_up

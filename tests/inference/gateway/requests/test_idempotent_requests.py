@@ -14,7 +14,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
 from inference.gateway.idempotency import digest_of
 from inference.interfaces.answers import Claim

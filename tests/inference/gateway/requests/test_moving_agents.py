@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.gateway.long_answers import ANSWERS, STALLS, STEADY, Answer

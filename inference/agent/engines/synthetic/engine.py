@@ -1,8 +1,8 @@
-"""An engine that makes its answers up: for unit tests and gateway benchmarks, nothing else.
+"""Runs requests as an engine does, without a model.
 
 Deterministic, and with the contract of the real one. An answer names the adapter and repeats the
-prompt, so that a test sees at once whose answer it got. A token is four characters. One timer steps
-all running streams, as an engine core does; at unlimited rate a token costs a few microseconds.
+prompt, so that a test sees at once whose answer it got. One timer steps all running streams, as an
+engine core does; at unlimited rate a token costs a few microseconds.
 
 It continues what another engine generated only if it would have generated the same: a token that
 was lost or duplicated on the way fails the request.
@@ -13,13 +13,9 @@ Failures are configured in `Behaviour`, which may be replaced while the engine r
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
-import json
 import math
 import time
-import zlib
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -29,9 +25,8 @@ from typing import Any, Self
 
 import msgspec
 
-from inference.agent.engines.cache_news import News, NewsLog, Removed, Stored
+from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
-    IDS_AT_ONCE,
     LoadReport,
     LocalAdapter,
     Meter,
@@ -39,29 +34,34 @@ from inference.agent.engines.engine import (
     ProbeReport,
     Work,
 )
-from inference.agent.engines.plain_vectors import vector_of
-from inference.agent.engines.profile import POOLING, EngineProfile
-from inference.agent.engines.revision import revision_of
-from inference.content import FILES, WEIGHTS
-from inference.errors import (
-    AdapterLoadFailed,
-    ContextLengthExceeded,
-    EngineFailed,
-    InvalidRequest,
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.synthetic.answers import (
+    Options,
+    answer_to,
+    gathered_tokens,
+    options_of,
+    with_choices,
 )
+from inference.agent.engines.synthetic.model import (
+    llama_modules,
+    operations_of,
+    revision_of_profile,
+)
+from inference.agent.engines.synthetic.prefix_cache import BLOCK_TOKENS, PrefixCache
+from inference.agent.engines.synthetic.tokens import (
+    TOKEN_CHARS,
+    Tokenizer,
+    ids_of,
+    length_of,
+    tokens_in,
+)
+from inference.agent.engines.synthetic.vectors import vector_of
+from inference.content import FILES, WEIGHTS
+from inference.errors import AdapterLoadFailed, ContextLengthExceeded, EngineFailed
 from inference.link.wire import EngineStats, ModelInfo, Resume
 from inference.operations.instant import InstantOperation
-from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
-from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.pooling.pooling import PoolingOperation, Text, Told
-from inference.operations.pooling.scoring import RERANK, SCORE
-from inference.operations.registry import OPERATIONS
-from inference.operations.tokens import DETOKENIZE, TOKENIZE
-
-TOKEN_CHARS = 4
-BLOCK_TOKENS = 32
-"""Tokens per block of the prefix cache; only full blocks are shared, as in vLLM."""
 
 SHORTEST_TICK_S = 0.001
 """Timers are no finer; at higher rates a tick yields several tokens."""
@@ -90,23 +90,6 @@ class Behaviour:
     """No request gets any further, and pings are not answered."""
     deadly: str = ""
     """A prompt that contains this kills the engine when it is computed."""
-
-
-class _Options(msgspec.Struct):
-    """The sampling parameters that have an effect here, and others whose types are checked."""
-
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-    stop: str | list[str] | None = None
-    stop_sequences: list[str] | None = None
-    stream: bool | None = None
-    ignore_eos: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
 
 
 class _Stream:
@@ -143,7 +126,7 @@ class _Stream:
             EngineFailed: this answer does not begin with them.
         """
         longest = max(resume.ids.values(), key=len, default=[])
-        own = _ids_of(self.answer)
+        own = ids_of(self.answer)
         if any(ids != own[: len(ids)] for ids in resume.ids.values()):
             raise EngineFailed(
                 "The tokens that another engine generated differ from this engine's."
@@ -183,7 +166,7 @@ class SyntheticEngine:
         self._tick_at = 0.0
         """When the last step was due."""
         self._totals = Meter()
-        self._prefixes = _PrefixCache(info.kv_tokens // BLOCK_TOKENS)
+        self._prefixes = PrefixCache(info.kv_tokens // BLOCK_TOKENS)
 
     @classmethod
     def of(cls, profile: EngineProfile, *, tokens_per_second: float | None = None) -> Self:
@@ -196,9 +179,9 @@ class SyntheticEngine:
             kv_tokens=1 << 16,
             modules=llama_modules(Path(profile.model) / "config.json"),
             engine="synthetic",
-            revision=_revision(profile),
+            revision=revision_of_profile(profile),
             engine_version="1",
-            operations=_operations(profile.runner),
+            operations=operations_of(profile.runner),
         )
         return cls(
             info,
@@ -263,7 +246,7 @@ class SyntheticEngine:
                 async for output in outputs:
                     yield output
             return
-        options = _options_of(fields)
+        options = options_of(fields)
         wanted = work.operation.max_tokens(fields)
         stream = self._stream_of(work, work.operation.plain_prompt(fields), options, wanted)
         del fields
@@ -271,7 +254,7 @@ class SyntheticEngine:
         try:
             async with aclosing(self._texts(stream, work, options)) as texts:
                 several = (options.n or 1) > 1
-                outputs = _choices(texts, work, options, stream) if several else texts
+                outputs = with_choices(texts, work, options, stream.answer) if several else texts
                 async for output in outputs:
                     yield output
         finally:
@@ -313,7 +296,7 @@ class SyntheticEngine:
         texts = operation.texts(fields)
         for path, text in texts:
             self._see_that_it_fits(text, path)
-        lengths = [_length_of(text) for _, text in texts]
+        lengths = [length_of(text) for _, text in texts]
         plain = " ".join(text for _, text in texts if isinstance(text, str))
         steps = " " * TOKEN_CHARS * len(texts)
         stream = _Stream(plain, steps, "stop", time.monotonic() + self.behaviour.latency_s)
@@ -349,14 +332,14 @@ class SyntheticEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
 
     def _see_that_it_fits(self, text: Text, path: str) -> None:
-        if (length := _length_of(text)) > (most := self.info.max_model_len):
+        if (length := length_of(text)) > (most := self.info.max_model_len):
             raise ContextLengthExceeded(
                 f"`{path}` has {length} tokens; the model's context window is {most} tokens.",
                 param=path,
             )
 
     def _stream_of(
-        self, work: Work, prompt: PlainPrompt, options: _Options, wanted: int | None
+        self, work: Work, prompt: PlainPrompt, options: Options, wanted: int | None
     ) -> _Stream:
         self._see_that_it_can(work)
         room = self.info.max_model_len - tokens_in(prompt.whole)
@@ -367,7 +350,7 @@ class SyntheticEngine:
             )
         voice = work.adapter.ref.name if work.adapter else self.info.name
         most = min(wanted or room, room)
-        answer, reason = _answer(f"{voice}: {prompt.said}", most, options)
+        answer, reason = answer_to(f"{voice}: {prompt.said}", most, options)
         due_at = time.monotonic() + self.behaviour.latency_s
         stream = _Stream(prompt.whole, answer, reason, due_at)
         if work.resume is not None:
@@ -375,12 +358,12 @@ class SyntheticEngine:
         return stream
 
     async def _texts(
-        self, stream: _Stream, work: Work, options: _Options
+        self, stream: _Stream, work: Work, options: Options
     ) -> AsyncGenerator[Output, None]:
         """What was generated since the last Output. If not streamed, all after the first comes at
         the end, or in pieces if ids are wanted. Counted as it is generated in any case."""
         given = counted = stream.resumed
-        choices, at_once = options.n or 1, _at_once(work, options)
+        choices, at_once = options.n or 1, gathered_tokens(work, options)
         if given == stream.length:  # only the finish reason was lost
             yield Output(finish_reason=stream.finish_reason)
         while given < stream.length:
@@ -397,7 +380,7 @@ class SyntheticEngine:
             if given == stream.resumed or at - given >= at_once or at == stream.length:
                 text = stream.answer[given * TOKEN_CHARS : at * TOKEN_CHARS]
                 reason = stream.finish_reason if at == stream.length else None
-                ids = dict.fromkeys(range(choices), _ids_of(text)) if work.wants_ids else {}
+                ids = dict.fromkeys(range(choices), ids_of(text)) if work.wants_ids else {}
                 yield Output(text, (at - given) * choices, finish_reason=reason, ids=ids)
                 given = at
 
@@ -460,185 +443,3 @@ class SyntheticEngine:
             stream.wake()
         if stream.over:
             del self._running[stream]
-
-
-class _PrefixCache:
-    """The blocks of prompts that were seen. The least recently used is evicted first; of one
-    prompt, the last one first."""
-
-    def __init__(self, max_blocks: int) -> None:
-        self._max_blocks = max_blocks
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-        self.news = NewsLog()
-
-    def reuse(self, key: str, owner: str, prompt: str) -> int:
-        """How many tokens of the prompt of request `key` were sent by `owner` before; remembers the
-        prompt. The last block is always computed again, as in vLLM.
-        """
-        size, block, hits, unbroken = BLOCK_TOKENS * TOKEN_CHARS, hash(owner), 0, True
-        blocks = list[int]()
-        for start in range(0, len(prompt) - size, size):
-            block = hash((block, prompt[start : start + size]))
-            unbroken = unbroken and block in self._blocks
-            hits += unbroken
-            blocks.append(block)
-        self._hold(blocks)
-        self.news.add(Stored(key, None, blocks, BLOCK_TOKENS))
-        return hits * BLOCK_TOKENS
-
-    def _hold(self, blocks: list[int]) -> None:
-        for block in reversed(blocks):
-            self._blocks[block] = None
-            self._blocks.move_to_end(block)
-        while len(self._blocks) > self._max_blocks:
-            self.news.add(Removed([self._blocks.popitem(last=False)[0]]))
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenizer:
-    """See `inference.operations.instant.PlainTokenizer`. Unlike `_ids_of`, it is reversible."""
-
-    max_model_len: int
-
-    def encode(self, text: str) -> list[int]:
-        """Each token's bytes as an integer, with a 1 in front so that no leading one is lost."""
-        pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
-        return [int.from_bytes(b"\1" + piece.encode()) for piece in pieces]
-
-    def decode(self, tokens: list[int]) -> str:
-        """As the protocol says."""
-        pieces = [token.to_bytes((token.bit_length() + 7) // 8) for token in tokens]
-        if not all(piece.startswith(b"\1") for piece in pieces):
-            raise InvalidRequest(
-                "`tokens` has a token that is not in this model's vocabulary.", param="tokens"
-            )
-        return b"".join(piece[1:] for piece in pieces).decode(errors="replace")
-
-
-def tokens_in(text: str) -> int:
-    """The length of `text` in tokens."""
-    return -(-len(text) // TOKEN_CHARS)
-
-
-def _operations(runner: str | None) -> list[str]:
-    """Those that a real engine with this runner would have; all, if none is named."""
-    if runner is None:
-        return [operation.name for operation in OPERATIONS]
-    if runner == POOLING:
-        return [one.name for one in (EMBEDDINGS, SCORE, RERANK, TOKENIZE, DETOKENIZE)]
-    return [one.name for one in OPERATIONS if not one.pools]
-
-
-def _length_of(text: Text) -> int:
-    return tokens_in(text) if isinstance(text, str) else len(text)
-
-
-def _revision(profile: EngineProfile) -> str:
-    """That of the model it pretends to serve; of its name alone, if that is no local folder."""
-    folder = Path(profile.model)
-    if folder.is_dir():
-        return revision_of(folder, folder, profile.chat_template, profile.changing)
-    return hashlib.sha256(profile.model.encode()).hexdigest()
-
-
-def _at_once(work: Work, options: _Options) -> float:
-    """How many tokens are gathered before an Output."""
-    if options.stream:
-        return 1
-    return IDS_AT_ONCE if work.wants_ids else math.inf
-
-
-def _ids_of(text: str) -> list[int]:
-    """A token's id is the checksum of its characters."""
-    pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
-    return [zlib.crc32(piece.encode()) for piece in pieces]
-
-
-def llama_modules(config: Path) -> dict[str, tuple[int, int]]:
-    """The linear layers of a Llama with this config.json, or of a tiny one if there is none."""
-    given = json.loads(config.read_text()) if config.is_file() else {}
-    hidden, inner = given.get("hidden_size", 64), given.get("intermediate_size", 128)
-    heads = given.get("num_attention_heads", 4)
-    head = given.get("head_dim") or hidden // heads
-    kv = head * (given.get("num_key_value_heads") or heads)
-    shapes = {
-        "self_attn.q_proj": (head * heads, hidden),
-        "self_attn.k_proj": (kv, hidden),
-        "self_attn.v_proj": (kv, hidden),
-        "self_attn.o_proj": (hidden, head * heads),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
-    layers = given.get("num_hidden_layers", 2)
-    return {
-        f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in shapes.items()
-    }
-
-
-def _options_of(fields: dict[str, Any]) -> _Options:
-    for name in ("tools", "logprobs"):
-        if fields.get(name):
-            raise InvalidRequest(f"`{name}` is not supported by the synthetic engine.", param=name)
-    given = {name: fields[name] for name in _Options.__struct_fields__ if name in fields}
-    try:
-        options = msgspec.convert(given, _Options)
-    except msgspec.ValidationError as error:
-        what, _, at = str(error).partition(" - at `$.")
-        param = at.rstrip("`").split("[")[0] or None
-        raise InvalidRequest(f"`{param}`: {what[0].lower()}{what[1:]}.", param=param) from None
-    for name in ("max_tokens", "max_completion_tokens", "n"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise InvalidRequest(f"`{name}` is {value}: it must be at least 1.", param=name)
-    return options
-
-
-def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:
-    """The answer cut where it ends, and why it ends there."""
-    if options.ignore_eos:
-        text = (text + " ") * (limit * TOKEN_CHARS // len(text) + 1)
-    stops = [options.stop] if isinstance(options.stop, str) else options.stop or []
-    stops = [*stops, *(options.stop_sequences or ())]
-    ends = [at for stop in stops if stop and (at := text.find(stop)) >= 0]
-    reason = "stop"
-    if tokens_in(text[: min(ends, default=len(text))]) > limit or (options.ignore_eos and not ends):
-        return text[: limit * TOKEN_CHARS], "length"
-    return text[: min(ends, default=len(text))], reason
-
-
-async def _choices(
-    texts: AsyncGenerator[Output, None], work: Work, options: _Options, stream: _Stream
-) -> AsyncGenerator[Output, None]:
-    """The full path for n > 1: all choices have the same text."""
-    operation = work.operation
-    if not isinstance(operation, OpenAIOperation):
-        raise InvalidRequest(f"{operation.path} does not support `n`.", param="n")
-    async for output in texts:
-        reason = output.finish_reason
-        if not options.stream:
-            yield Output(tokens=output.tokens, ids=output.ids)
-        elif output.text:
-            chunk = operation.delta(output.text) | {"finish_reason": reason}
-            encoded = msgspec.json.encode(_body(work, operation.chunk_object, chunk, options))
-            yield Output(chunks=(encoded,), tokens=output.tokens, ids=output.ids)
-        if reason is None:
-            continue
-        if options.stream:
-            yield Output(finish_reason=reason)
-            return
-        choice = operation.choice(stream.answer) | {"finish_reason": reason}
-        body = _body(work, operation.whole_object, choice, options)
-        response = msgspec.json.encode(body | {"usage": usage_body(work.meter)})
-        yield Output(response=response, finish_reason=reason)
-
-
-def _body(work: Work, object: str, choice: dict[str, Any], options: _Options) -> dict[str, Any]:
-    """A chunk or a whole answer with `n` times the same choice."""
-    return {
-        "id": work.operation.answer_id(work.id),
-        "object": object,
-        "created": work.created,
-        "model": work.model,
-        "choices": [{"index": i, "logprobs": None} | choice for i in range(options.n or 1)],
-    }
