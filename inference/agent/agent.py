@@ -44,7 +44,8 @@ from inference.agent.link import Link
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
 from inference.agent.report_times import Report, ReportTimes
-from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung

@@ -24,7 +24,7 @@ from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
 from inference.link.wire import Resume, Usage
 from inference.operations.registry import OPERATIONS
-from tests.engine.conftest import PLACES
+from tests.engine.conftest import ADAPTER_SLOTS
 from tests.engine.driving import (
     CREATED,
     QUESTION,
@@ -383,14 +383,14 @@ async def test_an_adapter_without_files_fails_alone(
     assert engine.alive
 
 
-async def test_no_more_adapters_than_places(engine: Engine, factory: AdapterFactory) -> None:
-    adapters = [factory.make(seed=seed) for seed in range(20, 21 + PLACES)]
-    for adapter in adapters[:PLACES]:
+async def test_loads_fail_beyond_the_adapter_slots(engine: Engine, factory: AdapterFactory) -> None:
+    adapters = [factory.make(seed=seed) for seed in range(20, 21 + ADAPTER_SLOTS)]
+    for adapter in adapters[:ADAPTER_SLOTS]:
         await engine.load(adapter)
-    with pytest.raises(AdapterLoadFailed, match="places"):
-        await engine.load(adapters[PLACES])
-    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:PLACES]}
-    assert len(texts) == PLACES, "each loaded adapter answers as itself"
+    with pytest.raises(AdapterLoadFailed, match="slots"):
+        await engine.load(adapters[ADAPTER_SLOTS])
+    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:ADAPTER_SLOTS]}
+    assert len(texts) == ADAPTER_SLOTS, "each loaded adapter answers as itself"
     for adapter in adapters:
         await engine.unload(adapter)
 

@@ -8,7 +8,7 @@ from inference.agent.__main__ import MAX_ID, parser, queue_options
 from inference.agent.engines.profile import BadProfile
 
 
-def test_a_queue_keeps_an_eighth_of_its_places_and_half_of_its_slots_for_others() -> None:
+def test_an_eighth_of_sequences_and_half_of_slots_are_reserved_by_default() -> None:
     queue = queue_options(parser().parse_args([]), 64, 4)
     assert (queue["reserved"], queue["slots_per_tenant"]) == (8, 2)
     assert queue_options(parser().parse_args([]), 1, 1)["reserved"] == 0

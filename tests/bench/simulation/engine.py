@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from inference.agent.engines.cache_news import Removed, Stored
 from inference.agent.outbox import residency_change
 from inference.agent.report_times import Report, ReportTimes
-from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
 from inference.link.wire import EngineStats, ModelInfo, Others, Prefix, Stats

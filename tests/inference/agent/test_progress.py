@@ -10,7 +10,8 @@ import pytest
 from inference.agent.job import Job
 from inference.agent.link import Link
 from inference.agent.progress import Progress
-from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.link import wire
 from inference.link.wire import Wait

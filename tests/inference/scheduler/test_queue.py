@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS, STEP_LOGPROBS
-from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import DEFAULT_WAIT_S, LONGEST_WAIT_S
 from inference.errors import InvalidRequest, Overloaded

@@ -18,7 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS
-from inference.agent.scheduler.queue import LEAST_CHARGE, LEEWAY, Queue, Request
+from inference.agent.scheduler.charges import LEAST_CHARGE
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import LEEWAY, Queue
 from inference.agent.scheduler.slots import Slots
 
 STEP_S = 0.05
