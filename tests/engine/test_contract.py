@@ -24,7 +24,7 @@ from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
 from inference.link.wire import Resume, Usage
 from inference.operations.registry import OPERATIONS
-from tests.engine.conftest import ADAPTER_SLOTS
+from tests.engine.conftest import MAX_LOADED
 from tests.engine.driving import (
     CREATED,
     QUESTION,
@@ -383,14 +383,16 @@ async def test_an_adapter_without_files_fails_alone(
     assert engine.alive
 
 
-async def test_loads_fail_beyond_the_adapter_slots(engine: Engine, factory: AdapterFactory) -> None:
-    adapters = [factory.make(seed=seed) for seed in range(20, 21 + ADAPTER_SLOTS)]
-    for adapter in adapters[:ADAPTER_SLOTS]:
+async def test_no_more_adapters_are_loaded_than_the_maximum(
+    engine: Engine, factory: AdapterFactory
+) -> None:
+    adapters = [factory.make(seed=seed) for seed in range(20, 21 + MAX_LOADED)]
+    for adapter in adapters[:MAX_LOADED]:
         await engine.load(adapter)
-    with pytest.raises(AdapterLoadFailed, match="slots"):
-        await engine.load(adapters[ADAPTER_SLOTS])
-    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:ADAPTER_SLOTS]}
-    assert len(texts) == ADAPTER_SLOTS, "each loaded adapter answers as itself"
+    with pytest.raises(AdapterLoadFailed, match="can load no more"):
+        await engine.load(adapters[MAX_LOADED])
+    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:MAX_LOADED]}
+    assert len(texts) == MAX_LOADED, "each loaded adapter answers as itself"
     for adapter in adapters:
         await engine.unload(adapter)
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.engine import Engine
-from tests.engine.conftest import ADAPTER_SLOTS, SLOTS
+from tests.engine.conftest import MAX_LOADED, SLOTS
 from tests.engine.factory import AdapterFactory
 from tests.inference.rig import Rig, chat, rig, until
 
@@ -22,7 +22,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stack(vllm: Engine, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rig(tmp_path, engine=vllm, max_running=32, max_resident=ADAPTER_SLOTS) as made:
+    async with rig(tmp_path, engine=vllm, max_running=32, max_resident=MAX_LOADED) as made:
         yield made
         for resident in list(made.agent._residency._loaded.values()):
             await vllm.unload(resident.adapter)
@@ -113,9 +113,11 @@ async def test_more_choices_than_sequences_are_refused(stack: Rig) -> None:
     assert "33 choices" in refused.json()["error"]["message"]
 
 
-async def test_more_adapters_than_slots_take_turns(stack: Rig, factory: AdapterFactory) -> None:
+async def test_more_adapters_than_can_be_loaded_take_turns(
+    stack: Rig, factory: AdapterFactory
+) -> None:
     """With twice as many adapters as fit, each answers as it does alone."""
-    count = ADAPTER_SLOTS * 2
+    count = MAX_LOADED * 2
     for i in range(count):
         stack.real_adapter("acme", f"a{i}", factory.make(seed=80 + i))
     async with stack.gateway.client() as client:
@@ -127,4 +129,4 @@ async def test_more_adapters_than_slots_take_turns(stack: Rig, factory: AdapterF
     assert len(set(texts)) > count // 2
     for i, answer in enumerate(mixed):
         assert json.dumps(answer.json()["choices"]) == texts[i % count]
-    assert len(stack.agent.stats().resident) == ADAPTER_SLOTS
+    assert len(stack.agent.stats().resident) == MAX_LOADED

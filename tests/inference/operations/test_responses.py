@@ -18,6 +18,7 @@ from inference.errors import EngineLost, InvalidRequest, RateLimitExceeded
 from inference.link.wire import Usage
 from inference.operations.chat import CHAT
 from inference.operations.operation import Call, PlainPrompt
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     joined,
@@ -55,7 +56,7 @@ def body(input: Any = "Hi", **fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": input} | fields
 
 
-def parse(input: Any = "Hi", **fields: Any) -> Call:
+def parse(input: Any = "Hi", **fields: Any) -> ResponseCall:
     return RESPONSES.parse(json.dumps(body(input, **fields)).encode())
 
 

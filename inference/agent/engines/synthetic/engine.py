@@ -200,7 +200,9 @@ class SyntheticEngine:
 
     async def _load(self, adapter: LocalAdapter) -> None:
         if len(self._loaded) >= self._max_loaded:
-            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter slots are in use.")
+            raise AdapterLoadFailed(
+                f"{len(self._loaded)} adapters are loaded: the engine can load no more."
+            )
         if self.behaviour.load_s:
             await asyncio.sleep(self.behaviour.load_s)
         missing = [name for name in FILES if not (adapter.path / name).is_file()]

@@ -248,7 +248,9 @@ class VLLMEngine:
         if len(self._loaded) >= self._profile.loaded_adapters:
             # vLLM would evict the least recently used one unasked, and read its files
             # again inside a step, where a failure kills the engine core.
-            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter slots are in use.")
+            raise AdapterLoadFailed(
+                f"{len(self._loaded)} adapters are loaded: the engine can load no more."
+            )
         lora = LoRARequest(adapter.ref.name, adapter.int_id, str(adapter.path))
         try:
             await self._llm.add_lora(lora)
