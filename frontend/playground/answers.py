@@ -21,15 +21,7 @@ import msgspec
 import structlog
 
 from frontend.playground import messages
-from frontend.playground.messages import (
-    CallPart,
-    Failed,
-    Finished,
-    Outcome,
-    Phase,
-    Start,
-    Token,
-)
+from frontend.playground.messages import CallPart, Failed, Finished, Outcome, Phase, Start, Token
 from frontend.sockets.messages import Message
 from inference.errors import (
     ClientDisconnected,
@@ -44,7 +36,8 @@ from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.ids import new_id
 from inference.interfaces.directory import Grant
-from inference.link.wire import Delta, Done, Usage, Wait
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done, Wait
 from inference.operations.bodies.shape import Shape
 from inference.operations.chat import CHAT
 from inference.operations.openai import usage_body

@@ -51,20 +51,9 @@ from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung
 from inference.errors import EngineFailed, InferenceError, Overloaded
 from inference.link import wire
-from inference.link.wire import (
-    GONE,
-    LEFT,
-    MOVED,
-    SUMS_SINCE,
-    Done,
-    EngineStats,
-    Fault,
-    Frame,
-    Load,
-    Loaded,
-    Suspect,
-    Usage,
-)
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats, Suspect
+from inference.link.wire import GONE, LEFT, MOVED, SUMS_SINCE, Done, Fault, Frame, Load, Loaded
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 from inference.process.supervision import in_background

@@ -21,7 +21,9 @@ from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick, pause
 from inference.interfaces.directory import Directory, Grant, Price, Target
 from inference.interfaces.limiter import Limiter, Reservation
-from inference.link.wire import BATCH, ModelInfo, turn_of
+from inference.link.accounts import turn_of
+from inference.link.engine_info import ModelInfo
+from inference.link.wire import BATCH
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call
 from inference.tracing import Span, Tracer, timed

@@ -15,13 +15,7 @@ from typing import Any
 
 import structlog
 
-from inference.errors import (
-    EngineIdInUse,
-    EngineLost,
-    EngineRefused,
-    InferenceError,
-    Overloaded,
-)
+from inference.errors import EngineIdInUse, EngineLost, EngineRefused, InferenceError, Overloaded
 from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
@@ -47,10 +41,11 @@ from inference.interfaces.directory import Directory
 from inference.interfaces.ledger import Recorder
 from inference.interfaces.limiter import Limiter
 from inference.link import wire
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import AdapterRef, ModelInfo, Suspect
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
 from inference.link.suspects import Suspects
-from inference.link.wire import AdapterRef, LedgerEntry
 from inference.pools import Pool, Revisions
 
 log = structlog.get_logger(__name__)
@@ -133,7 +128,7 @@ class Hub:
         """Answers that this gateway continued for other gateways."""
         self._noted_at: dict[str, float] = {}
         """When `_model_seen` was last called for each kind of engine."""
-        self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
+        self._model_seen: Callable[[ModelInfo], None] = lambda info: None
 
     @property
     def closing(self) -> bool:
@@ -182,7 +177,7 @@ class Hub:
 
     # --- engines ---------------------------------------------------------------------------------
 
-    def on_model(self, callback: Callable[[wire.ModelInfo], None]) -> None:
+    def on_model(self, callback: Callable[[ModelInfo], None]) -> None:
         """Call `callback` with what an engine serves: for each engine that connects, and again once
         a minute for each kind of engine (`ModelInfo.pool_digest`) of which one is connected."""
         self._model_seen = callback
@@ -337,7 +332,7 @@ class Hub:
                 if id != source.engine.id and link.engine.info.name == source.engine.info.name:
                     link.post(served)
 
-    def heard_suspects(self, source: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
+    def heard_suspects(self, source: EngineLink, suspects: Sequence[Suspect]) -> None:
         """An engine reported requests with which engines fail: pass what is new to the others."""
         news = self._suspects.heard(suspects)
         for suspect in news:
@@ -354,7 +349,7 @@ class Hub:
                 link.post(wire.Suspects(news))
 
     @property
-    def refused_suspects(self) -> list[wire.Suspect]:
+    def refused_suspects(self) -> list[Suspect]:
         """Requests that engines refuse because engines failed with them twice."""
         return self._suspects.refused(time.time())
 

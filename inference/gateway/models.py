@@ -10,7 +10,7 @@ import msgspec
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.interfaces.directory import MICRO, Directory, Grant, ModelCard, Price
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from inference.operations.registry import Registry
 
 PATH = "/v1/models"

@@ -21,7 +21,8 @@ from inference.gateway.measuring.measures import COMPLETED, Measures, code_of, o
 from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcomes, Refusal
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.directory import Grant
-from inference.link.wire import Done, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Done
 from inference.operations.operation import Call, Operation
 from inference.tracing import Span, Tracer
 

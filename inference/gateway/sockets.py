@@ -16,7 +16,8 @@ from inference.errors import InferenceError
 from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
 from inference.interfaces.credentials import Engines
-from inference.link.wire import MAX_FRAME_BYTES, AdapterRef
+from inference.link.engine_info import AdapterRef
+from inference.link.wire import MAX_FRAME_BYTES
 
 UNAUTHORISED = 4401
 """Websocket close code for an unknown credential."""

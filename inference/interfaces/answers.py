@@ -13,7 +13,7 @@ class Claim:
 
     `name` is the key as the client wrote it, unique within an API key; `digest` is the SHA-256 of
     path and body; `request_id` distinguishes claims of repeated requests, `turn` gateways that
-    adopt the same request (`wire.turn_of`).
+    adopt the same request (`accounts.turn_of`).
     """
 
     key_id: int

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from inference.errors import InferenceError, PermissionDenied
-from inference.link.wire import AdapterRef, Usage
+from inference.link.accounts import Usage
+from inference.link.engine_info import AdapterRef
 
 INFERENCE = "inference"
 """The scope of keys that may send requests to models; management keys may lack it."""

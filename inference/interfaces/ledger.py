@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.link.wire import EngineStats, LedgerEntry
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import EngineStats
 
 Written = Callable[[Sequence[tuple[str, int]]], None]
 """Called on the event loop with entries (request id, attempt) that are durable in the ledger."""

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from inference.interfaces.directory import Grant, Limits, Target
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.interfaces.limiter import Ask
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.estimate import Estimate, prompt_length
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 

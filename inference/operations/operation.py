@@ -33,7 +33,8 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.link.wire import Prefix, Usage
+from inference.link.accounts import Usage
+from inference.link.prefixes import Prefix
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.operations.estimate import Estimate, ask_for, prompt_length

@@ -21,8 +21,9 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
 from inference.interfaces.ledger import Source, Written
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import EngineStats
 from inference.link.session import Attempt
-from inference.link.wire import EngineStats, LedgerEntry
 from inference.process.supervision import supervised
 from tenants.billing.journals import Journals, Report
 from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep

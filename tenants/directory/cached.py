@@ -18,15 +18,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from inference.errors import (
-    ApiKeyRevoked,
-    InferenceError,
-    InvalidApiKey,
-    RequestError,
-    Unavailable,
-)
+from inference.errors import ApiKeyRevoked, InferenceError, InvalidApiKey, RequestError, Unavailable
 from inference.interfaces.directory import INFERENCE, Grant, ModelCard, Target
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions
 from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue

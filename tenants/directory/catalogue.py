@@ -12,7 +12,7 @@ import msgspec
 
 from inference.errors import UnknownModel
 from inference.interfaces.directory import Grant, Limits, ModelCard, Price, Target
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions, Rollout
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets

@@ -20,7 +20,7 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.interfaces.directory import Grant, Limits, Target
 from inference.interfaces.limiter import Ask, Reservation, Room
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.process.supervision import ended, supervised
 from tenants.limits.commands import (
     MAX_TOKENS,

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.batches import batch_leases
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Lost, Result

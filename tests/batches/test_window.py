@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.lines.frames import MAX_UNBEGUN, MAX_UNBEGUN_BYTES, TURNS_OF_A_RUN, Answer
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from tenants.batches.window import Line, OutOfTurns, Verdict, Window
 
 pytestmark = pytest.mark.pure

@@ -21,7 +21,7 @@ from django.utils import timezone
 from demo import MODEL_NAME
 from demo.crowd import Size, outcomes
 from inference.interfaces.directory import MICRO, PICO, Price
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.decisions import dismiss
 from tenants.models import (
     ApiKey,

@@ -13,16 +13,12 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.cache_news import Stored
-from inference.agent.engines.engine import (
-    Engine,
-    LocalAdapter,
-    Meter,
-    Output,
-)
+from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
-from inference.link.wire import Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Resume
 from inference.operations.registry import OPERATIONS
 from tests.engine.conftest import MAX_LOADED
 from tests.engine.driving import (

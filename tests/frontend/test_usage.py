@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from frontend.views.usage import BY, Question, change, forecast
 from inference.interfaces.directory import MICRO, PICO
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.models import ApiKey, EngineHour, Tenant, UsageSum, User
 from tenants.utc import HOUR
 from tests.frontend.clients import address, client_of

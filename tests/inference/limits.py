@@ -7,7 +7,7 @@ import asyncio
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.interfaces.directory import Grant, Limits, Target
 from inference.interfaces.limiter import Ask, Reservation, Room
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 
 NOTHING = Ask(0, 0, 0)
 

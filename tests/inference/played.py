@@ -24,16 +24,9 @@ from inference.gateway.requests.stream import Stream
 from inference.interfaces.ledger import Source, Written
 from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
-from inference.link.wire import (
-    NOBODY,
-    Account,
-    AdapterRef,
-    EngineStats,
-    Frame,
-    LedgerEntry,
-    ModelInfo,
-    Usage,
-)
+from inference.link.accounts import NOBODY, Account, LedgerEntry, Usage
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.wire import Frame
 from tests.inference.limits import Counted
 from tests.inference.rig import ENGINE, HANGS_S, SECRET, Folders, KnownEngines, until
 from tests.inference.samples import BASE, DISPATCH_KEY, GRANT, MODEL

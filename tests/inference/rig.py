@@ -35,7 +35,8 @@ from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.interfaces.credentials import EngineCredential
 from inference.interfaces.directory import Grant, Limits, ModelCard, Target
 from inference.interfaces.ledger import Recorder, Source, Written
-from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import AdapterRef, EngineStats
 from tests.document import conforming
 from tests.inference.answers import MemoryAnswers, MemoryConversations, MemoryResponses
 from tests.inference.limits import Counted

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded, Unavailable
 from inference.interfaces.directory import Grant
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.limits.commands import (
     AnyCommand,
     Look,

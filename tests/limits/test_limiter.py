@@ -11,7 +11,7 @@ import pytest
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
 from inference.interfaces.directory import Price
 from inference.interfaces.limiter import Reservation, Room
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import Store
 from tenants.limits.failover import Failover

@@ -17,7 +17,7 @@ from inference.errors import RateLimitExceeded
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.interfaces.directory import Limits
 from inference.interfaces.limiter import Ask, Room
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.api.endpoints.limits import FiguresSerializer
 from tenants.api.openai.document import rate_limits
 from tenants.limits import ceilings

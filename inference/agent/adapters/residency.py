@@ -15,7 +15,7 @@ import structlog
 from inference.agent.engines.engine import Engine, LoadReport, LocalAdapter
 from inference.agent.scheduler.slots import Slots
 from inference.errors import InferenceError
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 log = structlog.get_logger(__name__)
 

@@ -32,7 +32,7 @@ import structlog
 from inference.agent.adapters.disk import DiskIndex, NoRoom
 from inference.content import CONFIG, FILES, TICKET_HEADER, WEIGHTS, digest_of
 from inference.errors import AdapterUnavailable
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 log = structlog.get_logger(__name__)
 

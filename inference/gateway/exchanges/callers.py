@@ -6,17 +6,12 @@ import asyncio
 import time
 from contextlib import suppress
 
-from inference.errors import (
-    ClientDisconnected,
-    InferenceError,
-    RateLimitExceeded,
-    RequestError,
-)
+from inference.errors import ClientDisconnected, InferenceError, RateLimitExceeded, RequestError
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.tick import Tick
 from inference.interfaces.directory import INFERENCE, Directory, Grant, Target
 from inference.interfaces.limiter import Ask, Limiter
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.pacing import MAX_WAIT_S, Pacing
 
 NO_MODEL = Target("", "")

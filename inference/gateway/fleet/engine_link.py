@@ -19,9 +19,11 @@ from inference.gateway.measuring.measures import Measures, OnEngine
 from inference.gateway.routing.engine_state import EngineState
 from inference.interfaces.credentials import EngineCredential
 from inference.link import wire
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import Suspect
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
 from inference.link.shell import Shell, Transport
-from inference.link.wire import Frame, LedgerEntry
+from inference.link.wire import Frame
 from inference.tracing import Attributes, Span
 
 ENGINE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
@@ -70,7 +72,7 @@ class Owner(Protocol):
         """The engine sent a frame that only newer versions know."""
         ...
 
-    def heard_suspects(self, link: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
+    def heard_suspects(self, link: EngineLink, suspects: Sequence[Suspect]) -> None:
         """The engine reported requests with which engines fail."""
         ...
 

@@ -15,8 +15,9 @@ from itertools import islice
 
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
+from inference.link.accounts import turn_of
 from inference.link.session import Attempt
-from inference.link.wire import Orphan, turn_of
+from inference.link.wire import Orphan
 
 MAX_OF_AN_ENGINE = 4096
 """Orphans accepted of one engine; agents keep a quarter of that."""

@@ -44,7 +44,8 @@ from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.interfaces.directory import Directory, Grant
-from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
+from inference.link.accounts import Usage
+from inference.link.wire import MAX_FRAME_BYTES, Wait
 from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Call, Framing

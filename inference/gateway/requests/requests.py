@@ -40,7 +40,8 @@ from inference.gateway.requests.stream import Stream
 from inference.gateway.requests.unplaced import Unplaced
 from inference.interfaces.directory import Target
 from inference.interfaces.limiter import Limiter
-from inference.link.wire import GONE, LEFT, Done, LedgerEntry, first_attempt
+from inference.link.accounts import LedgerEntry, first_attempt
+from inference.link.wire import GONE, LEFT, Done
 from inference.pools import Pool
 
 log = structlog.get_logger(__name__)

@@ -29,16 +29,8 @@ from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.journey import Journey, Why
 from inference.gateway.requests.order import Order
 from inference.interfaces.limiter import Limiter
-from inference.link.wire import (
-    GONE,
-    LEFT,
-    Cancel,
-    Delta,
-    Done,
-    Fault,
-    Wait,
-    first_attempt,
-)
+from inference.link.accounts import first_attempt
+from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
 
 LOW_TOKENS = 128

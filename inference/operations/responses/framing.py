@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.openai import DONE, NULL, counts_of
 from inference.operations.operation import Framing
 

@@ -58,7 +58,7 @@ from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from inference.process.supervision import in_background, supervised
 from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles

@@ -19,7 +19,7 @@ from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InferenceError
 from inference.gateway.exchanges.exchange import EVENT_STREAM, Exchange, Receive, Scope, Send
 from inference.ids import new_id
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.chat import CHAT
 from inference.operations.operation import Framing
 

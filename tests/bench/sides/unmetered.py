@@ -22,8 +22,10 @@ from inference.agent.journal.journal import NOTHING, Journal
 from inference.interfaces.directory import Grant, Target
 from inference.interfaces.ledger import Source, Written
 from inference.interfaces.limiter import Ask, Reservation
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
+from inference.link.engine_info import EngineStats
 from inference.link.session import Attempt
-from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
+from inference.link.wire import MAX_FRAME_BYTES
 from inference.operations.openai import Counts
 from inference.process import environ, gc_tuning, logs
 

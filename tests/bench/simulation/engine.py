@@ -21,7 +21,9 @@ from inference.agent.scheduler.lane import Request
 from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
-from inference.link.wire import EngineStats, ModelInfo, Others, Prefix, Stats
+from inference.link.engine_info import EngineStats, ModelInfo
+from inference.link.prefixes import Prefix
+from inference.link.wire import Others, Stats
 from inference.operations.bodies.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 

@@ -11,7 +11,7 @@ import pytest
 
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.synthetic.engine import SyntheticEngine
-from inference.link.wire import EngineStats
+from inference.link.engine_info import EngineStats
 from inference.operations.chat import CHAT
 from tests.chaos.judging.recorder import Line, Record, Recorded
 from tests.inference.samples import MODEL

@@ -13,7 +13,7 @@ from inference.agent.engines.engine import Engine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 from tests.engine.driving import nameless, said
 from tests.engine.vllm.test_resume import JSON, WEATHER
 from tests.inference.answers import MemoryAnswers

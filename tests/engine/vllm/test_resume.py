@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter
 from inference.errors import EngineFailed, InvalidRequest
-from inference.link.wire import Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Resume
 from tests.engine.driving import Answer, ask, assert_same, goes_on, run, said, work_of
 from tests.engine.factory import AdapterFactory
 

@@ -167,7 +167,7 @@ async def test_suspects_start_one_after_another(tmp_path: Path) -> None:
                 for words in [*contents, "a new one"]
             ]
             await until(lambda: made.engine.stats().running == 2)
-            assert len(made.agent._queue._expected) == 2, "they count as waiting"
+            assert len(made.agent._queue._bounds._expected) == 2, "they count as waiting"
             made.engine.behaviour = Behaviour()  # type: ignore[attr-defined]
             answers = await asyncio.gather(*again)
             assert all(answer.is_success for answer in answers)

@@ -10,7 +10,8 @@ import pytest
 from inference.agent import keeping
 from inference.agent.job import Job
 from inference.agent.keeping import ANNOUNCED_AFTER_S, MAX_GRACE_S, Keeping, News, Text
-from inference.link.wire import Account, Delta, Done, Fault, Orphan, Resume, Usage
+from inference.link.accounts import Account, Usage
+from inference.link.wire import Delta, Done, Fault, Orphan, Resume
 
 pytestmark = pytest.mark.pure
 

@@ -16,7 +16,8 @@ import pytest
 from inference.agent.engines.synthetic.engine import Behaviour
 from inference.errors import Overloaded
 from inference.link import wire
-from inference.link.wire import Delta, Done, Resume, Usage
+from inference.link.accounts import Account, Usage
+from inference.link.wire import Delta, Done, Resume
 from tests.inference.played import PlayedGateway, played_gateway
 from tests.inference.rig import SLOW, STALLED, until
 
@@ -51,7 +52,7 @@ def submit(
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello there"}]}
     body |= {"stream": stream, "max_tokens": max_tokens, "ignore_eos": True, "n": n}
     given: dict[str, Any] = {"ids": True, "choices": n, "wanted_tokens": max_tokens}
-    given |= {"account": wire.Account(1, 2, 1_700_000_000.5, "base")} | fields
+    given |= {"account": Account(1, 2, 1_700_000_000.5, "base")} | fields
     return wire.Submit(id, "chat", json.dumps(body).encode(), "base", "acme", "salt", **given)
 
 

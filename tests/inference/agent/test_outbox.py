@@ -18,19 +18,9 @@ from inference.agent.outbox import (
 from inference.errors import EngineFailed
 from inference.gateway.routing.engine_state import EngineState
 from inference.link import wire
-from inference.link.wire import (
-    Delta,
-    Done,
-    EngineStats,
-    Error,
-    Fault,
-    Frame,
-    Stats,
-    Step,
-    Usage,
-    Wait,
-    Waits,
-)
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats
+from inference.link.wire import Delta, Done, Error, Fault, Frame, Stats, Step, Wait, Waits
 from tests.inference.samples import MODEL
 
 pytestmark = pytest.mark.pure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.agent.report_times import NEWS_TOKENS, REPORT_S, SOONER_S, Report, ReportTimes
-from inference.link.wire import EngineStats
+from inference.link.engine_info import EngineStats
 
 pytestmark = pytest.mark.pure
 

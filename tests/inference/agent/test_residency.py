@@ -13,7 +13,7 @@ from inference.agent.adapters.residency import Residency
 from inference.agent.engines.engine import LocalAdapter
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.scheduler.slots import Slots
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from tests.inference.rig import Folders
 from tests.inference.samples import MODEL
 

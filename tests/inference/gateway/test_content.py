@@ -12,7 +12,8 @@ import pytest
 
 from inference.gateway.measuring.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
 from inference.interfaces.directory import Grant
-from inference.link.wire import Delta, Done, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done
 from inference.shared_capacity import TENANT_SHARE
 
 pytestmark = pytest.mark.pure

@@ -18,14 +18,9 @@ from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import RateLimitExceeded
 from inference.gateway.exchanges import bodies
 from inference.link import versions
-from inference.link.wire import (
-    MAX_BODY_BYTES,
-    MAX_FRAME_BYTES,
-    PROTOCOL_VERSION,
-    AdapterRef,
-    Submit,
-    Usage,
-)
+from inference.link.accounts import Usage
+from inference.link.engine_info import AdapterRef
+from inference.link.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES, PROTOCOL_VERSION, Submit
 from inference.operations.chat import Chat
 from inference.operations.completion import COMPLETION
 from inference.operations.operation import Call

@@ -25,8 +25,9 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.ids import new_id
 from inference.interfaces.directory import Grant, Limits, Target
 from inference.interfaces.limiter import Ask, Reservation
+from inference.link.engine_info import EngineStats
 from inference.link.session import LOST_S
-from inference.link.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
+from inference.link.wire import MAX_FRAME_BYTES, Delta, Frame, Wait
 from inference.operations.chat import CHAT
 from tests.inference.limits import Counted
 from tests.inference.rig import (

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inference.agent.journal.delivery import Delivery
+from inference.link.accounts import NOBODY, LedgerEntry, Usage
 from inference.link.session import Attempt
-from inference.link.wire import NOBODY, LedgerEntry, Usage
 
 pytestmark = pytest.mark.pure
 

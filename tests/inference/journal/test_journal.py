@@ -22,7 +22,7 @@ from inference.agent.engines.engine import Meter
 from inference.agent.journal.files import FILE, JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.journal.records import VERSION, Begun, framed
-from inference.link.wire import Totals, Usage
+from inference.link.accounts import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,

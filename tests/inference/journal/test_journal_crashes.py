@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from inference.agent.journal.files import FILE, JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.link.wire import Totals, Usage
+from inference.link.accounts import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.link import wire
+from inference.link.engine_info import Suspect
 from inference.link.suspects import FORGET_S, MAX_DEATHS, MAX_KNOWN, Suspects, digest_of
-from inference.link.wire import Suspect
 from tests.inference.samples import REF
 
 pytestmark = pytest.mark.pure

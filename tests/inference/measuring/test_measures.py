@@ -33,7 +33,8 @@ from inference.gateway.measuring.measures import (
 )
 from inference.gateway.requests.held import Holding
 from inference.link import wire
-from inference.link.wire import Delta, Done, Fault, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done, Fault
 from inference.tracing import Tracer
 from tests.inference.played import benched
 from tests.inference.rig import until

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.reading import decode
 from inference.operations.openai import usage_body
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt

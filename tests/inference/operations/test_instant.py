@@ -10,7 +10,7 @@ import pytest
 from inference.agent.engines.synthetic.tokens import Tokenizer
 from inference.errors import InvalidRequest
 from inference.interfaces.limiter import Ask
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.estimate import Estimate
 from inference.operations.instant import InstantOperation
 from inference.operations.messages.messages import COUNT_TOKENS

@@ -18,7 +18,7 @@ from inference.errors import (
     Overloaded,
     RateLimitExceeded,
 )
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.beginnings import MAX_MARKS
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES

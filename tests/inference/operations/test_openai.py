@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitExceeded
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations import openai
 from inference.operations.bodies.reading import MAX_INNER_CHARS
 from inference.operations.chat import CHAT

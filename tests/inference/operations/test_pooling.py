@@ -14,7 +14,7 @@ from inference.agent.engines.synthetic.vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
 from inference.interfaces.limiter import Ask
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.estimate import MAX_TOKENS, Estimate
 from inference.operations.operation import Call, PlainPrompt
 from inference.operations.pooling.embeddings import EMBEDDINGS

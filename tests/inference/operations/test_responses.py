@@ -15,7 +15,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from inference.errors import EngineLost, InvalidRequest, RateLimitExceeded
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.chat import CHAT
 from inference.operations.operation import Call, PlainPrompt
 from inference.operations.responses.call import ResponseCall

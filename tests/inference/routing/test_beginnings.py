@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.link.wire import Prefix
+from inference.link.prefixes import Prefix
 from inference.operations.bodies.beginnings import (
     FAR_STRIDE,
     MAX_CHARS,

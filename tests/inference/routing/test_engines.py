@@ -6,7 +6,7 @@ import pytest
 from inference.gateway.routing import engines
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tests.inference.samples import MODEL, REF
 
 pytestmark = pytest.mark.pure

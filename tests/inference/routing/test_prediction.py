@@ -22,16 +22,9 @@ from inference.gateway.routing.engine_state import (
     EngineState,
     Needs,
 )
-from inference.link.wire import (
-    PROTOCOL_VERSION,
-    AdapterRef,
-    EngineStats,
-    ModelInfo,
-    Prefix,
-    Stats,
-    Submit,
-    hashes_of,
-)
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.prefixes import Prefix, hashes_of
+from inference.link.wire import PROTOCOL_VERSION, Stats, Submit
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 

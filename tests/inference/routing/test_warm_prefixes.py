@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference.agent.engines.cache_news import Cleared, News, NewsLog, Removed, Stored
 from inference.agent.warm_prefixes import MAX_EXPECTED, WarmPrefixes
 from inference.gateway.routing.warmth import Warmth
-from inference.link.wire import Prefix, numbers_of
+from inference.link.prefixes import Prefix, numbers_of
 
 pytestmark = pytest.mark.pure
 

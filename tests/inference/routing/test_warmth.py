@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.routing.warmth import CONFIRMED_WITHIN, MAX_GUESSED, MAX_TOLD, Warmth
-from inference.link.wire import hashes_of
+from inference.link.prefixes import hashes_of
 
 pytestmark = pytest.mark.pure
 

@@ -21,7 +21,7 @@ from frontend.sign_in.sessions import SessionStore
 from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.interfaces.directory import Limits, Price, Target
-from inference.link.wire import AdapterRef, ModelInfo
+from inference.link.engine_info import AdapterRef, ModelInfo
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.notices import CHANNEL, LISTENER, Notice, conninfo, parse
 from tenants.directory.reader import Reader

@@ -58,7 +58,8 @@ from inference.agent.engines.synthetic.tokens import (
 from inference.agent.engines.synthetic.vectors import vector_of
 from inference.content import FILES, WEIGHTS
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, EngineFailed
-from inference.link.wire import EngineStats, ModelInfo, Resume
+from inference.link.engine_info import EngineStats, ModelInfo
+from inference.link.wire import Resume
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import PlainPrompt
 from inference.operations.pooling.pooling import PoolingOperation, Text, Told

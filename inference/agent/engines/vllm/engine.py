@@ -59,7 +59,7 @@ from inference.errors import (
     InferenceError,
     InvalidRequest,
 )
-from inference.link.wire import EngineStats, ModelInfo
+from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
 from inference.process import gc_tuning
 

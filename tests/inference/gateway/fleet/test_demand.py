@@ -25,7 +25,8 @@ from inference.gateway.fleet.demand import (
 )
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.routing.engines import RETRY_AFTER_S
-from inference.link.wire import EngineStats, ModelInfo, Totals
+from inference.link.accounts import Totals
+from inference.link.engine_info import EngineStats, ModelInfo
 from tests.inference.samples import MODEL
 
 

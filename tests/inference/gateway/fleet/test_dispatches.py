@@ -17,7 +17,8 @@ from inference.gateway.fleet.dispatches import (
     Mismatch,
 )
 from inference.link import wire
-from inference.link.wire import Account, Dispatch, LedgerEntry, Usage
+from inference.link.accounts import Account, Dispatch, LedgerEntry, Usage
+from inference.link.values import MAX_TIME_S
 from tests.inference.samples import REF
 
 pytestmark = pytest.mark.pure
@@ -198,7 +199,7 @@ def test_a_clamped_usage_is_one_that_could_be(usage: Usage, most: Bounds) -> Non
     assert 0 <= clamped.cached_tokens <= clamped.prompt_tokens <= most.prompt_tokens
     assert 0 <= clamped.reasoning_tokens <= clamped.completion_tokens <= most.output_tokens
     times = (clamped.queue_s, clamped.load_s, clamped.ttft_s or 0.0, clamped.total_s)
-    assert all(0 <= one <= wire.MAX_TIME_S for one in times)
+    assert all(0 <= one <= MAX_TIME_S for one in times)
     assert (clamped.ttft_s is None) == (usage.ttft_s is None)
     assert most.clamped(clamped) is clamped
 

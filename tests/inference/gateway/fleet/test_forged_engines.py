@@ -19,7 +19,9 @@ from inference.interfaces.credentials import EngineCredential
 from inference.interfaces.directory import Target
 from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
-from inference.link.wire import Done, EngineStats, LedgerEntry, Usage, UsageAck, UsageReport
+from inference.link.accounts import NOBODY, Account, LedgerEntry, Totals, Usage
+from inference.link.engine_info import EngineStats, ModelInfo, Suspect
+from inference.link.wire import Done, UsageAck, UsageReport
 from tests.inference.played import Bench, Played, benched
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
@@ -147,7 +149,7 @@ async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
     end."""
     forger = await bench.join(secret=FORGERS_SECRET)
     bench.limits.open["theirs"] = Ask(1, 16, 16)
-    account = wire.Account(1, 1, 1.7e9, "base")
+    account = Account(1, 1, 1.7e9, "base")
     lie = LedgerEntry("theirs", account, "base", Usage(1, 0, 10**9), "stop")
     await reported(bench, forger, lie)
     assert [reason for _, _, reason in bench.ledger.quarantined] == ["unsigned"]
@@ -196,15 +198,15 @@ AMOUNTS: dict[str, Callable[[Any], wire.Frame]] = {
     "kv_usage": lambda number: wire.Stats(EngineStats(kv_usage=number)),
     "gained": lambda number: wire.Stats(EngineStats(), gained={"acme": number}),
     "served": lambda number: wire.Stats(EngineStats(), served={"acme": number}),
-    "deaths": lambda number: wire.Suspects([wire.Suspect("d", {"run": number})]),
-    "ended_well_at": lambda number: wire.Suspects([wire.Suspect("d", ended_well_at=number)]),
+    "deaths": lambda number: wire.Suspects([Suspect("d", {"run": number})]),
+    "ended_well_at": lambda number: wire.Suspects([Suspect("d", ended_well_at=number)]),
     "retry_after_s": lambda number: Done(
         "r1", Usage(), fault=wire.Fault("overloaded", "", retry_after_s=number)
     ),
 }
 COUNTS: dict[str, Callable[[Any], wire.Frame]] = {
     "stats": lambda number: wire.Stats(EngineStats(queued_tokens=number)),
-    "totals": lambda number: wire.Stats(EngineStats(journaled=wire.Totals(number))),
+    "totals": lambda number: wire.Stats(EngineStats(journaled=Totals(number))),
     "delta": lambda number: wire.Step([wire.Delta("r1", tokens=number)]),
     "wait": lambda number: wire.Waits([wire.Wait("r1", "queued", number)]),
 }
@@ -246,7 +248,7 @@ async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None
 
 async def test_an_engine_serves_only_the_pools_of_its_credential(bench: Bench) -> None:
     bench.engines.known[FORGERS_SECRET] = replace(FORGER, pools=frozenset({"other"}))
-    played, seen = await bench.dial(FORGERS_SECRET), list[wire.ModelInfo]()
+    played, seen = await bench.dial(FORGERS_SECRET), list[ModelInfo]()
     bench.hub.on_model(seen.append)
     played.say(wire.Hello(1, wire.PROTOCOL_VERSION, "engine-1", MODEL))
     error = await played.hear()
@@ -328,7 +330,7 @@ async def test_a_journal_has_a_name_that_the_ledger_can_hold(bench: Bench, journ
 
 async def test_a_report_is_no_longer_than_agents_make_it(bench: Bench) -> None:
     engine = await bench.join()
-    lie = LedgerEntry("r", wire.NOBODY, "base", HONEST, "stop")
+    lie = LedgerEntry("r", NOBODY, "base", HONEST, "stop")
     engine.say(UsageReport("journal-1", [lie] * (MAX_ENTRIES + 1)))
     await ended_for_violation(engine)
     assert not bench.ledger.quarantined

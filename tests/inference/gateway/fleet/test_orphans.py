@@ -18,7 +18,8 @@ from inference.gateway.requests.stream import Gone, Stream
 from inference.interfaces.credentials import EngineCredential
 from inference.interfaces.limiter import Reservation
 from inference.link import wire
-from inference.link.wire import Account, Cancel, Delta, Done, Orphan, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage, first_attempt
+from inference.link.wire import Cancel, Delta, Done, Orphan
 from tests.inference.played import DISPATCHES, MOST, Bench, Played, benched
 from tests.inference.rig import ENGINE, until
 from tests.inference.samples import BASE, GRANT, MOVABLE
@@ -97,7 +98,7 @@ async def test_what_was_dispatched_to_that_engine_is_known_by_its_key(bench: Ben
         msgspec.structs.replace(
             orphan(), account=msgspec.structs.replace(orphan().account, key_id=9)
         ),
-        orphan(attempt=wire.first_attempt(module.MAX_TURNS)),
+        orphan(attempt=first_attempt(module.MAX_TURNS)),
     ],
 )
 async def test_what_no_gateway_gave_to_that_engine_is_not(bench: Bench, forged: Orphan) -> None:
@@ -158,7 +159,7 @@ async def test_the_answer_comes_from_its_beginning_and_its_highest_attempt_bills
     link.say(Done("r1", Usage(7, 3, 3), "stop", attempt=1001))
     assert await read_all(stream) == ("Hello", Done("r1", Usage(7, 3, 3), "stop", attempt=1001))
     assert bench.limits.settled == {"r1": Usage(7, 3, 3)}
-    entry = wire.LedgerEntry("r1", asked.account, "m", Usage(7, 3, 3), "stop", 1001, 2)
+    entry = LedgerEntry("r1", asked.account, "m", Usage(7, 3, 3), "stop", 1001, 2)
     link.say(wire.UsageReport("journal", [entry]))
     await until(lambda: bench.ledger.told)
     assert not bench.ledger.quarantined and not bench.hub.in_flight

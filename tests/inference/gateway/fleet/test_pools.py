@@ -17,7 +17,9 @@ from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Engines
 from inference.interfaces.directory import Grant, Target
 from inference.link import wire
-from inference.link.wire import Delta, Done, Usage
+from inference.link.accounts import Usage
+from inference.link.engine_info import ModelInfo
+from inference.link.wire import Delta, Done
 from inference.operations.chat import CHAT
 from inference.pools import PARTS, Pool, Rollout, draw
 from tests.inference.played import Bench, Played, benched
@@ -84,7 +86,7 @@ def test_a_tenant_moves_when_all_its_live_adapters_passed() -> None:
 # --- among engines -------------------------------------------------------------------------------
 
 
-def engine(id: str, model: wire.ModelInfo, *, draining: bool = False) -> EngineState:
+def engine(id: str, model: ModelInfo, *, draining: bool = False) -> EngineState:
     return EngineState(id, model, draining=draining)
 
 

@@ -11,7 +11,8 @@ import pytest
 from inference.errors import NoEngine
 from inference.gateway.routing.engine_state import LOAD_TOKENS, REQUEST_TOKENS, EngineState, Needs
 from inference.gateway.routing.engines import Engines
-from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.wire import Stats
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 

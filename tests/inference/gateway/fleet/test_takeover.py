@@ -16,7 +16,7 @@ from inference.agent import keeping
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.gateway.long_answers import (
     ANSWERS,

@@ -18,7 +18,7 @@ from inference.gateway.lines import background
 from inference.gateway.lines.frames import Ask, Open, Withdraw
 from inference.gateway.lines.seals import BACKGROUND, holds, line_id
 from inference.gateway.lines.server import Lines
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from tests.inference.gateway.operations.test_lines import (
     RUNNING,
     SECRET,

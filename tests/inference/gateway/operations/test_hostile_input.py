@@ -7,7 +7,7 @@ import gzip
 import json
 from collections.abc import Callable, Mapping
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.shape import MAX_DEPTH
 from inference.operations.operation import Operation
 from tests.inference.gateway.operations.every import WITH_ECHO, ask, code_of, each

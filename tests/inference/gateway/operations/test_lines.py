@@ -23,7 +23,7 @@ from inference.gateway.lines.line_queue import AHEAD
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines, Waiting
 from inference.interfaces.directory import Grant
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from tests.inference.operations.examples import EXAMPLES

@@ -20,7 +20,7 @@ from websockets import ClientConnection, ConnectionClosed, InvalidStatus, connec
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway import responses_socket
 from inference.gateway.responses_socket import GOING_AWAY
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.pacing import FREE
 from inference.shared_capacity import TENANT_SHARE
 from tests.document.sdk_types import faults

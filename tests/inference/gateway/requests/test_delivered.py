@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from inference.gateway.fleet.dispatches import Bounds
 from inference.gateway.requests import delivered as module
 from inference.gateway.requests.delivered import Delivered
-from inference.link.wire import Delta, Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Resume
 
 pytestmark = pytest.mark.pure
 

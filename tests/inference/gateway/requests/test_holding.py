@@ -12,7 +12,9 @@ from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
 from inference.gateway.requests import placing
 from inference.gateway.requests.held import Holding
 from inference.link import wire
-from inference.link.wire import Delta, Done, EngineStats, Usage, Wait
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats
+from inference.link.wire import Delta, Done, Wait
 from tests.inference.played import Bench, benched
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 

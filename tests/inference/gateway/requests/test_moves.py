@@ -25,7 +25,8 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.requests.stream import Stream
 from inference.link import versions, wire
-from inference.link.wire import Delta, Done, Fault, Resume, Usage, UsageReport, Wait
+from inference.link.accounts import LedgerEntry, Usage
+from inference.link.wire import Delta, Done, Fault, Resume, UsageReport, Wait
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
 from tests.inference.samples import GRANT, MODEL, MOVABLE
@@ -109,7 +110,7 @@ async def test_what_was_signed_of_the_second_attempt_fits_what_its_engine_report
     await begun(bench, first, most_tokens=3)
     first.hang_up()
     asked = await second.asked()
-    reported = wire.LedgerEntry("r1", asked.account, "base", WHOLE, "stop", 2, 2)
+    reported = LedgerEntry("r1", asked.account, "base", WHOLE, "stop", 2, 2)
     second.say(Done("r1", WHOLE, "length", attempt=2))
     second.say(UsageReport("journal", [reported]))
     await until(lambda: bench.ledger.told)

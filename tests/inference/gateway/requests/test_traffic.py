@@ -7,7 +7,8 @@ import pytest
 from inference.gateway.measuring.measures import DURATION_S
 from inference.gateway.measuring.sums import BUCKETS
 from inference.gateway.measuring.traffic import Counted, Traffic, failed
-from inference.link.wire import Done, Fault, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Done, Fault
 
 pytestmark = pytest.mark.pure
 
