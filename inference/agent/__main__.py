@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ import uvloop
 
 from inference import tracing
 from inference.agent.adapters.store import AdapterStore, HttpFetch
-from inference.agent.agent import Agent, default_id
+from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
 from inference.agent.failures import Failures
@@ -187,6 +188,12 @@ def parser() -> argparse.ArgumentParser:
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
     return whole
+
+
+def default_id() -> str:
+    """An engine id that is new at each start, even where containers share a host name and pids, and
+    tells where the engine runs."""
+    return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _engine_id(text: str) -> str:

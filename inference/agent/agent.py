@@ -19,15 +19,12 @@ time, and the gateway that adopts it gets all of its answer (`keeping`).
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
-from zlib import crc32
 
 import msgspec
 import structlog
@@ -41,6 +38,7 @@ from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.keeping import KEPT_BYTES, Keeping
 from inference.agent.link import Link
+from inference.agent.links import Links
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
 from inference.agent.report_times import Report, ReportTimes
@@ -105,7 +103,7 @@ class Agent:
         (0: never). `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
-        self._engine, self._store, self._credential = engine, store, credential
+        self._engine, self._store = engine, store
         self._operations, self._tracer = operations, tracer
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
@@ -126,8 +124,7 @@ class Agent:
         self._warm = WarmPrefixes()
         self._tells_warmth = engine.cache_news() is not None
         self._residency = Residency(engine, store, self._slots, self._publish)
-        self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
-        self._bootstrap: frozenset[str] = frozenset()
+        self._links = Links(self, id, credential)
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -148,8 +145,7 @@ class Agent:
     async def run(self, gateways: Iterable[str]) -> None:
         """Serve the gateways (base URLs, and every other that they name) until the engine dies or
         hangs, or the journal cannot be written: what can't be billed isn't generated."""
-        self._bootstrap = frozenset(gateways)
-        self._follow([])
+        self._links.start(gateways)
         times = ReportTimes(self._engine.info.kv_tokens, time.monotonic())
         hung = asyncio.create_task(until_hung(self._engine, self._hung_after_s, self._is_busy))
         try:
@@ -163,8 +159,7 @@ class Agent:
         finally:
             self._stopped = True
             hung.cancel()
-            for _, task in self._links.values():
-                task.cancel()
+            self._links.cancel()
 
     def _is_busy(self) -> bool:
         return any(job.admitted_at is not None for job in self._jobs.values())
@@ -187,14 +182,12 @@ class Agent:
             async with asyncio.timeout(FAREWELL_S):
                 if self._how_failed == DIED:
                     await self._idle.wait()
-                for link, _ in self._links.values():
-                    link.post(wire.Error(Fault.of(error)))
-                for link, _ in self._links.values():
-                    await link.flushed()
+                self._links.post(wire.Error(Fault.of(error)))
+                await self._links.flushed()
 
     def _tell_all(self, suspects: list[Suspect]) -> None:
-        for link, _ in self._links.values() if suspects else ():
-            link.post(wire.Suspects(suspects))
+        if suspects:
+            self._links.post(wire.Suspects(suspects))
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work, tell every gateway so, and finish what runs. What is left after
@@ -227,8 +220,7 @@ class Agent:
         """Wait until what has ended is in a ledger, and all frames have been sent."""
         self._note_billed()
         await self._billed.wait()
-        for link, _ in self._links.values():
-            await link.flushed()
+        await self._links.flushed()
 
     def _cancel(self, key: str, reason: str) -> None:
         if task := self._tasks.get(key):  # else the job ended while the cancel was on its way
@@ -237,8 +229,7 @@ class Agent:
 
     def _refuse_new(self) -> None:
         self._draining = True
-        for link, _ in self._links.values():
-            link.drain()
+        self._links.drain()
 
     # --- what links ask (link.Owner) -------------------------------------------------------------
 
@@ -279,7 +270,7 @@ class Agent:
             case wire.Welcome():
                 self._welcomed(link, frame)
             case wire.Gateways(gateways=gateways):
-                self._follow(gateways)
+                self._links.follow(gateways)
             case wire.Drain():  # asked for by an operator; the agent tells the other gateways
                 self._refuse_new()
             case _:
@@ -301,7 +292,7 @@ class Agent:
         elif isinstance(frame, wire.Others):
             link.engines_seen = frame.engines
             self._queue.heard_sum(frame.served)
-        elif link.version >= SUMS_SINCE or self._source() is None:  # else the sums include it
+        elif link.version >= SUMS_SINCE or self._links.source() is None:  # else the sums include it
             self._queue.heard(frame.engine_id, frame.run, frame.served)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
@@ -311,7 +302,7 @@ class Agent:
             link.post(wire.Orphans(orphans))
         if known := self._failures.known():
             link.post(wire.Suspects(known))
-        self._follow(frame.gateways)
+        self._links.follow(frame.gateways)
 
     def dropped(self, link: Link) -> None:
         """The gateway is gone, or could not be dialled: its requests end, unless another gateway
@@ -564,8 +555,8 @@ class Agent:
         news = self._keeping.look(time.monotonic())
         for job in news.over:
             self._cancel(job.key, GATEWAY_LOST)
-        for link, _ in self._links.values() if news.orphans or news.gone else ():
-            link.post(wire.Orphans(news.orphans, news.gone))
+        if news.orphans or news.gone:
+            self._links.post(wire.Orphans(news.orphans, news.gone))
         if not self._keeping:
             self._nobodys.set()
         else:
@@ -639,31 +630,18 @@ class Agent:
         )
 
     def _report_usage(self) -> None:
-        for url, (link, _) in self._links.items():
-            while link.open and (report := self._billing.report(url, time.monotonic())):
+        for link in self._links:
+            while link.open and (report := self._billing.report(link.url, time.monotonic())):
                 link.post(report)
 
     def _note_billed(self) -> None:
         """Let a drain end if all is in a ledger, or no gateway is there to take it."""
-        if self._billing.waiting and any(link.open for link, _ in self._links.values()):
+        if self._billing.waiting and any(link.open for link in self._links):
             self._billed.clear()
         else:
             self._billed.set()
 
-    # --- links -----------------------------------------------------------------------------------
-
-    def _follow(self, gateways: Iterable[str]) -> None:
-        """Dial gateways that are new; leave those that are neither listed nor connected."""
-        wanted = self._bootstrap | set(gateways)
-        for url in wanted - self._links.keys():
-            link = Link(self, url, self._credential)
-            link.draining = self._draining
-            self._links[url] = (link, asyncio.create_task(link.run(), name=f"link {url}"))
-        for url in self._links.keys() - wanted:
-            link, task = self._links[url]
-            if not link.open:
-                task.cancel()
-                del self._links[url]
+    # --- reports ---------------------------------------------------------------------------------
 
     def _report(self, times: ReportTimes) -> None:
         stats = self.stats()
@@ -672,13 +650,13 @@ class Agent:
                 self._publish()
                 self._watch.look()
             case Report.LOAD:
-                for link, _ in self._links.values():
+                for link in self._links:
                     if link.open and link.version >= SUMS_SINCE:
                         link.post(wire.Stats(stats, self._run_id, between=True))
 
     def _publish(self) -> None:
-        stats, gained, source = self.stats(), self._queue.gained(), self._source()
-        for link, _ in self._links.values():
+        stats, gained, source = self.stats(), self._queue.gained(), self._links.source()
+        for link in self._links:
             if not link.open:
                 continue
             if link.version >= SUMS_SINCE:
@@ -687,19 +665,3 @@ class Agent:
             else:
                 link.served_mark, served = self._queue.served_since(link.served_mark)
                 link.post(wire.Stats(stats, self._run_id, served))
-
-    def _source(self) -> Link | None:
-        """The one gateway that is asked what other engines served; from two it would count twice.
-        It is one that sees most engines; each engine prefers a different one of these."""
-        links = [link for link, _ in self._links.values() if link.open]
-        able = [link for link in links if link.version >= SUMS_SINCE]
-        return max(able, key=lambda link: (link.engines_seen, self._rank(link)), default=None)
-
-    def _rank(self, link: Link) -> int:
-        return crc32(f"{self.id}\0{link.url}".encode())
-
-
-def default_id() -> str:
-    """An engine id that is new at each start, even where containers share a host name and pids, and
-    tells where the engine runs."""
-    return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"

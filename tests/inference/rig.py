@@ -349,7 +349,7 @@ async def agent_on(
     try:
         for one in gateways:
             await connected(one)
-        await until(lambda: all(link.open for link, _ in agent._links.values()))
+        await until(lambda: all(link.open for link in agent._links))
         yield Rig(gateways, engine, agent, store, running)
     finally:
         running.cancel()

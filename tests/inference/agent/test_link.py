@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from inference.agent.agent import Agent, default_id
+from inference.agent.__main__ import default_id
+from inference.agent.agent import Agent
 from inference.agent.engines.engine import LocalAdapter
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.journal.journal import Journal

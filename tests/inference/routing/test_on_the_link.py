@@ -69,7 +69,7 @@ async def test_a_gateway_that_comes_later_hears_all_in_the_hello(tmp_path: Path)
         )
         await cached(first, asked("Hello"))
         await until(lambda: told(first))
-        one.agent._follow([second.url])
+        one.agent._links.follow([second.url])
         await connected(second)
         assert told(second) == told(first)
 
