@@ -116,8 +116,8 @@ class Agent:
         )
         self._watch = Progress(self._queue)
         self._keeping = Keeping(kept_bytes)
-        self._nobodys = asyncio.Event()
-        self._nobodys.set()
+        self._no_orphans = asyncio.Event()
+        self._no_orphans.set()
         """Set while no answer is without a gateway."""
         self._adopted: dict[str, str] = {}
         """Keys of adopted jobs, by the keys of their current attempts."""
@@ -155,7 +155,7 @@ class Agent:
                 self._report(times)
             if not self._failed:
                 self._note_failure(HUNG if self._engine.alive else DIED)
-                await self._say_why()
+                await self._report_failure()
         finally:
             self._stopped = True
             hung.cancel()
@@ -174,7 +174,7 @@ class Agent:
         self._tell_all(self._failures.note(how, self._run_id, ran))
         log.error("engine_failed", how=how, requests=[job.id for job in ran])
 
-    async def _say_why(self) -> None:
+    async def _report_failure(self) -> None:
         """Tell every gateway why the agent ends, after the final frames of the requests that failed
         with the engine."""
         error = EngineFailed(f"The engine {self._how_failed} and is being restarted.")
@@ -196,7 +196,7 @@ class Agent:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-                await self._nobodys.wait()  # gateways may still adopt what is kept
+                await self._no_orphans.wait()  # gateways may still adopt what is kept
                 await self._settled()
         except TimeoutError:
             await self._move()
@@ -310,7 +310,7 @@ class Agent:
         now = time.monotonic()
         self._billing.link_down(link.url)
         self._note_billed()
-        self._keeping.in_vain(link.url, now)
+        self._keeping.not_dialled(link.url, now)
         for job in list(self._jobs.values()):
             if job.link is link and not self._keeping.lost(job, now):
                 job.link = None
@@ -394,7 +394,7 @@ class Agent:
         self._admit()
         if self._slots.to_retire():
             in_background(self._background, self._residency.unload_retired())
-        word = self._last_word(job, task)
+        word = self._final_frame(job, task)
         if self._tracer is not None and job.trace:
             self._note_parts(job, self._tracer)
         if isinstance(word, Done):
@@ -416,10 +416,10 @@ class Agent:
         for name, since, until in job.parts(time.monotonic()):
             tracer.note(job.trace, name, since, until, attributes)
 
-    def _last_word(self, job: Job, task: Task) -> Done | Loaded:
+    def _final_frame(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
             moved = job.cancel_reason == MOVED
-            return job.last_word(finish_reason=MOVED if moved else CANCELLED)
+            return job.final_frame(finish_reason=MOVED if moved else CANCELLED)
         if (error := task.exception()) is None:
             word = task.result()
             if isinstance(word, Done):  # a gateway may have adopted it since
@@ -427,7 +427,7 @@ class Agent:
             return word
         if not isinstance(error, InferenceError | TimeoutError):
             log.error("job_crashed", request_id=job.id, exc_info=error)
-        return job.last_word(fault=fault_of(error))
+        return job.final_frame(fault=fault_of(error))
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
@@ -558,9 +558,9 @@ class Agent:
         if news.orphans or news.gone:
             self._links.post(wire.Orphans(news.orphans, news.gone))
         if not self._keeping:
-            self._nobodys.set()
+            self._no_orphans.set()
         else:
-            self._nobodys.clear()
+            self._no_orphans.clear()
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         structlog.contextvars.bind_contextvars(request_id=job.id)

@@ -167,7 +167,7 @@ class Job:
         told.prompt_tokens, told.cached_tokens = meter.prompt_tokens, meter.cached_tokens
         return Delta(self.id, text, tokens, list(chunks), prompt, cached, self.attempt, ids)
 
-    def last_word(
+    def final_frame(
         self, *, finish_reason: str | None = None, fault: Fault | None = None
     ) -> Done | Loaded:
         """The final frame for the gateway, of a job that did not end by itself."""

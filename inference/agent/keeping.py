@@ -187,7 +187,7 @@ class Keeping:
             if kept.done is not None and job.link is not None and job.link.url == url:
                 self.lost(job, now)
 
-    def in_vain(self, url: str, now: float) -> None:
+    def not_dialled(self, url: str, now: float) -> None:
         """A dial of the gateway at this URL failed: its orphans may be announced now."""
         for kept in self._orphans():
             if kept.url == url:

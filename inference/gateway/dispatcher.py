@@ -29,7 +29,7 @@ from inference.operations.operation import Call
 from inference.tracing import Span, Tracer, timed
 
 
-class Keeping(NamedTuple):
+class Retention(NamedTuple):
     """How long an answer outlives its gateway, and the label by which other gateways find it."""
 
     grace_s: float
@@ -90,9 +90,9 @@ class Dispatcher:
         """
         body_bytes = len(call.body)
         capture = self._contents.begin(id, grant, call.operation.name, call.body)
-        keeping = Keeping(self._grace_s if adoptable else 0.0, label)
+        retention = Retention(self._grace_s if adoptable else 0.0, label)
         try:
-            stream = await self._admit(id, grant, call, watch, keeping, trace, line)
+            stream = await self._admit(id, grant, call, watch, retention, trace, line)
         except BaseException:
             if capture is not None:
                 capture.drop()
@@ -221,7 +221,7 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None,
-        keeping: Keeping,
+        retention: Retention,
         trace: Span | None,
         line: Line | None,
     ) -> Stream:
@@ -255,8 +255,8 @@ class Dispatcher:
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
                     watch=watch,
                     trace=trace,
-                    grace_s=keeping.grace_s,
-                    label=keeping.label,
+                    grace_s=retention.grace_s,
+                    label=retention.label,
                 )
             )
         except BaseException:

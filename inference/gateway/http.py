@@ -221,7 +221,7 @@ class OpenAIServer:
             claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
         )
         try:
-            with self.responses.keeping(exchange, grant, call):
+            with self.responses.storing(exchange, grant, call):
                 async with adoption as stream:
                     log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
                     await self._write(exchange, call, stream, turn)
@@ -244,7 +244,7 @@ class OpenAIServer:
         generation = self._dispatcher.generation(
             exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
         )
-        with self.responses.keeping(exchange, grant, call):
+        with self.responses.storing(exchange, grant, call):
             async with generation as stream:
                 watcher = None
                 if recording is None:

@@ -25,8 +25,8 @@ async def write_whole(
 ) -> None:
     """Write one JSON body, once the engine is done."""
     body = await whole(stream, framed, await stream.read())
-    if exchange.keeping is not None:
-        body = await exchange.keeping.whole(exchange.id, body)
+    if exchange.storage is not None:
+        body = await exchange.storage.whole(exchange.id, body)
     await exchange.reply(200, body, headers)
 
 
@@ -64,8 +64,8 @@ async def write_stream(
         news = await stream.read()
     closing = opening + framing.closing(_finish_reason(news), stream.limited)
     ending = framing.ending(news.usage)
-    if exchange.keeping is not None:
-        ending = await exchange.keeping.ending(exchange.id, ending)
+    if exchange.storage is not None:
+        ending = await exchange.storage.ending(exchange.id, ending)
     await exchange.write(closing + ending, more=False)
 
 

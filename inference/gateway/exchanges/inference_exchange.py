@@ -29,7 +29,7 @@ from inference.tracing import Span
 REPLAYED = (b"idempotent-replayed", b"true")
 
 
-class Keeping(Protocol):
+class AnswerStorage(Protocol):
     """Stores the answers to requests."""
 
     async def whole(self, id: str, body: bytes) -> bytes:
@@ -53,7 +53,7 @@ class InferenceExchange(Exchange):
         self.span: Span | None = None
         self.failed: Callable[[InferenceError], bytes] = lambda _: b""
         """The framing's event for an error within a stream; empty where `errors` makes it."""
-        self.keeping: Keeping | None = None
+        self.storage: AnswerStorage | None = None
         """Stores the answer, if it is to be stored."""
         self.reservation: Reservation | None = None
         """Source of the `x-ratelimit` headers."""

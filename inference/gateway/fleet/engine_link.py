@@ -143,7 +143,7 @@ class Leg:
             }
             self.span.end(attributes=engine, error=error)
 
-    def believed(self, done: wire.Done) -> wire.Done:
+    def clamped(self, done: wire.Done) -> wire.Done:
         """`done` with its usage clamped to `most`: limits are charged with that usage, so an engine
         could otherwise use up a tenant's budget."""
         usage = self.most.clamped(done.usage)

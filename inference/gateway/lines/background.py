@@ -138,7 +138,7 @@ def _record_of(call: ResponseCall, id: str, created_at: datetime) -> bytes:
     items = msgspec.Raw(b"[" + listed(bytes(fields["input"])) + b"]")
     for name in NOT_RUN:
         fields.pop(name, None)
-    call.told = {**call.told, "background": True, "store": True}
+    call.echoed = {**call.echoed, "background": True, "store": True}
     response = RESPONSES.framing(call, id, int(created_at.timestamp())).queued()
     record = _json(Record(items, msgspec.Raw(response), fields))
     if len(record) > MAX_BYTES:
@@ -175,7 +175,7 @@ class Work:
         """
         fields = self._record.fields or {}
         call = RESPONSES.parse(_json(fields | {"input": self._record.items}))
-        call.told = _fields.decode(self._record.response)
+        call.echoed = _fields.decode(self._record.response)
         return call
 
     async def answered(self, response: bytes) -> None:

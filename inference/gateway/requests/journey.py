@@ -97,13 +97,13 @@ class Journey:
         """Whether two engines died with it; `alive` has the runs of all connected engines."""
         return len(self._failed.difference(alive)) > 1
 
-    def goes_on(self, now: float) -> float:
+    def resumed(self, now: float) -> float:
         """Another engine has begun to send; returns how long the reader waited, in seconds."""
         waited_s, self.since = now - (now if self.since is None else self.since), None
         return waited_s
 
 
-def why_elsewhere(leg: Leg, done: Done) -> Why | None:
+def reason_to_move(leg: Leg, done: Done) -> Why | None:
     """Why another engine should take over the request after this `done`; None: it has ended."""
     if done.fault is None:
         return Why.DRAINED if done.finish_reason == MOVED else None
@@ -115,7 +115,7 @@ def why_elsewhere(leg: Leg, done: Done) -> Why | None:
     return Why.DRAINED if leg.link.engine.draining else Why.REFUSED
 
 
-def last_word(leg: Leg, done: Done, *, is_wanted: bool) -> Done:
+def final_done(leg: Leg, done: Done, *, is_wanted: bool) -> Done:
     """The `done` that the reader gets if no other engine takes over; `is_wanted`: the request was
     not cancelled."""
     if done.finish_reason != MOVED or done.fault is not None:

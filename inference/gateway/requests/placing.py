@@ -91,7 +91,7 @@ class Placing:
         try:
             link = self.decide(needs, None if any_may else may_take)
         except Overloaded as refusal:
-            return self._candidates.never_done(needs) or refusal
+            return self._candidates.permanent_refusal(needs) or refusal
         self._start(stream, order, link, left_s, resume)
         return None
 

@@ -32,7 +32,7 @@ from inference.gateway.measuring.traffic import Counted, failed
 from inference.gateway.requests import placing
 from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Why, last_word, lost, why_elsewhere
+from inference.gateway.requests.journey import Why, final_done, lost, reason_to_move
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.placing import Moves, Placing
 from inference.gateway.requests.settling import Settling
@@ -204,7 +204,7 @@ class Requests:
             self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
         journey = stream.journey
         if journey is not None and journey.since is not None:
-            gap_s = journey.goes_on(time.monotonic())
+            gap_s = journey.resumed(time.monotonic())
             self.gaps.add(gap_s)
             log.info(
                 "request_moved",
@@ -221,7 +221,7 @@ class Requests:
         if done.finish_reason in (GONE, LEFT):
             leg.end_span(done.finish_reason)
             return stream.settle(done)
-        why = why_elsewhere(leg, done)
+        why = reason_to_move(leg, done)
         leg.end_span(why or (done.fault.code if done.fault else ""))
         if why is None or why is Why.FAILED:
             self._count(stream, leg, failed=why is Why.FAILED or failed(done))
@@ -229,7 +229,7 @@ class Requests:
             self._unplaced.move(stream, leg, why, done)
         else:
             self._note_stay(stream, leg, why)
-            stream.settle(last_word(leg, done, is_wanted=stream.is_wanted))
+            stream.settle(final_done(leg, done, is_wanted=stream.is_wanted))
         self._note_room(leg)
 
     def lost(self, stream: Stream, leg: Leg) -> None:

@@ -197,7 +197,7 @@ class Stream:
 
     def ended(self, leg: Leg, done: Done) -> None:
         """The engine sent `done` for this attempt."""
-        self._carrier.ended(self, leg, leg.believed(done))
+        self._carrier.ended(self, leg, leg.clamped(done))
 
     def lost(self, leg: Leg) -> None:
         """The link to the engine ended."""

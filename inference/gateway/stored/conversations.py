@@ -160,7 +160,7 @@ class Conversations:
 
     def addition(self, tenant_id: int, call: ResponseCall) -> Addition:
         """What this call will add to its conversation."""
-        return Addition(self, tenant_id, call.conversation, call.said)
+        return Addition(self, tenant_id, call.conversation, call.own_items)
 
     async def change(self, tenant_id: int, id: str, change: Change) -> Conversation:
         """Change the conversation; returns it as changed. `change` may be called several times.

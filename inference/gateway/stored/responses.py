@@ -105,9 +105,9 @@ _background = msgspec.json.Decoder(_Background)
 _event = msgspec.json.Decoder(_Event)
 
 
-class ResponseKeeping(NamedTuple):
-    """`Keeping` of responses: stores a response once it is whole, and adds it to the conversation
-    that it continues."""
+class ResponseStorage(NamedTuple):
+    """`AnswerStorage` of responses: stores a response once it is whole, and adds it to the
+    conversation that it continues."""
 
     store: StoredResponses
     tenant_id: int
@@ -115,7 +115,7 @@ class ResponseKeeping(NamedTuple):
     addition: Addition | None = None
 
     async def whole(self, id: str, body: bytes) -> bytes:
-        """See `Keeping`."""
+        """See `AnswerStorage`."""
         if self.addition is not None:
             output = listed(bytes(_response.decode(body).output))
             if not await self.addition.add(id, output):
@@ -123,7 +123,7 @@ class ResponseKeeping(NamedTuple):
         return body if await self._keep(id, body) else _changed(body, store=msgspec.Raw(b"false"))
 
     async def ending(self, id: str, events: bytes) -> bytes:
-        """See `Keeping`."""
+        """See `AnswerStorage`."""
         name, _, rest = events.partition(b"\ndata: ")
         data, _, after = rest.partition(b"\n\n")
         response = bytes(_event.decode(data).response)
@@ -179,15 +179,15 @@ class Responses:
             raise InvalidRequest(told, param="conversation")
         if call.conversation:
             before = await self._conversations.items(grant.tenant_id, call.conversation)
-        elif call.follows:
-            if (said := await self.said(grant.tenant_id, call.follows)) is None:
+        elif call.previous_response_id:
+            if (said := await self.said(grant.tenant_id, call.previous_response_id)) is None:
                 raise UnknownResponse(param="previous_response_id")
             before = said.items
         fields = _fields.decode(call.body)
         for name in ("conversation", "previous_response_id"):
             fields.pop(name, None)
         given = bytes(fields["input"])
-        if call.refers:
+        if call.references:
             given = await self._resolved(grant.tenant_id, given)
         items = joined(before, listed(given))
         body = _json(fields | {"input": msgspec.Raw(b"[" + items + b"]")})
@@ -195,11 +195,11 @@ class Responses:
         await count(body, Shape(RESPONSES.max_numbers))
         await pause(len(body))
         whole = RESPONSES.parse(body)
-        if call.follows:
-            whole.told = {**whole.told, "previous_response_id": call.follows}
+        if call.previous_response_id:
+            whole.echoed = {**whole.echoed, "previous_response_id": call.previous_response_id}
         if call.conversation:
-            whole.conversation, whole.said = call.conversation, listed(given)
-            whole.told = {**whole.told, "conversation": {"id": call.conversation}}
+            whole.conversation, whole.own_items = call.conversation, listed(given)
+            whole.echoed = {**whole.echoed, "conversation": {"id": call.conversation}}
         await pause(len(body))
         return whole
 
@@ -253,7 +253,7 @@ class Responses:
         return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
 
     @contextmanager
-    def keeping(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
+    def storing(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
         """Use around the generation of an answer: has it stored if it is a response and the call
         and the tenant want that, and holds the space for its input meanwhile.
 
@@ -264,7 +264,7 @@ class Responses:
             yield
             return
         items = b""
-        if call.stored and grant.keeps_content:
+        if call.store and grant.keeps_content:
             items = listed(bytes(_fields.decode(call.body)["input"]))
         size = len(items)
         if not size or size > MAX_BYTES or not self._space.take(grant.tenant_id, size):
@@ -272,15 +272,15 @@ class Responses:
                 raise _unkept(size)
             yield
             return
-        call.told = {**call.told, "store": True}
+        call.echoed = {**call.echoed, "store": True}
         addition = None
         if call.conversation:
             addition = self._conversations.addition(grant.tenant_id, call)
-        exchange.keeping = ResponseKeeping(self._store, grant.tenant_id, items, addition)
+        exchange.storage = ResponseStorage(self._store, grant.tenant_id, items, addition)
         try:
             yield
         finally:
-            exchange.keeping = None
+            exchange.storage = None
             self._space.give_back(grant.tenant_id, size)
 
     # --- afterwards ------------------------------------------------------------------------------

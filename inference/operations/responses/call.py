@@ -14,24 +14,24 @@ from inference.operations.operation import Call
 class ResponseCall(Call):
     """One parsed request for a response.
 
-    The answer repeats the fields in `told` and is `stored` if the tenant keeps content. The request
-    continues the response that it `follows`, or a `conversation`, to which its own items (`said`)
-    and its answer are then added. It `refers` if its input names items of stored responses. A
-    `background` request is answered before it is run.
+    The answer repeats the fields in `echoed`; with `store` it is stored if the tenant keeps
+    content. The request continues the response of `previous_response_id`, or a `conversation`, to
+    which its `own_items` and its answer are then added. With `references` its input names items of
+    stored responses. A `background` request is answered before it is run.
     """
 
-    told: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    stored: bool = False
+    echoed: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    store: bool = False
     background: bool = False
-    follows: str = ""
+    previous_response_id: str = ""
     conversation: str = ""
-    said: bytes = b""
-    refers: bool = False
+    own_items: bytes = b""
+    references: bool = False
 
     @property
     def continues(self) -> bool:
         """Whether it needs something that is stored: a response, a conversation or an item."""
-        return bool(self.follows or self.conversation or self.refers)
+        return bool(self.previous_response_id or self.conversation or self.references)
 
     def check_as_line(self) -> None:
         """See `Call`."""
@@ -42,10 +42,10 @@ class ResponseCall(Call):
         if self.conversation:
             said = "`conversation` is not supported in a batch: send the items as `input`."
             raise InvalidRequest(said, param="conversation")
-        if self.follows:
+        if self.previous_response_id:
             said = "`previous_response_id` is not supported in a batch: send the items as `input`."
             raise InvalidRequest(said, param="previous_response_id")
-        if self.refers:
+        if self.references:
             said = (
                 "References to stored items are not supported in a batch: send the items "
                 "themselves as `input`."

@@ -208,21 +208,21 @@ class Responses(Operation):
             logprobs=1 + (fields.top_logprobs or 0) if wants_logprobs else 0,
             body=body,
             beginnings=_beginnings(fields),
-            told=_told(fields, text, choice, tools),
-            stored=fields.store is not False,
+            echoed=_echoed(fields, text, choice, tools),
+            store=fields.store is not False,
             background=bool(fields.background),
             conversation=conversation.id
             if isinstance(conversation, _Conversation)
             else conversation or "",
-            follows=fields.previous_response_id or "",
-            refers=not isinstance(fields.input, str)
+            previous_response_id=fields.previous_response_id or "",
+            references=not isinstance(fields.input, str)
             and any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
         """See `Operation`."""
         assert isinstance(call, ResponseCall), "made by `parse`"
-        return ResponsesFraming(self.answer_id(id), id, call.model, created, call.told)
+        return ResponsesFraming(self.answer_id(id), id, call.model, created, call.echoed)
 
     def answer_id(self, request_id: str) -> str:
         """See `Operation`. Clients recognise responses by the prefix of their ids."""
@@ -369,7 +369,7 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
     return beginnings
 
 
-def _told(
+def _echoed(
     fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[FunctionTool]
 ) -> dict[str, Any]:
     """The fields that the answer repeats. Missing ones are shown with OpenAI's defaults, even if

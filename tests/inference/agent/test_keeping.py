@@ -96,7 +96,7 @@ def test_they_hear_of_it_at_once_where_its_gateway_left_it_or_was_dialled_in_vai
     keeps.lost(lost, 10.0)
     keeps.lost(other, 10.0)
     assert keeps.look(10.0) == News([named(left)])
-    keeps.in_vain("http://a", 10.1)
+    keeps.not_dialled("http://a", 10.1)
     assert keeps.look(10.1) == News([named(lost)])
 
 

@@ -195,8 +195,8 @@ def test_no_engine_sees_what_none_serves(fields: dict[str, Any], param: str) -> 
 
 def test_a_reference_to_an_item_is_the_gateways_to_resolve() -> None:
     reference = {"type": "item_reference", "id": "msg_1"}
-    assert parse([reference]).refers and not parse([said("user", "Hi")]).refers
-    assert not parse("Hi").refers
+    assert parse([reference]).references and not parse([said("user", "Hi")]).references
+    assert not parse("Hi").references
     with pytest.raises(InvalidRequest, match="`store` is `false`"):
         chat([reference])
 
@@ -207,12 +207,12 @@ def test_one_of_the_background_is_queued_and_no_line_of_a_batch() -> None:
     with pytest.raises(InvalidRequest) as caught:
         call.check_as_line()
     assert caught.value.param == "background"
-    call.told = {**call.told, "background": True}
+    call.echoed = {**call.echoed, "background": True}
     data = RESPONSES.framing(call, "1", 7).queued()
     assert not faults("responses", data)
     queued = json.loads(data)
     assert (queued["id"], queued["status"], queued["output"]) == ("resp_1", "queued", [])
-    call.told = queued | {"model": "adapter"}  # as when it is continued in the background
+    call.echoed = queued | {"model": "adapter"}  # as when it is continued in the background
     ended = json.loads(RESPONSES.framing(call, "1", 9).whole("Hi", "stop", USAGE))
     assert (ended["created_at"], ended["status"], ended["model"]) == (7, "completed", "adapter")
     assert ended["background"] and ended["usage"]
@@ -229,8 +229,11 @@ def test_a_conversation_is_named_by_its_id_and_in_no_batch() -> None:
 
 
 def test_what_is_to_be_stored_and_followed_is_told() -> None:
-    assert parse().stored and not parse(store=False).stored
-    assert parse(previous_response_id="resp_1").follows == "resp_1" and not parse().follows
+    assert parse().store and not parse(store=False).store
+    assert (
+        parse(previous_response_id="resp_1").previous_response_id == "resp_1"
+        and not parse().previous_response_id
+    )
 
 
 def test_an_engine_sees_a_chat() -> None:
@@ -616,7 +619,7 @@ def test_what_is_repeated_does_not_keep_the_body() -> None:
     before = sys.getrefcount(raw)
     call = RESPONSES.parse(raw)
     assert call.take_body() is raw
-    assert call.told["tools"] and sys.getrefcount(raw) == before
+    assert call.echoed["tools"] and sys.getrefcount(raw) == before
 
 
 # --- items as they are stored and listed ---------------------------------------------------------

@@ -44,4 +44,6 @@ def test_who_is_next_to_a_home_stays_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 def test_engines_of_a_later_version_are_not_said_to_do_nothing() -> None:
     later = msgspec.structs.replace(MODEL, operations=["another"])
-    assert Engines(fleet("a", model=later)).never_done(Needs("base", operation="chat")) is None
+    assert (
+        Engines(fleet("a", model=later)).permanent_refusal(Needs("base", operation="chat")) is None
+    )

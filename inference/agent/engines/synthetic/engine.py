@@ -295,10 +295,10 @@ class SyntheticEngine:
         self, work: Work, operation: PoolingOperation, fields: dict[str, Any]
     ) -> AsyncGenerator[Output, None]:
         """Each step computes one of its texts."""
-        self._see_that_it_can(work)
+        self._check_ready(work)
         texts = operation.texts(fields)
         for path, text in texts:
-            self._see_that_it_fits(text, path)
+            self._check_length(text, path)
         lengths = [length_of(text) for _, text in texts]
         plain = " ".join(text for _, text in texts if isinstance(text, str))
         steps = " " * TOKEN_CHARS * len(texts)
@@ -328,13 +328,13 @@ class SyntheticEngine:
         answer = operation.plain_answer(fields, vectors, told)
         yield Output(response=answer, finish_reason="stop")
 
-    def _see_that_it_can(self, work: Work) -> None:
+    def _check_ready(self, work: Work) -> None:
         if not self.alive:
             raise EngineFailed("The engine stopped.")
         if work.adapter is not None and work.adapter.int_id not in self._loaded:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
 
-    def _see_that_it_fits(self, text: Text, path: str) -> None:
+    def _check_length(self, text: Text, path: str) -> None:
         if (length := length_of(text)) > (most := self.info.max_model_len):
             raise ContextLengthExceeded(
                 f"`{path}` has {length} tokens; the model's context window is {most} tokens.",
@@ -344,7 +344,7 @@ class SyntheticEngine:
     def _stream_of(
         self, work: Work, prompt: PlainPrompt, options: Options, wanted: int | None
     ) -> _Stream:
-        self._see_that_it_can(work)
+        self._check_ready(work)
         room = self.info.max_model_len - tokens_in(prompt.whole)
         if room < 1:
             raise ContextLengthExceeded(

@@ -52,7 +52,7 @@ def test_what_models_of_a_sort_never_do_is_known_where_all_engines_say_what_they
         for i, operations in enumerate(done)
     ]
     other = EngineState("other", msgspec.structs.replace(MODEL, name="other", operations=[asked]))
-    error = Engines([*engines, other]).never_done(Needs(MODEL.name, operation=asked))
+    error = Engines([*engines, other]).permanent_refusal(Needs(MODEL.name, operation=asked))
     assert (error is not None) == never
     if error is not None:
         assert error.param == "model" and "/v1/" in error.message
