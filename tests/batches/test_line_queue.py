@@ -17,7 +17,7 @@ def test_tenants_take_turns_whatever_they_have_waiting() -> None:
     assert [queue.next(1) for _ in range(6)] == ["a0", "b0", "a1", "a2", "a3", None]
 
 
-def test_so_many_go_to_each_engine_before_it_has_begun() -> None:
+def test_unbegun_lines_are_bounded_per_engine() -> None:
     queue = LineQueue[int]()
     for n in range(100):
         queue.add("a", n)
@@ -27,7 +27,7 @@ def test_so_many_go_to_each_engine_before_it_has_begun() -> None:
     assert queue.next(0) is None, "fewer engines, and so many have not begun"
 
 
-def test_where_many_run_more_may_be_unbegun() -> None:
+def test_more_lines_may_be_unbegun_if_many_run() -> None:
     queue = LineQueue[int]()
     for n in range(300):
         queue.add("a", n)
@@ -40,7 +40,7 @@ def test_where_many_run_more_may_be_unbegun() -> None:
     assert queue.next(1) is None
 
 
-def test_what_is_withdrawn_is_not_given() -> None:
+def test_a_withdrawn_line_is_not_returned() -> None:
     queue = LineQueue[int]()
     for n in range(6):
         queue.add("a" if n % 2 else "b", n)

@@ -71,7 +71,9 @@ async def test_a_chat_has_one_shape_whatever_is_asked_for(
     [{}, {"logprobs": 2}, {"echo": True, "logprobs": 1}, {"n": 2, "temperature": 1.0}],
     ids=lambda fields: "-".join(fields) or "plain",
 )
-async def test_so_has_a_completion(vllm: Engine, fields: dict[str, Any], stream: bool) -> None:
+async def test_a_completion_has_one_shape_whatever_is_asked_for(
+    vllm: Engine, fields: dict[str, Any], stream: bool
+) -> None:
     bodies = written(
         COMPLETION, await ask(vllm, "completion", stream=stream, **fields), stream=stream
     )

@@ -32,9 +32,7 @@ def test_a_bad_option_is_named(option: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["", (MAX_ID + 1) * "e"])
-def test_an_engine_is_not_named_what_no_bill_could_say(
-    id: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_id_must_fit_in_the_ledger(id: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--id", id])
     assert "--id: it must have 1 to 255 characters" in capsys.readouterr().err

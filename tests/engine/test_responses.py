@@ -122,7 +122,9 @@ RESULT = {"type": "function_call_output", "call_id": "c1", "output": "word " * 2
 
 
 @pytest.mark.parametrize("fields", [{}, {"include": LOGPROBS}], ids=["lean", "full"])
-async def test_what_is_too_long_begins_later(vllm: Engine, fields: dict[str, Any]) -> None:
+async def test_truncation_drops_the_beginning_of_a_long_input(
+    vllm: Engine, fields: dict[str, Any]
+) -> None:
     given: dict[str, Any] = {"instructions": "Be brief.", "max_output_tokens": 20} | fields
     with pytest.raises(ContextLengthExceeded):
         await asked(vllm, LINES, **given)

@@ -25,7 +25,7 @@ def test_a_tenant_may_take_a_quarter() -> None:
     assert shares.take("acme", 1) and shares.total == 2 * QUARTER
 
 
-def test_once_all_is_taken_only_who_has_less_than_an_equal_share_may_take_more() -> None:
+def test_once_all_is_taken_only_tenants_below_an_equal_share_may_take() -> None:
     shares = SharedCapacity[int](MOST)
     assert all(shares.take(tenant, QUARTER) for tenant in range(TENANT_SHARE))
     equal = MOST // (TENANT_SHARE + 1)
@@ -34,7 +34,7 @@ def test_once_all_is_taken_only_who_has_less_than_an_equal_share_may_take_more()
     assert shares.take(0, 1), "it has less than the others now"
 
 
-def test_what_is_added_needs_no_room_and_counts() -> None:
+def test_added_amounts_need_no_room_and_count() -> None:
     shares = SharedCapacity[str](MOST)
     shares.add("acme", 3 * MOST)
     assert shares.total == 3 * MOST and not shares.take("globex", 1)

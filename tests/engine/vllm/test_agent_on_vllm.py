@@ -92,7 +92,7 @@ async def test_an_adapter_whose_files_are_broken_fails_alone(
     assert again.json()["choices"] == answers[0].json()["choices"]
 
 
-async def test_texts_asked_for_at_once_wait_in_our_queue_not_in_vllms(stack: Rig) -> None:
+async def test_choices_wait_in_our_queue_and_not_in_vllms(stack: Rig) -> None:
     """In vLLM's queue they would go before all later requests."""
     prompts = [f"Count from {i}" for i in range(5)]
     body = {"model": "tiny", "prompt": prompts, "n": 2, "max_tokens": 40, "ignore_eos": True}

@@ -63,7 +63,7 @@ async def test_the_base_model_is_itself_while_all_slots_serve_adapters(
         assert await beside(vllm, [*adapters]) == expected, "bit for bit"
 
 
-async def test_blocks_that_held_nan_are_clean_for_the_next(
+async def test_blocks_that_held_nan_are_clean_for_the_next_request(
     vllm: Engine, factory: AdapterFactory
 ) -> None:
     long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12}]
@@ -137,7 +137,7 @@ async def test_adapters_that_cannot_be_loaded_end_nobodys_stream(
     assert vllm.alive
 
 
-async def test_weights_of_no_module_here_are_not_served_as_the_base(
+async def test_an_adapter_without_matching_modules_is_refused(
     vllm: Engine, factory: AdapterFactory
 ) -> None:
     from safetensors.torch import load_file, save_file
@@ -150,9 +150,7 @@ async def test_weights_of_no_module_here_are_not_served_as_the_base(
         await vllm.load(stray)
 
 
-async def test_files_deleted_after_loading_matter_no_more(
-    vllm: Engine, factory: AdapterFactory
-) -> None:
+async def test_files_may_be_deleted_after_loading(vllm: Engine, factory: AdapterFactory) -> None:
     """More adapters are loaded than there are slots, so that some leave their slot."""
     adapters = [factory.make(seed=30 + i) for i in range(MAX_LOADED)]
     async with loaded(vllm, adapters):

@@ -44,7 +44,7 @@ def named(one: Job) -> Orphan:
     return Orphan(one.id, one.attempt, ACCOUNT, "m", one.label)
 
 
-def test_a_text_is_all_that_was_told_in_one_piece() -> None:
+def test_a_kept_text_is_all_deltas_merged() -> None:
     text = Text(None)
     assert not text
     text.add(Delta("x", "Hel", 2, [], 7, 3, ids={0: [11, 12]}))
@@ -55,7 +55,7 @@ def test_a_text_is_all_that_was_told_in_one_piece() -> None:
     )
 
 
-def test_what_was_told_does_not_change_with_what_comes() -> None:
+def test_a_delivered_delta_does_not_change_later() -> None:
     """A told delta may still wait for the link, where later deltas are merged into it."""
     text = Text(None)
     text.add(Delta("x", "", 1, [b"{1}"], ids={0: [1]}))
@@ -64,20 +64,20 @@ def test_what_was_told_does_not_change_with_what_comes() -> None:
     assert (told.chunks, told.ids) == ([b"{1}"], {0: [1]})
 
 
-def test_what_lower_attempts_told_is_the_beginning_of_it() -> None:
+def test_the_kept_text_begins_with_that_of_lower_attempts() -> None:
     text = Text(Resume({0: [1, 2], 1: [3]}, usage=Usage(9, 4, 3), text="He", chunks=[b"{}"]))
     text.add(Delta("x", "y", 1, ids={1: [5]}))
     assert text.delta("r", 2) == Delta("r", "Hey", 4, [b"{}"], 9, 4, 2, {0: [1, 2], 1: [3, 5]})
 
 
 @pytest.mark.parametrize("piece", [Delta("r", "a"), Delta("r", ids={0: [1]}), Delta("r", "", 1)])
-def test_a_text_that_was_told_anything_is_worth_telling(piece: Delta) -> None:
+def test_a_kept_text_with_any_content_is_truthy(piece: Delta) -> None:
     text = Text(None)
     text.add(piece)
     assert text
 
 
-def test_others_hear_of_an_orphan_once_its_gateway_did_not_come_back() -> None:
+def test_an_orphan_is_announced_after_its_gateway_did_not_return() -> None:
     keeps = Keeping()
     one = kept(keeps)
     assert keeps.look(0.0) == News() and len(keeps) == 0
@@ -89,7 +89,7 @@ def test_others_hear_of_an_orphan_once_its_gateway_did_not_come_back() -> None:
     assert keeps.look(10.0 + ANNOUNCED_AFTER_S) == News(), "they are told once"
 
 
-def test_they_hear_of_it_at_once_where_its_gateway_left_it_or_was_dialled_in_vain() -> None:
+def test_an_orphan_is_announced_at_once_if_left_or_its_gateway_is_down() -> None:
     keeps = Keeping()
     left, lost, other = kept(keeps), kept(keeps, job("r2")), kept(keeps, job("r3", link=Url("b")))
     keeps.lost(left, 10.0, at_once=True)
@@ -100,7 +100,7 @@ def test_they_hear_of_it_at_once_where_its_gateway_left_it_or_was_dialled_in_vai
     assert keeps.look(10.1) == News([named(lost)])
 
 
-def test_what_came_without_a_grace_is_not_kept() -> None:
+def test_an_answer_without_a_grace_is_not_kept() -> None:
     keeps, one = Keeping(), job()
     keeps.note(one, Delta("r1", "a"))
     keeps.ended(one, DONE, 0.0)
@@ -108,7 +108,7 @@ def test_what_came_without_a_grace_is_not_kept() -> None:
     assert one.link is not None
 
 
-def test_the_first_that_adopts_it_has_it() -> None:
+def test_an_orphan_is_adopted_once() -> None:
     keeps = Keeping()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
@@ -127,7 +127,7 @@ def test_the_first_that_adopts_it_has_it() -> None:
     assert keeps.look(50.0) == News(), "nobody had heard of it"
 
 
-def test_what_nobody_comes_for_ends() -> None:
+def test_an_orphan_that_is_not_adopted_ends_after_its_grace() -> None:
     keeps = Keeping()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
@@ -145,7 +145,7 @@ def test_no_grace_is_longer_than_the_longest() -> None:
 
 
 @pytest.mark.parametrize("fault", [None, Fault("engine_failed", "died")])
-def test_what_ended_without_a_gateway_is_kept_with_its_end(fault: Fault | None) -> None:
+def test_an_orphan_that_ended_is_kept_with_its_done(fault: Fault | None) -> None:
     keeps = Keeping()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
@@ -156,7 +156,7 @@ def test_what_ended_without_a_gateway_is_kept_with_its_end(fault: Fault | None) 
     assert found is not None and found.done == done
 
 
-def test_what_ended_just_before_its_gateway_was_lost_is_there_for_another() -> None:
+def test_an_answer_that_ended_before_its_gateway_was_lost_is_kept() -> None:
     keeps = Keeping()
     one, other, elder = kept(keeps), kept(keeps, job("r2", link=Url("b"))), kept(keeps, job("r0"))
     keeps.ended(elder, DONE, -GRACE_S)
@@ -170,7 +170,7 @@ def test_what_ended_just_before_its_gateway_was_lost_is_there_for_another() -> N
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "moved"])
-def test_what_somebody_ended_is_not_kept(reason: str) -> None:
+def test_a_cancelled_answer_is_not_kept(reason: str) -> None:
     keeps = Keeping()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)

@@ -113,7 +113,7 @@ async def test_what_is_said_is_taken_up_from_its_beginning_to_its_end(bench: Ben
     assert taken.id == "r1" and b"Hello there" in taken.text
 
 
-async def test_nothing_is_taken_up_of_who_keeps_nothing(bench: Bench) -> None:
+async def test_nothing_is_recorded_of_tenants_that_keep_no_content(bench: Bench) -> None:
     contents = Contents()
     engine = await bench.join()
     stream = bench.submit()

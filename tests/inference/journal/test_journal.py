@@ -105,7 +105,7 @@ def test_an_id_is_not_taken_twice(journal: Journal) -> None:
         open_(journal, "a")
 
 
-def test_whatever_was_gathered_is_one_write(
+def test_gathered_records_are_one_write(
     folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (folder / FILE).read_bytes()

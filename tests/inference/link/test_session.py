@@ -114,7 +114,7 @@ def test_a_link_opens_with_hello_and_welcome() -> None:
 @pytest.mark.parametrize(
     "frame", [STEP, DONE, LOADED, wire.Step([STEP.deltas[0], wire.Delta("r9")])]
 )
-def test_what_names_nothing_alive_is_refused_and_changes_nothing(frame: Frame) -> None:
+def test_frames_about_unknown_requests_are_refused_and_change_nothing(frame: Frame) -> None:
     agent, gateway = pair(State.OPEN)
     tell(agent, gateway, DONE)
     tell(agent, gateway, LOADED)
@@ -240,7 +240,7 @@ def test_a_silent_peer_is_lost_and_any_frame_of_its_saves_it() -> None:
     assert not gateway.lost(LOST_S * 9)
 
 
-def test_who_was_held_up_does_not_take_that_for_its_peers_silence() -> None:
+def test_a_blocked_process_does_not_count_its_peer_as_silent() -> None:
     _, gateway = pair(State.OPEN)
     gateway.held_up(3 * LOST_S, 3 * LOST_S)
     assert not gateway.lost(4 * LOST_S - 0.01)

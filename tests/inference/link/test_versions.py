@@ -103,7 +103,7 @@ def test_what_is_not_declared_as_newer_is_as_version_1_had_it(name: str) -> None
     assert all(1 < version <= wire.PROTOCOL_VERSION for version in since.values())
 
 
-def test_an_adapter_is_called_as_its_tenant_calls_it() -> None:
+def test_own_name_is_the_name_without_tenant_and_version() -> None:
     assert AdapterRef("acme/support@0123", "0123").own_name == "support"
 
 
@@ -387,7 +387,7 @@ async def test_an_old_gateway_is_told_all_resident_adapters_each_time(tmp_path: 
         await until(lambda: last() == [])
 
 
-async def test_an_old_gateways_other_words_mean_what_they_did(tmp_path: Path) -> None:
+async def test_other_frames_of_an_old_gateway_keep_their_meaning(tmp_path: Path) -> None:
     async with old_gateway(tmp_path) as gateway:
         for name in ("heartbeat", "served", "gateways", "drain"):
             await gateway.say_bytes(recorded("gateway", name))

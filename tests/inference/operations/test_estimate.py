@@ -58,7 +58,7 @@ def test_an_operation_estimates_its_calls() -> None:
     assert CHAT.bound(stream, 100) is None
 
 
-def test_only_a_stream_that_names_no_end_may_grow() -> None:
+def test_only_a_stream_without_max_tokens_grows() -> None:
     assert call().grows
     assert not call(max_tokens=5).grows
     assert not call(stream=False).grows
@@ -116,7 +116,7 @@ def test_a_prompt_is_no_longer_than_engines_take(
         ({"tokens": 4 * MAX_TOKENS + 1, "prompts": 2}, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
     ],
 )
-def test_more_tokens_than_that_reach_no_engine(
+def test_prompts_with_too_many_tokens_are_refused(
     given: dict[str, Any], max_model_len: int, most: int
 ) -> None:
     with pytest.raises(ContextLengthExceeded, match=f"it can have at most {most}"):

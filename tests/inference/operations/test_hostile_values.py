@@ -65,7 +65,7 @@ def take(operation: Operation, body: bytes) -> None:
 @pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda one: one.name)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_it_is_read_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_a_hostile_value_is_read_or_refused(operation: Operation, data: st.DataObject) -> None:
     body = EXAMPLES[operation.name].body()
     take(operation, json.dumps(body).encode())
     names = st.sampled_from(fields_of(operation))

@@ -165,7 +165,7 @@ def test_an_engine_refuses_by_what_it_finds_wrong(
     assert caught.value.param == param
 
 
-def test_an_engine_sees_what_is_served() -> None:
+def test_an_engine_sees_only_served_fields() -> None:
     fields = {"input": "x", "dimensions": None, "user": "u", "cache_salt": "s", "task": "classify"}
     assert EMBEDDINGS.allowed(fields) == {"input": "x"}
 

@@ -30,6 +30,6 @@ assert seen() is None, "cycles made since are not found any more"
 """
 
 
-def test_what_is_there_stays_and_cycles_made_since_are_found() -> None:
+def test_settled_objects_are_exempt_and_new_cycles_are_collected() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def lines(written: StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.getvalue().splitlines()]
 
 
-def test_our_lines_and_those_of_libraries_are_alike(written: StringIO) -> None:
+def test_our_log_lines_and_those_of_libraries_have_one_format(written: StringIO) -> None:
     with structlog.contextvars.bound_contextvars(request_id="req_1"):
         structlog.get_logger("ours").info("done", path="/a/tok_secret")
         logging.getLogger("theirs").warning("done with %s", "tok_secret")
@@ -72,7 +72,7 @@ def test_an_exception_is_told_whole(written: StringIO) -> None:
         ({(1, 2): 3}, {"(1, 2)": 3}),
     ],
 )
-def test_whatever_is_told_a_line_is_json(written: StringIO, value: Any, shown: Any) -> None:
+def test_every_log_line_is_json(written: StringIO, value: Any, shown: Any) -> None:
     structlog.get_logger("ours").info("told", value=value)
     (line,) = lines(written)
     assert line["value"] == shown

@@ -10,7 +10,7 @@ import structlog
 from inference.process.supervision import ended, in_background, supervised
 
 
-async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
+async def test_a_failed_task_is_logged_and_restarted() -> None:
     runs: list[int] = []
 
     async def work() -> None:
@@ -25,7 +25,7 @@ async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
     assert [one["again_in_s"] for one in logs] == [0.001, 0.002]
 
 
-async def test_endless_work_that_returns_is_logged_and_starts_again() -> None:
+async def test_a_task_that_returns_is_logged_and_restarted() -> None:
     third = asyncio.Event()
     runs: list[int] = []
 
@@ -64,7 +64,7 @@ async def test_an_exception_that_ends_a_task_is_logged() -> None:
     assert logs == [said | {"exc_info": error}]
 
 
-async def test_a_cancellation_that_is_not_heard_is_said_again() -> None:
+async def test_a_swallowed_cancellation_is_repeated() -> None:
     heard: list[bool] = []
 
     async def deaf_at_first() -> None:

@@ -266,7 +266,7 @@ def test_tenants_that_wait_for_slots_hold_no_counter_down() -> None:
 # --- newcomers -----------------------------------------------------------------------------------
 
 
-def test_one_at_a_time_waits_for_nobody_while_another_floods() -> None:
+def test_a_tenant_with_one_request_does_not_wait_for_a_flood() -> None:
     """A hundred parallel long answers at any time; each request of the other tenant starts at
     once."""
     made = engine(32, 20_000, reserved=2)
@@ -420,7 +420,9 @@ jobs = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(jobs, max_size=60), st.integers(0, 2))
-def test_no_place_is_idle_while_something_that_fits_waits(trace: list[Job], reserved: int) -> None:
+def test_no_sequence_is_idle_while_a_request_that_fits_waits(
+    trace: list[Job], reserved: int
+) -> None:
     kv_tokens, sequences, patience_s = 1500, 5, 2.0
     made = engine(sequences, kv_tokens, reserved=reserved, patience_s=patience_s)
     kv_open = kv_tokens - kv_tokens * reserved // sequences

@@ -46,7 +46,7 @@ def test_a_slot_that_was_emptied_for_one_goes_to_nobody_else() -> None:
     assert t.start("B", "acme", MIN_OPEN_S) == ["B"]
 
 
-def test_nothing_closes_for_the_patient_nor_before_its_turn_is_over() -> None:
+def test_no_slot_closes_for_a_patient_request_or_before_min_open_s() -> None:
     t = scheduler(1)
     t.start("A", "acme", 0.0)
     assert not t.ask("B", "acme", MIN_OPEN_S, impatient=False)
@@ -56,7 +56,7 @@ def test_nothing_closes_for_the_patient_nor_before_its_turn_is_over() -> None:
     assert not t.ask("C", "acme", MIN_OPEN_S, impatient=True), "there is nothing left to close"
 
 
-def test_whoever_gives_up_waiting_opens_what_was_closed_for_it() -> None:
+def test_giving_up_a_claim_reopens_the_slot() -> None:
     t = scheduler(1)
     t.start("A", "acme", 0.0)
     t.ask("B", "acme", MIN_OPEN_S, impatient=True)
@@ -68,7 +68,7 @@ def test_whoever_gives_up_waiting_opens_what_was_closed_for_it() -> None:
     assert t.free_for("C"), "the promise is off"
 
 
-def test_whoever_finds_another_slot_opens_what_was_closed_for_it() -> None:
+def test_finding_another_slot_reopens_the_claimed_one() -> None:
     t = scheduler(2)
     t.start("A", "acme", 0.0)
     t.start("A", "acme", 0.0)
@@ -101,7 +101,7 @@ def test_over_its_quota_a_tenant_makes_way_at_once() -> None:
     assert not t.ask("B", "globex", 0.0, impatient=False), "it is at its quota now, not over it"
 
 
-def test_what_a_tenant_above_its_quota_waits_for_goes_to_others_first() -> None:
+def test_a_claim_above_the_quota_passes_to_another_tenant() -> None:
     t = scheduler(2, quota=1)
     for adapter in ("X", "Y", "Y"):
         t.start(adapter, "flood", 0.0)

@@ -144,7 +144,7 @@ async def test_an_engine_bills_nothing_that_another_one_was_given(bench: Bench) 
     assert len(bench.ledger.told) == 1
 
 
-async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
+async def test_a_forged_entry_settles_no_reservation(bench: Bench) -> None:
     """A reservation of another gateway is settled by the gateway that hears of the request's
     end."""
     forger = await bench.join(secret=FORGERS_SECRET)
@@ -165,7 +165,7 @@ async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
         (HONEST, (5, 0, 2)),
     ],
 )
-async def test_nobodys_limits_are_used_up_by_a_last_word(
+async def test_a_forged_done_cannot_use_up_a_tenants_limits(
     bench: Bench, said: Usage, believed: tuple[int, int, int]
 ) -> None:
     engine = await bench.join()
@@ -180,7 +180,7 @@ async def test_nobodys_limits_are_used_up_by_a_last_word(
         assert found == believed
 
 
-async def test_nobodys_limits_are_used_up_by_an_engine_that_leaves(bench: Bench) -> None:
+async def test_an_engine_that_leaves_cannot_use_up_a_tenants_limits(bench: Bench) -> None:
     engine = await bench.join()
     stream, _ = await dispatched(bench, engine)
     engine.say(wire.Step([wire.Delta("r1", "a", 10**9, prompt_tokens=10**9, cached_tokens=10**9)]))
@@ -222,7 +222,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-async def test_a_number_that_cannot_be_ends_the_link(bench: Bench, what: str) -> None:
+async def test_an_impossible_number_ends_the_link(bench: Bench, what: str) -> None:
     engine = await bench.join()
     await dispatched(bench, engine)
     engine.say(IMPOSSIBLE[what])
@@ -230,14 +230,14 @@ async def test_a_number_that_cannot_be_ends_the_link(bench: Bench, what: str) ->
 
 
 @pytest.mark.parametrize("field", ["max_model_len", "max_loras", "max_lora_rank", "kv_tokens"])
-async def test_a_size_that_cannot_be_is_refused(bench: Bench, field: str) -> None:
+async def test_an_impossible_size_is_refused(bench: Bench, field: str) -> None:
     played = await bench.dial()
     model = msgspec.structs.replace(MODEL, **{field: -1})
     played.say(wire.Hello(1, wire.PROTOCOL_VERSION, "engine-1", model))
     await ended_for_violation(played)
 
 
-async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None:
+async def test_duplicate_entries_are_left_to_the_ledger(bench: Bench) -> None:
     """The ledger records no entry twice, and repeating one is not a fault."""
     engine = await bench.join()
     _, submit = await dispatched(bench, engine)
@@ -287,7 +287,7 @@ async def test_a_credential_that_changes_ends_the_link_too(bench: Bench) -> None
         bench.submit()
 
 
-async def test_one_that_was_revoked_while_it_waited_for_its_welcome_does_not_join(
+async def test_an_engine_revoked_before_its_welcome_does_not_join(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from inference.gateway import hub

@@ -44,7 +44,7 @@ def test_no_engine_says_which_model_and_when_to_retry() -> None:
         ([], "embeddings", False),
     ],
 )
-def test_what_models_of_a_sort_never_do_is_known_where_all_engines_say_what_they_do(
+def test_an_operation_that_no_engine_supports_is_refused_for_good(
     done: list[list[str]], asked: str, never: bool
 ) -> None:
     engines = [
