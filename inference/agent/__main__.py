@@ -27,7 +27,7 @@ from inference.agent.failures import Failures
 from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.keeping import KEPT_BYTES
+from inference.agent.kept_answers import KEPT_BYTES
 from inference.link.wire import MAX_BODY_BYTES
 from inference.process import announce, environ, gc_tuning, logs
 from inference.process.environ import BadSetting

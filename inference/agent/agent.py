@@ -13,7 +13,7 @@ answer with log-probabilities cannot be continued, because those of its tokens a
 engine that computed them; its gateway starts it again.
 
 A request whose gateway is gone ends with it, unless it came with a grace: then it goes on for that
-time, and the gateway that adopts it gets all of its answer (`keeping`).
+time, and the gateway that adopts it gets all of its answer (`kept_answers`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from inference.agent.job import CANCELLED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.keeping import KEPT_BYTES, Keeping
+from inference.agent.kept_answers import KEPT_BYTES, KeptAnswers
 from inference.agent.link import Link
 from inference.agent.links import Links
 from inference.agent.outbox import too_long
@@ -115,7 +115,7 @@ class Agent:
             **queue,
         )
         self._watch = Progress(self._queue)
-        self._keeping = Keeping(kept_bytes)
+        self._kept = KeptAnswers(kept_bytes)
         self._no_orphans = asyncio.Event()
         self._no_orphans.set()
         """Set while no answer is without a gateway."""
@@ -298,7 +298,7 @@ class Agent:
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
         self.joined.set()
         self._billing.link_up(link.url, frame.version)
-        if orphans := self._keeping.orphans():
+        if orphans := self._kept.orphans():
             link.post(wire.Orphans(orphans))
         if known := self._failures.known():
             link.post(wire.Suspects(known))
@@ -310,12 +310,12 @@ class Agent:
         now = time.monotonic()
         self._billing.link_down(link.url)
         self._note_billed()
-        self._keeping.not_dialled(link.url, now)
+        self._kept.not_dialled(link.url, now)
         for job in list(self._jobs.values()):
-            if job.link is link and not self._keeping.lost(job, now):
+            if job.link is link and not self._kept.lost(job, now):
                 job.link = None
                 self._cancel(job.key, GATEWAY_LOST)
-        self._keeping.left_behind(link.url, now)
+        self._kept.left_behind(link.url, now)
 
     def sending(self) -> None:
         """Write the journal before anything that follows from it is sent.
@@ -368,7 +368,7 @@ class Agent:
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.key] = job
         if isinstance(frame, wire.Submit) and frame.grace_s > 0:
-            self._keeping.begin(job, frame.resume)
+            self._kept.begin(job, frame.resume)
         self._idle.clear()
         work = (
             self._generate(job, frame)
@@ -402,7 +402,7 @@ class Agent:
             if word.fault is None and word.finish_reason not in (CANCELLED, MOVED):
                 self._tell_all(self._failures.ended_well(job))
             self._billing.close(job, word.usage, reason, time.monotonic())
-            self._keeping.ended(job, word, time.monotonic())
+            self._kept.ended(job, word, time.monotonic())
         if job.link is not None:
             job.link.post(word)
         if not self._jobs:
@@ -505,15 +505,15 @@ class Agent:
             self._billing.advanced(job)
             if (error := too_long(delta)) is not None:
                 raise error
-            self._keeping.note(job, delta)
+            self._kept.note(job, delta)
             if job.link is not None:
                 job.link.add(delta)
 
-    # --- answers without a gateway (keeping.Keeping) ---------------------------------------------
+    # --- answers without a gateway (kept_answers.KeptAnswers) ------------------------------------
 
     def _adopt(self, frame: wire.Adopt, link: Link) -> None:
         """A gateway adopts an answer whose own gateway is gone."""
-        kept = self._keeping.adopt((frame.id, frame.of))
+        kept = self._kept.adopt((frame.id, frame.of))
         if kept is None:
             link.post(Done(frame.id, Usage(), GONE, attempt=frame.attempt))
             return
@@ -541,10 +541,10 @@ class Agent:
         key = self._adopted.get(key, key)
         job = self._jobs.get(key)
         if job is None or job.attempt != frame.attempt:
-            self._keeping.cancel((frame.id, frame.attempt))
+            self._kept.cancel((frame.id, frame.attempt))
         elif frame.reason != LEFT or job.link is not link:
             self._cancel(key, frame.reason)
-        elif self._keeping.lost(job, time.monotonic(), at_once=True):
+        elif self._kept.lost(job, time.monotonic(), at_once=True):
             link.post(Done(job.id, job.usage(), LEFT, attempt=job.attempt))
             self._tell_orphans()
         else:
@@ -552,12 +552,12 @@ class Agent:
 
     def _tell_orphans(self) -> None:
         """Tell gateways of answers that they may adopt; end what was kept for long enough."""
-        news = self._keeping.look(time.monotonic())
+        news = self._kept.look(time.monotonic())
         for job in news.over:
             self._cancel(job.key, GATEWAY_LOST)
         if news.orphans or news.gone:
             self._links.post(wire.Orphans(news.orphans, news.gone))
-        if not self._keeping:
+        if not self._kept:
             self._no_orphans.set()
         else:
             self._no_orphans.clear()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent import keeping
+from inference.agent import kept_answers
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
@@ -285,7 +285,7 @@ async def test_an_answer_that_ended_as_its_gateway_was_lost_is_not_regenerated(
 async def test_an_answer_that_nobody_adopts_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "ANNOUNCED_AFTER_S", 0.0)
+    monkeypatch.setattr(kept_answers, "ANNOUNCED_AFTER_S", 0.0)
     path, body = ASKED["stream"]
     async with fleet(tmp_path, grace_s=0.3) as made:
         asking = asyncio.create_task(made.ask(made.one, path, body))
@@ -293,7 +293,7 @@ async def test_an_answer_that_nobody_adopts_ends(
         await made.cut_off(made.one)
         (entry,) = await made.entries(1)
         await until(lambda: not made.rig.agent._jobs and not made.rig.engine.stats().running)
-        assert made.rig.agent._keeping.bytes == 0
+        assert made.rig.agent._kept.bytes == 0
         assert not made.two.hub.orphans.turns(len("acme"))
         await gave_up(asking)
     assert (entry.finish_reason, entry.usage.completion_tokens) == ("gateway_lost", 7)
@@ -308,7 +308,7 @@ async def test_without_a_key_it_ends_with_its_gateway(tmp_path: Path) -> None:
             await until(lambda: made.generated >= 7)
             await made.cut_off(made.one)
             (entry,) = await made.entries(1)
-            assert not made.rig.agent._keeping.bytes
+            assert not made.rig.agent._kept.bytes
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent import keeping
+from inference.agent import kept_answers
 from inference.agent.job import Job
-from inference.agent.keeping import ANNOUNCED_AFTER_S, MAX_GRACE_S, Keeping, News, Text
+from inference.agent.kept_answers import ANNOUNCED_AFTER_S, MAX_GRACE_S, KeptAnswers, News, Text
 from inference.link.accounts import Account, Usage
 from inference.link.wire import Delta, Done, Fault, Orphan, Resume
 
@@ -33,7 +33,7 @@ def job(id: str = "r1", tenant: str = "acme", link: Any = None, **fields: Any) -
     return Job(id, None, made, tenant=tenant, **given)
 
 
-def kept(keeps: Keeping, one: Job | None = None, text: str = "hello") -> Job:
+def kept(keeps: KeptAnswers, one: Job | None = None, text: str = "hello") -> Job:
     one = one or job()
     keeps.begin(one, None)
     keeps.note(one, Delta(one.id, text, 2, [], 5, 1, ids={0: [7, 8]}))
@@ -78,7 +78,7 @@ def test_a_kept_text_with_any_content_is_truthy(piece: Delta) -> None:
 
 
 def test_an_orphan_is_announced_after_its_gateway_did_not_return() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = kept(keeps)
     assert keeps.look(0.0) == News() and len(keeps) == 0
     assert keeps.lost(one, 10.0)
@@ -90,7 +90,7 @@ def test_an_orphan_is_announced_after_its_gateway_did_not_return() -> None:
 
 
 def test_an_orphan_is_announced_at_once_if_left_or_its_gateway_is_down() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     left, lost, other = kept(keeps), kept(keeps, job("r2")), kept(keeps, job("r3", link=Url("b")))
     keeps.lost(left, 10.0, at_once=True)
     keeps.lost(lost, 10.0)
@@ -101,7 +101,7 @@ def test_an_orphan_is_announced_at_once_if_left_or_its_gateway_is_down() -> None
 
 
 def test_an_answer_without_a_grace_is_not_kept() -> None:
-    keeps, one = Keeping(), job()
+    keeps, one = KeptAnswers(), job()
     keeps.note(one, Delta("r1", "a"))
     keeps.ended(one, DONE, 0.0)
     assert not keeps.lost(one, 0.0) and keeps.bytes == 0
@@ -109,7 +109,7 @@ def test_an_answer_without_a_grace_is_not_kept() -> None:
 
 
 def test_an_orphan_is_adopted_once() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
     keeps.look(0.0)
@@ -128,7 +128,7 @@ def test_an_orphan_is_adopted_once() -> None:
 
 
 def test_an_orphan_that_is_not_adopted_ends_after_its_grace() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
     assert keeps.look(GRACE_S - 1).over == []
@@ -138,7 +138,7 @@ def test_an_orphan_that_is_not_adopted_ends_after_its_grace() -> None:
 
 
 def test_no_grace_is_longer_than_the_longest() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = kept(keeps, job(grace_s=1e9))
     keeps.lost(one, 0.0, at_once=True)
     assert keeps.look(MAX_GRACE_S).over == [one]
@@ -146,7 +146,7 @@ def test_no_grace_is_longer_than_the_longest() -> None:
 
 @pytest.mark.parametrize("fault", [None, Fault("engine_failed", "died")])
 def test_an_orphan_that_ended_is_kept_with_its_done(fault: Fault | None) -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
     done = msgspec.structs.replace(DONE, fault=fault)
@@ -157,7 +157,7 @@ def test_an_orphan_that_ended_is_kept_with_its_done(fault: Fault | None) -> None
 
 
 def test_an_answer_that_ended_before_its_gateway_was_lost_is_kept() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one, other, elder = kept(keeps), kept(keeps, job("r2", link=Url("b"))), kept(keeps, job("r0"))
     keeps.ended(elder, DONE, -GRACE_S)
     keeps.ended(one, DONE, 0.0)
@@ -171,7 +171,7 @@ def test_an_answer_that_ended_before_its_gateway_was_lost_is_kept() -> None:
 
 @pytest.mark.parametrize("reason", ["cancelled", "moved"])
 def test_a_cancelled_answer_is_not_kept(reason: str) -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
     keeps.look(0.0)
@@ -180,7 +180,7 @@ def test_a_cancelled_answer_is_not_kept(reason: str) -> None:
 
 
 def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     runs, ended = kept(keeps), kept(keeps, job("r2"))
     for one in (runs, ended):
         keeps.lost(one, 0.0, at_once=True)
@@ -197,8 +197,8 @@ def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> Non
 
 
 def test_an_answer_that_is_too_long_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MAX_KEPT_BYTES", 1000)
-    keeps = Keeping()
+    monkeypatch.setattr(kept_answers, "MAX_KEPT_BYTES", 1000)
+    keeps = KeptAnswers()
     long, other = kept(keeps), kept(keeps, job("r2"))
     keeps.lost(other, 0.0, at_once=True)
     for one in (long, other):
@@ -209,7 +209,7 @@ def test_an_answer_that_is_too_long_is_kept_no_longer(monkeypatch: pytest.Monkey
 
 
 def test_chunks_ids_and_whole_answers_count() -> None:
-    keeps = Keeping()
+    keeps = KeptAnswers()
     one = job()
     keeps.begin(one, Resume({0: [1, 2]}, text="ab", chunks=[b"x" * 36]))
     assert keeps.bytes == 2 * 4 + 2 * 4 + 100
@@ -220,7 +220,7 @@ def test_chunks_ids_and_whole_answers_count() -> None:
 
 
 def test_a_tenant_has_a_quarter_of_the_bytes_and_shuts_nobody_else_out() -> None:
-    keeps = Keeping(most_bytes=4000)
+    keeps = KeptAnswers(most_bytes=4000)
     greedy = [kept(keeps, job(f"g{i}", "greedy"), "x" * 60) for i in range(4)]
     keeps.ended(greedy[1], DONE, 0.0)
     one = kept(keeps, job("mine", "modest"), "x" * 60)
@@ -233,7 +233,7 @@ def test_a_tenant_has_a_quarter_of_the_bytes_and_shuts_nobody_else_out() -> None
 
 
 def test_all_tenants_together_have_no_more_than_there_is() -> None:
-    keeps = Keeping(most_bytes=4000)
+    keeps = KeptAnswers(most_bytes=4000)
     ended = kept(keeps, job("e", "e"), "x" * 220)
     keeps.ended(ended, DONE, 0.0)
     others = [kept(keeps, job(str(i), str(i)), "x" * 220) for i in range(4)]
@@ -245,7 +245,7 @@ def test_all_tenants_together_have_no_more_than_there_is() -> None:
 
 
 def test_orphans_are_bounded_in_number_and_a_tenant_has_a_quarter() -> None:
-    keeps = Keeping(max_orphans=8)
+    keeps = KeptAnswers(max_orphans=8)
     jobs = [kept(keeps, job(f"g{i}", "greedy")) for i in range(4)]
     assert [keeps.lost(one, 0.0) for one in jobs[:3]] == [True, True, False]
     keeps.ended(jobs[0], DONE, 1.0)

@@ -117,7 +117,7 @@ class News:
     over: list[Job] = field(default_factory=list)
 
 
-class Keeping:
+class KeptAnswers:
     """All answers that one agent keeps."""
 
     def __init__(self, most_bytes: int = KEPT_BYTES, max_orphans: int = MAX_ORPHANS) -> None:
@@ -141,7 +141,7 @@ class Keeping:
         return self._total
 
     def begin(self, job: Job, resume: Resume | None) -> None:
-        """Start keeping the answer of a request that came with a grace."""
+        """Keep the answer of a request that came with a grace."""
         kept = self._kept[job.key] = Kept(job, Text(resume))
         if resume is not None:
             ids = sum(map(len, resume.ids.values()))
