@@ -56,7 +56,12 @@ from inference.agent.scheduler.bounds import Bounds
 from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
 from inference.agent.scheduler.prefill import Prefill
-from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
+from inference.agent.scheduler.service_gossip import (
+    RemoteService,
+    ServiceTotals,
+    by_lane,
+    service_name,
+)
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import WaitEstimate
@@ -64,10 +69,6 @@ from inference.errors import InvalidRequest, Overloaded
 from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.vtc import VirtualTokenCounters
-
-BATCH_SERVICE = "batch:"
-"""Prefix of a tenant's name for its batch service, as engines tell each other; in no tenant's name.
-Lanes have counters of their own: batch service by an idle engine delays no tenant's chat."""
 
 LANE_PRIORITY = 1 << 20
 """Distance between the lanes' priorities; more than any engine has sequences."""
@@ -279,10 +280,7 @@ class Queue:
 
     def heard_sum(self, grown: Mapping[str, float]) -> None:
         """All other engines of the same base model together `gained` this."""
-        by_lane: tuple[dict[str, float], dict[str, float]] = ({}, {})
-        for name, service in grown.items():
-            by_lane[name.startswith(BATCH_SERVICE)][name.removeprefix(BATCH_SERVICE)] = service
-        for lane, increases in zip(self._lanes, by_lane, strict=True):
+        for lane, increases in zip(self._lanes, by_lane(grown), strict=True):
             lane.counters.heard(increases)
 
     def expected_wait_s(self, tenant: str, lane: str) -> float:
@@ -506,7 +504,7 @@ class Queue:
     def _tell(self, running: Running) -> None:
         if running.charged > running.told:
             request = running.request
-            name = (BATCH_SERVICE if running.lane is self._batch else "") + request.tenant
+            name = service_name(request.tenant, batch=running.lane is self._batch)
             self._totals.add(name, (running.charged - running.told) / request.weight)
             running.told = running.charged
 
