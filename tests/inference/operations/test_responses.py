@@ -234,6 +234,8 @@ def test_store_and_previous_response_id_are_parsed() -> None:
         parse(previous_response_id="resp_1").previous_response_id == "resp_1"
         and not parse().previous_response_id
     )
+    assert parse(previous_response_id="resp_1").continues and parse(conversation="c").continues
+    assert not parse().continues
 
 
 def test_an_engine_sees_a_chat() -> None:
