@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Iterable
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
@@ -30,7 +30,8 @@ import msgspec
 import structlog
 
 from inference.agent.adapters.residency import Residency, Store
-from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
+from inference.agent.admission import Admission
+from inference.agent.engines.engine import Engine, Output, Work, key_of
 from inference.agent.failures import DIED, HUNG, Failures
 from inference.agent.job import CANCELLED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
@@ -47,7 +48,7 @@ from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung
-from inference.errors import EngineFailed, InferenceError, Overloaded
+from inference.errors import EngineFailed, InferenceError
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats, Suspect
@@ -103,7 +104,7 @@ class Agent:
         (0: never). `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
-        self._engine, self._store = engine, store
+        self._engine = engine
         self._operations, self._tracer = operations, tracer
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
@@ -129,7 +130,14 @@ class Agent:
         self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._failures, self._hung_after_s = failures or Failures(), hung_after_s
-        self._draining = False
+        self._admission = Admission(
+            self._jobs,
+            self._queue,
+            failures=self._failures,
+            store=store,
+            residency=self._residency,
+            progress=self._watch,
+        )
         self._failed = False
         self._stopped = False
         """`run` is over: an engine that ends after that has not failed on its requests."""
@@ -228,7 +236,7 @@ class Agent:
             task.cancel()
 
     def _refuse_new(self) -> None:
-        self._draining = True
+        self._admission.close()
         self._links.drain()
 
     # --- what links ask (link.Owner) -------------------------------------------------------------
@@ -389,9 +397,7 @@ class Agent:
         del self._jobs[job.key], self._tasks[job.key]
         self._adopted.pop(key_of(job.id, job.attempt), None)
         self._watch.discard(job)
-        self._charge(job)
-        self._queue.finish(job.key, time.monotonic())
-        self._admit()
+        self._admission.end(job)
         if self._slots.to_retire():
             in_background(self._background, self._residency.unload_retired())
         word = self._final_frame(job, task)
@@ -431,12 +437,12 @@ class Agent:
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        if self._draining and job.movable:  # sent before its gateway heard of the drain
+        if self._admission.closed and job.movable:  # sent before its gateway heard of the drain
             return Done(job.id, job.usage(), MOVED)
         last, operation = Output(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
         request = self._request(job, frame, operation)
-        async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
+        async with asyncio.timeout(frame.timeout_s), self._admission.turn(job, request) as adapter:
             body = operation.read(frame.body, frame.max_tokens)
             resume = frame.resume if job.inherited.completion_tokens else None
             frame = msgspec.structs.replace(frame, body=b"", resume=None)  # free both early
@@ -493,8 +499,8 @@ class Agent:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
             self._failures.end_trial(job)
-            self._charge(job)
-            self._admit()  # the next prompt may be computed
+            self._admission.charge(job)
+            self._admission.admit()  # the next prompt may be computed
         self._tell(job, output)
 
     def _tell(self, job: Job, output: Output | None = None) -> None:
@@ -564,70 +570,24 @@ class Agent:
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        async with self._turn(job, Request(job.key, "", frame.adapter.digest)) as adapter:
+        async with self._admission.turn(job, Request(job.key, "", frame.adapter.digest)) as adapter:
             assert adapter is not None
             resident = await self._residency.adapter(frame.adapter, "")
             probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
             return Loaded(job.id, probed | asdict(resident.report))
-
-    @asynccontextmanager
-    async def _turn(self, job: Job, request: Request) -> AsyncIterator[LocalAdapter | None]:
-        """Hold sequences of the engine, with the job's adapter loaded there."""
-        if self._draining:
-            raise Overloaded("The engine is shutting down.", retry_after_s=1)
-        suspect = self._failures.is_suspect(job)
-        if suspect or job.adapter is not None:
-            self._queue.expect(request)
-            self._watch.moved(job)
-        if suspect:
-            await self._failures.try_alone(job)
-        if job.adapter is None:
-            await self._admitted(job, request)
-            yield None
-            return
-        source = job.link.url if job.link else ""
-        async with self._store.ahead(job.adapter, source):
-            await self._admitted(job, request)
-            async with self._store.pinned(job.adapter, source):
-                yield (await self._residency.adapter(job.adapter, source)).adapter
-
-    async def _admitted(self, job: Job, request: Request) -> None:
-        self._queue.push(request, time.monotonic())
-        job.turn = asyncio.get_running_loop().create_future()
-        job.queued_at = time.monotonic()
-        self._admit()
-        if not job.turn.done():
-            self._watch.moved(job)
-        await job.turn
-        job.admitted_at = time.monotonic()
-        self._watch.moved(job)
-
-    def _admit(self) -> None:
-        for key in self._queue.admit(time.monotonic()):
-            turn = self._jobs[key].turn
-            if turn is not None and not turn.done():
-                turn.set_result(None)
 
     # --- accounts --------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         for job in self._jobs.values():
             self._tell(job)
-            self._charge(job)
+            self._admission.charge(job)
         self._warm.hear(self._engine.cache_news() or ())
         self._tell_orphans()
-        self._admit()  # patience runs out without any other event
+        self._admission.admit()  # patience runs out without any other event
         with suppress(EngineFailed):  # `run` sees that it failed
             self.sending()  # with no link open, only this writes the journal
         self._report_usage()
-
-    def _charge(self, job: Job) -> None:
-        self._queue.progress(
-            job.key,
-            prompt_tokens=job.meter.prompt_tokens,
-            cached_tokens=job.meter.cached_tokens,
-            completion_tokens=job.meter.completion_tokens,
-        )
 
     def _report_usage(self) -> None:
         for link in self._links:
