@@ -1,15 +1,15 @@
 """The HTTP edge of inference: the ASGI application under `/v1/`. The path of a request through it:
 
 1. The exchange is routed by its path, to an operation or to the models.
-2. The caller is identified from the headers, before the body is read (`callers.py`); a tenant that
-   sends mostly invalid requests is slowed (`pacing.py`).
+2. The caller is identified from the headers, before the body is read (`exchanges/callers.py`); a
+   tenant that sends mostly invalid requests is slowed (`pacing.py`).
 3. The body is counted as it arrives (`operations.bodies.shape`); the operation parses it into a
    `Call`.
 4. With an `Idempotency-Key` the answer may exist already, or run on an engine whose gateway is
    gone (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits, which gives a `Stream`
    (`dispatcher.py`, `hub.py`).
-6. What the engine sends is written as the operation frames it (`answer.py`).
+6. What the engine sends is written as the operation frames it (`exchanges/answer.py`).
 
 The gateway's routes are in `gateway.planes.inference`; all dependencies are passed in.
 """
