@@ -14,7 +14,7 @@ from frontend.sockets.gate import GONE, NOT_ALLOWED, Refused, hear, say, tell_al
 from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InferenceError, NotFound
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 
 
 class PlaygroundSocket:

@@ -20,7 +20,7 @@ from frontend.formats import utc
 from frontend.lists import older_than, page_of, place_of, words_of
 from frontend.pages import operator_page, refusals_told
 from frontend.times import Moment
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.models import Adapter, BaseModel, Price
 from tenants.models.usage.ledger import MAX_PRICE, PriceQuerySet, Tier
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from tests.chaos.judging.background import responses_are_answered_once
 from tests.chaos.judging.batches import CANCELLED, lines_are_answered_once
 from tests.chaos.judging.bills import (

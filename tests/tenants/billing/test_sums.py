@@ -14,16 +14,8 @@ from django.db import transaction
 from django.db.models import Sum
 from django.db.models.functions import TruncMonth
 
-from inference.link.wire import Usage
-from tenants.models import (
-    ApiKey,
-    Tenant,
-    TenantSum,
-    UsageEvent,
-    UsageMonth,
-    UsageRollup,
-    UsageSum,
-)
+from inference.link.accounts import Usage
+from tenants.models import ApiKey, Tenant, TenantSum, UsageEvent, UsageMonth, UsageRollup, UsageSum
 from tenants.models.usage.ledger import FIGURES, Span
 from tenants.utc import month_end, month_start
 from tests.tenants.making import make_key, make_tenant, make_user
