@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.edge.bounds import MAX_TICK_S, Bounds
 from gateway.edge.census import Census
-from gateway.edge.patience import Owed, Patience, Unread
 from gateway.edge.proxies import Proxies, plain
+from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
 from gateway.edge.websocket import FrameBudget
 from inference.addresses import network_of
 from inference.environ import BadSetting
@@ -23,45 +23,45 @@ BOUNDS = Bounds()
 
 
 @pytest.mark.parametrize(
-    ("owed", "longest_s"),
+    ("expected", "longest_s"),
     [
-        (Owed.HEAD, BOUNDS.header_s),
-        (Owed.BODY, BOUNDS.body_s),
-        (Owed.SURPLUS, BOUNDS.surplus_s),
-        (Owed.REST, BOUNDS.keep_alive_s),
+        (Expected.HEAD, BOUNDS.header_s),
+        (Expected.BODY, BOUNDS.body_s),
+        (Expected.SURPLUS, BOUNDS.surplus_s),
+        (Expected.IDLE, BOUNDS.keep_alive_s),
     ],
 )
-def test_what_is_owed_is_owed_for_so_long(owed: Owed, longest_s: float) -> None:
-    patience = Patience(BOUNDS, 0.0)
-    patience.expect(owed, 100.0)
-    assert not patience.over(100.0 + longest_s)
-    assert patience.over(100.1 + longest_s)
-    patience.expect(owed, 1000.0)
-    assert not patience.over(1000.0 + longest_s)
+def test_what_is_expected_times_out_after_its_bound(expected: Expected, longest_s: float) -> None:
+    read_timeout = ReadTimeout(BOUNDS, 0.0)
+    read_timeout.expect(expected, 100.0)
+    assert not read_timeout.expired(100.0 + longest_s)
+    assert read_timeout.expired(100.1 + longest_s)
+    read_timeout.expect(expected, 1000.0)
+    assert not read_timeout.expired(1000.0 + longest_s)
 
 
-def test_who_waits_owes_nothing() -> None:
-    patience = Patience(BOUNDS, 0.0)
-    assert patience.over(BOUNDS.header_s + 1)
-    patience.expect(Owed.NOTHING, 1.0)
-    assert not patience.over(1e12)
+def test_a_client_that_waits_for_its_answer_never_times_out() -> None:
+    read_timeout = ReadTimeout(BOUNDS, 0.0)
+    assert read_timeout.expired(BOUNDS.header_s + 1)
+    read_timeout.expect(Expected.NOTHING, 1.0)
+    assert not read_timeout.expired(1e12)
 
 
-def test_a_connection_is_looked_at_in_time() -> None:
+def test_the_tick_is_a_quarter_of_the_shortest_timeout() -> None:
     assert BOUNDS.tick_s == MAX_TICK_S
     assert Bounds(write_s=2).tick_s == 0.5
 
 
-def test_unread_bytes_are_forgiven_while_they_become_fewer() -> None:
-    unread = Unread(10.0)
-    assert not unread.over(1000, 100.0)
-    assert not unread.over(1000, 110.0)
-    assert not unread.over(999, 111.0)
-    assert not unread.over(999, 121.0)
-    assert unread.over(2000, 121.1)
-    assert not unread.over(0, 200.0)
-    assert not unread.over(5, 300.0)
-    assert unread.over(5, 310.1)
+def test_the_write_timeout_restarts_whenever_unread_bytes_become_fewer() -> None:
+    write_timeout = WriteTimeout(10.0)
+    assert not write_timeout.expired(1000, 100.0)
+    assert not write_timeout.expired(1000, 110.0)
+    assert not write_timeout.expired(999, 111.0)
+    assert not write_timeout.expired(999, 121.0)
+    assert write_timeout.expired(2000, 121.1)
+    assert not write_timeout.expired(0, 200.0)
+    assert not write_timeout.expired(5, 300.0)
+    assert write_timeout.expired(5, 310.1)
 
 
 def test_frames_are_paced() -> None:
