@@ -137,7 +137,7 @@ class RolloutSerializer(StrictMixin, serializers.ModelSerializer[Rollout]):
 
     @extend_schema_field(ProgressSerializer)
     def get_progress(self, rollout: Rollout) -> dict[str, Any]:
-        return progress.told(rollout)
+        return progress.report(rollout)
 
     def create(self, validated_data: dict[str, Any]) -> Rollout:
         return Rollout.objects.start(**validated_data)

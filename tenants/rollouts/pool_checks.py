@@ -32,13 +32,13 @@ from tenants.rollouts.driver import (
     CheckIsolation,
     Decision,
     Finish,
+    Observed,
     Raise,
     RollBack,
-    Seen,
     Wait,
     decide,
 )
-from tenants.rollouts.progress import Places
+from tenants.rollouts.progress import Placement
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -54,7 +54,7 @@ SHOWN = 20
 """Tenants that a report names at most."""
 
 
-def look(now: datetime | None = None) -> bool:
+def check_pools(now: datetime | None = None) -> bool:
     """Check every pool once. Returns False if another worker is doing so."""
     with transaction.atomic():
         with connection.cursor() as cursor:
@@ -83,12 +83,12 @@ def keep_tried(base_model: BaseModel, engines: Mapping[str, int]) -> None:
 
 def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decision:
     """Take the next step of one rollout, if it is due."""
-    there = progress.places(rollout)
+    placed = progress.placement(rollout)
     if engines.get(rollout.revision.digest):
-        _try(trials.untried(rollout.revision, [one.id for one in there.due]), rollout.revision)
-    seen = progress.seen(rollout, there, dict(engines), now)
-    decision = decide(progress.plan_of(rollout), seen)
-    _report(rollout, there, seen, decision, now)
+        _try(trials.untried(rollout.revision, [one.id for one in placed.due]), rollout.revision)
+    observed = progress.observe(rollout, placed, dict(engines), now)
+    decision = decide(progress.plan_of(rollout), observed)
+    _report(rollout, placed, observed, decision, now)
     match decision:
         case RollBack(reason=reason):
             rollout.roll_back(reason)
@@ -106,19 +106,21 @@ def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decisi
     return decision
 
 
-def _report(rollout: Rollout, there: Places, seen: Seen, decision: Decision, now: datetime) -> None:
+def _report(
+    rollout: Rollout, placed: Placement, observed: Observed, decision: Decision, now: datetime
+) -> None:
     """Store the observations, for people, for metrics and for the next check."""
     since = rollout.report.get("gone_since") or now.isoformat()
     rollout.report = {
         "waits_for": decision.for_ if isinstance(decision, Wait) else "",
-        "tenants": there.tenants,
-        "moved": there.moved,
-        "untried": there.untried,
-        "behind": [one.slug for one in there.behind[:SHOWN]],
-        "behind_count": len(there.behind),
-        "gone_since": None if seen.gone_s is None else since,
-        "old": progress.figures(seen.old),
-        "new": progress.figures(seen.new),
+        "tenants": placed.tenants,
+        "moved": placed.moved,
+        "untried": placed.untried,
+        "behind": [one.slug for one in placed.behind[:SHOWN]],
+        "behind_count": len(placed.behind),
+        "gone_since": None if observed.gone_s is None else since,
+        "old": progress.figures(observed.old),
+        "new": progress.figures(observed.new),
     }
     Rollout.objects.filter(pk=rollout.pk).update(report=rollout.report)
 

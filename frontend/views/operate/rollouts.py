@@ -136,7 +136,7 @@ def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
 def state(pk: int) -> dict[str, Any]:
     """Context of the live part of the page."""
     found = _find(pk)
-    told = progress.told(found)
+    told = progress.report(found)
     engines = GatewayProcess.objects.engines_of()
     return {
         "rollout": found,

@@ -16,10 +16,10 @@ from tenants.rollouts.driver import (
     MIN_TIMES,
     CheckIsolation,
     Finish,
+    Observed,
     Plan,
     Raise,
     RollBack,
-    Seen,
     Side,
     Wait,
     decide,
@@ -45,7 +45,7 @@ def times(seconds: float, count: int = MIN_TIMES) -> tuple[int, ...]:
     return tuple(count if i == at else 0 for i in range(BUCKETS))
 
 
-GOOD = Seen(
+GOOD = Observed(
     step_age_s=601.0,
     old=Side(1000, 10, times(0.3)),
     new=Side(100, 1, times(0.3)),

@@ -22,7 +22,7 @@ from tenants.models import (
     State,
     Trial,
 )
-from tenants.rollouts import tending, trials
+from tenants.rollouts import pool_checks, trials
 from tenants.rollouts.driver import ENGINE_GONE_S
 from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_jobs")
 
 
 def look(after: timedelta = timedelta(0)) -> None:
-    assert tending.look(timezone.now() + after)
+    assert pool_checks.check_pools(timezone.now() + after)
 
 
 def outcome(version: AdapterVersion, pool: Pool) -> bool | None:
@@ -280,7 +280,7 @@ def test_isolation_is_checked_on_the_new_revision(
     run_worker()
     look()
     assert queued("check_rollout") == 0, "it could not tell just now"
-    look(tending.CHECK_AGAIN + timedelta(seconds=1))
+    look(pool_checks.CHECK_AGAIN + timedelta(seconds=1))
     run_worker()
     assert list(IsolationCheck.objects.values_list("passed", flat=True)) == [True, None]
     look()
@@ -292,25 +292,27 @@ def test_a_check_that_is_not_ready_is_no_error(pool: Pool, monkeypatch: pytest.M
         raise isolation.NotReady("soon")
 
     monkeypatch.setattr(isolation, "check", not_ready)
-    tending.check_rollout(base_model_id=pool.base.pk)
-    tending.check_rollout(base_model_id=0)
+    pool_checks.check_rollout(base_model_id=pool.base.pk)
+    pool_checks.check_rollout(base_model_id=0)
 
 
 def test_one_worker_looks_at_a_time(pool: Pool) -> None:
     other = connections.create_connection("default")
     try:
         with other.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_lock(%s)", [tending.LOCK])
-        assert not tending.look()
+            cursor.execute("SELECT pg_advisory_lock(%s)", [pool_checks.LOCK])
+        assert not pool_checks.check_pools()
     finally:
         other.close()  # as when a worker dies
     wait_until_free()
-    assert tending.look()
+    assert pool_checks.check_pools()
 
 
 def wait_until_free() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s), pg_advisory_unlock(%s)", [tending.LOCK] * 2)
+        cursor.execute(
+            "SELECT pg_advisory_lock(%s), pg_advisory_unlock(%s)", [pool_checks.LOCK] * 2
+        )
 
 
 def test_old_minutes_are_forgotten(pool: Pool) -> None:

@@ -227,7 +227,7 @@ def test_every_default_may_be_at_its_bounds() -> None:
         check_defaults({name: most})
 
 
-# --- Places of tenants ---------------------------------------------------------------------------
+# --- Placement of tenants ------------------------------------------------------------------------
 
 
 def test_places(pool: Pool) -> None:
@@ -244,14 +244,14 @@ def test_places(pool: Pool) -> None:
     rollout = Rollout.objects.start(pool.new)
     rollout.tenants.create(tenant=first, turn=Turn.FIRST)
     rollout.tenants.create(tenant=last, turn=Turn.LAST)
-    there = progress.places(rollout)
-    assert (there.tenants, there.moved) == (5, 1)
+    placed = progress.placement(rollout)
+    assert (placed.tenants, placed.moved) == (5, 1)
     rollout.set_weight(100)
-    there = progress.places(rollout)
-    assert there.moved == 2, "first and plain"
-    assert [one.slug for one in there.behind] == ["failed"]
-    assert [(one.slug, one.untried) for one in there.due] == [("untried", 1)]
-    assert (there.untried, untried.slug) == (1, "untried")
+    placed = progress.placement(rollout)
+    assert placed.moved == 2, "first and plain"
+    assert [one.slug for one in placed.behind] == ["failed"]
+    assert [(one.slug, one.untried) for one in placed.due] == [("untried", 1)]
+    assert (placed.untried, untried.slug) == (1, "untried")
 
 
 def test_those_are_due_who_would_move_next(pool: Pool) -> None:
@@ -262,14 +262,14 @@ def test_those_are_due_who_would_move_next(pool: Pool) -> None:
         if gateway_pools.draw(rollout.pk, one.slug) < gateway_pools.PARTS // 2
     }  # fmt: skip
     assert 0 < len(half) < 30
-    assert {one.slug for one in progress.places(rollout).due} == half
+    assert {one.slug for one in progress.placement(rollout).due} == half
 
 
 def test_figures_of_both_sides(pool: Pool) -> None:
     rollout = Rollout.objects.start(pool.new)
     pool.met(pool.old, 100, errors=2)
     pool.met(pool.new, 50, errors=5)
-    told = progress.told(rollout)
+    told = progress.report(rollout)
     assert told["old"] == {
         "requests": 100, "errors": 2, "error_percent": 2.0, "ttft_p95_s": 0.01,
     }  # fmt: skip
@@ -283,8 +283,8 @@ def test_a_check_of_isolation_counts_on_the_new_revision_alone(pool: Pool) -> No
     rollout = Rollout.objects.start(pool.new)
 
     def told() -> bool | None:
-        there = progress.places(rollout)
-        return progress.seen(rollout, there, {}, timezone.now()).isolation
+        placed = progress.placement(rollout)
+        return progress.observe(rollout, placed, {}, timezone.now()).isolation
 
     old = pool.isolated()
     old.revision = pool.old.digest

@@ -19,7 +19,7 @@ from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
 from tenants.batches.runner import Runner
 from tenants.notifications import sending
-from tenants.rollouts import tending, trials
+from tenants.rollouts import pool_checks, trials
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -125,11 +125,11 @@ async def _tend() -> None:
     """Tend the pools periodically, until cancelled."""
     while True:
         await asyncio.to_thread(_look)
-        await asyncio.sleep(tending.EVERY_S)
+        await asyncio.sleep(pool_checks.EVERY_S)
 
 
 def _look() -> None:
     try:
-        tending.look()
+        pool_checks.check_pools()
     finally:
         close_old_connections()
