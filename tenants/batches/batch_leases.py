@@ -59,7 +59,7 @@ ON CONFLICT DO NOTHING RETURNING number
 class BatchLease(Lease):
     """The lease of a batch; `done` are the lines that already have answers."""
 
-    PLACES = 32
+    MAX_LEASES = 32
     RENEW_S = 2.0
 
     file_id: str = ""

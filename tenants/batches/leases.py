@@ -41,7 +41,7 @@ class Lease(ABC):
     """A batch or response that this worker runs. The methods block on the database or on files:
     call them in a thread."""
 
-    PLACES: ClassVar[int]
+    MAX_LEASES: ClassVar[int]
     """How many leases of this kind one worker holds at most."""
     RENEW_S: ClassVar[float]
     """Longest time between renewals, each of which also checks for cancellation."""

@@ -64,7 +64,7 @@ _LIVE = [*LIVE]
 class ResponseLease(Lease):
     """The lease of a background response."""
 
-    PLACES = 128
+    MAX_LEASES = 128
     RENEW_S = 1.0
 
     size_bytes: int = 0

@@ -95,7 +95,7 @@ class Runner:
             self._gateways.set(await self.in_thread(_live_gateways))
             for kind in KINDS:
                 taken = sum(type(one.lease) is kind for one in self._running.values())
-                for lease in await self.in_thread(partial(kind.claim, kind.PLACES - taken)):
+                for lease in await self.in_thread(partial(kind.claim, kind.MAX_LEASES - taken)):
                     self._start(lease)
             await asyncio.sleep(LOOK_S)
 

@@ -22,7 +22,7 @@ from tests.chaos.judging.answers import receive
 from tests.chaos.judging.facts import Received
 from tests.inference.operations.examples import EXAMPLES
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """Seconds after which a request counts as hung. Longer than a gateway lets any request take,
 including one that first waits for another request of its idempotency key and for an unavailable
 database."""
@@ -157,7 +157,7 @@ class _Client:
             self._vary(body, operation, number)
         if luck.random() < KEYED:
             return Request(operation.path, body, idempotency_key=f"order-{number}")
-        return Request(operation.path, body, self._patience(bool(body.get("stream"))))
+        return Request(operation.path, body, self._timeout_s(bool(body.get("stream"))))
 
     def _model(self, operation: Operation) -> str:
         customer = self._customer
@@ -187,7 +187,7 @@ class _Client:
         if body.get("stream"):
             body["stream_options"] = {"include_usage": True}
 
-    def _patience(self, streams: bool) -> float | None:
+    def _timeout_s(self, streams: bool) -> float | None:
         if self._luck.random() > 0.2:
             return None
         return self._luck.randint(1, 20) if streams else self._luck.uniform(0.1, 1.5)
@@ -206,10 +206,10 @@ class _Client:
         )
         self._crowd.received.append(one)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self._receive(request, one)
         except TimeoutError:
-            one.wrong = f"hung: it had not ended after {PATIENCE_S:.0f} s"
+            one.wrong = f"hung: it had not ended after {TIMEOUT_S:.0f} s"
         except httpx.HTTPError as error:
             one.broken = f"{type(error).__name__}: {error}"
         one.ended = time.time()

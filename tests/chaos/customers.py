@@ -118,10 +118,10 @@ def _base(folder: Path, name: str, **profile: str) -> BaseModel:
     return base
 
 
-def let_adapters_run(engine: str, patience_s: float) -> None:
+def let_adapters_run(engine: str, timeout_s: float) -> None:
     """Record that each adapter passed on engines of this kind, as a worker would, because none runs
     yet. Waits until the first engine has joined: then a gateway records the kind."""
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     revisions = PoolRevision.objects.filter(base_model__name=MODEL)
     while not revisions.filter(engine=engine).exists():
         assert time.monotonic() < end, f"no {engine} engine has joined"

@@ -25,7 +25,7 @@ from inference.errors import Unavailable  # noqa: E402
 from tests.chaos import background, customers  # noqa: E402
 from tests.chaos.background import InBackground  # noqa: E402
 from tests.chaos.batches import ENDED, Batches  # noqa: E402
-from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
+from tests.chaos.clients import TIMEOUT_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
 from tests.chaos.judging import journals, ledger, logs, report  # noqa: E402
@@ -161,7 +161,7 @@ class Run:
             await self._strike(self.facts.planned)
             await _until(crowd.all_served)  # returns at once, unless the machine was very busy
             crowd.over.set()
-            await asyncio.wait_for(sending, READY_S + 3 * PATIENCE_S)  # some wait for a gateway
+            await asyncio.wait_for(sending, READY_S + 3 * TIMEOUT_S)  # some wait for a gateway
         finally:
             sending.cancel()
             showing.cancel()
@@ -291,7 +291,7 @@ class Run:
         headers = {"Authorization": f"Bearer {one.key}"}
         url = self.stage.urls[one.gateway] + one.path
         async with (
-            httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
+            httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as http,
             http.stream("POST", url, json=one.body, headers=headers) as response,
         ):
             await receive(response, again, None, four_letters=self.engine == "synthetic")
@@ -358,7 +358,7 @@ class Run:
         refuses without Redis."""
         (url,) = (self.stage.urls[name] for name in GATEWAYS if WITHOUT_REDIS[name] == "refuse")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=TIMEOUT_S) as http:
             for customer in customers.budgeted(self.customers):
                 for key in customer.keys:
                     await _ask(http, key, body | {"model": customer.models[0]})

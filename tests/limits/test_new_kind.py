@@ -30,7 +30,7 @@ from tenants.models import LimitScope, LimitSet
 from tenants.models.limits import add_columns, in_bounds
 from tests.limits.asking import (
     IMAGES,
-    PATIENCE_S,
+    TIMEOUT_S,
     WITH_IMAGES,
     Clock,
     FakeSpent,
@@ -82,7 +82,7 @@ async def limiter(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator
     redis = None
     if request.param == "redis":
         url = request.getfixturevalue("redis_server").url
-        redis = RedisStore(url, clock=clock, timeout_s=PATIENCE_S, kinds=WITH_IMAGES)
+        redis = RedisStore(url, clock=clock, timeout_s=TIMEOUT_S, kinds=WITH_IMAGES)
     async with StoreLimiter(Failover(local, redis), FakeSpent(), "usd", WITH_IMAGES) as limiter:
         yield limiter
 
