@@ -26,7 +26,7 @@ from frontend.views.requests.failures import failures
 from inference.grants import MICRO, PICO
 from tenants.limits import ceilings
 from tenants.models import LimitScope, Tenant, User
-from tenants.models.usage.ledger import FIGURES, SumsQuerySet
+from tenants.models.usage.sums import FIGURES, SumsQuerySet
 from tenants.permissions import Caller, Permission
 from tenants.utc import DAY, HOUR, day_start, month_end, month_start
 

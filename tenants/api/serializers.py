@@ -36,7 +36,7 @@ from tenants.models import (
     User,
 )
 from tenants.models.adapters import DEFAULTS
-from tenants.models.usage.ledger import MAX_PRICE
+from tenants.models.usage.prices import MAX_PRICE
 from tenants.permissions import Caller
 
 MODEL_NAME = re.compile(r"[^@\s\x00]{1,255}")

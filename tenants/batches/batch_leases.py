@@ -16,7 +16,7 @@ from tenants.batches.states import RUNNING, Status
 from tenants.batches.writing import OK
 from tenants.files import disk
 from tenants.models import Batch, BatchLine
-from tenants.models.usage.ledger import TOKENS
+from tenants.models.usage.sums import TOKENS
 
 TENANT_AT_ONCE = 4
 """Batches of one tenant that run at a time; the others wait."""

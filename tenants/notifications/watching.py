@@ -16,7 +16,7 @@ from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import Kind as LimitKind
 from tenants.models import ApiKey, EngineCredential, LimitScope, LimitSet, Tenant, UsageSum
 from tenants.models.notifications import Kind, Notification, Target
-from tenants.models.usage.ledger import Span
+from tenants.models.usage.sums import Span
 from tenants.notifications import mail
 from tenants.utc import day_start, month_start
 

@@ -22,7 +22,7 @@ from frontend.pages import operator_page, refusals_told
 from frontend.times import Moment
 from inference.grants import MICRO
 from tenants.models import Adapter, BaseModel, Price
-from tenants.models.usage.ledger import MAX_PRICE, PriceQuerySet, Tier
+from tenants.models.usage.prices import MAX_PRICE, PriceQuerySet, Tier
 
 CHOICES = {"": "In force and scheduled", "past": "Past", "all": "All"}
 STATES = {"": ("in force", "scheduled"), "past": ("past",), "all": ()}

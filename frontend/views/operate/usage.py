@@ -23,7 +23,7 @@ from inference.grants import MICRO
 from tenants.api.tables import CHUNK_ROWS
 from tenants.billing.money import amount
 from tenants.models import EngineHour, Tenant
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 
 BY = {"tenant": "tenant", "base_model": "base model"}
 

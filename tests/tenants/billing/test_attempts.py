@@ -30,7 +30,7 @@ from tenants.billing.reconciliation import (
 )
 from tenants.billing.statements import Line, write, write_reports
 from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageMonth, UsageRollup
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end, month_start
 from tests.tenants.billing.test_ledger import (
     NOON,

@@ -19,7 +19,7 @@ from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.ledger import BATCH, connect
 from tenants.billing.statements import Connection, Line, write
 from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant
 from tests.tenants.spending import patient_ledger

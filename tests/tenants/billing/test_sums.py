@@ -24,7 +24,7 @@ from tenants.models import (
     UsageRollup,
     UsageSum,
 )
-from tenants.models.usage.ledger import FIGURES, Span
+from tenants.models.usage.sums import FIGURES, Span
 from tenants.utc import month_end, month_start
 from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import NOON, spend

@@ -23,7 +23,7 @@ from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
 from tenants.billing.money import amount
 from tenants.models import UsageSum, User
-from tenants.models.usage.ledger import TOKENS, UsageSumQuerySet
+from tenants.models.usage.sums import TOKENS, UsageSumQuerySet
 from tenants.permissions import Permission
 
 BUCKETS = {
