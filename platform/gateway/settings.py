@@ -396,8 +396,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "TenantStatusEnum": "tenants.models.accounts.Tenant.Status",
-        "TenantEventEnum": "tenants.api.webhook_serializers.TENANT_EVENTS",
-        "InstallationEventEnum": "tenants.api.webhook_serializers.INSTALLATION_EVENTS",
+        "TenantEventEnum": "tenants.api.serializers.webhooks.TENANT_EVENTS",
+        "InstallationEventEnum": "tenants.api.serializers.webhooks.INSTALLATION_EVENTS",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",

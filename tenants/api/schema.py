@@ -14,7 +14,7 @@ from rest_framework.permissions import SAFE_METHODS
 from tenants.api.authentication import ApiKeyAuthentication
 from tenants.api.openai import document
 from tenants.api.problems import MEDIA_TYPE, ProblemSerializer
-from tenants.api.serializers import StrictMixin
+from tenants.api.serializers.strict import StrictMixin
 
 TENANT = OpenApiParameter(
     "tenant",

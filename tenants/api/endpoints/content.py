@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import StrictMixin
+from tenants.api.serializers.strict import StrictMixin
 from tenants.content import choice
 from tenants.models import ContentKey, StoredContent, Tenant, User
 from tenants.models.accounts import MAX_CONTENT_DAYS

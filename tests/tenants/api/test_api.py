@@ -21,7 +21,8 @@ from django.test import Client
 from django.utils import timezone
 
 from tenants.api.problems import handle
-from tenants.api.serializers import KeySerializer, TenantSerializer
+from tenants.api.serializers.accounts import TenantSerializer
+from tenants.api.serializers.keys import KeySerializer
 from tenants.models import (
     Adapter,
     AdapterVersion,

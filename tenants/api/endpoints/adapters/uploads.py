@@ -18,7 +18,7 @@ from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.adapters.uploads.room import reservation
 from tenants.api.endpoints.adapters.sessions import UploadSerializer, actor_behind, address_of
 from tenants.api.parsing import measure
-from tenants.api.serializers import VersionSerializer
+from tenants.api.serializers.adapters import VersionSerializer
 from tenants.models import Tenant, UploadSession, User
 from tenants.models.audit import Actor
 

@@ -6,7 +6,7 @@ from django.conf import settings
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from tenants.api.serializers import Maker, StrictMixin
+from tenants.api.serializers.strict import Creator, StrictMixin
 from tenants.models.notifications import (
     OF_INSTALLATION,
     OF_TENANTS,
@@ -37,7 +37,7 @@ class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
 
     url = serializers.CharField(max_length=MAX_URL, help_text="An `https://` URL of a public host.")
     events = _events(TENANT_EVENTS)
-    created_by = Maker()
+    created_by = Creator()
 
     class Meta:
         model = Target

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import get_error_detail
 
-from tenants.api.serializers import Maker, PatchMixin, StrictMixin
+from tenants.api.serializers.strict import Creator, PatchMixin, StrictMixin
 from tenants.models import PoolRevision, Rollout, RolloutTenant, Tenant
 from tenants.models.fleet.rollouts import MAX_STEPS, check_steps
 from tenants.rollouts import progress
@@ -116,7 +116,7 @@ class RolloutSerializer(StrictMixin, serializers.ModelSerializer[Rollout]):
         max_length=MAX_STEPS,
         help_text="Weights in percent, in increasing order; the last is 100.",
     )
-    created_by = Maker()
+    created_by = Creator()
     progress = serializers.SerializerMethodField()
 
     class Meta:
