@@ -20,7 +20,7 @@ from frontend.pages import tenant_page
 from frontend.views.adapters.marks import as_seen
 from inference.errors import BatchEnded
 from inference.gateway.lines.seals import line_id
-from tenants.batches.states import ENDED, Status
+from tenants.batch_states import ENDED, Status
 from tenants.files.content import answer_with
 from tenants.models import AuditEntry, Batch, StoredFile, Tenant
 from tenants.models.audit import actor_of

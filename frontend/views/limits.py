@@ -25,7 +25,8 @@ from frontend.formats import entered, money, number, price
 from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
 from inference.grants import MICRO
-from tenants.limits import ceilings, consumption
+from tenants.fleet import limit_usage
+from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets
 from tenants.limits.kinds import KINDS, Kind, Kinds
 from tenants.models import (
@@ -204,7 +205,7 @@ def _author(
 
 def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     limited = ceilings.limits(scope.id, "", sets)
-    used = consumption.used(scope, limited[0] if limited else None)
+    used = limit_usage.used(scope, limited[0] if limited else None)
     lines = lines_of(scope, sets, ceiling, used)
     refused = refused_by(scope)
     return {

@@ -29,7 +29,7 @@ from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 from procrastinate.jobs import Job
 
-from tenants.adapters import probe, store
+from tenants.adapters import probe, store, trials
 from tenants.adapters.checks.findings import Code, Finding, told
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.keeping import Destination, keep
@@ -39,7 +39,6 @@ from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
 from tenants.models.audit import Actor, acting
 from tenants.queueing import has_job
-from tenants.rollouts import trials
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app

@@ -9,10 +9,10 @@ from typing import Self
 
 from django.db import connection, transaction
 
+from tenants.batch_states import RUNNING, Status
 from tenants.batches import jobs
 from tenants.batches.leases import LEASE_S, Lease, Lost, Result
 from tenants.batches.sources import FileLines
-from tenants.batches.states import RUNNING, Status
 from tenants.batches.writing import OK
 from tenants.files import disk
 from tenants.models import Batch, BatchLine

@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from inference.gateway.lines.frames import Open
 from inference.link.wire import Usage
+from tenants.batch_states import Status
 from tenants.batches.sources import Source
-from tenants.batches.states import Status
 
 LEASE_S = 15
 

@@ -29,12 +29,12 @@ from django.db import DatabaseError, connection
 
 from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
 from inference.supervision import in_background, supervised
+from tenants.batch_states import Status
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.gateways import Gateways
 from tenants.batches.leases import Lease, Lost, Result
 from tenants.batches.response_leases import ResponseLease
 from tenants.batches.sources import Source
-from tenants.batches.states import Status
 from tenants.batches.window import Line, OutOfTurns, Verdict, Window
 from tenants.models import GatewayProcess
 

@@ -17,6 +17,7 @@ from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
 from tenants import isolation
+from tenants.adapters import trials
 from tenants.models import (
     AdapterVersion,
     BaseModel,
@@ -27,7 +28,7 @@ from tenants.models import (
     Rollout,
 )
 from tenants.queueing import defer_once
-from tenants.rollouts import progress, trials
+from tenants.rollouts import progress
 from tenants.rollouts.driver import (
     CheckIsolation,
     Decision,

@@ -16,10 +16,10 @@ from inference.errors import GenerationTimeout, InferenceError, RateLimitExceede
 from inference.gateway.lines.frames import TURNS_OF_A_RUN
 from inference.gateway.lines.seals import background_id, line_id
 from inference.grants import Ended, Queued, Standing, StoredResponses
+from tenants.batch_states import Status
 from tenants.batches import response_leases
 from tenants.batches.leases import Lost, Result
 from tenants.batches.response_leases import ResponseLease
-from tenants.batches.states import Status
 from tenants.content import choice, responses
 from tenants.content.responses import PostgresResponses
 from tenants.content.store import PostgresContents

@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from inference.gateway.lines.seals import line_id
-from tenants.batches.states import Status
+from tenants.batch_states import Status
 from tenants.models import ApiKey, AuditEntry, Batch, Tenant, UsageEvent
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_batch, make_key, make_tenant

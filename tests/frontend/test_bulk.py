@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from frontend.lists import PAGE
-from tenants.batches.states import Status
+from tenants.batch_states import Status
 from tenants.models import (
     ApiKey,
     AuditEntry,

@@ -24,7 +24,7 @@ from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.gateway.idempotency import Idempotency, Send
 from inference.grants import Answers, Claim, KeptAnswer
 from tenants.answers import CLAIM_TIME, GIVEN_BACK_TIME, KEPT_TIME, PostgresAnswers
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 from tenants.models import IdempotentAnswer
 from tests.inference.answers import CLAIM_S, GIVEN_BACK_S, KEPT_S, MemoryAnswers
 from tests.tenants.making import make_key, make_tenant

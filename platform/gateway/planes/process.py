@@ -22,7 +22,7 @@ from inference.environ import BadSetting, base_urls
 from inference.gateway.fleet.hub import Hub
 from inference.link.session import LOST_S
 from inference.logs import configure
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)
 

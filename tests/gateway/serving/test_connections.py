@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from gateway.connections import kept_connections
 from gateway.middleware import ConnectionReturned
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 from tenants.models.audit import Actor, act_as
 
 pytestmark = pytest.mark.django_db(transaction=True)

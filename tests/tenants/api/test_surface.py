@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 
 from inference.errors import MAX_MESSAGE
-from tenants.api.problems import MAX_ERRORS
 from tenants.models import AdapterVersion, LimitSet, Scope, Tenant
+from tenants.problem_details import MAX_ERRORS
 from tests.document.document import document
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_key, make_user

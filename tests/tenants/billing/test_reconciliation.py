@@ -31,7 +31,7 @@ from tenants.billing.reconciliation import (
     total_differences,
 )
 from tenants.billing.statements import write_reports
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 from tenants.models import (
     ApiKey,
     EngineJournal,

@@ -22,8 +22,9 @@ from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.grants import Limits, Price, Target
 from inference.link.wire import AdapterRef, ModelInfo
+from tenants.database import conninfo
 from tenants.directory.auth import PostgresDirectory
-from tenants.directory.notices import CHANNEL, LISTENER, Notice, conninfo, parse
+from tenants.directory.notices import CHANNEL, LISTENER, Notice, parse
 from tenants.directory.reader import Reader
 from tenants.directory.registry import Registry
 from tenants.models import (

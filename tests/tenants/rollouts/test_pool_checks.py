@@ -11,6 +11,7 @@ from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
 from tenants import isolation
+from tenants.adapters import trials
 from tenants.adapters.jobs import judge_version
 from tenants.adapters.probe import LoadFailed
 from tenants.models import (
@@ -22,7 +23,7 @@ from tenants.models import (
     State,
     Trial,
 )
-from tenants.rollouts import pool_checks, trials
+from tenants.rollouts import pool_checks
 from tenants.rollouts.driver import ENGINE_GONE_S
 from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker

@@ -15,11 +15,12 @@ from gateway.schema import require_migrated
 from inference import announce
 from inference.logs import configure
 from inference.supervision import ended, supervised
+from tenants.adapters import trials
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
 from tenants.batches.runner import Runner
 from tenants.notifications import sending
-from tenants.rollouts import pool_checks, trials
+from tenants.rollouts import pool_checks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

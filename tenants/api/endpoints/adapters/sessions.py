@@ -33,12 +33,13 @@ from tenants.adapters.uploads.content import is_archive_name
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.api.permissions import TenantView
-from tenants.api.problems import ProblemSerializer, problem
+from tenants.api.problems import ProblemSerializer
 from tenants.api.serializers.adapters import VersionSerializer
 from tenants.api.serializers.strict import Creator
 from tenants.models import ApiKey, Tenant, UploadSession, User
 from tenants.models.audit import Actor, actor_of
 from tenants.permissions import Permission
+from tenants.problem_details import problem
 
 log = structlog.get_logger(__name__)
 
