@@ -57,7 +57,7 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
         "paged": bool(after),
         "bulk": [CANCEL.of("batches-cancel-some", caller.tenant.slug)],
     }
-    return render(request, "batches.html", context)
+    return render(request, "batches/batches.html", context)
 
 
 @never_cache
@@ -65,7 +65,7 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
 @tenant_page(Permission.USE_FILES)
 def batch(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
     """One batch."""
-    return render(request, "batch.html", state(caller.tenant, batch_id))
+    return render(request, "batches/batch.html", state(caller.tenant, batch_id))
 
 
 @require_POST

@@ -143,14 +143,14 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
         form = edited.get(TENANT)
         if form is not None:
             form.auto_id = "loaded_%s"  # the list of keys already has such a form, for new keys
-        return render(request, "limits_dialog.html", {"scope": scope, "form": form})
+        return render(request, "limits/dialog.html", {"scope": scope, "form": form})
     context = _shown(scope, sets, ceiling) | {
         "query": query_of(scope),
         "own_form": edited.get(TENANT),
         "ceiling_form": edited.get(OPERATOR),
         **(_others(request, caller) if scope.whole else {}),
     }
-    return render(request, "limits.html", context, status=200 if author is None else 422)
+    return render(request, "limits/limits.html", context, status=200 if author is None else 422)
 
 
 def state(scope: LimitScope) -> dict[str, Any]:

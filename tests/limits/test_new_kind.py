@@ -225,6 +225,6 @@ def test_its_line_and_bar_are_in_the_table() -> None:
     ceiling = ceilings.ceiling(sets, WITH_IMAGES)
     used = {"images_per_minute": 40}
     *_, line = lines_of(LimitScope(), sets, ceiling, used, kinds=WITH_IMAGES)
-    text = render_to_string("limits_table.html", {"lines": [line], "currency": "USD"})
+    text = render_to_string("limits/table.html", {"lines": [line], "currency": "USD"})
     assert "Images per minute" in text and IMAGES.help in text
     assert 'max="100"' in text and 'value="40"' in text and "40 of 100" in text

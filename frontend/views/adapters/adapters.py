@@ -146,7 +146,7 @@ def _list(
         **uploading(request, caller),
         **upload,
     }
-    return render(request, "adapters.html", context, status=status)
+    return render(request, "adapters/adapters.html", context, status=status)
 
 
 def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def _page(
         ],
         **uploading(request, caller),
     }
-    return render(request, "adapter.html", context, status=422 if form.errors else 200)
+    return render(request, "adapters/adapter.html", context, status=422 if form.errors else 200)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def version(request: HttpRequest, caller: Caller, name: str, number: int) -> Htt
         return HttpResponseNotModified()
     found = find(caller, name, number)
     context = _context(caller, found) | {"known": "known" in request.GET, "mark": seen}
-    return render(request, "version.html", context)
+    return render(request, "adapters/version.html", context)
 
 
 def find(caller: Caller, name: str, number: int) -> AdapterVersion:
@@ -165,7 +165,7 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
         else [],
         "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
     }
-    return render(request, "version_diff.html", context)
+    return render(request, "adapters/version_diff.html", context)
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, str]]:

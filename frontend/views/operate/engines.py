@@ -94,7 +94,7 @@ def engines(request: HttpRequest) -> HttpResponse:
     """The connected engines and their history; `?engine=` selects one for the charts."""
     engine = chosen(request)
     context = {"chosen": engine} | fleet() | past(engine)
-    return render(request, "operate/engines.html", context)
+    return render(request, "operate/engines/engines.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -117,4 +117,4 @@ def drain(request: HttpRequest) -> HttpResponse:
         for one in connected
         if one["base_model"] == engine["base_model"] and one["id"] != id and not one["draining"]
     ]
-    return render(request, "operate/drain.html", {"engine": engine, "others": others})
+    return render(request, "operate/engines/drain.html", {"engine": engine, "others": others})

@@ -168,4 +168,4 @@ def _page(
         "weight_form": weight_form,
     }
     status = 422 if turn_form.errors or weight_form.errors else 200
-    return render(request, "operate/rollout.html", context, status=status)
+    return render(request, "operate/models/rollout.html", context, status=status)

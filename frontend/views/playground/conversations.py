@@ -66,7 +66,7 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
         "most": MAX_CONVERSATIONS,
         "bulk": [DELETE.of("playground-delete-some", caller.tenant.slug)],
     }
-    return render(request, "playground_conversations.html", context)
+    return render(request, "playground/conversations.html", context)
 
 
 @require_GET

@@ -62,7 +62,7 @@ def show(
         "sets": [] if read_only else prompts.usable_sets(caller),
         "set": place_of(request, "set"),
     }
-    return render(request, "playground.html", context)
+    return render(request, "playground/playground.html", context)
 
 
 def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> str:

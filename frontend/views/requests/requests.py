@@ -370,7 +370,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
         "may_keep": caller.role is not None,
         "views": views_of(caller, query),
     }
-    return render(request, "requests.html", context, status=422 if form.errors else 200)
+    return render(request, "requests/requests.html", context, status=422 if form.errors else 200)
 
 
 def views_of(caller: Caller, query: str) -> list[tuple[SavedView, bool]]:
