@@ -10,7 +10,7 @@ import httpx
 
 from inference.agent.engines.synthetic import TOKEN_CHARS
 from tests.chaos.judging.facts import Counts, Received
-from tests.chaos.judging.reading import error_of, reader_of
+from tests.chaos.judging.sources.reading import error_of, reader_of
 
 
 async def receive(

@@ -9,8 +9,8 @@ import pytest
 from inference.agent.engines.engine import Meter
 from inference.agent.journal.journal import Journal
 from inference.link.wire import Account, Usage
-from tests.chaos.judging import journals
 from tests.chaos.judging.facts import Counts, Entry
+from tests.chaos.judging.sources import journals
 
 ACCOUNT = Account(3, 7, 1234.5678, "base", 11, 12)
 

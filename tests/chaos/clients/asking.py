@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import httpx
 
-from tests.chaos.customers import Customer
+from tests.chaos.clients.customers import Customer
 
 G = TypeVar("G")
 ANSWER_S = 20.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from inference.operations.registry import OPERATIONS
-from tests.chaos.judging.check import Check, by_id
 from tests.chaos.judging.facts import DRAINED, Facts, Life, Received
+from tests.chaos.judging.rules.check import Check, by_id
 from tests.chaos.plan import POOLERS
 
 OPENLY_SAID = {

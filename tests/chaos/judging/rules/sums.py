@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tests.chaos.judging.check import Check, by_id, in_ledger
 from tests.chaos.judging.facts import NOTHING, Counts, Facts, JournalSums, Sums
+from tests.chaos.judging.rules.check import Check, by_id, in_ledger
 
 
 def costs_are_right(facts: Facts) -> Check:

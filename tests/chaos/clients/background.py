@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.chaos.asking import POLL_S, Asker, Programs
+from tests.chaos.clients.asking import POLL_S, Asker, Programs
 from tests.chaos.judging.facts import Counts, ResponseGot
 
 AT_ONCE = (1, 6)

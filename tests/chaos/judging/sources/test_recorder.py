@@ -13,7 +13,7 @@ from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.link.wire import EngineStats
 from inference.operations.chat import CHAT
-from tests.chaos.judging.recorder import Line, Record, Recorded
+from tests.chaos.judging.sources.recorder import Line, Record, Recorded
 from tests.inference.samples import MODEL
 
 

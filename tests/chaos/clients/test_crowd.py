@@ -9,17 +9,17 @@ import pytest
 
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tests.chaos.clients import Crowd
-from tests.chaos.customers import Customer
+from tests.chaos.clients.crowd import Crowd
+from tests.chaos.clients.customers import Customer
 from tests.chaos.judging.facts import Counts
-from tests.chaos.judging.reading import READERS
+from tests.chaos.judging.sources.reading import READERS
 from tests.inference.rig import rig, until
 from tests.inference.samples import MODEL
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda one: one.name)
 def test_it_is_known_how_answers_are_read(operation: Operation) -> None:
-    assert operation.name in READERS, "tell in tests/chaos/judging/reading.py"
+    assert operation.name in READERS, "tell in tests/chaos/judging/sources/reading.py"
 
 
 def crowd(url: str) -> Crowd:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.chaos.judging import logs
 from tests.chaos.judging.facts import Adopted, Life, Moved
+from tests.chaos.judging.sources import logs
 from tests.chaos.plan import ENGINES
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tests.chaos.asking import POLL_S, Asker, Programs
+from tests.chaos.clients.asking import POLL_S, Asker, Programs
 from tests.chaos.judging.facts import BatchGot, Counts, LineGot
-from tests.chaos.judging.reading import Reader, reader_of
+from tests.chaos.judging.sources.reading import Reader, reader_of
 from tests.inference.operations.examples import EXAMPLES
 
 OF_BATCHES = [one for one in OPERATIONS if one.in_batches]

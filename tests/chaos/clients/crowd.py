@@ -17,9 +17,9 @@ from inference.operations.instant import InstantOperation
 from inference.operations.openai import OpenAIOperation
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tests.chaos.customers import Customer
-from tests.chaos.judging.answers import receive
+from tests.chaos.clients.customers import Customer
 from tests.chaos.judging.facts import Received
+from tests.chaos.judging.sources.answers import receive
 from tests.inference.operations.examples import EXAMPLES
 
 TIMEOUT_S = 60.0

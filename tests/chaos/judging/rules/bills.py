@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from inference.link.wire import turn_of
-from tests.chaos.judging.check import Check, K, by_id, in_ledger, tokens
 from tests.chaos.judging.facts import DRAINED, KILLED, NOTHING, Counts, Entry, Facts, Seen
+from tests.chaos.judging.rules.check import Check, K, by_id, in_ledger, tokens
 
 CUT = "engine_lost"
 """The finish reason that only a journal gives, to requests that were open when their agent died."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tests.chaos.judging.check import Check
 from tests.chaos.judging.facts import Facts
+from tests.chaos.judging.rules.check import Check
 
 WINDOW_S = 60.0
 
@@ -95,13 +95,13 @@ def budgets_are_the_ledgers(facts: Facts) -> Check:
     """Redis ends with the ledger's figures, both with its own memory and after it has forgotten
     all."""
     check = Check("budgets in Redis = ledger")
-    for purses in (facts.purses, facts.reseeded):
-        if len(purses) != facts.budgets:
-            check.faults.append(f"{len(purses)} of {facts.budgets} budgets are in Redis")
-    for purse in (*facts.purses, *facts.reseeded):
-        if not purse.agrees:
-            check.faults.append(f"{purse.name}: {purse}")
+    for compared in (facts.compared, facts.reseeded):
+        if len(compared) != facts.budgets:
+            check.faults.append(f"{len(compared)} of {facts.budgets} budgets are in Redis")
+    for budget in (*facts.compared, *facts.reseeded):
+        if not budget.agrees:
+            check.faults.append(f"{budget.name}: {budget}")
     check.figures = (
-        f"{len(facts.purses)} budgets after the storm, {len(facts.reseeded)} after Redis forgot"
+        f"{len(facts.compared)} budgets after the storm, {len(facts.reseeded)} after Redis forgot"
     )
     return check

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.chaos.judging.answers import receive
 from tests.chaos.judging.facts import Received
+from tests.chaos.judging.sources.answers import receive
 
 CHAT = "/v1/chat/completions"
 USAGE = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.chaos.judging.check import Check
 from tests.chaos.judging.facts import NOTHING, BatchGot, Counts, Facts
-from tests.chaos.judging.outcomes import OPENLY_SAID, WITHOUT_ENGINE
+from tests.chaos.judging.rules.check import Check
+from tests.chaos.judging.rules.outcomes import OPENLY_SAID, WITHOUT_ENGINE
 
 CANCELLED = "batch_cancelled"
 
