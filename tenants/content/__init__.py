@@ -16,5 +16,5 @@ For code that stores content in a gateway:
 
 Responses of the Responses API are stored by `responses`, for `inference.gateway.stored.responses`.
 Requests are collected by `inference.gateway.stored.content`, which never blocks, and written by
-`gateway.planes.content`.
+`gateway.planes.recording.content`.
 """

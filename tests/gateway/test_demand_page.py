@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.planes.demand import DemandPage
+from gateway.planes.monitoring.demand import DemandPage
 from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
 from inference.errors import NoEngine
 from inference.gateway.fleet.demand import Demand, FleetDemand

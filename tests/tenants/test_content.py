@@ -18,7 +18,7 @@ from jwt import PyJWS
 from jwt.exceptions import InvalidSignatureError
 from jwt.utils import base64url_encode
 
-from gateway.planes import content as writing
+from gateway.planes.recording import content as writing
 from inference.gateway.stored.content import Capture, Contents, Kept
 from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage

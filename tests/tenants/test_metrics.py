@@ -18,7 +18,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.planes.metrics import Metrics
+from gateway.planes.monitoring.metrics import Metrics
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.hub import Hub

@@ -12,7 +12,7 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from gateway.planes import outcomes as writer
+from gateway.planes.recording import outcomes as writer
 from inference.gateway.measuring.outcomes import Ended, Group, Outcomes, Refusal
 from inference.gateway.measuring.sums import BUCKETS
 from tenants import housekeeping

@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gateway.planes import families
+from gateway.planes.monitoring import families
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
