@@ -39,7 +39,7 @@ from tests.tenants.making import (
     make_user,
     make_version,
 )
-from tests.tenants.test_notifications import listen
+from tests.tenants.notifications.test_notifications import listen
 
 
 def sent(client: Client, where: str, *rows: Any) -> str:

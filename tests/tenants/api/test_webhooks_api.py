@@ -9,7 +9,7 @@ import pytest
 from tenants.models import AuditEntry, Delivery, Notification, Target, Tenant
 from tenants.models.notifications import MAX_TARGETS, DeliveryState, Kind
 from tests.tenants.callers import person
-from tests.tenants.test_notifications import listen
+from tests.tenants.notifications.test_notifications import listen
 
 pytestmark = pytest.mark.django_db
 
