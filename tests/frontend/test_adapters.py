@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from frontend.views.adapters.marks import mark
+from frontend.views.adapters.fingerprints import fingerprint
 from frontend.views.adapters.versions import changes
 from tenants.adapters.uploads import parts
 from tenants.models import (
@@ -498,14 +498,14 @@ def test_the_page_follows_the_checks(tenant: Tenant, adapter: Adapter) -> None:
     where = url(tenant, "support", "versions", 1)
     page = client.get(where)
     watched = f'topic="adapters" tenant="{tenant.slug}" every="1.0" seen="'
-    assert watched + page.context["mark"] in text(page)
+    assert watched + page.context["fingerprint"] in text(page)
     version.advance(State.PROBING, report={"waiting_for": "no engine is connected"})
     moved = client.get(where)
     assert "no engine is connected" in text(moved) and "is probing" in text(moved)
     version.become_ready(report=REPORT)
     ended = client.get(where)
     assert "is ready" in text(ended)
-    assert len({shown.context["mark"] for shown in (page, moved, ended)}) == 3
+    assert len({shown.context["fingerprint"] for shown in (page, moved, ended)}) == 3
 
 
 def test_a_version_in_use_is_neither_archived_nor_deleted(
@@ -623,7 +623,9 @@ def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin
             page = admin.get(f"/t/{tenant.slug}/adapters/support/versions/{version.number}")
         mine.update(state="ready", report=REPORT)  # if the page made fewer queries
         shown = page.context["version"].state
-        assert shown == "ready" or page.context["mark"] != mark(tenant, version), moment
+        assert shown == "ready" or page.context["fingerprint"] != fingerprint(tenant, version), (
+            moment
+        )
 
 
 # --- Usage ---------------------------------------------------------------------------------------

@@ -114,9 +114,9 @@ def test_the_list_comes_in_pages_and_is_told_apart(tenant: Tenant, key: ApiKey) 
     assert [row.pk for row, _ in first.context["rows"]] == [one.pk for one in made[:50]]
     rest = client.get(f"/t/{tenant.slug}/batches?after={made[49].pk}")
     assert [row.pk for row, _ in rest.context["rows"]] == [one.pk for one in made[50:]]
-    mark = f'"{first.context["mark"]}"'
-    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": mark})
+    fingerprint = f'"{first.context["fingerprint"]}"'
+    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": fingerprint})
     assert again.status_code == 304
     Batch.objects.filter(pk=made[0].pk).update(completed=1)
-    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": mark})
+    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": fingerprint})
     assert again.status_code == 200

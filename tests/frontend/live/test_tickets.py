@@ -13,7 +13,14 @@ from django.db import connection
 from django.test import Client
 
 from frontend.sockets import gate
-from frontend.sockets.gate import GONE, NOT_ALLOWED, NOT_SIGNED_IN, Origins, hear, say
+from frontend.sockets.gate import (
+    GONE,
+    NOT_ALLOWED,
+    NOT_SIGNED_IN,
+    Origins,
+    receive_message,
+    send_message,
+)
 from frontend.sockets.messages import Ping
 from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
 from inference.gateway.exchange import Receive, Scope, Send
@@ -145,8 +152,8 @@ def test_an_operators_visit_is_noted_when_he_gets_one(tenant: Tenant) -> None:
 
 
 async def echo(ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
-    while await hear(receive) is not None:
-        await say(send, Ping())
+    while await receive_message(receive) is not None:
+        await send_message(send, Ping())
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ LAST = 8
 after the newest one."""
 
 
-def marks(asked: Collection[Asked]) -> dict[Asked, str]:
+def fingerprints(asked: Collection[Asked]) -> dict[Asked, str]:
     """The fingerprint of each page, in at most two queries; none for tenants that do not exist.
 
     The audit log covers all changes except the progress of a version's checks and which adapters
@@ -32,21 +32,21 @@ def marks(asked: Collection[Asked]) -> dict[Asked, str]:
     slugs = {pk: (slug, changes) for pk, slug, changes in found}
     reports, resident = _reports(asked), _resident()
     return {
-        one: _mark(slugs[one[0]], resident.get(slugs[one[0]][0]), reports.get(one))
+        one: _fingerprint(slugs[one[0]], resident.get(slugs[one[0]][0]), reports.get(one))
         for one in asked
         if one[0] in slugs
     }
 
 
-def mark(tenant: Tenant, version: AdapterVersion | None = None) -> str:
+def fingerprint(tenant: Tenant, version: AdapterVersion | None = None) -> str:
     """The fingerprint of a page rendered now."""
     asked = (tenant.pk, str(version.pk) if version else "")
-    return marks([asked])[asked]
+    return fingerprints([asked])[asked]
 
 
-def as_seen(request: HttpRequest, mark: str) -> bool:
+def not_modified(request: HttpRequest, fingerprint: str) -> bool:
     """Whether the live part that asks already has this version; the response is then 304."""
-    return request.headers.get("If-None-Match") == f'"{mark}"'
+    return request.headers.get("If-None-Match") == f'"{fingerprint}"'
 
 
 def _reports(asked: Collection[Asked]) -> Mapping[Asked, Any]:
@@ -67,5 +67,5 @@ def _resident() -> Mapping[str, list[str]]:
     return {slug: sorted(names) for slug, names in held.items()}
 
 
-def _mark(*parts: object) -> str:
+def _fingerprint(*parts: object) -> str:
     return sha256(repr(parts).encode()).hexdigest()[:16]
