@@ -216,7 +216,7 @@ INSTALLED_APPS = [
     *(["demo"] if find_spec("demo") else []),  # not in the wheel
 ]
 MIDDLEWARE = [
-    "gateway.middleware.RoomForFrames",
+    "gateway.middleware.PreallocatedFrames",
     "gateway.middleware.ConnectionReturned",
     "gateway.middleware.RequestId",
     "gateway.middleware.CompressedPages",

@@ -20,7 +20,7 @@ from tenants.batch_states import Status
 from tenants.batches import response_leases
 from tenants.batches.leases import Lost, Result
 from tenants.batches.response_leases import ResponseLease
-from tenants.content import choice, responses
+from tenants.content import responses, retention
 from tenants.content.responses import PostgresResponses
 from tenants.content.store import PostgresContents
 from tenants.housekeeping import forget_content
@@ -37,7 +37,7 @@ COMPLETED = Ended("completed", DONE)
 def keeping(slug: str = "acme", days: int = 7) -> ApiKey:
     """A key of a tenant that stores content for `days` days."""
     tenant = make_tenant(slug)
-    choice.keep_for(tenant, days)
+    retention.keep_for(tenant, days)
     return make_key(tenant)[0]
 
 
@@ -191,10 +191,10 @@ async def test_what_was_destroyed_is_neither_run_nor_answered(
     await stored.begin(one.tenant_id, one.id, 1024)
     tenant = await Tenant.objects.aget(pk=key.tenant_id)
     member = await sync_to_async(make_member)(tenant, "owner")
-    await sync_to_async(choice.destroy)(tenant, member)
+    await sync_to_async(retention.destroy)(tenant, member)
     assert not await stored.end(one.tenant_id, one.id, 1024, COMPLETED)
     assert await stored.begin(one.tenant_id, one.id, 2048) is None
-    await sync_to_async(choice.keep_for)(tenant, 7)
+    await sync_to_async(retention.keep_for)(tenant, 7)
     assert not await stored.end(one.tenant_id, one.id, 2048, COMPLETED), "another key's"
 
 
@@ -312,7 +312,7 @@ def test_what_nobody_runs_fails_in_the_end(owner: ApiKey) -> None:
 def test_what_can_not_be_read_any_more_is_stopped(owner: ApiKey) -> None:
     make(owner)
     (lease,) = claim()
-    choice.destroy(owner.tenant, make_member(owner.tenant, "owner"))
+    retention.destroy(owner.tenant, make_member(owner.tenant, "owner"))
     with pytest.raises(Lost):
         lease.renew()
 

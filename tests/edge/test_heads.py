@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.edge.bounds import MAX_HEADERS, MAX_PIPELINED, MAX_URL_BYTES, SMALL_CHUNKS, Bounds
-from gateway.edge.census import Visit
+from gateway.edge.census import Slot
 from gateway.edge.http import PIECE_BYTES
 from tests.edge.serving import Served, error_of, get, post, serving, status_of
 
@@ -51,7 +51,7 @@ def test_an_address_that_is_refused_again_and_again_waits_for_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = [0.05, 1000.0]
-    monkeypatch.setattr(Visit, "hold_s", lambda visit, now: held.pop(0))
+    monkeypatch.setattr(Slot, "hold_s", lambda slot, now: held.pop(0))
     with serving() as served, served.dial() as first, served.dial() as second:
         first.send(b"no request at all\r\n\r\n" + b"x" * PIECE_BYTES)
         assert error_of(first.rest()) == (400, "invalid_request")

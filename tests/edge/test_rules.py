@@ -98,12 +98,12 @@ def test_the_one_that_has_waited_longest_goes() -> None:
 
 def test_where_all_work_nobody_enters() -> None:
     census = Census(2, 2)
-    visits = [census.enter(None, lambda: None) for _ in range(2)]
-    for visit in visits:
-        visit.works()
+    slots = [census.enter(None, lambda: None) for _ in range(2)]
+    for slot in slots:
+        slot.works()
     with pytest.raises(Overloaded):
         census.enter("10.0.0.1", lambda: None)
-    visits[0].leave()
+    slots[0].leave()
     census.enter("10.0.0.1", lambda: None)
 
 
@@ -126,8 +126,8 @@ def test_each_address_has_its_share() -> None:
 
 def test_refusals_of_an_address_are_spaced_and_those_of_a_proxy_are_not() -> None:
     census = Census(100, 100)
-    visits = [census.enter(f"2001:db8::{n}", lambda: None) for n in range(3)]
-    held = [visits[n % 3].hold_s(0.0) for n in range(int(FREE) + 30)]
+    slots = [census.enter(f"2001:db8::{n}", lambda: None) for n in range(3)]
+    held = [slots[n % 3].hold_s(0.0) for n in range(int(FREE) + 30)]
     assert not any(held[: int(FREE)]) and held[-1] == MAX_WAIT_S
     assert census.enter("10.0.0.1", lambda: None).hold_s(0.0) == 0
     proxy = census.enter(None, lambda: None)
@@ -137,21 +137,21 @@ def test_refusals_of_an_address_are_spaced_and_those_of_a_proxy_are_not() -> Non
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60))
 def test_nothing_is_left_of_those_that_have_left(steps: list[tuple[int, int]]) -> None:
     census = Census(4, 3)
-    visits = []
+    slots = []
     for act, number in steps:
         match act:
             case 0:
                 try:
-                    visits.append(census.enter(f"10.0.0.{number}", lambda: None))
+                    slots.append(census.enter(f"10.0.0.{number}", lambda: None))
                 except (Overloaded, RateLimitExceeded):
                     continue
-            case 1 | 2 | 3 if visits:
-                visit = visits[number % len(visits)]
-                (visit.waits, visit.works, visit.leave)[act - 1]()
+            case 1 | 2 | 3 if slots:
+                slot = slots[number % len(slots)]
+                (slot.waits, slot.works, slot.leave)[act - 1]()
         assert len(census) <= 4 and len(census.waiting) <= len(census)
-    for visit in visits:
-        visit.leave()
-        visit.waits()
+    for slot in slots:
+        slot.leave()
+        slot.waits()
     assert not len(census) and not census.waiting and not census._of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from tenants.content import choice, sealing
-from tenants.content.sealing import Place
+from tenants.content import retention, sealing
+from tenants.content.sealing import Location
 from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
 from tenants.models.content import MAX_COUNTED
 from tenants.naming import CONVERSATION, REQUEST, RESPONSE
@@ -26,7 +26,7 @@ PROMPT, ANSWER = "what only members may read", "the answer to that"
 
 def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
     """Store a request with its prompt. Returns its id."""
-    choice.keep_for(tenant, 7)
+    retention.keep_for(tenant, 7)
     event = spend(make_key(tenant)[0], timezone.now())
     key = ContentKey.objects.get(tenant=tenant, destroyed_at=None)
     assert key.wrapped is not None
@@ -35,7 +35,7 @@ def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
     StoredContent.objects.create(
         tenant=tenant, kind=REQUEST, name=event.pk, content_key=key, at=timezone.now(),
         expires_at=timezone.now() + timedelta(days=7),
-        data=cipher.seal(Place(tenant.pk, REQUEST, event.pk), text.encode()),
+        data=cipher.seal(Location(tenant.pk, REQUEST, event.pk), text.encode()),
     )  # fmt: skip
     return event.pk
 
@@ -70,7 +70,7 @@ def test_who_chooses(tenant: Tenant, role: str, sees: int, chooses: int) -> None
     tenant.refresh_from_db()
     chose = chooses == 302 and role != "nobody"
     assert tenant.content_days == (7 if chose else 0)
-    choice.keep_for(tenant, 7)
+    retention.keep_for(tenant, 7)
     assert client.post(f"{where}/destroy").status_code == chooses
     assert ContentKey.objects.filter(destroyed_at=None).exists() != chose
     key = ContentKey.objects.get()
@@ -123,7 +123,7 @@ def test_there_is_nothing_to_read_of_other_requests(tenant: Tenant) -> None:
     page = owner.get(where).content.decode()
     assert "Show prompt" not in page and "Not stored." in page
     assert owner.post(f"{where}/content").status_code == 404
-    choice.destroy(tenant, user_of(owner))
+    retention.destroy(tenant, user_of(owner))
     assert owner.post(f"/t/{tenant.slug}/requests/{id}/content").status_code == 404
     assert not AuditEntry.objects.filter(kind="content").exists()
 

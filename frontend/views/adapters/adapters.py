@@ -27,7 +27,7 @@ from tenants.adapters.quota import Storage
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.adapters.uploads.room import reservation
+from tenants.adapters.uploads.reservations import reservation
 from tenants.fleet.gateways import gateways
 from tenants.models import (
     LIVE,

@@ -33,7 +33,7 @@ from gateway.edge.bounds import (
     SMALL_CHUNKS,
     Bounds,
 )
-from gateway.edge.census import Census, Visit
+from gateway.edge.census import Census, Slot
 from gateway.edge.proxies import Proxies
 from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
 from inference.errors import (
@@ -70,7 +70,7 @@ class HttpConnection(HttpToolsProtocol):
         self._bounds, self._census, self._proxies = bounds, census, proxies
         self._read_timeout = ReadTimeout(bounds, self.loop.time())
         self._write_timeout = WriteTimeout(bounds.write_s)
-        self._visit: Visit | None = None
+        self._slot: Slot | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf = False
         """Received data is ignored: the connection was refused, or is a websocket now."""
@@ -89,7 +89,7 @@ class HttpConnection(HttpToolsProtocol):
         peer = (get_remote_addr(transport) or ("", 0))[0]
         address = None if self._proxies.trust(peer) else peer
         try:
-            self._visit = self._census.enter(address, transport.abort)
+            self._slot = self._census.enter(address, transport.abort)
         except InferenceError as error:
             self._deaf = True
             transport.write(answer_of(error))
@@ -99,9 +99,9 @@ class HttpConnection(HttpToolsProtocol):
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._visit is None:  # it was never admitted
+        if self._slot is None:  # it was never admitted
             return
-        self._visit.leave()
+        self._slot.leave()
         self._stop_looking()
         super().connection_lost(exc)
 
@@ -140,12 +140,12 @@ class HttpConnection(HttpToolsProtocol):
                 self.transport.close()
 
     def _expect(self, expected: Expected) -> None:
-        assert self._visit is not None
+        assert self._slot is not None
         self._read_timeout.expect(expected, self.loop.time())
         if expected is Expected.NOTHING or (expected is Expected.HEAD and self._is_answering()):
-            self._visit.works()
+            self._slot.works()
         else:
-            self._visit.waits()
+            self._slot.waits()
 
     # --- What arrives ----------------------------------------------------------------------------
 
@@ -249,10 +249,10 @@ class HttpConnection(HttpToolsProtocol):
         headers = [(name, value) for name, value in self.scope["headers"] if name != b"cookie"]
         self.scope["headers"] = headers
         protocol: Any = self.config.ws_protocol_class
-        taking_over: Any = partial(protocol, bounds=self._bounds, visit=self._visit)
+        taking_over: Any = partial(protocol, bounds=self._bounds, slot=self._slot)
         self.ws_protocol_class = taking_over
-        assert self._visit is not None
-        self._visit.works()
+        assert self._slot is not None
+        self._slot.works()
         self._deaf = True
         self._stop_looking()
         super().handle_websocket_upgrade()
@@ -279,7 +279,7 @@ class HttpConnection(HttpToolsProtocol):
         """Answer with the error unless another answer has begun, and ignore what the client sends
         from now on. If its address is refused repeatedly, the answer is delayed and nothing is read
         until then."""
-        assert self._visit is not None
+        assert self._slot is not None
         self._deaf = True
         self._expect(Expected.CLOSE)
         if self._is_answering():
@@ -287,7 +287,7 @@ class HttpConnection(HttpToolsProtocol):
                 return self.transport.abort()
             self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
             self.cycle.message_event.set()
-        if hold_s := self._visit.hold_s(self.loop.time()):
+        if hold_s := self._slot.hold_s(self.loop.time()):
             self.flow.pause_reading()
             self.loop.call_later(hold_s, self._say, error)
         else:

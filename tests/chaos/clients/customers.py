@@ -17,7 +17,7 @@ from inference.agent.engines.synthetic import SyntheticEngine
 from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import store
 from tenants.adapters.storage import storage
-from tenants.content import choice
+from tenants.content import retention
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -105,7 +105,7 @@ def seed(seconds: float) -> list[Customer]:
     User.objects.create_superuser(OPERATOR)
     found = [_customer(plan, base) for plan in PLANS]
     for tenant in Tenant.objects.all():
-        choice.keep_for(tenant, CONTENT_DAYS)
+        retention.keep_for(tenant, CONTENT_DAYS)
     money = round(BROKE_SPENDS * seconds)
     LimitSet.objects.filter(tenant__slug=BROKE).update(cost_per_month=money)
     return found

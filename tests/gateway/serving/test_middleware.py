@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from gateway.middleware import CompressedPages, NotStored, RequestId, RoomForFrames
+from gateway.middleware import CompressedPages, NotStored, PreallocatedFrames, RequestId
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -33,8 +33,8 @@ def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
 
 
 def test_no_depth_of_calls_maps_memory_for_each_of_them() -> None:
-    assert _most_faults(lambda view: view) > CALLS, "CPython does without RoomForFrames"
-    assert _most_faults(RoomForFrames) < CALLS / 2
+    assert _most_faults(lambda view: view) > CALLS, "CPython does without PreallocatedFrames"
+    assert _most_faults(PreallocatedFrames) < CALLS / 2
 
 
 CALLS = 2_000

@@ -24,10 +24,10 @@ from inference.grants import Grant
 from inference.link.wire import Delta, Done, Usage
 from tenants.billing.receipts import TYPE as RECEIPT
 from tenants.billing.receipts import InvalidReceipt, signer, verify
-from tenants.content import choice, reading, sealing
+from tenants.content import reading, retention, sealing
 from tenants.content.conversations import PostgresConversations
 from tenants.content.responses import PostgresResponses
-from tenants.content.sealing import Place, Unreadable
+from tenants.content.sealing import Location, Unreadable
 from tenants.content.store import Item, PostgresContents
 from tenants.directory.reader import Reader
 from tenants.errors import ContentUnavailable, NoContentKey
@@ -46,19 +46,23 @@ TEXT = b"a secret prompt"
 @pytest.mark.pure
 def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
     wrapped = sealing.new_key(MASTER, 1)
-    key, place = sealing.tenant_key([MASTER], 1, wrapped), Place(1, REQUEST, "r1")
-    sealed = key.seal(place, TEXT)
-    assert key.open(place, sealed) == TEXT and TEXT not in sealed
-    assert key.seal(place, TEXT) != sealed  # each has its own nonce
-    for elsewhere in (Place(2, REQUEST, "r1"), Place(1, RESPONSE, "r1"), Place(1, REQUEST, "r2")):
+    key, location = sealing.tenant_key([MASTER], 1, wrapped), Location(1, REQUEST, "r1")
+    sealed = key.seal(location, TEXT)
+    assert key.open(location, sealed) == TEXT and TEXT not in sealed
+    assert key.seal(location, TEXT) != sealed  # each has its own nonce
+    for elsewhere in (
+        Location(2, REQUEST, "r1"),
+        Location(1, RESPONSE, "r1"),
+        Location(1, REQUEST, "r2"),
+    ):
         with pytest.raises(Unreadable):
             key.open(elsewhere, sealed)
     for changed in (b"", sealed[:-1], sealed[:20] + bytes([sealed[20] ^ 1]) + sealed[21:]):
         with pytest.raises(Unreadable):
-            key.open(place, changed)
+            key.open(location, changed)
     another = sealing.tenant_key([MASTER], 1, sealing.new_key(MASTER, 1))
     with pytest.raises(Unreadable):
-        another.open(place, sealed)
+        another.open(location, sealed)
     for master, tenant in ((MASTER[:-1] + "x", 1), (MASTER, 2)):
         with pytest.raises(Unreadable):
             sealing.tenant_key([master], tenant, wrapped)
@@ -83,7 +87,7 @@ async def test_a_key_can_keep_less_than_its_tenant_and_never_more(transactional_
         plain, _ = await sync_to_async(make_key)(tenant)
         quiet, _ = await sync_to_async(make_key)(tenant, keeps_nothing=True)
         assert not await keeps(plain) and not await keeps(quiet)
-        await sync_to_async(choice.keep_for)(tenant, 7)
+        await sync_to_async(retention.keep_for)(tenant, 7)
         assert await keeps(plain) and not await keeps(quiet)
         rotated, _ = await sync_to_async(quiet.rotate)(timedelta(days=1), None)
         assert not await keeps(rotated)
@@ -95,22 +99,22 @@ async def test_a_key_can_keep_less_than_its_tenant_and_never_more(transactional_
 @pytest.mark.parametrize("days", [31, -1])
 def test_it_is_kept_for_thirty_days_at_most(tenant: Tenant, days: int) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
-        choice.keep_for(tenant, days)
+        retention.keep_for(tenant, days)
 
 
 @pytest.mark.django_db
 def test_without_a_master_key_nothing_can_be_kept(tenant: Tenant, settings: Any) -> None:
     settings.CONTENT_KEY = ""
     with pytest.raises(ContentUnavailable):
-        choice.keep_for(tenant, 1)
-    choice.keep_for(tenant, 0)
+        retention.keep_for(tenant, 1)
+    retention.keep_for(tenant, 0)
     assert not ContentKey.objects.exists()
 
 
 @pytest.mark.django_db
 def test_a_choice_is_in_the_audit_log_and_the_key_is_not(tenant: Tenant) -> None:
-    choice.keep_for(tenant, 7)
-    choice.keep_for(tenant, 3)
+    retention.keep_for(tenant, 7)
+    retention.keep_for(tenant, 3)
     key = ContentKey.objects.get()
     logged = list(AuditEntry.objects.filter(tenant=tenant).order_by("id").values())
     changed = [
@@ -133,7 +137,7 @@ async def store(transactional_db: None) -> AsyncIterator[PostgresContents]:
 
 def keeping(slug: str = "acme", days: int = 7) -> Tenant:
     tenant = make_tenant(slug)
-    choice.keep_for(tenant, days)
+    retention.keep_for(tenant, days)
     return tenant
 
 
@@ -162,9 +166,9 @@ async def test_nothing_is_written_of_who_keeps_nothing_whatever_is_in_memory(
 ) -> None:
     never = await sync_to_async(make_tenant)("never")
     no_more = await sync_to_async(keeping)("no-more")
-    await sync_to_async(choice.keep_for)(no_more, 0)
+    await sync_to_async(retention.keep_for)(no_more, 0)
     destroyed = await sync_to_async(keeping)("destroyed")
-    await sync_to_async(lambda: choice.destroy(destroyed, make_user("ann")))()
+    await sync_to_async(lambda: retention.destroy(destroyed, make_user("ann")))()
     await store.keep([item(never), item(no_more), item(destroyed)])
     assert not await StoredContent.objects.aexists()
 
@@ -172,10 +176,10 @@ async def test_nothing_is_written_of_who_keeps_nothing_whatever_is_in_memory(
 async def test_a_shorter_time_holds_for_what_is_kept_already(store: PostgresContents) -> None:
     tenant = await sync_to_async(keeping)()
     await store.keep([item(tenant)])
-    await sync_to_async(choice.keep_for)(tenant, 30)
+    await sync_to_async(retention.keep_for)(tenant, 30)
     one = await StoredContent.objects.aget()
     assert one.expires_at - one.at == timedelta(days=7)  # as promised when it was stored
-    await sync_to_async(choice.keep_for)(tenant, 1)
+    await sync_to_async(retention.keep_for)(tenant, 1)
     one = await StoredContent.objects.aget()
     assert one.expires_at - one.at == timedelta(days=1)
     await StoredContent.objects.aupdate(expires_at=timezone.now())
@@ -199,12 +203,12 @@ async def test_who_has_the_database_and_another_master_key_reads_nothing(
 
 @pytest.mark.pure
 def test_a_key_is_encrypted_anew_by_another_master_key() -> None:
-    place, other = Place(1, REQUEST, "r1"), MASTER[::-1]
+    location, other = Location(1, REQUEST, "r1"), MASTER[::-1]
     wrapped = sealing.new_key(MASTER, 1)
-    sealed = sealing.tenant_key([MASTER], 1, wrapped).seal(place, TEXT)
-    assert sealing.tenant_key([other, MASTER], 1, wrapped).open(place, sealed) == TEXT
+    sealed = sealing.tenant_key([MASTER], 1, wrapped).seal(location, TEXT)
+    assert sealing.tenant_key([other, MASTER], 1, wrapped).open(location, sealed) == TEXT
     anew = sealing.rewrapped([other, MASTER], 1, wrapped)
-    assert sealing.tenant_key([other], 1, anew).open(place, sealed) == TEXT
+    assert sealing.tenant_key([other], 1, anew).open(location, sealed) == TEXT
     with pytest.raises(Unreadable):
         sealing.tenant_key([MASTER], 1, anew)
     for masters, tenant in (([other], 1), ([other, MASTER], 2)):
@@ -217,7 +221,7 @@ async def test_the_master_key_is_changed_while_content_is_read_and_written(
 ) -> None:
     acme, _ = await sync_to_async(keeping)(), await sync_to_async(keeping)("globex")
     gone = await sync_to_async(keeping)("gone")
-    await sync_to_async(lambda: choice.destroy(gone, make_user("ann")))()
+    await sync_to_async(lambda: retention.destroy(gone, make_user("ann")))()
     await store.keep([item(acme)])
     before = settings.CONTENT_KEY
     settings.CONTENT_KEY, settings.CONTENT_KEY_PREVIOUS = MASTER, before
@@ -252,7 +256,7 @@ async def test_destroying_the_key_makes_all_of_it_unreadable_and_is_confirmed(
     await store.keep([item(acme, "r1"), item(acme, "r2"), item(globex)])
     before = await ContentKey.objects.aget(tenant=acme)
     ann = await sync_to_async(make_member)(acme, "owner")
-    key = await sync_to_async(choice.destroy)(acme, ann)
+    key = await sync_to_async(retention.destroy)(acme, ann)
     assert await store.read(acme.pk, REQUEST, "r1") is None
     assert await store.read(globex.pk, REQUEST, "r1") == TEXT
     assert (await Tenant.objects.aget(pk=acme.pk)).content_days == 0
@@ -260,7 +264,7 @@ async def test_destroying_the_key_makes_all_of_it_unreadable_and_is_confirmed(
     said = msgspec.json.decode(PyJWS().decode(key.confirmation, known.key, algorithms=["EdDSA"]))
     assert said | {"tenant": "acme", "items": 2, "destroyed_by": ann.username} == said
     head = PyJWS().get_unverified_header(key.confirmation)
-    assert head["typ"] == choice.TYPE != RECEIPT and head["kid"] == known.id
+    assert head["typ"] == retention.TYPE != RECEIPT and head["kid"] == known.id
     with pytest.raises(InvalidReceipt):  # it can't be taken for a receipt
         verify({"jws": key.confirmation}, [known])
     start, _, signature = key.confirmation.split(".")
@@ -283,13 +287,13 @@ async def test_destroying_the_key_makes_all_of_it_unreadable_and_is_confirmed(
 def test_a_key_is_destroyed_once_and_another_one_is_made_anew(tenant: Tenant) -> None:
     ann = make_user("ann")
     with pytest.raises(NoContentKey):
-        choice.destroy(tenant, ann)
-    choice.keep_for(tenant, 7)
-    first = choice.destroy(tenant, ann)
+        retention.destroy(tenant, ann)
+    retention.keep_for(tenant, 7)
+    first = retention.destroy(tenant, ann)
     with pytest.raises(NoContentKey):
-        choice.destroy(tenant, ann)
-    choice.keep_for(tenant, 7)
-    assert choice.live_key(tenant) != first and ContentKey.objects.count() == 2
+        retention.destroy(tenant, ann)
+    retention.keep_for(tenant, 7)
+    assert retention.live_key(tenant) != first and ContentKey.objects.count() == 2
     destroyed = AuditEntry.objects.get(kind="content key", action="changed")
     assert destroyed.after is not None and destroyed.after["confirmation"] == first.confirmation
 
@@ -333,7 +337,7 @@ async def test_responses_are_kept_apart_from_requests_and_by_their_tenant(
     assert await responses.read(acme.pk, "r1") is None
     assert await responses.keep(acme.pk, "r1", TEXT)
     ann = await sync_to_async(make_member)(acme, "owner")
-    await sync_to_async(choice.destroy)(acme, ann)
+    await sync_to_async(retention.destroy)(acme, ann)
     assert await responses.read(acme.pk, "r1") is None
 
 
@@ -412,7 +416,7 @@ async def test_a_conversation_ends_with_its_tenants_key(store: PostgresContents)
     found = await conversations.read(acme.pk, "c1")
     assert found is not None
     ann = await sync_to_async(make_member)(acme, "owner")
-    await sync_to_async(choice.destroy)(acme, ann)
+    await sync_to_async(retention.destroy)(acme, ann)
     assert await conversations.read(acme.pk, "c1") is None
-    await sync_to_async(choice.keep_for)(acme, 7)
+    await sync_to_async(retention.keep_for)(acme, 7)
     assert not await conversations.replace(acme.pk, "c1", found[1], b"second")

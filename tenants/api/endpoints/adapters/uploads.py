@@ -15,7 +15,7 @@ from tenants.adapters.checks.findings import shown, told
 from tenants.adapters.uploads import handover, tus
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.adapters.uploads.room import reservation
+from tenants.adapters.uploads.reservations import reservation
 from tenants.api.endpoints.adapters.sessions import UploadSerializer, actor_behind, address_of
 from tenants.api.parsing import measure
 from tenants.api.serializers.adapters import VersionSerializer

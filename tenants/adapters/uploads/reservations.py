@@ -42,7 +42,7 @@ _RESERVED = "lorikeet.reserved_upload"
 """Key of the upload's id in the request's scope."""
 
 
-class Room:
+class UploadReservation:
     """Passes requests on to `app`, and uploads only if there is room for them.
 
     If the caller may not upload, the request is passed on without its body, and Django answers why.
