@@ -96,7 +96,7 @@ def test_the_one_that_has_waited_longest_goes() -> None:
     assert evicted == [2, 1, 9, 0] and len(census) == 3
 
 
-def test_where_all_work_nobody_enters() -> None:
+def test_a_new_connection_is_refused_if_none_can_be_evicted() -> None:
     census = Census(2, 2)
     slots = [census.enter(None, lambda: None) for _ in range(2)]
     for slot in slots:
@@ -187,7 +187,7 @@ def test_the_client_is_the_nearest_hop_that_is_not_ours(forwarded: list[str], cl
     assert TRUSTED.client("10.0.0.1", headers) == client
 
 
-def test_who_is_trusted() -> None:
+def test_trusted_proxies() -> None:
     assert TRUSTED.trust("10.255.0.1") and TRUSTED.trust("::ffff:10.0.0.1")
     assert TRUSTED.trust("2001:db8:f:1::9") and TRUSTED.trust("192.0.2.1")
     assert not TRUSTED.trust("192.0.2.2") and not TRUSTED.trust("")
@@ -209,7 +209,7 @@ def test_what_is_no_network_stops_the_start(wrong: str) -> None:
         Proxies([wrong])
 
 
-def test_whose_address_it_is() -> None:
+def test_addresses_are_counted_by_network() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == plain("::ffff:10.0.0.1")
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"

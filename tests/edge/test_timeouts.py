@@ -94,14 +94,14 @@ def test_an_answer_may_take_its_time() -> None:
         assert client.rest().count(b"xxxxxxxxxx") == 10
 
 
-def test_who_was_answered_before_he_has_sent_all() -> None:
+def test_the_rest_of_an_answered_body_must_arrive_in_time() -> None:
     with serving(bounds=replace(LONG, surplus_s=SOON)) as served, served.dial() as client:
         client.send(post("Content-Length: 1000000", path="/early"))
         assert status_of(client.answer()) == 200
         assert client.pour_slowly(b"x", SOON / 20) == b""
 
 
-def test_who_sends_the_rest_of_it_may_go_on() -> None:
+def test_the_connection_is_kept_once_the_rest_of_an_answered_body_arrived() -> None:
     with serving(bounds=replace(LONG, keep_alive_s=SOON)) as served, served.dial() as client:
         client.send(post("Content-Length: 10", path="/early"))
         assert status_of(client.answer()) == 200
@@ -110,14 +110,14 @@ def test_who_sends_the_rest_of_it_may_go_on() -> None:
         assert client.rest() == b""
 
 
-def test_who_reads_nothing() -> None:
+def test_a_client_that_reads_nothing_of_a_stream_is_disconnected() -> None:
     """The application waits for room in the buffer, and is told that the client is gone."""
     with serving(bounds=replace(LONG, write_s=SOON)) as served, served.dial() as client:
         client.send(get("/stream/1000/1000000/0"))
         served.until(lambda: served.seen.ended)
 
 
-def test_who_reads_nothing_of_an_end() -> None:
+def test_a_client_that_reads_nothing_of_a_complete_answer_is_disconnected() -> None:
     """A complete answer that is still in the buffer keeps no connection open."""
     bounds = replace(LONG, write_s=SOON)
     with serving(bounds=bounds) as served, served.dial() as client:
@@ -125,7 +125,7 @@ def test_who_reads_nothing_of_an_end() -> None:
         served.until(lambda: not served.server.server_state.connections)
 
 
-def test_who_reads_slowly() -> None:
+def test_a_client_that_reads_slowly_is_not_disconnected() -> None:
     """It reads for many times the bound, but too little for the application to write meanwhile."""
     with serving(bounds=replace(LONG, write_s=5 * SOON)) as served:
         with socket.socket() as sock:

@@ -129,7 +129,7 @@ def test_the_link_of_an_engine_is_not_paced() -> None:
     assert len(served.seen.messages) == 1 + 10 * FrameBudget.BURST
 
 
-def test_who_reads_nothing_is_let_go() -> None:
+def test_a_websocket_client_that_reads_nothing_is_disconnected() -> None:
     with serving(bounds=Bounds(write_s=SOON)) as served, served.dial() as client:
         client.send(get("/ws/pour", *UPGRADE))
         served.until(lambda: "/ws/pour" in served.seen.ended)

@@ -304,7 +304,9 @@ def test_what_a_key_may_is_what_its_scopes_say(
 
 
 @pytest.mark.parametrize("token", ["", "lk_wrong", "hf_abc", "lk_" + "a" * 12 + "_" + "b" * 43])
-def test_nobody_gets_in_without_a_key(hub: Hub, live: AdapterVersion, token: str) -> None:
+def test_requests_without_a_valid_key_are_refused(
+    hub: Hub, live: AdapterVersion, token: str
+) -> None:
     for answer in attempts(Hub(hub.url, token or "-"), "acme/pirate"):
         assert answer.status_code == 401
         assert answer.headers["x-error-message"] == "Invalid credentials in Authorization header"
@@ -317,7 +319,7 @@ def test_a_key_that_is_revoked_meanwhile(hub: Hub, tenant: Tenant, settings: Set
     until(lambda: left(settings) == [])
 
 
-def test_whose_key_it_is(hub: Hub) -> None:
+def test_whoami_names_the_tenant_of_the_key(hub: Hub) -> None:
     assert hub.api.whoami()["name"] == "acme"
 
 
@@ -444,7 +446,7 @@ def test_an_object_that_nobody_commits_expires(hub: Hub, settings: Settings) -> 
     until(lambda: left(settings) == [])
 
 
-def test_who_has_no_signed_address_sends_nothing(hub: Hub, settings: Settings) -> None:
+def test_objects_are_only_accepted_at_a_signed_address(hub: Hub, settings: Settings) -> None:
     url = address(announce(hub))
     for wrong in (url[:-1] + ("a" if url[-1] != "a" else "b"), url.rsplit(":", 2)[0],
                   f"{hub.endpoint}/objects/x"):  # fmt: skip

@@ -160,7 +160,9 @@ async def test_a_request_that_has_ended_does_not_grow_and_count_again(
         assert tokens.remaining == 980
 
 
-async def test_who_leaves_settles_first_and_gives_back_the_rest(redis_server: RedisServer) -> None:
+async def test_a_leaving_gateway_settles_and_then_releases_its_reservations(
+    redis_server: RedisServer,
+) -> None:
     async with gateway(redis_server) as other:
         async with gateway(redis_server) as leaving:
             await leaving.reserve("r1", STREAMS, target(), wanted(10, 500))

@@ -53,7 +53,7 @@ async def test_without_limits_no_store_is_asked(limiter: StoreLimiter) -> None:
     await settled(limiter, "r1")
 
 
-async def test_who_is_counted_from_now_on_is_told(limiter: StoreLimiter) -> None:
+async def test_listeners_are_told_of_counted_reservations(limiter: StoreLimiter) -> None:
     told: list[int] = []
     limiter.on_reserved(told.append)
     await limiter.reserve("r1", grant(limits()), target(), wanted())
@@ -78,7 +78,7 @@ async def test_a_reservation_tells_what_it_got_and_what_is_left(limiter: StoreLi
     assert limiter.reservations == 1
 
 
-async def test_where_only_requests_are_limited_output_is_not(limiter: StoreLimiter) -> None:
+async def test_output_is_unlimited_if_only_requests_are_limited(limiter: StoreLimiter) -> None:
     caller = grant(
         limits(requests_per_minute=10, concurrent_streams=2, prompt_tokens_per_minute=99)
     )

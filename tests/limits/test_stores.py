@@ -380,7 +380,7 @@ async def test_a_request_that_never_ran_leaves_no_trace(store: Store) -> None:
 
 @pytest.mark.parametrize("late", [Settle("r1", 1, 0, 1), Keep("r1"), Release("r1")])
 @pytest.mark.parametrize("first", [Settle("r1", 90, 0, 20), Keep("r1"), Release("r1")])
-async def test_who_ends_it_first_decides(
+async def test_the_first_end_of_a_reservation_counts(
     store: Store, first: Settle | Keep | Release, late: Settle | Keep | Release
 ) -> None:
     await reserve_everything(store)
@@ -707,7 +707,7 @@ async def test_any_request_finds_the_slots_of_the_dead(store: Store, clock: Cloc
     assert (await refused(store, charge("r3", only, holder="g2"))).used == 1
 
 
-async def test_who_asks_is_not_dead_however_much_time_has_passed(
+async def test_a_gateway_that_sends_commands_is_alive_however_much_time_has_passed(
     store: Store, clock: Clock
 ) -> None:
     """A clock that was set, or a machine that was paused, frees no stream that still runs."""
@@ -736,7 +736,7 @@ async def test_renewing_keeps_what_is_held(store: Store, clock: Clock) -> None:
     assert (await refused(store, charge("r2", only, holder="g2"))).used == 1
 
 
-async def test_who_leaves_gives_back_at_once(store: Store) -> None:
+async def test_a_leaving_gateway_releases_its_reservations_at_once(store: Store) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     await ask(store, Renew("g1", 0))

@@ -172,7 +172,7 @@ async def test_a_claim_runs_out_unless_it_is_renewed(kept: Kept) -> None:
         assert await kept.other.claim(replace(claim, request_id="retry")) is True
 
 
-async def test_who_lost_the_claim_changes_nothing_any_more(kept: Kept) -> None:
+async def test_a_lost_claim_can_change_nothing(kept: Kept) -> None:
     slow, quick = kept.claim("slow"), kept.claim("quick")
     await kept.one.claim(slow)
     await kept.age(CLAIM_TIME)
@@ -290,7 +290,7 @@ async def test_what_was_taken_over_in_vain_is_its_first_ones_again(kept: Kept) -
     assert await kept.other.claim(kept.claim("heir", name="order 18")) is True, "it is dead"
 
 
-async def test_who_lost_the_claim_to_another_request_is_not_told_that_it_goes_on(
+async def test_a_claim_lost_to_another_request_is_not_renewed(
     kept: Kept,
 ) -> None:
     slow = kept.claim("slow")

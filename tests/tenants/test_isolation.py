@@ -190,7 +190,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], Answer]] = {
 }
 
 
-def test_there_is_a_question_for_all_that_pools() -> None:
+def test_every_pooling_operation_has_a_question() -> None:
     asked = {one.operation.name for one in QUESTIONS}
     assert asked == {"chat"} | {one.name for one in OPERATIONS if one.pools}
 

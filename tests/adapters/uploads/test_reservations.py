@@ -209,7 +209,7 @@ def test_a_member_takes_the_room_of_the_tenant_that_is_named(door: Door, tenant:
 
 
 @pytest.mark.parametrize("role", ["viewer", "outsider"])
-def test_who_may_not_upload_takes_no_room_and_sends_no_body(
+def test_a_caller_who_may_not_upload_reserves_nothing_and_sends_no_body(
     door: Door, tenant: Tenant, role: str
 ) -> None:
     user = make_member(tenant, "viewer") if role == "viewer" else make_user()

@@ -343,7 +343,7 @@ def test_an_archive_that_grows_too_large(client: Tus, settings: Settings) -> Non
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
-def test_whoever_completes_it_answers_for_it(client: Tus, tenant: Tenant) -> None:
+def test_the_audit_log_names_who_completed_the_upload(client: Tus, tenant: Tenant) -> None:
     client.append(client.begin(), 0, TAR)
     entry = AuditEntry.objects.filter(kind="version", action="created").get()
     assert (entry.actor_kind, entry.actor_name, entry.tenant) == ("key", "a key", tenant)
@@ -651,7 +651,7 @@ def test_broken_off_half_way(client: Tus, settings: Settings, how: str) -> None:
     assert client("GET", url).json()["version"]["digest"] == digest_of(*digests)
 
 
-def test_whoever_comes_back_takes_over(client: Tus, settings: Settings) -> None:
+def test_a_reconnecting_client_takes_over_its_upload(client: Tus, settings: Settings) -> None:
     """A connection that died unnoticed blocks no other, and what still arrives on it is ignored."""
     url = client.begin()
     gateway = Gateway(settings)

@@ -163,7 +163,7 @@ async def test_a_page_that_goes_watches_nothing() -> None:
 # --- Messages ------------------------------------------------------------------------------------
 
 
-async def test_that_it_changed_is_told_and_what_it_is_never() -> None:
+async def test_a_page_is_told_that_a_topic_changed_but_not_its_content() -> None:
     signal = Watched()
     async with board_of(topics(signal, 0.0)) as board:
         async with opened(LiveSocket(board)) as page:

@@ -96,7 +96,7 @@ def test_the_installations_parts_are_for_operators(
     assert found.status_code == status
 
 
-def test_who_is_not_signed_in_is_told_where_to(tenant: Tenant) -> None:
+def test_a_live_part_redirects_anonymous_users_to_sign_in(tenant: Tenant) -> None:
     answer = Client().get("/t/acme/live/engines", headers={"HX-Request": "true"})
     assert (answer.status_code, answer["HX-Redirect"]) == (204, "/account/login/")
 

@@ -191,7 +191,7 @@ def test_settings_of_a_base_model(operator: Client, tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("role", ["owner", "viewer", "outsider"])
-def test_nobody_else_hears_of_them(tenant: Tenant, rollout: Rollout, role: str) -> None:
+def test_only_operators_see_and_steer_rollouts(tenant: Tenant, rollout: Rollout, role: str) -> None:
     client = client_of(tenant, role)
     live = reverse("operate_live-rollouts") + f"?rollout={rollout.pk}"
     assert client.get(at(rollout)).status_code == client.get(live).status_code == 404

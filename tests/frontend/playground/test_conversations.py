@@ -178,7 +178,9 @@ def test_continuing_makes_a_copy_of_ones_own(tenant: Tenant, member: Membership)
     kept.refresh_from_db()
 
 
-def test_who_has_too_many_is_told_so_when_continuing(client: Client, member: Membership) -> None:
+def test_copying_a_conversation_is_refused_at_the_maximum(
+    client: Client, member: Membership
+) -> None:
     link = keep(member).share()
     full = [Conversation(member=member, title="t", panes="[]") for _ in range(MAX_CONVERSATIONS)]
     Conversation.objects.bulk_create(full)

@@ -64,7 +64,7 @@ def test_a_pages_queries_are_neither_compiled_nor_shared_out() -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_who_acted_in_a_request_does_not_act_in_the_next() -> None:
+def test_the_actor_of_a_request_is_not_that_of_the_next() -> None:
     def act() -> Any:
         act_as(Actor("key", 7, "mallory"))
         return process()

@@ -248,7 +248,9 @@ def concrete(row: Row, path_of: dict[str, str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.endpoint)
-def test_who_gets_what(row: Row, tenant: Tenant, path_of: dict[str, str]) -> None:
+def test_status_codes_of_every_endpoint_by_role(
+    row: Row, tenant: Tenant, path_of: dict[str, str]
+) -> None:
     method, path = concrete(row, path_of)
     answers = {}
     for name, ask in everybody(tenant).items():

@@ -284,7 +284,7 @@ def test_names_with_a_null_character_name_nothing(used: ApiKey, secret: str) -> 
     assert refusal(ask(secret, USAGE, start_time=MIDNIGHT, models="a\0"))["param"] == "models"
 
 
-def test_who_may_ask(tenant: Tenant, used: ApiKey) -> None:
+def test_usage_and_costs_by_role(tenant: Tenant, used: ApiKey) -> None:
     answers = {}
     for name, api in everybody(tenant).items():
         for path in (USAGE, COSTS):

@@ -47,7 +47,7 @@ def test_what_is_no_webhook(tenant: Tenant, change: dict[str, Any]) -> None:
     assert not Target.objects.exists()
 
 
-def test_there_are_not_more_than_there_may_be(tenant: Tenant) -> None:
+def test_the_number_of_webhooks_is_bounded(tenant: Tenant) -> None:
     for _ in range(MAX_TARGETS):
         listen(tenant)
     ask, _ = person(tenant, "owner")

@@ -213,7 +213,7 @@ def test_the_same_id_at_another_time_is_another_request(acme: Customer) -> None:
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations([FIRST, SECOND, THIRD])])
-def test_who_waits_for_another_gateway_sees_what_that_one_wrote(
+def test_a_writer_that_waited_for_another_gateway_sees_its_attempts(
     acme: Customer, order: Sequence[Attempt]
 ) -> None:
     """One attempt is there; two gateways write the others, the second one before the first has

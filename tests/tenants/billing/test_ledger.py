@@ -445,7 +445,7 @@ async def test_many_are_written_in_several_batches(acme: Customer) -> None:
     assert [sums[0] for sums in (await rollups()).values()] == [3 * BATCH]
 
 
-async def test_whoever_listens_is_told_of_what_is_committed(acme: Customer) -> None:
+async def test_listeners_are_told_of_committed_entries(acme: Customer) -> None:
     heard: list[tuple[int, list[str]]] = []
 
     def broken(lines: Sequence[Line]) -> None:

@@ -310,7 +310,7 @@ def test_a_receipt_by_each_name_of_its_request(event: UsageEvent, prefix: str) -
     assert verify(answer.json(), [signer().public_key]) == describe(event)
 
 
-def test_who_gets_a_receipt(event: UsageEvent) -> None:
+def test_receipts_by_role(event: UsageEvent) -> None:
     answers = {}
     for name, api in everybody(event.tenant).items():
         answer = ask(api, f"/{event.id}")

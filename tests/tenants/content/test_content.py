@@ -188,7 +188,7 @@ async def test_a_shorter_time_holds_for_what_is_kept_already(store: PostgresCont
     assert not await StoredContent.objects.aexists()
 
 
-async def test_who_has_the_database_and_another_master_key_reads_nothing(
+async def test_content_is_unreadable_with_another_master_key(
     store: PostgresContents, settings: Any
 ) -> None:
     tenant = await sync_to_async(keeping)()

@@ -79,7 +79,7 @@ def test_what_somebody_has_muted_is_not_mailed_to_them_alone(tenant: Tenant) -> 
     assert mailed() == ["admin@example.com", "admin@example.com", "owner@example.com"]
 
 
-def test_nobody_is_mailed_without_end(tenant: Tenant) -> None:
+def test_mails_per_day_are_bounded(tenant: Tenant) -> None:
     person(tenant, "owner")
     for _ in range(mail.MAX_A_DAY + 3):
         post(Kind.ADAPTER_REJECTED, tenant)

@@ -88,11 +88,11 @@ def test_what_a_step_waits_for(lacking: dict[str, object], waits_for: str) -> No
     assert isinstance(decision, Wait) and waits_for in decision.for_
 
 
-def test_where_nobody_moved_nobody_is_waited_for() -> None:
+def test_requests_are_not_awaited_if_no_tenant_has_moved() -> None:
     assert decide(PLAN, replace(GOOD, answered=0, moved=0)) == Raise(50)
 
 
-def test_who_stays_behind_does_not_hold_up_the_others_until_the_end() -> None:
+def test_tenants_that_stay_behind_only_hold_up_the_end_of_the_rollout() -> None:
     assert decide(PLAN, replace(GOOD, behind=2)) == Raise(50)
     last = replace(PLAN, weight=100, next_weight=None)
     assert decide(last, GOOD) == Finish()
@@ -141,7 +141,7 @@ def test_any_time_is_allowed_where_the_plan_says_so() -> None:
     assert decide(replace(PLAN, max_ttft_ratio=None), slow) == Raise(50)
 
 
-def test_nobody_is_brought_back_for_want_of_an_engine_where_nobody_is() -> None:
+def test_a_missing_engine_rolls_nothing_back_at_weight_0() -> None:
     first = replace(PLAN, weight=0, next_weight=5)
     decision = decide(first, replace(GOOD, gone_s=1e6))
     assert decision == Wait("an engine of the new revision")

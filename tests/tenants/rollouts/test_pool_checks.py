@@ -137,7 +137,7 @@ def test_a_load_that_fails_is_tried_again_before_it_counts(
     assert "5 attempts" in version.trials.get(revision=pool.new).reason
 
 
-def test_where_no_engine_could_try_nothing_is_known(pool: Pool, gateway: FakeGateway) -> None:
+def test_a_trial_without_an_engine_has_no_outcome(pool: Pool, gateway: FakeGateway) -> None:
     version = pool.tenant("acme").adapters.get().versions.get()
     gateway.say({"code": "no_engine_available", "status": 503})
     trials.try_on(version, pool.new)
@@ -217,7 +217,7 @@ def rollout_report(rollout: Rollout) -> str:
     return waits_for
 
 
-def test_who_failed_stays_behind_and_an_operator_ends_it(
+def test_a_tenant_with_a_failed_adapter_stays_behind_until_an_operator_ends_it(
     pool: Pool, gateway: FakeGateway, rollout: Rollout
 ) -> None:
     for slug in ("good", "bad"):

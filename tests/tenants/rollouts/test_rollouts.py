@@ -56,7 +56,7 @@ def test_a_base_model_may_say_that_new_ones_serve_at_once(pool: Pool) -> None:
     assert (standing(pool.old), standing(pool.new)) == ("serving", "serving")
 
 
-def test_who_replaces_all_engines_needs_no_rollout(pool: Pool) -> None:
+def test_replacing_all_engines_needs_no_rollout(pool: Pool) -> None:
     PoolRevision.objects.filter(pk=pool.old.pk).update(seen_at=timezone.now() - pools.LIVE_FOR)
     make_base_of(NEWER)
     assert standing(pool.new) == "serving"
@@ -254,7 +254,7 @@ def test_places(pool: Pool) -> None:
     assert (placed.untried, untried.slug) == (1, "untried")
 
 
-def test_those_are_due_who_would_move_next(pool: Pool) -> None:
+def test_tenants_that_would_move_next_are_due(pool: Pool) -> None:
     rollout = Rollout.objects.start(pool.new, steps=[50, 100])
     tenants = [pool.tenant(f"t{i}") for i in range(30)]
     half = {

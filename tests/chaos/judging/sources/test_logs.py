@@ -48,7 +48,7 @@ def test_an_agent_need_not_wait_for_its_answers(tmp_path: Path, engine: str) -> 
     assert not list(logs.crashes(path))
 
 
-def test_where_drains_are_short_gateways_need_not_either(tmp_path: Path) -> None:
+def test_a_drain_cut_short_is_no_crash_if_gateways_drain_briefly(tmp_path: Path) -> None:
     path = log(tmp_path, line("drain_cut_short", 3.0, requests=1), line("job_crashed", 4.0))
     (crash,) = logs.crashes(path, may_be_cut=True)
     assert "job_crashed" in crash
