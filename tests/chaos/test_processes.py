@@ -44,7 +44,7 @@ async def test_a_stopped_process_continues_and_a_drained_one_restarts(tmp_path: 
     assert (ended[0].killed, ended[0].status) == (DRAINED, 0)
 
 
-async def test_the_killed_come_back(tmp_path: Path) -> None:
+async def test_a_killed_process_is_restarted(tmp_path: Path) -> None:
     ended: list[Life] = []
     async with running(Actor(program(tmp_path), ended.append)) as actor:
         await actor.until_ready(READY_S)

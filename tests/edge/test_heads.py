@@ -35,7 +35,7 @@ def served() -> object:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", (400, "invalid_request")),
     ],
 )
-def test_it_is_refused_and_the_connection_closed(
+def test_a_malformed_head_is_refused_and_the_connection_closed(
     served: Served, head: bytes, expected: tuple[int, str]
 ) -> None:
     reached = len(served.seen.requests)
@@ -82,7 +82,7 @@ def test_as_much_as_is_allowed_passes(served: Served) -> None:
     ],
     ids=["blank lines", "a value", "a name", "a chunk's extension", "a trailer"],
 )
-def test_what_never_ends_is_cut_off_while_others_are_served(served: Served, start: bytes) -> None:
+def test_an_endless_head_is_cut_off_while_others_are_served(served: Served, start: bytes) -> None:
     """The bound is on bytes: no more of them are read, however many a client sends."""
     with served.dial() as client, served.dial() as neighbour:
         client.send(start)

@@ -135,7 +135,7 @@ def test_refusals_of_an_address_are_spaced_and_those_of_a_proxy_are_not() -> Non
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60))
-def test_nothing_is_left_of_those_that_have_left(steps: list[tuple[int, int]]) -> None:
+def test_closed_connections_leave_nothing_in_the_census(steps: list[tuple[int, int]]) -> None:
     census = Census(4, 3)
     slots = []
     for act, number in steps:
@@ -204,7 +204,7 @@ def test_the_scheme_is_what_the_nearest_proxy_says(said: list[str], https: bool 
 
 
 @pytest.mark.parametrize("wrong", ["proxy", "10.0.0.1/8", "10.0.0.0/33", "*"])
-def test_what_is_no_network_stops_the_start(wrong: str) -> None:
+def test_an_invalid_trusted_proxy_stops_the_start(wrong: str) -> None:
     with pytest.raises(BadSetting, match="TRUSTED_PROXIES"):
         Proxies([wrong])
 

@@ -145,7 +145,7 @@ def test_a_silent_socket_stays_open_as_long_as_the_application_likes() -> None:
         assert socket.recv(60) == "1"
 
 
-def test_it_is_counted_until_it_ends() -> None:
+def test_a_websocket_counts_as_a_connection_until_it_ends() -> None:
     with serving(bounds=Bounds(connections_per_address=1)) as served:
         for _ in range(3):
             with upgraded(served) as client:

@@ -59,7 +59,7 @@ def test_an_empty_list_says_how_to_begin(tenant: Tenant) -> None:
     assert "client.batches.create" in text(client_of(tenant, "owner"), f"/t/{tenant.slug}/batches")
 
 
-def test_it_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
+def test_a_batch_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
     client = client_of(tenant, "developer")
     assert "Cancel this batch?" in text(client, at(batch))
     assert client.post(at(batch, "cancel")).headers["Location"] == at(batch)

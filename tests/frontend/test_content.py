@@ -81,7 +81,7 @@ def test_who_chooses(tenant: Tenant, role: str, sees: int, chooses: int) -> None
 
 
 @pytest.mark.parametrize("days", ["31", "-1", "2", "x", ""])
-def test_what_cannot_be_chosen(tenant: Tenant, days: str) -> None:
+def test_invalid_numbers_of_days_are_refused(tenant: Tenant, days: str) -> None:
     answer = client_of(tenant, "owner").post(f"/t/{tenant.slug}/content", {"days": days})
     assert answer.status_code == 422
     assert not ContentKey.objects.exists()
@@ -149,7 +149,7 @@ CHAT = {
 }  # fmt: skip
 
 
-def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
+def test_a_stored_request_opens_in_the_playground(tenant: Tenant) -> None:
     make_base()
     owner, id = client_of(tenant, "owner"), stored(tenant, json.dumps(CHAT))
     where = f"/t/{tenant.slug}/requests/{id}"
@@ -171,7 +171,7 @@ def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("request_body", ['["x"]', "{", '{"model": "base", "prompt": "x"}'])
-def test_what_is_no_chat_is_not_opened(tenant: Tenant, request_body: str) -> None:
+def test_only_chats_open_in_the_playground(tenant: Tenant, request_body: str) -> None:
     owner, id = client_of(tenant, "owner"), stored(tenant, request_body)
     where = f"/t/{tenant.slug}/requests/{id}"
     assert "Open with this prompt" not in owner.post(f"{where}/content").text

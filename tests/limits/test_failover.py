@@ -130,7 +130,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
         assert held == 100 - tokens.remaining <= 100
 
 
-async def test_what_another_gateway_hears_does_not_end_what_goes_on(
+async def test_a_report_to_another_gateway_does_not_end_a_running_request(
     redis_server: RedisServer,
 ) -> None:
     """It hears of an attempt whose engine was lost, while the request runs on another engine."""
@@ -190,7 +190,9 @@ async def test_without_redis_each_gateway_counts_for_itself(mortal_redis: RedisS
         assert [log["event"] for log in logs] == ["limits_degraded"] * 2
 
 
-async def test_without_redis_requests_are_refused_if_so_set(mortal_redis: RedisServer) -> None:
+async def test_requests_without_redis_can_be_refused_by_a_setting(
+    mortal_redis: RedisServer,
+) -> None:
     async with gateway(mortal_redis, refuse=True) as gate:
         reservation = await gate.reserve("r1", STREAMS, target(), wanted())
         mortal_redis.kill()
@@ -205,7 +207,7 @@ async def test_without_redis_requests_are_refused_if_so_set(mortal_redis: RedisS
 
 
 @pytest.mark.parametrize("refuse", [False, True])
-async def test_it_starts_without_redis(mortal_redis: RedisServer, refuse: bool) -> None:
+async def test_a_gateway_starts_without_redis(mortal_redis: RedisServer, refuse: bool) -> None:
     mortal_redis.kill()
     async with gateway(mortal_redis, refuse=refuse) as gate:
         assert gate.degraded
@@ -407,7 +409,7 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
     await store.close()
 
 
-async def test_late_answers_are_nobody_s(mortal_redis: RedisServer) -> None:
+async def test_late_answers_of_redis_are_discarded(mortal_redis: RedisServer) -> None:
     """What a thawed Redis answers to old commands is not taken for the answer to a new one."""
     store = RedisStore(mortal_redis.url, timeout_s=TIMEOUT_S)
     await store.run(Look(()))
@@ -507,7 +509,9 @@ async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: Re
     await store.close()
 
 
-async def test_nothing_but_what_runs_and_leases_stays_for_ever(redis_server: RedisServer) -> None:
+async def test_keys_in_redis_expire_except_running_reservations_and_leases(
+    redis_server: RedisServer,
+) -> None:
     store = RedisStore(redis_server.url, timeout_s=TIMEOUT_S)
     only = scope("t1", requests_per_minute=5, tokens_per_day=100, concurrent_streams=5)
     answer = await ask(store, charge("r1", only))

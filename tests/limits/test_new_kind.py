@@ -91,7 +91,7 @@ async def used(limiter: StoreLimiter) -> int:
     return (await limiter.used(CALLER.limits[0]))["images_per_minute"]
 
 
-async def test_it_is_counted_and_refused_by_its_own_words(limiter: StoreLimiter) -> None:
+async def test_the_new_kind_is_counted_and_refused_in_its_own_words(limiter: StoreLimiter) -> None:
     reservation = await limiter.reserve("r1", CALLER, target(), images(3))
     assert reservation.rooms["images"] == Room(5, 2, 60)
     assert reservation.output_tokens is None, "it limits no output"
@@ -109,7 +109,7 @@ async def test_it_is_counted_and_refused_by_its_own_words(limiter: StoreLimiter)
     assert (await limiter.look(CALLER.limits)).rooms["images"] == Room(5, 0, 60)
 
 
-async def test_what_was_started_stays_counted_until_it_has_left_the_window(
+async def test_started_images_count_until_they_leave_the_window(
     limiter: StoreLimiter, clock: Clock
 ) -> None:
     for id, end in {"settled": Usage(prompt_tokens=8), "kept": None}.items():
@@ -124,7 +124,7 @@ async def test_what_was_started_stays_counted_until_it_has_left_the_window(
     assert await used(limiter) == 0
 
 
-async def test_what_a_dead_gateway_started_stays_counted(
+async def test_images_started_by_a_dead_gateway_stay_counted(
     limiter: StoreLimiter, clock: Clock
 ) -> None:
     other = StoreLimiter(

@@ -116,7 +116,7 @@ def rewrite_month() -> None:
 
 
 @pytest.mark.parametrize("scope_id", ["t999999", "k999999", "a999999"])
-async def test_what_is_gone_has_spent_nothing(pool: Database, scope_id: str) -> None:
+async def test_a_deleted_scope_has_spent_nothing(pool: Database, scope_id: str) -> None:
     await a_day_of_two_tenants()
     assert await LedgerSpent(pool).spent(scope_id, MIDNIGHT, MIDNIGHT + DAY) == (0, 0)
 

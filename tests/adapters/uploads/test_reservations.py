@@ -323,7 +323,9 @@ def test_confirmed_with_an_upload_in_parts(tenant: Tenant) -> None:
     assert client.append(url, 0, archive).status_code == 204
 
 
-def test_it_is_refused_by_setting(door: Door, settings: Settings) -> None:
+def test_an_adapter_of_another_base_model_can_be_refused_by_a_setting(
+    door: Door, settings: Settings
+) -> None:
     settings.OTHER_BASE_MODEL = "refuse"
     sent = sound(base_model_name_or_path=OTHER)
     answer = door.upload(sent, data={"confirm_base_model": "true"})

@@ -497,7 +497,7 @@ def test_the_quota_holds_against_requests_at_once(client: Tus, settings: Setting
     assert UploadSession.objects.count() == 2
 
 
-def test_it_expires(client: Tus, settings: Settings) -> None:
+def test_an_upload_expires(client: Tus, settings: Settings) -> None:
     settings.MAX_TENANT_UPLOADS = 2
     url, other = client.begin(), client.begin()
     client.append(url, 0, TAR[:10])

@@ -18,7 +18,7 @@ from tests.inference.samples import MODEL
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda one: one.name)
-def test_it_is_known_how_answers_are_read(operation: Operation) -> None:
+def test_every_operation_has_a_reader(operation: Operation) -> None:
     assert operation.name in READERS, "tell in tests/chaos/judging/sources/reading.py"
 
 

@@ -129,7 +129,7 @@ def test_the_ticket_says_whose_requests_he_hears_of(
         {"type": "watch", "id": "1", "topic": "state", "after": "x" * 201},
     ],
 )
-async def test_what_is_no_message_is_refused(message: dict[str, str]) -> None:
+async def test_malformed_messages_are_refused(message: dict[str, str]) -> None:
     async with board_of() as board, opened(LiveSocket(board)) as page:
         await page.say(**message)
         assert await page.hear() == {"type": "refused", "id": ""}
@@ -137,7 +137,7 @@ async def test_what_is_no_message_is_refused(message: dict[str, str]) -> None:
         assert await page.hear() == {"type": "pong"}
 
 
-async def test_what_is_not_there_is_refused() -> None:
+async def test_an_unknown_topic_is_refused() -> None:
     async with board_of() as board, opened(LiveSocket(board)) as page:
         await page.watch("nothing")
         assert await page.hear() == {"type": "refused", "id": "1"}

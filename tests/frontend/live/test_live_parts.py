@@ -188,7 +188,7 @@ def test_the_first_steps_turn_green(tenant: Tenant, gateways: FakeGateways) -> N
     assert done() == 3
 
 
-def test_the_past_is_of_all_engines_or_of_one(operator: Client, gateways: FakeGateways) -> None:
+def test_the_history_is_of_all_engines_or_of_one(operator: Client, gateways: FakeGateways) -> None:
     history, at = History(), (timezone.now() - timedelta(minutes=5)).timestamp()
     for step in range(3):
         one = counted(step * 100, step * 10, "one", running=1, kv_usage=0.2)

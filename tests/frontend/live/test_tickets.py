@@ -185,7 +185,7 @@ async def test_a_ticket_opens_one_socket(viewer: Client) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "{}", '{"type":"ticket","ticket":"x.y"}', "x" * 5000])
-async def test_what_is_no_ticket_opens_nothing(transactional_db: None, said: str) -> None:
+async def test_an_invalid_ticket_opens_no_socket(transactional_db: None, said: str) -> None:
     async with door() as app, connected(app, "ws/live") as socket:
         await socket.send_input({"type": "websocket.receive", "text": said})
         assert await Tab(socket).closed() == GONE

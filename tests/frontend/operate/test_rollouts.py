@@ -118,7 +118,9 @@ def test_how_far_it_is(operator: Client, rollout: Rollout) -> None:
         assert "of 12" in text and "globex" in text
 
 
-def test_only_what_is_there_is_told_of(operator: Client, rollout: Rollout) -> None:
+def test_the_live_part_of_an_unknown_rollout_is_not_found(
+    operator: Client, rollout: Rollout
+) -> None:
     live = reverse("operate_live-rollouts")
     for query in ("", "?rollout=x", f"?rollout={'9' * 30}", "?rollout=0"):
         assert operator.get(live + query).status_code == 404

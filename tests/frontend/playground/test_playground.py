@@ -148,7 +148,7 @@ def test_what_members_use_there_is_told_as_theirs(tenant: Tenant) -> None:
         '{"type":"nap","id":"a"}',
     ],
 )
-def test_what_is_no_message_is_refused(text: str) -> None:
+def test_malformed_messages_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         decode(text)
 

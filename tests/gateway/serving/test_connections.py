@@ -53,7 +53,7 @@ def test_the_next_request_has_the_connection_of_the_last() -> None:
     assert in_a_request(process) == in_a_request(process)
 
 
-def test_without_that_each_request_has_its_own() -> None:
+def test_without_pooling_each_request_has_its_own_connection() -> None:
     assert in_a_request(process) != in_a_request(process)
 
 

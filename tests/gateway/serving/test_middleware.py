@@ -126,6 +126,6 @@ def test_pages_travel_compressed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/csv", "application/jsonl"])
-def test_what_is_downloaded_does_not(kind: str) -> None:
+def test_downloads_are_not_compressed(kind: str) -> None:
     answer = compressed(HttpResponse("1,2,3\n" * 1000, content_type=kind))
     assert "Content-Encoding" not in answer

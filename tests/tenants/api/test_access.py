@@ -287,7 +287,7 @@ def test_every_endpoint_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("stranger", sorted(STRANGERS))
-def test_without_naming_a_tenant_a_stranger_sees_his_own(
+def test_without_a_tenant_parameter_outsiders_see_their_own_tenant(
     live: AdapterVersion, stranger: str
 ) -> None:
     """And acme's resources look exactly like ones that do not exist."""

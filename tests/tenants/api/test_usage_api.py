@@ -154,7 +154,7 @@ def test_filters(owner: Api, used: ApiKey) -> None:
     assert requests(end="2026-07-01", tenant="acme") == 4
 
 
-def test_without_a_period_it_is_the_last_30_days(owner: Api, key: ApiKey) -> None:
+def test_the_default_period_is_the_last_30_days(owner: Api, key: ApiKey) -> None:
     now = timezone.now()
     spend(key, now)
     spend(key, now - timedelta(days=29))

@@ -54,7 +54,7 @@ ANSWERS: dict[str, tuple[httpx.Response, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_what_a_client_makes_of_an_answer(answer: str) -> None:
+async def test_outcomes_of_answers(answer: str) -> None:
     response, expected = ANSWERS[answer]
     one = Received("acme", "gateway-0", 0.0, path=CHAT, streams=answer.startswith("stream"))
     await receive(response, one, None, four_letters=True)

@@ -45,7 +45,7 @@ async def test_each_step_is_recorded_before_it_is_handed_on(
     assert last == Line("r1", last.prompt_tokens, 0, 6, handed_on=6, finish_reason="length")
 
 
-async def test_what_is_not_streamed_is_recorded_step_by_step(
+async def test_unstreamed_requests_are_recorded_after_each_step(
     engine: Recorded, tmp_path: Path
 ) -> None:
     async with aclosing(engine.generate(work(stream=False))) as outputs:
@@ -66,7 +66,7 @@ async def test_an_aborted_request_ends_with_what_was_generated(
     assert not lines(tmp_path)[-1].finish_reason
 
 
-async def test_the_rest_of_the_engine_is_the_engine(engine: Recorded) -> None:
+async def test_the_recorder_delegates_to_the_engine(engine: Recorded) -> None:
     assert engine.info == MODEL
     assert engine.step_tokens == engine.inside.step_tokens
     assert engine.alive
