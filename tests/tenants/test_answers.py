@@ -240,7 +240,7 @@ async def test_a_claim_is_taken_over_in_the_next_turn_by_one(kept: Kept) -> None
         ({}, {}),
     ],
 )
-async def test_what_is_another_request_is_not_taken_over(
+async def test_a_claim_of_a_different_request_is_not_taken_over(
     kept: Kept, fields: dict[str, Any], turns: dict[str, int]
 ) -> None:
     first = kept.claim("first")
@@ -269,7 +269,7 @@ async def test_a_claim_whose_heir_died_too_is_taken_over_when_it_ran_out(kept: K
     assert await kept.other.renew([heir]) == [heir]
 
 
-async def test_what_was_taken_over_in_vain_is_its_first_ones_again(kept: Kept) -> None:
+async def test_a_claim_given_back_belongs_to_its_first_holder_again(kept: Kept) -> None:
     first = kept.claim("first")
     await kept.one.claim(first)
     heir = await kept.other.take_over(kept.claim("heir"), {"first": 1})
@@ -385,7 +385,7 @@ UPDATE tenants_idempotentanswer SET request_id = 'quick', body_digest = 'another
     ],
     ids=["claim taken over", "old answer overwritten", "claim released"],
 )
-async def test_what_changes_under_a_claim_is_seen(
+async def test_a_claim_sees_concurrent_changes(
     postgres: Kept, older_by: timedelta, answered: bool, change: str, found: bool
 ) -> None:
     """The claim's statement waits for another transaction's row lock, with a snapshot from before

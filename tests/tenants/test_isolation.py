@@ -141,7 +141,7 @@ def test_a_cache_that_tenants_share_is_found() -> None:
     ]
 
 
-def test_without_a_cache_or_without_differences_nothing_can_be_told() -> None:
+def test_a_check_without_a_cache_or_differing_answers_is_inconclusive() -> None:
     with pytest.raises(Inconclusive, match="did not cache"):
         isolation.findings(Fleet(caches=False), ASKERS)
     alike = [*ASKERS[:3], Asker(B, "k2", "x")]
@@ -204,7 +204,7 @@ def test_an_answer_is_read_and_its_request_noted(question: Question) -> None:
     question.operation.parse(json.dumps({"model": "m"} | question.fields(QUESTION)).encode())
 
 
-def test_what_was_cached_is_in_the_answer() -> None:
+def test_cached_tokens_are_read_from_the_answer() -> None:
     body = {"usage": {"prompt_tokens_details": {"cached_tokens": 32}}}
     one = gateway(httpx.Response(200, json=body, headers={"x-request-id": "req_1"}))
     assert InstallationService(one, CHAT).cached_tokens(BASE_A, QUESTION) == 32
@@ -286,7 +286,7 @@ def test_its_keys_end_with_it(unused_tcp_port: int, settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_it_runs_by_itself_and_forgets_old_results() -> None:
+def test_the_periodic_check_deletes_old_results() -> None:
     make_base()
     old = timezone.now() - isolation.KEPT - timedelta(days=1)
     IsolationCheck.objects.create(base_model="base", passed=True, at=old)

@@ -74,9 +74,7 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     ("token", "header", "status"),
     [(TOKEN, None, 401), (TOKEN, "Bearer wrong", 401), ("", "Bearer ", 404), ("", None, 404)],
 )
-async def test_only_who_knows_the_token_reads_them(
-    token: str, header: str | None, status: int
-) -> None:
+async def test_metrics_require_the_token(token: str, header: str | None, status: int) -> None:
     async with client(Database("closed"), token) as one:
         answer = await one.get("/metrics", headers={"Authorization": header} if header else {})
     assert answer.status_code == status
@@ -115,7 +113,7 @@ async def test_drift_is_exported_for_each_journal(database: Database) -> None:
     assert "lorikeet_pool_expected_wait_seconds" not in found, "nothing has ended yet"
 
 
-async def test_what_waits_and_what_moved_is_exported(database: Database) -> None:
+async def test_held_and_moved_requests_are_exported(database: Database) -> None:
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(holding=Holding(60.0)) as bench:
         first = await bench.join("first", model=MOVABLE)

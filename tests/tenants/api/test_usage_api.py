@@ -221,7 +221,7 @@ def test_a_page_takes_few_queries(owner: Api, used: ApiKey) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["usage", "costs"])
-def test_what_cannot_be_asked_for(
+def test_invalid_queries_are_refused(
     owner: Api, path: str, query: dict[str, str], field: str, message: str
 ) -> None:
     told = errors(owner("GET", path, **({"start": "2026-05-01"} | query)))

@@ -41,7 +41,7 @@ def test_a_webhook_from_its_making_to_its_end(tenant: Tenant) -> None:
      {"events": ["engine.lost"]}, {"events": "adapter.ready"}, {"secret": "whsec_AAAA"},
      {"url": "https://x/" + "a" * 500}],
 )  # fmt: skip
-def test_what_is_no_webhook(tenant: Tenant, change: dict[str, Any]) -> None:
+def test_an_invalid_webhook_is_refused(tenant: Tenant, change: dict[str, Any]) -> None:
     ask, _ = person(tenant, "owner")
     assert ask("POST", "webhooks", NEW | change).status_code == 400
     assert not Target.objects.exists()

@@ -97,7 +97,7 @@ async def test_a_key_can_keep_less_than_its_tenant_and_never_more(transactional_
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("days", [31, -1])
-def test_it_is_kept_for_thirty_days_at_most(tenant: Tenant, days: int) -> None:
+def test_content_is_kept_for_thirty_days_at_most(tenant: Tenant, days: int) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         retention.keep_for(tenant, days)
 
@@ -145,7 +145,7 @@ def item(tenant: Tenant, name: str = "r1", text: bytes = TEXT, kind: str = REQUE
     return Item(tenant.pk, kind, name, time.time(), text)
 
 
-async def test_what_is_kept_is_found_by_its_tenant_alone(store: PostgresContents) -> None:
+async def test_content_is_found_by_its_own_tenant_only(store: PostgresContents) -> None:
     acme, globex = await sync_to_async(keeping)(), await sync_to_async(keeping)("globex")
     await store.keep([item(acme), item(globex, "r2"), item(acme, "r1", b"more", RESPONSE)])
     assert await store.read(acme.pk, REQUEST, "r1") == TEXT
@@ -308,7 +308,7 @@ def taken_up(contents: Contents, tenant: Tenant, id: str) -> Capture:
     return capture
 
 
-async def test_what_a_gateway_takes_up_is_written_and_read(store: PostgresContents) -> None:
+async def test_content_captured_by_a_gateway_is_written_and_read(store: PostgresContents) -> None:
     tenant, contents = await sync_to_async(keeping)(), Contents()
     capture = taken_up(contents, tenant, "r1")
     capture.add(Delta("r1", "Hello", 1))
@@ -341,7 +341,9 @@ async def test_responses_are_kept_apart_from_requests_and_by_their_tenant(
     assert await responses.read(acme.pk, "r1") is None
 
 
-async def test_what_cannot_be_written_is_lost_and_holds_up_nobody(transactional_db: None) -> None:
+async def test_content_that_cannot_be_written_is_dropped_without_blocking(
+    transactional_db: None,
+) -> None:
     tenant, contents = await sync_to_async(keeping)(), Contents()
     taken_up(contents, tenant, "r1").end(Done("r1", Usage(1, 0, 1), "stop"), "base", time.time())
     closed = PostgresContents(answer_s=0.2)

@@ -83,7 +83,7 @@ def test_a_link_is_good_in_its_tenant_until_it_is_revoked(member: Membership) ->
     assert kept.share() != link
 
 
-def test_it_goes_with_the_membership_and_with_the_tenant(member: Membership) -> None:
+def test_conversations_are_deleted_with_their_membership_or_tenant(member: Membership) -> None:
     keep(member)
     member.remove()
     assert not Conversation.objects.exists()

@@ -253,7 +253,7 @@ async def test_a_key_and_its_end(gateway: Gateway) -> None:
         await gateway.directory.authenticate(text)
 
 
-async def test_what_a_key_asked_for_goes_on_with_what_it_was_rotated_into(gateway: Gateway) -> None:
+async def test_work_of_a_rotated_key_continues_with_its_successor(gateway: Gateway) -> None:
     grant_of = gateway.directory.grant_of
     (first, _), (other, _) = await given_key(), await given_key()
     assert (await grant_of(first.pk)).key_id == first.pk

@@ -69,7 +69,7 @@ def test_people_are_mailed_by_their_roles(tenant: Tenant, kind: Kind, people: li
     assert mailed() == people  # only once
 
 
-def test_what_somebody_has_muted_is_not_mailed_to_them_alone(tenant: Tenant) -> None:
+def test_muting_an_event_affects_only_ones_own_mails(tenant: Tenant) -> None:
     owner, _ = person(tenant, "owner"), person(tenant, "admin")
     mail.mute(owner, tenant, [Kind.KEY_EXPIRING])
     post(Kind.KEY_EXPIRING, tenant)
@@ -86,7 +86,7 @@ def test_mails_per_day_are_bounded(tenant: Tenant) -> None:
     assert len(mailed()) == mail.MAX_A_DAY
 
 
-def test_what_happened_before_there_was_a_mail_server_is_not_mailed(tenant: Tenant) -> None:
+def test_old_events_are_not_mailed(tenant: Tenant) -> None:
     person(tenant, "owner")
     post(Kind.ADAPTER_READY, tenant)
     Notification.objects.update(at=timezone.now() - mail.FRESH - timedelta(minutes=1))
@@ -104,7 +104,7 @@ def test_each_kind_has_its_words(tenant: Tenant, kind: Kind, settings: Any) -> N
     assert text.endswith(f"https://console.example.com{page}\n") and "None" not in text
 
 
-def test_what_a_mail_says(tenant: Tenant, settings: Any) -> None:
+def test_subject_and_text_of_a_mail(tenant: Tenant, settings: Any) -> None:
     settings.CURRENCY = "usd"
     tenant.name = "Acme\r\nBcc: everybody@example.com"
     told = Notification(kind=Kind.BUDGET_REACHED, data=SAID[Kind.BUDGET_REACHED], tenant=tenant)

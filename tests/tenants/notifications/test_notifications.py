@@ -83,7 +83,7 @@ def test_a_version_that_was_judged_is_told_of_to_its_tenant_alone(tenant: Tenant
 
 
 @pytest.mark.django_db
-def test_what_is_undone_is_not_told_of(tenant: Tenant) -> None:
+def test_rolled_back_changes_are_not_announced(tenant: Tenant) -> None:
     listen(tenant)
     version = make_version(make_adapter(tenant), state=State.PROBING)
     with transaction.atomic():
@@ -107,7 +107,7 @@ def test_operators_hear_of_isolation_and_rollouts(tenant: Tenant) -> None:
 
 
 @pytest.mark.django_db
-def test_what_nobody_changes_is_watched_for_and_told_of_once(tenant: Tenant) -> None:
+def test_events_without_a_change_are_detected_and_announced_once(tenant: Tenant) -> None:
     now = timezone.now()
     listen(tenant)
     listen(None)
@@ -206,7 +206,7 @@ def test_targets_are_bounded_and_their_secrets_are_not_in_the_audit_log(tenant: 
      "https://example.com/\r\nhost: x", "https://ex{ample.com/", "https://[::1/", "https://[v1.x]/",
      "//example.com/", "https:example.com", "https://example.com/" + "a" * 500],
 )  # fmt: skip
-def test_what_is_no_webhooks_url(url: str) -> None:
+def test_invalid_webhook_urls(url: str) -> None:
     with pytest.raises(Forbidden):
         check_form(url, private=False)
 
@@ -409,7 +409,7 @@ def test_the_documented_ways_to_verify_a_signature() -> None:
 
 
 @pytest.mark.parametrize("status", [302, 400, 500])
-async def test_what_fails_is_tried_again_later(
+async def test_a_failed_delivery_is_retried_later(
     transactional_db: None, settings: Any, status: int
 ) -> None:
     settings.WEBHOOKS_PRIVATE = True
@@ -526,7 +526,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(tenant: Tenant) -> None:
 
 
 @pytest.mark.django_db
-def test_it_is_given_up_after_three_days(tenant: Tenant) -> None:
+def test_a_delivery_is_given_up_after_three_days(tenant: Tenant) -> None:
     listen(tenant)
     Notification.objects.post(Kind.KEY_EXPIRING, {}, tenant=tenant)
     now, waited = timezone.now(), timedelta()

@@ -83,7 +83,9 @@ def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
         ({"gone_s": 1.0}, "an engine of the new revision"),
     ],
 )
-def test_what_a_step_waits_for(lacking: dict[str, object], waits_for: str) -> None:
+def test_conditions_that_the_next_step_waits_for(
+    lacking: dict[str, object], waits_for: str
+) -> None:
     decision = decide(PLAN, replace(GOOD, **lacking))  # type: ignore[arg-type]
     assert isinstance(decision, Wait) and waits_for in decision.for_
 
@@ -132,7 +134,7 @@ def test_a_guard_that_fails_rolls_back(bad: dict[str, object], reason: str, paus
         {"new": Side(100, 0, times(0.08)), "old": Side(1000, 10, times(0.005))},  # fast enough
     ],
 )
-def test_what_is_no_reason_to_roll_back(bearable: dict[str, object]) -> None:
+def test_tolerable_figures_do_not_roll_back(bearable: dict[str, object]) -> None:
     assert decide(PLAN, replace(GOOD, **bearable)) == Raise(50)  # type: ignore[arg-type]
 
 

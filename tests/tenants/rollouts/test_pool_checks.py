@@ -70,7 +70,7 @@ def test_adapters_are_tried_where_they_may_run(pool: Pool, gateway: FakeGateway)
     assert queued("try_version") == 0
 
 
-def test_what_takes_over_is_tried_on_as_well(pool: Pool, gateway: FakeGateway) -> None:
+def test_adapters_are_tried_on_a_revision_that_takes_over(pool: Pool, gateway: FakeGateway) -> None:
     acme = pool.tenant("acme")
     pool.engines(new=1)
     look()
@@ -112,7 +112,7 @@ def test_an_adapter_that_fails_on_a_revision_stays_ready_on_others(
     assert version.state == State.READY
 
 
-def test_what_a_revision_cannot_take_is_not_tried_there(pool: Pool, gateway: FakeGateway) -> None:
+def test_an_unsupported_adapter_fails_without_a_trial(pool: Pool, gateway: FakeGateway) -> None:
     high = pool.version(pool.tenant("acme", rank=64), "high", rank=64)
     trials.try_on(high, pool.new)
     assert gateway.asked == []

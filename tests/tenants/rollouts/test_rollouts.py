@@ -63,7 +63,9 @@ def test_replacing_all_engines_needs_no_rollout(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("end", ["abort", None])
-def test_what_is_or_was_rolled_out_does_not_serve_by_itself(pool: Pool, end: str | None) -> None:
+def test_a_revision_of_a_rollout_does_not_start_serving_by_itself(
+    pool: Pool, end: str | None
+) -> None:
     rollout = Rollout.objects.start(pool.new)
     if end is not None:
         getattr(rollout, end)()
@@ -116,7 +118,7 @@ def test_a_rollout_from_its_start_to_its_end(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
-def test_what_is_brought_back_is_withdrawn(pool: Pool, by_itself: bool) -> None:
+def test_a_rolled_back_revision_is_withdrawn(pool: Pool, by_itself: bool) -> None:
     rollout = Rollout.objects.start(pool.new)
     rollout.set_weight(50)
     rollout.roll_back("x" * 2000) if by_itself else rollout.abort()
@@ -126,7 +128,7 @@ def test_what_is_brought_back_is_withdrawn(pool: Pool, by_itself: bool) -> None:
     assert Rollout.objects.start(pool.new).is_open, "an operator may try again"
 
 
-def test_what_cannot_be_rolled_out(pool: Pool) -> None:
+def test_invalid_rollouts_are_refused(pool: Pool) -> None:
     with pytest.raises(NotRollable, match="is already serving"):
         Rollout.objects.start(pool.old)
     Rollout.objects.start(pool.new)
