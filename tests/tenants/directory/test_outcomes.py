@@ -213,8 +213,8 @@ async def test_outcomes_wait_while_the_database_is_down(keys: Sequence[ApiKey]) 
     one = refusal(keys[0])
     counted.note(group(keys[0], outcome="refused"), Ended(), one)
     assert await written(closed, counted) == []
-    tallies, refusals = counted.take()
-    assert [tally.requests for tally in tallies.values()] == [1] and refusals == [one]
+    sums, refusals = counted.take()
+    assert [each.requests for each in sums.values()] == [1] and refusals == [one]
 
 
 async def test_unwritable_outcomes_are_dropped(registry: Registry, keys: Sequence[ApiKey]) -> None:

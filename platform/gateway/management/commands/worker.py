@@ -100,7 +100,7 @@ async def _work(queues: dict[str, int]) -> None:
         alive = loop.create_task(announce.keep_alive())
         beside = [
             loop.create_task(supervised(name, work))
-            for name, work in (("pools", _tend), ("notifications", sending.send))
+            for name, work in (("pools", _check_pools), ("notifications", sending.send))
         ]
         beside.append(loop.create_task(Runner(settings.WORKER_TOKEN).run()))
 
@@ -122,14 +122,14 @@ async def _work(queues: dict[str, int]) -> None:
                 raise result
 
 
-async def _tend() -> None:
-    """Tend the pools periodically, until cancelled."""
+async def _check_pools() -> None:
+    """Check the pools periodically, until cancelled."""
     while True:
-        await asyncio.to_thread(_look)
+        await asyncio.to_thread(_check_pools_once)
         await asyncio.sleep(pool_checks.EVERY_S)
 
 
-def _look() -> None:
+def _check_pools_once() -> None:
     try:
         pool_checks.check_pools()
     finally:

@@ -32,16 +32,16 @@ async def keep(outcomes: Outcomes, registry: Registry, told: Told) -> None:
 async def write(outcomes: Outcomes, registry: Registry, told: Told) -> None:
     """Write what was counted since the last time; what fails is kept for the next time."""
     taken = outcomes.take()
-    tallies = list(batches(taken.tallies))
+    sums = list(batches(taken.tallies))
     refusals = [taken.refusals[at : at + BATCH] for at in range(0, len(taken.refusals), BATCH)]
     try:
         while refusals and await _written(registry.keep_refusals(refusals[0])):
             told(refusals.pop(0))
-        while not refusals and tallies and await _written(registry.add_outcomes(tallies[0])):
-            tallies.pop(0)
+        while not refusals and sums and await _written(registry.add_outcomes(sums[0])):
+            sums.pop(0)
     finally:
         outcomes.give_back(
-            (one for batch in tallies for one in batch),
+            (one for batch in sums for one in batch),
             (one for batch in refusals for one in batch),
         )
 
