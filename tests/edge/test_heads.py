@@ -35,7 +35,7 @@ def served() -> object:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", (400, "invalid_request")),
     ],
 )
-def test_a_malformed_head_is_refused_and_the_connection_closed(
+def test_an_unacceptable_head_is_refused_and_the_connection_closed(
     served: Served, head: bytes, expected: tuple[int, str]
 ) -> None:
     reached = len(served.seen.requests)
@@ -60,7 +60,7 @@ def test_an_address_that_is_refused_again_and_again_waits_for_its_turn(
     assert held == []
 
 
-def test_as_much_as_is_allowed_passes(served: Served) -> None:
+def test_the_maximum_number_of_headers_is_accepted(served: Served) -> None:
     with served.dial() as client:
         said = client.ask("/", *["X: x"] * (MAX_HEADERS - 1))
         assert said["headers"] == MAX_HEADERS

@@ -698,7 +698,7 @@ async def test_a_dead_gateway_s_reservations_are_given_back(store: Store, clock:
     assert await spent_of(store) == counted(1, 0, 0, 0, 0, 0, 0)
 
 
-async def test_any_request_finds_the_slots_of_the_dead(store: Store, clock: Clock) -> None:
+async def test_any_request_frees_the_slots_of_dead_gateways(store: Store, clock: Clock) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     clock.pass_s(LEASE_MS / 1000)

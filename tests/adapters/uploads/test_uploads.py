@@ -447,7 +447,7 @@ def test_a_key_that_is_revoked_in_between(tenant: Tenant, settings: Settings) ->
 # --- Quota and time ------------------------------------------------------------------------------
 
 
-def test_so_many_at_once(client: Tus, settings: Settings) -> None:
+def test_open_uploads_of_a_tenant_are_bounded(client: Tus, settings: Settings) -> None:
     settings.MAX_TENANT_UPLOADS = 2
     first, _ = client.begin(), client.begin()
     refused = client.create()
@@ -460,7 +460,7 @@ def test_so_many_at_once(client: Tus, settings: Settings) -> None:
     assert other.create().status_code == 201, "another tenant's are its own"
 
 
-def test_so_many_bytes_at_once(client: Tus, settings: Settings) -> None:
+def test_bytes_of_open_uploads_are_bounded(client: Tus, settings: Settings) -> None:
     settings.MAX_TENANT_UPLOAD_BYTES = 1000
     url = client.begin(600)
     refused = client.create(401)
@@ -539,7 +539,7 @@ def test_many_send_the_same_upload_at_once(client: Tus) -> None:
 
 
 @pytest.mark.parametrize(("how", "status"), [("completed", 409), ("given up", 404)])
-def test_one_that_ends_before_its_next_bytes(
+def test_an_upload_that_ends_before_its_next_bytes(
     client: Tus, tenant: Tenant, how: str, status: int
 ) -> None:
     """It ends between the permission to append, which names the offset, and the first byte."""
