@@ -13,7 +13,7 @@ from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.models import ProcrastinateJob
 
 from tenants.adapters import probe
-from tenants.adapters.checks.findings import told
+from tenants.adapters.checks.findings import message_of
 from tenants.models import (
     LIVE,
     AdapterVersion,
@@ -128,7 +128,7 @@ def try_on(version: AdapterVersion, revision: PoolRevision, *, last: bool = True
     except probe.LoadFailed as error:
         if not last:
             raise
-        reason = f"An engine could not load it ({LOAD_ATTEMPTS} attempts): {told(error)}"
+        reason = f"An engine could not load it ({LOAD_ATTEMPTS} attempts): {message_of(error)}"
         keep(version, revision, passed=False, report={"reason": reason})
 
 

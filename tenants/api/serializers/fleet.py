@@ -80,12 +80,12 @@ class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
         read_only_fields = fields
 
     def get_tenant_id(self, entry: QuarantinedEntry) -> int | None:
-        said = decisions.said(entry)
-        return said.account.tenant_id if said else None
+        reported = decisions.reported_entry(entry)
+        return reported.account.tenant_id if reported else None
 
     def get_key_id(self, entry: QuarantinedEntry) -> int | None:
-        said = decisions.said(entry)
-        return said.account.key_id if said else None
+        reported = decisions.reported_entry(entry)
+        return reported.account.key_id if reported else None
 
 
 class DefaultsSerializer(StrictMixin, serializers.Serializer[Any]):

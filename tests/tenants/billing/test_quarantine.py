@@ -399,7 +399,7 @@ def test_a_quarantined_entry_is_decided_once(waiting: Waiting) -> None:
 
 def test_a_quarantined_entry_that_is_in_the_ledger_is_not_billed_again(waiting: Waiting) -> None:
     decisions.bill(waiting.row, waiting.operator, None)
-    entry = decisions.said(waiting.row)
+    entry = decisions.reported_entry(waiting.row)
     assert entry is not None
     other = make_row(msgspec.structs.replace(entry, usage=Usage(5, 0, 9)))
     with pytest.raises(NotBillable, match="already"):
@@ -409,7 +409,7 @@ def test_a_quarantined_entry_that_is_in_the_ledger_is_not_billed_again(waiting: 
 
 
 def _altered(waiting: Waiting) -> Sequence[QuarantinedEntry]:
-    entry = decisions.said(waiting.row)
+    entry = decisions.reported_entry(waiting.row)
     assert entry is not None
     account = entry.account
     return [
@@ -445,7 +445,7 @@ def quarantine_command(*arguments: str) -> str:
 
 
 def test_many_are_decided_by_command(waiting: Waiting) -> None:
-    entry = decisions.said(waiting.row)
+    entry = decisions.reported_entry(waiting.row)
     assert entry is not None
     make_row(msgspec.structs.replace(entry, id="r2"), engine_id="e2")
     make_row(msgspec.structs.replace(entry, id="r3"), engine_id="e2", reason="unsigned")
