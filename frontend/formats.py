@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.safestring import SafeString, mark_safe
 
-from inference.grants import MICRO, PICO
+from inference.interfaces.directory import MICRO, PICO
 
 NONE = "\u2013"
 """Shown in place of a missing value."""

@@ -1,7 +1,7 @@
 """The tree of all errors. A class defines its code, HTTP status and whether a retry can help.
 
-`gateway.exchange` answers with these, in the shapes of `operations.error_shapes`; `wire.Fault`
-carries them across the engine link. A class's docstring is its default message.
+`gateway.exchanges.exchange` answers with these, in the shapes of `operations.error_shapes`;
+`wire.Fault` carries them across the engine link. A class's docstring is its default message.
 """
 
 from __future__ import annotations

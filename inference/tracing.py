@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from inference import environ
-from inference.environ import BadSetting
+from inference.process import environ
+from inference.process.environ import BadSetting
 
 if TYPE_CHECKING:
     from opentelemetry import trace

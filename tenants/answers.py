@@ -1,4 +1,4 @@
-"""Answers of idempotency keys in PostgreSQL: `inference.grants.Answers`.
+"""Answers of idempotency keys in PostgreSQL: `interfaces.answers.Answers`.
 
 Each method is one statement, so calls from two gateways at once are serialized by the row lock.
 A claim is identified by `request_id` and `turn` alone: a gateway that hung keeps its expired claim
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from inference.errors import IdempotencyKeyReused
-from inference.grants import Claim, KeptAnswer
+from inference.interfaces.answers import Claim, KeptAnswer
 from tenants.database import ANSWER_S, Database
 
 CLAIM_TIME = timedelta(seconds=15)
@@ -117,7 +117,7 @@ class PostgresAnswers:
         await self._pool.close()
 
     async def claim(self, claim: Claim) -> KeptAnswer | bool:
-        """The kept answer, or whether the claim is won; see `inference.grants.Answers`."""
+        """The kept answer, or whether the claim is won; see `interfaces.answers.Answers`."""
         values = {
             "key_id": claim.key_id,
             "name": claim.name,
@@ -138,7 +138,7 @@ class PostgresAnswers:
 
     async def take_over(self, claim: Claim, turns: Mapping[str, int]) -> Claim | None:
         """The claim in its next turn, if its request is in `turns`, else None; see
-        `inference.grants.Answers`."""
+        `interfaces.answers.Answers`."""
         place = [claim.key_id, claim.name, claim.digest]
         values = [CLAIM_TIME, list(turns), list(turns.values()), *place]
         rows = await self._pool.rows(_Turn, TAKE_OVER, values)
@@ -147,7 +147,7 @@ class PostgresAnswers:
         return None
 
     async def give_back(self, claim: Claim) -> None:
-        """Undo a `take_over`; see `inference.grants.Answers`."""
+        """Undo a `take_over`; see `interfaces.answers.Answers`."""
         await self._pool.execute(GIVE_BACK, [GIVEN_BACK_TIME, *_place(claim)])
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:

@@ -42,5 +42,6 @@ os.environ |= {
     "INTERNAL_TOKEN": secrets.token_urlsafe(32),
     "RECEIPT_KEY": secrets.token_urlsafe(32),
     "CONTENT_KEY": secrets.token_urlsafe(32),
+    "UPLOAD_WAIT_S": "600",  # on a busy machine a check takes longer than users wait for it
     "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(POSTGRES),
 }

@@ -23,7 +23,7 @@ from frontend.live.relay import Batch, Layer, Relay, stopped
 from frontend.live.signals import Signals
 from frontend.live.tail import MOST, Ended, hears
 from frontend.live.topics import TOPICS, Topic
-from inference.supervision import supervised
+from inference.process.supervision import supervised
 
 log = structlog.get_logger(__name__)
 

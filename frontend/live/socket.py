@@ -12,7 +12,7 @@ from frontend.sockets.gate import receive_message, send_message, send_news
 from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InvalidRequest
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 
 MAX_WATCHED = 20
 """Topics that one page may watch."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from inference.gateway.measuring.outcomes import Refusal
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 
 MOST = 50
 """Requests of one key announced at a time: the newest, and a count of the others."""

@@ -21,15 +21,7 @@ import msgspec
 import structlog
 
 from frontend.playground import messages
-from frontend.playground.messages import (
-    CallPart,
-    Failed,
-    Finished,
-    Outcome,
-    Phase,
-    Start,
-    Token,
-)
+from frontend.playground.messages import CallPart, Failed, Finished, Outcome, Phase, Start, Token
 from frontend.sockets.messages import Message
 from inference.errors import (
     ClientDisconnected,
@@ -40,15 +32,16 @@ from inference.errors import (
 )
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.measuring.records import Asked
+from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
-from inference.grants import Grant
 from inference.ids import new_id
-from inference.link.wire import Delta, Done, Usage, Wait
+from inference.interfaces.directory import Grant
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done, Wait
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.openai import usage_body
+from inference.operations.operation import Call
 from inference.tracing import Span, timed
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from frontend.sockets.gate import (
 from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InferenceError, NotFound
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 
 
 class PlaygroundSocket:

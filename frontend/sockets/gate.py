@@ -33,9 +33,9 @@ from frontend.sockets.tickets import (
 )
 from inference.addresses import network_of
 from inference.errors import Unavailable
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.sockets import trust
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 from tenants.directory.notices import Notice
 
 log = structlog.get_logger(__name__)
@@ -156,7 +156,7 @@ class Gate:
         self._signer, self._redeemer, self._origins = signer, redeemer, origins
         self._max_message_bytes, self._lease_s = max_message_bytes, lease_s
         self._leases: set[Lease] = set()
-        self._opening = Shares[str](MAX_OPENING)
+        self._opening = SharedCapacity[str](MAX_OPENING)
         self._ended: OrderedDict[str, float] = OrderedDict()
         """Digests of ended sessions, with the monotonic time at which they ended."""
 

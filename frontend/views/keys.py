@@ -24,7 +24,7 @@ from frontend.lists import older_page_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm, in_words, last_day
 from frontend.views.usage import MONTHLY
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures
 from tenants.models import (

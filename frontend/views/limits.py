@@ -24,7 +24,7 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.formats import entered, money, number, price
 from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.fleet import limit_usage
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets

@@ -23,7 +23,7 @@ from frontend.formats import money, number, percent
 from frontend.pages import tenant_page
 from frontend.times import Day, midnight
 from frontend.views.requests.failures import failures
-from inference.grants import MICRO, PICO
+from inference.interfaces.directory import MICRO, PICO
 from tenants.limits import ceilings
 from tenants.models import LimitScope, Tenant, User
 from tenants.models.usage.sums import FIGURES, SumsQuerySet

@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,19 +18,20 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import announce, environ, gc_tuning, logs, tracing
+from inference import tracing
 from inference.agent.adapters.store import AdapterStore, HttpFetch
-from inference.agent.agent import Agent, default_id
+from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
 from inference.agent.failures import Failures
 from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.keeping import KEPT_BYTES
-from inference.environ import BadSetting
+from inference.agent.kept_answers import KEPT_BYTES
 from inference.link.wire import MAX_BODY_BYTES
-from inference.shares import TENANT_SHARE
+from inference.process import announce, environ, gc_tuning, logs
+from inference.process.environ import BadSetting
+from inference.shared_capacity import TENANT_SHARE
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +188,12 @@ def parser() -> argparse.ArgumentParser:
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
     return whole
+
+
+def default_id() -> str:
+    """An engine id that is new at each start, even where containers share a host name and pids, and
+    tells where the engine runs."""
+    return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _engine_id(text: str) -> str:
@@ -365,7 +373,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     """The engine that the options ask for; every start says which one runs."""
     log.info("engine_starting", engine=options.engine, model=profile.model)
     if options.engine == "synthetic":
-        from inference.agent.engines.synthetic import SyntheticEngine
+        from inference.agent.engines.synthetic.engine import SyntheticEngine
 
         return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
     from inference.agent.engines.vllm.engine import VLLMEngine

@@ -13,60 +13,49 @@ answer with log-probabilities cannot be continued, because those of its tokens a
 engine that computed them; its gateway starts it again.
 
 A request whose gateway is gone ends with it, unless it came with a grace: then it goes on for that
-time, and the gateway that adopts it gets all of its answer (`keeping`).
+time, and the gateway that adopts it gets all of its answer (`kept_answers`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Iterable
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
-from zlib import crc32
 
 import msgspec
 import structlog
 
 from inference.agent.adapters.residency import Residency, Store
-from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
+from inference.agent.admission import Admission
+from inference.agent.engines.engine import Engine, Output, Work, key_of
 from inference.agent.failures import DIED, HUNG, Failures
 from inference.agent.job import CANCELLED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.keeping import KEPT_BYTES, Keeping
+from inference.agent.kept_answers import KEPT_BYTES, KeptAnswers
 from inference.agent.link import Link
+from inference.agent.links import Links
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
 from inference.agent.report_times import Report, ReportTimes
-from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung
-from inference.errors import EngineFailed, InferenceError, Overloaded
+from inference.errors import EngineFailed, InferenceError
 from inference.link import wire
-from inference.link.wire import (
-    GONE,
-    LEFT,
-    MOVED,
-    SUMS_SINCE,
-    Done,
-    EngineStats,
-    Fault,
-    Frame,
-    Load,
-    Loaded,
-    Suspect,
-    Usage,
-)
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats, Suspect
+from inference.link.wire import GONE, LEFT, MOVED, SUMS_SINCE, Done, Fault, Frame, Load, Loaded
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
-from inference.supervision import in_background
+from inference.process.supervision import in_background
 from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
@@ -115,7 +104,7 @@ class Agent:
         (0: never). `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
-        self._engine, self._store, self._credential = engine, store, credential
+        self._engine = engine
         self._operations, self._tracer = operations, tracer
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
@@ -127,22 +116,28 @@ class Agent:
             **queue,
         )
         self._watch = Progress(self._queue)
-        self._keeping = Keeping(kept_bytes)
-        self._nobodys = asyncio.Event()
-        self._nobodys.set()
+        self._kept = KeptAnswers(kept_bytes)
+        self._no_orphans = asyncio.Event()
+        self._no_orphans.set()
         """Set while no answer is without a gateway."""
         self._adopted: dict[str, str] = {}
         """Keys of adopted jobs, by the keys of their current attempts."""
         self._warm = WarmPrefixes()
         self._tells_warmth = engine.cache_news() is not None
         self._residency = Residency(engine, store, self._slots, self._publish)
-        self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
-        self._bootstrap: frozenset[str] = frozenset()
+        self._links = Links(self, id, credential)
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._failures, self._hung_after_s = failures or Failures(), hung_after_s
-        self._draining = False
+        self._admission = Admission(
+            self._jobs,
+            self._queue,
+            failures=self._failures,
+            store=store,
+            residency=self._residency,
+            progress=self._watch,
+        )
         self._failed = False
         self._stopped = False
         """`run` is over: an engine that ends after that has not failed on its requests."""
@@ -158,8 +153,7 @@ class Agent:
     async def run(self, gateways: Iterable[str]) -> None:
         """Serve the gateways (base URLs, and every other that they name) until the engine dies or
         hangs, or the journal cannot be written: what can't be billed isn't generated."""
-        self._bootstrap = frozenset(gateways)
-        self._follow([])
+        self._links.start(gateways)
         times = ReportTimes(self._engine.info.kv_tokens, time.monotonic())
         hung = asyncio.create_task(until_hung(self._engine, self._hung_after_s, self._is_busy))
         try:
@@ -169,12 +163,11 @@ class Agent:
                 self._report(times)
             if not self._failed:
                 self._note_failure(HUNG if self._engine.alive else DIED)
-                await self._say_why()
+                await self._report_failure()
         finally:
             self._stopped = True
             hung.cancel()
-            for _, task in self._links.values():
-                task.cancel()
+            self._links.cancel()
 
     def _is_busy(self) -> bool:
         return any(job.admitted_at is not None for job in self._jobs.values())
@@ -189,7 +182,7 @@ class Agent:
         self._tell_all(self._failures.note(how, self._run_id, ran))
         log.error("engine_failed", how=how, requests=[job.id for job in ran])
 
-    async def _say_why(self) -> None:
+    async def _report_failure(self) -> None:
         """Tell every gateway why the agent ends, after the final frames of the requests that failed
         with the engine."""
         error = EngineFailed(f"The engine {self._how_failed} and is being restarted.")
@@ -197,14 +190,12 @@ class Agent:
             async with asyncio.timeout(FAREWELL_S):
                 if self._how_failed == DIED:
                     await self._idle.wait()
-                for link, _ in self._links.values():
-                    link.post(wire.Error(Fault.of(error)))
-                for link, _ in self._links.values():
-                    await link.flushed()
+                self._links.post(wire.Error(Fault.of(error)))
+                await self._links.flushed()
 
     def _tell_all(self, suspects: list[Suspect]) -> None:
-        for link, _ in self._links.values() if suspects else ():
-            link.post(wire.Suspects(suspects))
+        if suspects:
+            self._links.post(wire.Suspects(suspects))
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work, tell every gateway so, and finish what runs. What is left after
@@ -213,7 +204,7 @@ class Agent:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-                await self._nobodys.wait()  # gateways may still adopt what is kept
+                await self._no_orphans.wait()  # gateways may still adopt what is kept
                 await self._settled()
         except TimeoutError:
             await self._move()
@@ -237,8 +228,7 @@ class Agent:
         """Wait until what has ended is in a ledger, and all frames have been sent."""
         self._note_billed()
         await self._billed.wait()
-        for link, _ in self._links.values():
-            await link.flushed()
+        await self._links.flushed()
 
     def _cancel(self, key: str, reason: str) -> None:
         if task := self._tasks.get(key):  # else the job ended while the cancel was on its way
@@ -246,9 +236,8 @@ class Agent:
             task.cancel()
 
     def _refuse_new(self) -> None:
-        self._draining = True
-        for link, _ in self._links.values():
-            link.drain()
+        self._admission.close()
+        self._links.drain()
 
     # --- what links ask (link.Owner) -------------------------------------------------------------
 
@@ -289,7 +278,7 @@ class Agent:
             case wire.Welcome():
                 self._welcomed(link, frame)
             case wire.Gateways(gateways=gateways):
-                self._follow(gateways)
+                self._links.follow(gateways)
             case wire.Drain():  # asked for by an operator; the agent tells the other gateways
                 self._refuse_new()
             case _:
@@ -311,17 +300,17 @@ class Agent:
         elif isinstance(frame, wire.Others):
             link.engines_seen = frame.engines
             self._queue.heard_sum(frame.served)
-        elif link.version >= SUMS_SINCE or self._source() is None:  # else the sums include it
+        elif link.version >= SUMS_SINCE or self._links.source() is None:  # else the sums include it
             self._queue.heard(frame.engine_id, frame.run, frame.served)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
         self.joined.set()
         self._billing.link_up(link.url, frame.version)
-        if orphans := self._keeping.orphans():
+        if orphans := self._kept.orphans():
             link.post(wire.Orphans(orphans))
         if known := self._failures.known():
             link.post(wire.Suspects(known))
-        self._follow(frame.gateways)
+        self._links.follow(frame.gateways)
 
     def dropped(self, link: Link) -> None:
         """The gateway is gone, or could not be dialled: its requests end, unless another gateway
@@ -329,12 +318,12 @@ class Agent:
         now = time.monotonic()
         self._billing.link_down(link.url)
         self._note_billed()
-        self._keeping.in_vain(link.url, now)
+        self._kept.not_dialled(link.url, now)
         for job in list(self._jobs.values()):
-            if job.link is link and not self._keeping.lost(job, now):
+            if job.link is link and not self._kept.lost(job, now):
                 job.link = None
                 self._cancel(job.key, GATEWAY_LOST)
-        self._keeping.left_behind(link.url, now)
+        self._kept.left_behind(link.url, now)
 
     def sending(self) -> None:
         """Write the journal before anything that follows from it is sent.
@@ -387,7 +376,7 @@ class Agent:
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.key] = job
         if isinstance(frame, wire.Submit) and frame.grace_s > 0:
-            self._keeping.begin(job, frame.resume)
+            self._kept.begin(job, frame.resume)
         self._idle.clear()
         work = (
             self._generate(job, frame)
@@ -401,19 +390,17 @@ class Agent:
         task.add_done_callback(lambda ended: self._end(job, ended))
 
     def _end(self, job: Job, task: Task) -> None:
-        """However a job ended, even before it began: free its place and send its final frame."""
+        """However a job ended, even before it began: free what it holds, send its final frame."""
         if not self._engine.alive:
             self._note_failure(DIED)
         self._failures.end_trial(job)
         del self._jobs[job.key], self._tasks[job.key]
         self._adopted.pop(key_of(job.id, job.attempt), None)
         self._watch.discard(job)
-        self._charge(job)
-        self._queue.finish(job.key, time.monotonic())
-        self._admit()
+        self._admission.end(job)
         if self._slots.to_retire():
             in_background(self._background, self._residency.unload_retired())
-        word = self._last_word(job, task)
+        word = self._final_frame(job, task)
         if self._tracer is not None and job.trace:
             self._note_parts(job, self._tracer)
         if isinstance(word, Done):
@@ -421,7 +408,7 @@ class Agent:
             if word.fault is None and word.finish_reason not in (CANCELLED, MOVED):
                 self._tell_all(self._failures.ended_well(job))
             self._billing.close(job, word.usage, reason, time.monotonic())
-            self._keeping.ended(job, word, time.monotonic())
+            self._kept.ended(job, word, time.monotonic())
         if job.link is not None:
             job.link.post(word)
         if not self._jobs:
@@ -435,10 +422,10 @@ class Agent:
         for name, since, until in job.parts(time.monotonic()):
             tracer.note(job.trace, name, since, until, attributes)
 
-    def _last_word(self, job: Job, task: Task) -> Done | Loaded:
+    def _final_frame(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
             moved = job.cancel_reason == MOVED
-            return job.last_word(finish_reason=MOVED if moved else CANCELLED)
+            return job.final_frame(finish_reason=MOVED if moved else CANCELLED)
         if (error := task.exception()) is None:
             word = task.result()
             if isinstance(word, Done):  # a gateway may have adopted it since
@@ -446,16 +433,16 @@ class Agent:
             return word
         if not isinstance(error, InferenceError | TimeoutError):
             log.error("job_crashed", request_id=job.id, exc_info=error)
-        return job.last_word(fault=fault_of(error))
+        return job.final_frame(fault=fault_of(error))
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        if self._draining and job.movable:  # sent before its gateway heard of the drain
+        if self._admission.closed and job.movable:  # sent before its gateway heard of the drain
             return Done(job.id, job.usage(), MOVED)
         last, operation = Output(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
         request = self._request(job, frame, operation)
-        async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
+        async with asyncio.timeout(frame.timeout_s), self._admission.turn(job, request) as adapter:
             body = operation.read(frame.body, frame.max_tokens)
             resume = frame.resume if job.inherited.completion_tokens else None
             frame = msgspec.structs.replace(frame, body=b"", resume=None)  # free both early
@@ -512,8 +499,8 @@ class Agent:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
             self._failures.end_trial(job)
-            self._charge(job)
-            self._admit()  # the next prompt may be computed
+            self._admission.charge(job)
+            self._admission.admit()  # the next prompt may be computed
         self._tell(job, output)
 
     def _tell(self, job: Job, output: Output | None = None) -> None:
@@ -524,15 +511,15 @@ class Agent:
             self._billing.advanced(job)
             if (error := too_long(delta)) is not None:
                 raise error
-            self._keeping.note(job, delta)
+            self._kept.note(job, delta)
             if job.link is not None:
                 job.link.add(delta)
 
-    # --- answers without a gateway (keeping.Keeping) ---------------------------------------------
+    # --- answers without a gateway (kept_answers.KeptAnswers) ------------------------------------
 
     def _adopt(self, frame: wire.Adopt, link: Link) -> None:
         """A gateway adopts an answer whose own gateway is gone."""
-        kept = self._keeping.adopt((frame.id, frame.of))
+        kept = self._kept.adopt((frame.id, frame.of))
         if kept is None:
             link.post(Done(frame.id, Usage(), GONE, attempt=frame.attempt))
             return
@@ -560,10 +547,10 @@ class Agent:
         key = self._adopted.get(key, key)
         job = self._jobs.get(key)
         if job is None or job.attempt != frame.attempt:
-            self._keeping.cancel((frame.id, frame.attempt))
+            self._kept.cancel((frame.id, frame.attempt))
         elif frame.reason != LEFT or job.link is not link:
             self._cancel(key, frame.reason)
-        elif self._keeping.lost(job, time.monotonic(), at_once=True):
+        elif self._kept.lost(job, time.monotonic(), at_once=True):
             link.post(Done(job.id, job.usage(), LEFT, attempt=job.attempt))
             self._tell_orphans()
         else:
@@ -571,109 +558,50 @@ class Agent:
 
     def _tell_orphans(self) -> None:
         """Tell gateways of answers that they may adopt; end what was kept for long enough."""
-        news = self._keeping.look(time.monotonic())
+        news = self._kept.look(time.monotonic())
         for job in news.over:
             self._cancel(job.key, GATEWAY_LOST)
-        for link, _ in self._links.values() if news.orphans or news.gone else ():
-            link.post(wire.Orphans(news.orphans, news.gone))
-        if not self._keeping:
-            self._nobodys.set()
+        if news.orphans or news.gone:
+            self._links.post(wire.Orphans(news.orphans, news.gone))
+        if not self._kept:
+            self._no_orphans.set()
         else:
-            self._nobodys.clear()
+            self._no_orphans.clear()
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        async with self._turn(job, Request(job.key, "", frame.adapter.digest)) as adapter:
+        async with self._admission.turn(job, Request(job.key, "", frame.adapter.digest)) as adapter:
             assert adapter is not None
             resident = await self._residency.adapter(frame.adapter, "")
             probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
             return Loaded(job.id, probed | asdict(resident.report))
-
-    @asynccontextmanager
-    async def _turn(self, job: Job, request: Request) -> AsyncIterator[LocalAdapter | None]:
-        """Hold a place on the engine, with the job's adapter loaded there."""
-        if self._draining:
-            raise Overloaded("The engine is shutting down.", retry_after_s=1)
-        suspect = self._failures.is_suspect(job)
-        if suspect or job.adapter is not None:
-            self._queue.expect(request)
-            self._watch.moved(job)
-        if suspect:
-            await self._failures.try_alone(job)
-        if job.adapter is None:
-            await self._admitted(job, request)
-            yield None
-            return
-        source = job.link.url if job.link else ""
-        async with self._store.ahead(job.adapter, source):
-            await self._admitted(job, request)
-            async with self._store.pinned(job.adapter, source):
-                yield (await self._residency.adapter(job.adapter, source)).adapter
-
-    async def _admitted(self, job: Job, request: Request) -> None:
-        self._queue.push(request, time.monotonic())
-        job.turn = asyncio.get_running_loop().create_future()
-        job.queued_at = time.monotonic()
-        self._admit()
-        if not job.turn.done():
-            self._watch.moved(job)
-        await job.turn
-        job.admitted_at = time.monotonic()
-        self._watch.moved(job)
-
-    def _admit(self) -> None:
-        for key in self._queue.admit(time.monotonic()):
-            turn = self._jobs[key].turn
-            if turn is not None and not turn.done():
-                turn.set_result(None)
 
     # --- accounts --------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         for job in self._jobs.values():
             self._tell(job)
-            self._charge(job)
+            self._admission.charge(job)
         self._warm.hear(self._engine.cache_news() or ())
         self._tell_orphans()
-        self._admit()  # patience runs out without any other event
+        self._admission.admit()  # patience runs out without any other event
         with suppress(EngineFailed):  # `run` sees that it failed
             self.sending()  # with no link open, only this writes the journal
         self._report_usage()
 
-    def _charge(self, job: Job) -> None:
-        self._queue.progress(
-            job.key,
-            prompt_tokens=job.meter.prompt_tokens,
-            cached_tokens=job.meter.cached_tokens,
-            completion_tokens=job.meter.completion_tokens,
-        )
-
     def _report_usage(self) -> None:
-        for url, (link, _) in self._links.items():
-            while link.open and (report := self._billing.report(url, time.monotonic())):
+        for link in self._links:
+            while link.open and (report := self._billing.report(link.url, time.monotonic())):
                 link.post(report)
 
     def _note_billed(self) -> None:
         """Let a drain end if all is in a ledger, or no gateway is there to take it."""
-        if self._billing.waiting and any(link.open for link, _ in self._links.values()):
+        if self._billing.waiting and any(link.open for link in self._links):
             self._billed.clear()
         else:
             self._billed.set()
 
-    # --- links -----------------------------------------------------------------------------------
-
-    def _follow(self, gateways: Iterable[str]) -> None:
-        """Dial gateways that are new; leave those that are neither listed nor connected."""
-        wanted = self._bootstrap | set(gateways)
-        for url in wanted - self._links.keys():
-            link = Link(self, url, self._credential)
-            link.draining = self._draining
-            self._links[url] = (link, asyncio.create_task(link.run(), name=f"link {url}"))
-        for url in self._links.keys() - wanted:
-            link, task = self._links[url]
-            if not link.open:
-                task.cancel()
-                del self._links[url]
+    # --- reports ---------------------------------------------------------------------------------
 
     def _report(self, times: ReportTimes) -> None:
         stats = self.stats()
@@ -682,13 +610,13 @@ class Agent:
                 self._publish()
                 self._watch.look()
             case Report.LOAD:
-                for link, _ in self._links.values():
+                for link in self._links:
                     if link.open and link.version >= SUMS_SINCE:
                         link.post(wire.Stats(stats, self._run_id, between=True))
 
     def _publish(self) -> None:
-        stats, gained, source = self.stats(), self._queue.gained(), self._source()
-        for link, _ in self._links.values():
+        stats, gained, source = self.stats(), self._queue.gained(), self._links.source()
+        for link in self._links:
             if not link.open:
                 continue
             if link.version >= SUMS_SINCE:
@@ -697,19 +625,3 @@ class Agent:
             else:
                 link.served_mark, served = self._queue.served_since(link.served_mark)
                 link.post(wire.Stats(stats, self._run_id, served))
-
-    def _source(self) -> Link | None:
-        """The one gateway that is asked what other engines served; from two it would count twice.
-        It is one that sees most engines; each engine prefers a different one of these."""
-        links = [link for link, _ in self._links.values() if link.open]
-        able = [link for link in links if link.version >= SUMS_SINCE]
-        return max(able, key=lambda link: (link.engines_seen, self._rank(link)), default=None)
-
-    def _rank(self, link: Link) -> int:
-        return crc32(f"{self.id}\0{link.url}".encode())
-
-
-def default_id() -> str:
-    """An engine id that is new at each start, even where containers share a host name and pids, and
-    tells where the engine runs."""
-    return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -17,8 +17,9 @@ import structlog
 
 from inference.agent.job import Job
 from inference.errors import RequestQuarantined
+from inference.link.engine_info import Suspect
 from inference.link.suspects import REFUSED_AT, Suspects, digest_of
-from inference.link.wire import Submit, Suspect
+from inference.link.wire import Submit
 
 log = structlog.get_logger(__name__)
 

@@ -13,21 +13,10 @@ import msgspec
 from inference.agent.engines.engine import Meter, Output, key_of
 from inference.agent.link import Link
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
-from inference.link.wire import (
-    MOVES_SINCE,
-    NOBODY,
-    Account,
-    AdapterRef,
-    Delta,
-    Done,
-    Fault,
-    Load,
-    Loaded,
-    Prefix,
-    Resume,
-    Submit,
-    Usage,
-)
+from inference.link.accounts import NOBODY, Account, Usage
+from inference.link.engine_info import AdapterRef
+from inference.link.prefixes import Prefix
+from inference.link.wire import MOVES_SINCE, Delta, Done, Fault, Load, Loaded, Resume, Submit
 
 CANCELLED = "cancelled"
 """The finish reason of requests that were cancelled."""
@@ -178,7 +167,7 @@ class Job:
         told.prompt_tokens, told.cached_tokens = meter.prompt_tokens, meter.cached_tokens
         return Delta(self.id, text, tokens, list(chunks), prompt, cached, self.attempt, ids)
 
-    def last_word(
+    def final_frame(
         self, *, finish_reason: str | None = None, fault: Fault | None = None
     ) -> Done | Loaded:
         """The final frame for the gateway, of a job that did not end by itself."""

@@ -39,9 +39,9 @@ class Progress:
             self._tell(list(self._jobs.values()))
 
     def _tell(self, jobs: list[Job]) -> None:
-        places = self._queue.positions(job.key for job in jobs if job.phase == "queued")
+        positions = self._queue.positions(job.key for job in jobs if job.phase == "queued")
         for job in jobs:
-            wait = Wait(job.id, job.phase, places.get(job.key, 0), job.attempt)
+            wait = Wait(job.id, job.phase, positions.get(job.key, 0), job.attempt)
             if job.phase == "generating":
                 self.discard(job)
             elif job.phase == "queued" and not wait.place:

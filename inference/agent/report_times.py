@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from inference.link.wire import EngineStats
+from inference.link.engine_info import EngineStats
 
 REPORT_S = 1.0
 SOONER_S = 0.2

@@ -1,6 +1,6 @@
 """Which prompt prefixes the engine's prefix cache holds, by the hashes that gateways use.
 
-A gateway names the prefixes of a prompt by hashes of its text (`wire.Prefix`); an engine reports
+A gateway names the prefixes of a prompt by hashes of its text (`Prefix`); an engine reports
 which blocks of tokens it stored for which request, and which it removed. This module joins the two:
 a request's own blocks, in their order, tell in which block each of its prefixes ends. Because a
 block stands for all before it as well, a prefix is warm as long as that block is stored.
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inference.agent.engines.cache_news import Block, News, Removed, Stored
-from inference.link.wire import Prefix, hashes_of
+from inference.link.prefixes import Prefix, hashes_of
 
 MAX_HASHES = 4096
 """Prefixes known: about half a million tokens in strides of 512 characters, 4 MB here."""

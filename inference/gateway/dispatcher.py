@@ -12,21 +12,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from inference.errors import ClientDisconnected
-from inference.gateway.fleet.hub import Hub
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.measuring.records import Records
+from inference.gateway.hub import Hub
 from inference.gateway.prompt_lengths import PromptLengths
+from inference.gateway.records import Records
 from inference.gateway.requests.order import Order, Watch
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick, pause
-from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
-from inference.link.wire import BATCH, ModelInfo, turn_of
-from inference.operations.call import Call
+from inference.interfaces.directory import Directory, Grant, Price, Target
+from inference.interfaces.limiter import Limiter, Reservation
+from inference.link.accounts import turn_of
+from inference.link.engine_info import ModelInfo
+from inference.link.wire import BATCH
 from inference.operations.estimate import Estimate
+from inference.operations.operation import Call
 from inference.tracing import Span, Tracer, timed
 
 
-class Keeping(NamedTuple):
+class Retention(NamedTuple):
     """How long an answer outlives its gateway, and the label by which other gateways find it."""
 
     grace_s: float
@@ -87,9 +90,9 @@ class Dispatcher:
         """
         body_bytes = len(call.body)
         capture = self._contents.begin(id, grant, call.operation.name, call.body)
-        keeping = Keeping(self._grace_s if adoptable else 0.0, label)
+        retention = Retention(self._grace_s if adoptable else 0.0, label)
         try:
-            stream = await self._admit(id, grant, call, watch, keeping, trace, line)
+            stream = await self._admit(id, grant, call, watch, retention, trace, line)
         except BaseException:
             if capture is not None:
                 capture.drop()
@@ -218,7 +221,7 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None,
-        keeping: Keeping,
+        retention: Retention,
         trace: Span | None,
         line: Line | None,
     ) -> Stream:
@@ -252,8 +255,8 @@ class Dispatcher:
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
                     watch=watch,
                     trace=trace,
-                    grace_s=keeping.grace_s,
-                    label=keeping.label,
+                    grace_s=retention.grace_s,
+                    label=retention.label,
                 )
             )
         except BaseException:

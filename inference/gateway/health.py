@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from inference.errors import MethodNotAllowed
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 
 Checks = Mapping[str, Callable[[], Awaitable[bool]]]
 """By name of what each checks."""

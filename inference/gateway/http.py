@@ -1,15 +1,15 @@
 """The HTTP edge of inference: the ASGI application under `/v1/`. The path of a request through it:
 
 1. The exchange is routed by its path, to an operation or to the models.
-2. The caller is identified from the headers, before the body is read (`callers.py`); a tenant that
-   sends mostly invalid requests is slowed (`pacing.py`).
+2. The caller is identified from the headers, before the body is read (`exchanges/callers.py`); a
+   tenant that sends mostly invalid requests is slowed (`pacing.py`).
 3. The body is counted as it arrives (`operations.bodies.shape`); the operation parses it into a
    `Call`.
 4. With an `Idempotency-Key` the answer may exist already, or run on an engine whose gateway is
    gone (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits, which gives a `Stream`
-   (`dispatcher.py`, `fleet/hub.py`).
-6. What the engine sends is written as the operation frames it (`answer.py`).
+   (`dispatcher.py`, `hub.py`).
+6. What the engine sends is written as the operation frames it (`exchanges/answer.py`).
 
 The gateway's routes are in `gateway.planes.inference`; all dependencies are passed in.
 """
@@ -29,34 +29,29 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
-from inference.gateway import answer, idempotency, models
-from inference.gateway.bodies import Bodies
-from inference.gateway.callers import Callers
+from inference.gateway import idempotency, models
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import BODY_TIMEOUT_S, Receive, Scope, Send
+from inference.gateway.exchanges import answer
+from inference.gateway.exchanges.bodies import Bodies
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.exchange import BODY_TIMEOUT_S, Receive, Scope, Send
+from inference.gateway.exchanges.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
-from inference.gateway.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.lines.background import Background
-from inference.gateway.measuring.records import Asked
+from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
 from inference.gateway.stored.responses import Responses
 from inference.gateway.tick import pause
-from inference.grants import (
-    Answers,
-    Claim,
-    Directory,
-    Grant,
-    KeptAnswer,
-    Limiter,
-    StoredConversations,
-    StoredResponses,
-)
+from inference.interfaces.answers import Answers, Claim, KeptAnswer
+from inference.interfaces.directory import Directory, Grant
+from inference.interfaces.limiter import Limiter
+from inference.interfaces.stored import StoredConversations, StoredResponses
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
-from inference.operations.operation import Framing, Operation
+from inference.operations.operation import Call, Framing, Operation
 from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.responses.call import ResponseCall
 from inference.tracing import timed
 
 log = structlog.get_logger(__name__)
@@ -226,7 +221,7 @@ class OpenAIServer:
             claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
         )
         try:
-            with self.responses.keeping(exchange, grant, call):
+            with self.responses.storing(exchange, grant, call):
                 async with adoption as stream:
                     log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
                     await self._write(exchange, call, stream, turn)
@@ -242,14 +237,14 @@ class OpenAIServer:
         """Generate the answer. With a recording it is generated even after its client went away."""
         asked = call
         grant, call = await self._followed(exchange, call)
-        if call.background:
+        if isinstance(call, ResponseCall) and call.background:
             return await self._queue(exchange, call, recording)
         if call is not asked:
             asked.take_body()
         generation = self._dispatcher.generation(
             exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
         )
-        with self.responses.keeping(exchange, grant, call):
+        with self.responses.storing(exchange, grant, call):
             async with generation as stream:
                 watcher = None
                 if recording is None:
@@ -261,7 +256,7 @@ class OpenAIServer:
                         watcher.cancel()
 
     async def _queue(
-        self, exchange: InferenceExchange, call: Call, recording: Recording | None
+        self, exchange: InferenceExchange, call: ResponseCall, recording: Recording | None
     ) -> None:
         """Queue the response to run in the background, and answer with its current state. Queueing
         counts as a request by itself, because the response may be cancelled before it runs."""

@@ -49,8 +49,8 @@ from inference.errors import (
     InvalidRequest,
     Unavailable,
 )
-from inference.grants import Answers, Claim, KeptAnswer
-from inference.supervision import supervised
+from inference.interfaces.answers import Answers, Claim, KeptAnswer
+from inference.process.supervision import supervised
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 
 
 class Said(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.callers import Callers
-from inference.gateway.inference_exchange import InferenceExchange
-from inference.grants import MICRO, Directory, Grant, ModelCard, Price
-from inference.link.wire import ModelInfo
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
+from inference.interfaces.directory import MICRO, Directory, Grant, ModelCard, Price
+from inference.link.engine_info import ModelInfo
 from inference.operations.registry import Registry
 
 PATH = "/v1/models"

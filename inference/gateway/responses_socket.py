@@ -22,16 +22,16 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
-from inference.gateway.bodies import Bodies
-from inference.gateway.callers import Callers
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.bodies import Bodies
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.http import OpenAIServer
-from inference.gateway.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import Responses
 from inference.gateway.tick import pause
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import Shape
@@ -39,7 +39,7 @@ from inference.operations.error_shapes import OPENAI
 from inference.operations.openai import NULL
 from inference.operations.responses.items import joined, listed
 from inference.operations.responses.responses import RESPONSES
-from inference.shares import TENANT_SHARE, Shares
+from inference.shared_capacity import TENANT_SHARE, SharedCapacity
 
 NOT_ALLOWED, GOING_AWAY = 4403, 1012
 """Websocket close codes: this key may not infer; connect to another gateway."""
@@ -99,7 +99,7 @@ class ResponsesSocket:
         the items kept between turns, of all sockets together."""
         self._server, self._callers, self._closed = server, callers, closed
         self._life_s = life_s
-        self._last, self._open = LastResponses(kept_bytes), Shares[str](MAX_SOCKETS)
+        self._last, self._open = LastResponses(kept_bytes), SharedCapacity[str](MAX_SOCKETS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect

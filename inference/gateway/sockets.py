@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError
-from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
-from inference.gateway.fleet.hub import Hub
-from inference.grants import Engines
-from inference.link.wire import MAX_FRAME_BYTES, AdapterRef
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
+from inference.gateway.hub import Hub
+from inference.interfaces.credentials import Engines
+from inference.link.engine_info import AdapterRef
+from inference.link.wire import MAX_FRAME_BYTES
 
 UNAUTHORISED = 4401
 """Websocket close code for an unknown credential."""

@@ -28,7 +28,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from inference.link.wire import Submit, Suspect
+from inference.link.engine_info import Suspect
+from inference.link.wire import Submit
 
 FORGET_S = 3600.0
 """How long a failure counts: longer than clients retry automatically."""

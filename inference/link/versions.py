@@ -18,6 +18,8 @@ import msgspec
 from msgspec import inspect
 
 from inference.link import wire
+from inference.link.accounts import Account, LedgerEntry
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.wire import Frame
 
 FRAMES: Mapping[type[Frame], int] = {
@@ -29,20 +31,20 @@ FRAMES: Mapping[type[Frame], int] = {
 """The version that added each frame; those not listed are in version 1."""
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
-    wire.AdapterRef: {"rank": 2, "modules": 2, "ticket": 3},
-    wire.ModelInfo: {
+    AdapterRef: {"rank": 2, "modules": 2, "ticket": 3},
+    ModelInfo: {
         "revision": 2,
         "engine_version": 2,
         "operations": 2,
         "parsers": 2,
         "structured_outputs": 8,
     },
-    wire.Account: {"price": 2, "dispatch": 3, "given_s": 7, "trace_id": 7},
-    wire.LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
+    Account: {"price": 2, "dispatch": 3, "given_s": 7, "trace_id": 7},
+    LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
     wire.Delta: {"attempt": 2, "ids": 2},
     wire.Wait: {"attempt": 2},
     wire.Hello: {"run": 2, "warm": 4},
-    wire.EngineStats: {
+    EngineStats: {
         "failures": 3,
         "last_failure": 3,
         "refused_suspects": 3,

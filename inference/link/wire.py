@@ -2,25 +2,25 @@
 
 Frames are tagged arrays (field names are not sent), so a field may be appended with a default but
 never removed, reordered or retyped; `versions` lists the version that added each. Times are
-seconds, sizes bytes, counts tokens.
+seconds, sizes bytes, counts tokens. Values inside frames that are also used elsewhere are in
+`accounts`, `engine_info` and `prefixes`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Collection, Container
-from typing import Annotated, Any, get_args
+from collections.abc import Container
+from typing import Any, get_args
 
 import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
+from inference.link.accounts import NOBODY, Account, LedgerEntry, Usage
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo, Suspect
+from inference.link.prefixes import Prefix
+from inference.link.values import Amount, Count, Value
 
 PROTOCOL_VERSION = 8
 OLDEST_VERSION = 1
-
-HASH_BYTES = 8
-"""Size of the hash of a prompt's beginning (`Prefix`)."""
 
 MOVES_SINCE = 4
 """The first version in which an engine can continue an answer that another one began, and give up
@@ -48,91 +48,9 @@ MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
 """Longest request body in a submit frame, whose other fields are names and numbers. A longer frame
 would break the link, and with it all other streams. For answers see `Done.sendable`."""
 
-MAX_FIGURE = 1 << 53
-"""Bounds every number that an engine reports: up to here a float holds each integer exactly."""
-MAX_TIME_S = 1e6
-"""Longer than any request takes; a longer time in an engine's report was not measured."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_FIGURE)]
-Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
-"""A count that a column of the database holds."""
-Difference = Annotated[int, msgspec.Meta(ge=-MAX_FIGURE, le=MAX_FIGURE)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_FIGURE)]
-"""Not negative, not infinite and not NaN."""
-# `decode` checks these. `Usage` has none of them: that of an answer is clamped, and that of a
-# journal quarantined (`inference.gateway.fleet.dispatches`), because its agent would send it for
-# ever.
-
-
-class Value(msgspec.Struct, array_like=True, frozen=True):
-    """A plain value inside frames."""
-
 
 class Frame(msgspec.Struct, array_like=True, frozen=True):
     """One websocket message."""
-
-
-class AdapterRef(Value, frozen=True):
-    """One immutable adapter version.
-
-    `name` is vLLM's LoRA name, `tenant/adapter@digest`; `digest` is the SHA-256 of its content
-    (`inference.content.digest_of`), by which its files are fetched.
-    """
-
-    name: str
-    digest: str
-    rank: int = 0
-    """Its LoRA rank; 0 if unknown."""
-    modules: tuple[str, ...] = ()
-    """Names of the modules that it adapts, without their path (`q_proj`), sorted; empty if
-    unknown."""
-    ticket: str = ""
-    """Allows the engine that receives it to fetch the files (`inference.gateway.fleet.dispatches`);
-    set only in frames to an engine."""
-
-    @property
-    def own_name(self) -> str:
-        """The adapter's name without tenant and version."""
-        return self.name.rpartition("/")[2].partition("@")[0]
-
-
-class ModelInfo(Value, frozen=True):
-    """The base model of an engine and what its adapters may look like.
-
-    `modules` maps each module that can carry an adapter, by its dotted path in the Hugging Face
-    model (`model.layers.0.self_attn.q_proj`), to its (out_features, in_features).
-    `kv_tokens` is the capacity of the KV cache in tokens.
-    """
-
-    name: str
-    max_model_len: Size
-    max_loras: Size
-    max_lora_rank: Size
-    kv_tokens: Count
-    modules: dict[str, tuple[Size, Size]]
-    engine: str
-    """The implementation: `vllm` or `synthetic`."""
-    revision: str = ""
-    """Digest of weights, tokenizer, chat template and options that change answers: engines of one
-    revision give the same answer. Empty if the engine does not report it, as in version 1."""
-    engine_version: str = ""
-    operations: list[str] = []
-    """The operations that it serves (`Submit.kind`); empty if the engine does not report them."""
-    parsers: dict[str, str] = {}
-    """Names of the vLLM parsers in use, by what they parse: `tool`, `reasoning`."""
-    structured_outputs: bool = False
-    """Whether it can constrain an answer to a JSON schema, a regular expression or a grammar."""
-
-    def pool_digest(self) -> str:
-        """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same
-        digest can replace each other. Later fields follow from `engine` and its version, and with
-        them a new release would make a new revision of every pool."""
-        alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
-        fields = msgspec.structs.astuple(alike)[:_DIGESTED_FIELDS]
-        return hashlib.sha256(_sorting_encoder.encode(fields)).hexdigest()
-
-
-_DIGESTED_FIELDS = ModelInfo.__struct_fields__.index("parsers") + 1
-_sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
 class Fault(Value, frozen=True):
@@ -151,121 +69,6 @@ class Fault(Value, frozen=True):
         """The error itself, ready to raise; an unknown code becomes the root of the tree."""
         kind = BY_CODE.get(self.code, InferenceError)
         return kind(self.message, param=self.param, retry_after_s=self.retry_after_s)
-
-
-class Usage(Value, frozen=True):
-    """The engine's final figures for one request. Times in seconds from the agent's receipt."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    queue_s: float = 0.0
-    load_s: float = 0.0
-    ttft_s: float | None = None
-    total_s: float = 0.0
-
-
-class Dispatch(Value, frozen=True):
-    """The engine to which an attempt was dispatched, and the most usage that it may report for it.
-
-    `credential` is the row id of the engine's credential. `mac` binds all fields to the attempt and
-    its account; `inference.gateway.fleet.dispatches` makes and checks it, agents only return it.
-    """
-
-    credential: int
-    prompt_tokens: int
-    output_tokens: int
-    mac: bytes
-
-
-class Account(Value, frozen=True):
-    """The account that a request is billed to; the agent journals it without interpreting it.
-
-    Row ids of the platform's database; `started_at` is a unix time in seconds, fixed by the gateway
-    together with the request's id, so that both identify one event for ever.
-    """
-
-    tenant_id: int
-    key_id: int
-    started_at: float
-    base_model: str
-    adapter_id: int | None = None
-    version_id: int | None = None
-    price: tuple[int, int, int] | None = None
-    """Prices when the request was reserved: micro-units of the currency per million tokens of
-    prompt, cached prompt and output."""
-    dispatch: Dispatch | None = None
-    """Proof that a gateway dispatched this attempt; None from gateways of protocol version 2."""
-    given_s: float = 0.0
-    """Seconds from `started_at` until this attempt was sent to its engine. Like `trace_id`, only
-    for people: not signed, because gateways before protocol version 7 do not know it."""
-    trace_id: str = ""
-    """Id of the request's OpenTelemetry trace, if it has one."""
-
-
-ATTEMPTS_OF_A_TURN = 1000
-"""Attempt numbers reserved for each turn: more than one gateway uses for a request, as it tries
-each engine once and moves twice."""
-
-
-def turn_of(attempt: int) -> int:
-    """The number of gateways that have handled the request, including this attempt's. Each that
-    adopts it starts at `first_attempt`, so two gateways never use the same attempt number."""
-    return 1 + (attempt - 1) // ATTEMPTS_OF_A_TURN
-
-
-def first_attempt(turn: int) -> int:
-    """The lowest attempt of a turn."""
-    return 1 + (turn - 1) * ATTEMPTS_OF_A_TURN
-
-
-class LedgerEntry(Value, frozen=True):
-    """One ended attempt of a request, as recorded in the engine's journal.
-
-    `usage` is cumulative: the prompt once, and all output tokens of the answer so far, including
-    those of lower attempts. So a request is billed by its highest attempt.
-
-    `id` is the request's, made by the server and never reused; `model` is as the client wrote it;
-    `finish_reason` is the answer's (`stop`, `length`, `tool_calls`), else `cancelled`, the reason
-    of the cancel, or an error's code.
-    """
-
-    id: str
-    account: Account
-    model: str
-    usage: Usage
-    finish_reason: str
-    attempt: int = 1
-    inherited_tokens: int = 0
-    """The output tokens that lower attempts generated and this one continued from."""
-
-
-class Totals(Value, frozen=True):
-    """Sums over ended requests."""
-
-    requests: Count = 0
-    prompt_tokens: Count = 0
-    cached_tokens: Count = 0
-    completion_tokens: Count = 0
-
-    def plus(self, usage: Usage) -> Totals:
-        """The totals with one more request; this one is not changed."""
-        return Totals(
-            self.requests + 1,
-            self.prompt_tokens + usage.prompt_tokens,
-            self.cached_tokens + usage.cached_tokens,
-            self.completion_tokens + usage.completion_tokens,
-        )
-
-    def minus(self, some: Totals) -> Totals:
-        """The totals without some of the requests; this one is not changed."""
-        return Totals(
-            self.requests - some.requests,
-            self.prompt_tokens - some.prompt_tokens,
-            self.cached_tokens - some.cached_tokens,
-            self.completion_tokens - some.completion_tokens,
-        )
 
 
 class Delta(Value, frozen=True):
@@ -304,63 +107,6 @@ def _joined(ids: dict[int, list[int]], later: dict[int, list[int]]) -> dict[int,
     return ids | {choice: ids.get(choice, []) + more for choice, more in later.items()}
 
 
-class EngineStats(Value, frozen=True):
-    """The engine's state at one moment; `running` and `waiting` are the engine core's counts."""
-
-    running: Count = 0
-    waiting: Count = 0
-    queued: Count = 0
-    """Requests in the agent's own queue, in front of the engine."""
-    kv_usage: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """Share of KV blocks in use, 0 to 1."""
-    resident: list[str] = []
-    """LoRA names of the adapters loaded on the engine, least recently used first. In `Stats` only
-    for protocol version 1: later ones get only changes."""
-    prompt_tokens: Count = 0
-    completion_tokens: Count = 0
-    """Tokens since the engine's start."""
-    cached_tokens: Count = 0
-    journal: str = ""
-    """Identifies the agent's journal; changes if the journal's folder is new."""
-    journaled: Totals = Totals()
-    """All requests that ever ended in this journal, across restarts of the agent."""
-    unbilled: Totals = Totals()
-    """Those of `journaled` that no gateway has acknowledged yet."""
-    unjournaled_tokens: Difference = 0
-    """Output tokens that the engine counted in this run beyond the journal's: normally 0."""
-    failures: Count = 0
-    """How often the engine's core died or hung, across restarts of the agent."""
-    last_failure: str = ""
-    """The kind of the last failure: `died` or `hung`."""
-    refused_suspects: Count = 0
-    """Requests refused in this run because engines had failed with them (`Suspect`)."""
-    queued_tokens: Count = 0
-    """Approximate prompt tokens of all requests without output, in the agent's queue or the
-    engine."""
-    active: list[str] = []
-    """LoRA names of the adapters with running requests, which occupy a slot."""
-    awaited: list[str] = []
-    """LoRA names of adapters whose requests wait for a slot or the load; incomplete if many."""
-    spare: Difference = 0
-    """How many more adapters could be loaded without evicting one."""
-
-
-class Suspect(Value, frozen=True):
-    """A request that was running on an engine when that failed; see `suspects`.
-
-    `digest` identifies its tenant and content; `tenant` and `request_id` are those of the last
-    request with it.
-    """
-
-    digest: str
-    deaths: dict[str, Amount] = {}
-    """When engines failed with it, as unix times in seconds, by the agent's run (`Hello.run`)."""
-    ended_well_at: Amount = 0.0
-    """When it last ran to its end, a unix time in seconds; earlier failures do not count."""
-    tenant: str = ""
-    request_id: str = ""
-
-
 class Wait(Value, frozen=True):
     """What a request without output waits for.
 
@@ -374,9 +120,6 @@ class Wait(Value, frozen=True):
     phase: str
     place: Count = 0
     attempt: int = 1
-
-
-NOBODY = Account(0, 0, 0.0, "")
 
 
 class Hello(Frame, tag="hello", frozen=True):
@@ -429,51 +172,6 @@ class Resume(Value, frozen=True):
     own output, for another gateway."""
     chunks: list[bytes] = []
     """As `text`, if the client was given whole chunks."""
-
-
-class Prefix(Value, frozen=True):
-    """The beginnings of a prompt, shortest first: see `inference.operations.bodies.beginnings`.
-
-    `hashes` has HASH_BYTES for each, keyed by tenant and adapter. `ends` has 4 bytes for each: its
-    end, in characters; the last is roughly the end of the prompt. Little-endian.
-    """
-
-    hashes: bytes
-    ends: bytes
-
-    @classmethod
-    def of(cls, hashes: Collection[int], ends: Collection[int]) -> Prefix:
-        """From integers; `ends` increase, and there is at least one."""
-        return cls(hashes_of(hashes), struct.pack(f"<{len(ends)}I", *ends))
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether it is well formed; if not, no other method may be called."""
-        count, rest = divmod(len(self.ends), 4)
-        return count > 0 == rest and len(self.hashes) == HASH_BYTES * count and any(self.ends[-4:])
-
-    def numbers(self) -> tuple[int, ...]:
-        """The hashes as integers."""
-        return numbers_of(self.hashes)
-
-    def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The hashes and the ends as integers."""
-        return self.numbers(), struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)
-
-    def tokens(self, prompt_tokens: int) -> list[int]:
-        """The number of the prompt's tokens in each beginning, in proportion to its characters."""
-        ends = struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)
-        return [prompt_tokens * end // ends[-1] for end in ends]
-
-
-def numbers_of(hashes: bytes) -> tuple[int, ...]:
-    """Concatenated hashes as integers; an incomplete one at the end is ignored."""
-    return struct.unpack_from(f"<{len(hashes) // HASH_BYTES}Q", hashes)
-
-
-def hashes_of(numbers: Collection[int]) -> bytes:
-    """The reverse of `numbers_of`."""
-    return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 class Submit(Frame, tag="submit", frozen=True):

@@ -1,7 +1,7 @@
 """Estimates what a request will use before it runs, to reserve that in the limits.
 
-Pure arithmetic on a `Call`. Operations that generate text use it as it is; others override
-`Operation.estimate` and `Operation.bound`.
+Pure arithmetic, of operations that generate text; others override `Operation.estimate` and
+`Operation.bound`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inference.errors import ContextLengthExceeded
-from inference.grants import Ask
-from inference.operations.call import Call
+from inference.interfaces.limiter import Ask
 
 EXTENSION_TOKENS = 1024
 """Output tokens reserved at first for each choice of a stream without `max_tokens`, and then added
@@ -35,9 +34,9 @@ class Estimate:
     grows: bool
 
 
-def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:
-    """The length of its prompts in tokens, exact if they come as tokens, else the estimate; at most
-    what engines take.
+def prompt_length(prompts: int, tokens: int, estimate: int, max_model_len: int) -> int:
+    """The length of a call's prompts in tokens: `tokens` if they come as tokens, else the estimate;
+    at most what engines take. `max_model_len` is in tokens, 0 if unknown.
 
     Without that bound a body that is mostly something else would wait for an empty engine, and
     other requests behind it.
@@ -46,27 +45,34 @@ def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:
         ContextLengthExceeded: the prompts come as tokens and have too many.
     """
     context = max_model_len or MAX_TOKENS
-    most = call.prompts * context
-    if call.tokens > (bound := min(most, max(context, MAX_TOKENS))):
+    most = prompts * context
+    if tokens > (bound := min(most, max(context, MAX_TOKENS))):
         raise ContextLengthExceeded(
-            f"`prompt` has {call.tokens} tokens: it can have at most {bound}.", param="prompt"
+            f"`prompt` has {tokens} tokens: it can have at most {bound}.", param="prompt"
         )
-    return min(call.tokens or estimate, most)
+    return min(tokens or estimate, most)
 
 
-def ask_of(call: Call, prompt_tokens: int, max_model_len: int) -> Ask:
+def ask_for(
+    prompt_tokens: int,
+    max_model_len: int,
+    *,
+    choices: int = 1,
+    max_tokens: int | None = None,
+    stream: bool = False,
+) -> Ask:
     """What to reserve for a call; `max_model_len` is in tokens, 0 if unknown.
 
     A call with `max_tokens` gets all of it or is refused. A stream without it starts with
     EXTENSION_TOKENS and extends its reservation as it goes.
     """
-    if call.max_tokens is not None:
-        most = min(call.max_tokens, max_model_len or call.max_tokens)
-        wanted = call.choices * max(0, most)
+    if max_tokens is not None:
+        most = min(max_tokens, max_model_len or max_tokens)
+        wanted = choices * max(0, most)
         return Ask(prompt_tokens, wanted, wanted)
-    most = EXTENSION_TOKENS if call.stream else WHOLE_TOKENS
-    wanted = call.choices * min(most, _room(prompt_tokens, max_model_len))
-    return Ask(prompt_tokens, wanted, min(wanted, call.choices * LEAST_TOKENS))
+    most = EXTENSION_TOKENS if stream else WHOLE_TOKENS
+    wanted = choices * min(most, _room(prompt_tokens, max_model_len))
+    return Ask(prompt_tokens, wanted, min(wanted, choices * LEAST_TOKENS))
 
 
 def _room(prompt_tokens: int, max_model_len: int) -> int:
@@ -75,16 +81,3 @@ def _room(prompt_tokens: int, max_model_len: int) -> int:
     if not max_model_len:
         return WHOLE_TOKENS
     return max(1, max_model_len // 2, max_model_len - prompt_tokens)
-
-
-def grows(call: Call) -> bool:
-    """Whether more may be reserved for it while it runs."""
-    return call.stream and call.max_tokens is None
-
-
-def bound_of(call: Call, reserved_tokens: int | None) -> int | None:
-    """Most tokens per choice that the limits allow; None if the call sets `max_tokens`, if its
-    reservation grows, or if nothing limits it."""
-    if reserved_tokens is None or call.stream or call.max_tokens is not None:
-        return None
-    return max(1, reserved_tokens // call.choices)

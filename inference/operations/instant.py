@@ -11,11 +11,10 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.grants import Ask
-from inference.link.wire import Usage
-from inference.operations.call import Call
-from inference.operations.estimate import Estimate, prompt_tokens_of
-from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.interfaces.limiter import Ask
+from inference.link.accounts import Usage
+from inference.operations.estimate import Estimate, prompt_length
+from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 
 MAX_TEXT = 1 << 20
 """Most characters tokenized at once: more than any context holds; some seconds of a core."""
@@ -44,7 +43,8 @@ class InstantOperation(Operation):
 
     def estimate(self, call: Call, prompt_tokens: int, max_model_len: int) -> Estimate:
         """Nothing is reserved but the request itself."""
-        return Estimate(prompt_tokens_of(call, prompt_tokens, max_model_len), NOTHING, False)
+        length = prompt_length(call.prompts, call.tokens, prompt_tokens, max_model_len)
+        return Estimate(length, NOTHING, False)
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """See `Operation`."""

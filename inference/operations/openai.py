@@ -14,13 +14,12 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
 from inference.operations.bodies.fields import check_fields
 from inference.operations.bodies.reading import decode, require_model
-from inference.operations.call import Call
-from inference.operations.operation import Framing, Operation
+from inference.operations.operation import Call, Framing, Operation
 
 DONE = b"data: [DONE]\n\n"
 
@@ -361,7 +360,7 @@ def span(seconds: float) -> str:
 
 
 class Counts(Protocol):
-    """Token counts of one request: final (`wire.Usage`) or so far (an engine's meter)."""
+    """Token counts of one request: final (`accounts.Usage`) or so far (an engine's meter)."""
 
     @property
     def prompt_tokens(self) -> int: ...

@@ -1,4 +1,5 @@
-"""An operation: one kind of request that clients can make, from its body to the end of its answer.
+"""An operation: one kind of request that clients can make, from its body to the end of its answer;
+and a call: one such request.
 
 The methods of a request's operation are called in this order:
 
@@ -26,15 +27,75 @@ Nothing here may import the gateway, the agent, vLLM or Django: both ends of the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.link.wire import Usage
-from inference.operations.call import Call
+from inference.link.accounts import Usage
+from inference.link.prefixes import Prefix
+from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.error_shapes import OPENAI, ErrorShape
-from inference.operations.estimate import Estimate, ask_of, bound_of, grows, prompt_tokens_of
+from inference.operations.estimate import Estimate, ask_for, prompt_length
+
+
+@dataclass(slots=True)
+class Call:
+    """One parsed request: what the gateway knows about its body.
+
+    `choices` is the number of texts requested and `max_tokens` the bound of each, None where the
+    body sets none. `tokens` counts the tokens of all `prompts` if they come as tokens, 0 if they
+    are text; each text of the body may be part of up to `rereads` prompts. A `flex` request may
+    wait behind others. `parsers` are those that its engine needs (`ModelInfo.parsers`); `logprobs`
+    is how many log-probabilities are requested per token of each choice. `body` is sent to the
+    engine's agent: the client's bytes, unless the operation rewrites them. `beginnings` are those
+    of its prompt, empty if it has several.
+
+    Operations with further fields have a subclass (`responses.call.ResponseCall`).
+    """
+
+    operation: Operation
+    model: str
+    stream: bool = False
+    include_usage: bool = False
+    choices: int = 1
+    max_tokens: int | None = None
+    flex: bool = False
+    prompts: int = 1
+    rereads: int = 1
+    tokens: int = 0
+    parsers: tuple[str, ...] = ()
+    logprobs: int = 0
+    body: bytes = b""
+    beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
+
+    @property
+    def grows(self) -> bool:
+        """Whether more may be reserved for it while it runs."""
+        return self.stream and self.max_tokens is None
+
+    def check_as_line(self) -> None:
+        """Check that it may be a line of a batch: its answer does not stream, and its body is
+        self-contained.
+
+        Raises:
+            InvalidRequest: it may not.
+        """
+        if self.stream:
+            raise InvalidRequest("`stream` is not supported in a batch.", param="stream")
+
+    def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
+        """The names of its prompt's beginnings for this tenant's salt and adapter, which are
+        dropped from here."""
+        beginnings, self.beginnings = self.beginnings, Beginnings()
+        return beginnings.named(salt, adapter)
+
+    def take_body(self) -> bytes:
+        """The body, which is dropped from here: a call lives as long as its answer, and the body
+        may have many megabytes."""
+        body, self.body = self.body, b""
+        return body
 
 
 class PlainPrompt(NamedTuple):
@@ -147,13 +208,22 @@ class Operation(ABC):
         Raises:
             ContextLengthExceeded: its prompts come as tokens and have too many.
         """
-        length = prompt_tokens_of(call, prompt_tokens, max_model_len)
-        return Estimate(length, ask_of(call, length, max_model_len), grows(call))
+        length = prompt_length(call.prompts, call.tokens, prompt_tokens, max_model_len)
+        ask = ask_for(
+            length,
+            max_model_len,
+            choices=call.choices,
+            max_tokens=call.max_tokens,
+            stream=call.stream,
+        )
+        return Estimate(length, ask, call.grows)
 
     def bound(self, call: Call, reserved_tokens: int | None) -> int | None:
         """Most tokens that each choice may generate of those reserved; None if the call bounds
         itself, its reservation grows as it streams, or nothing limits it."""
-        return bound_of(call, reserved_tokens)
+        if reserved_tokens is None or call.stream or call.max_tokens is not None:
+            return None
+        return max(1, reserved_tokens // call.choices)
 
     @abstractmethod
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:

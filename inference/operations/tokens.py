@@ -9,11 +9,11 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.operations.bodies.constraints import check_tools, with_parameters
 from inference.operations.bodies.reading import decode
-from inference.operations.call import Call
 from inference.operations.chat import Message, check_messages, plain_messages, template_switches
 from inference.operations.estimate import MAX_TOKENS
 from inference.operations.instant import InstantOperation, PlainTokenizer, check_text
 from inference.operations.openai import ARRAY, NULL
+from inference.operations.operation import Call
 
 
 class _TokenizeFields(msgspec.Struct):

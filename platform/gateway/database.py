@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from gateway.local.postgres import MAX_SOCKET_PATH, Postgres
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 
 
 def start_embedded(folder: Path) -> str:

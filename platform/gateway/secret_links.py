@@ -12,5 +12,5 @@ _TOKENS = re.compile(
 
 
 def without_tokens(line: str) -> str:
-    """The log line without the tokens of such URLs, for `inference.logs.configure`."""
+    """The log line without the tokens of such URLs, for `inference.process.logs.configure`."""
     return _TOKENS.sub(r"\1[secret]", line)

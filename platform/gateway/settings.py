@@ -9,8 +9,8 @@ from gateway import start
 from gateway.database import parse_url
 from gateway.process_secrets import secrets_of
 from gateway.start import ROOT
-from inference import environ
 from inference.link.wire import MAX_BODY_BYTES
+from inference.process import environ
 
 start.load_settings(ROOT / ".env")
 VAR = start.var_folder()
@@ -420,4 +420,4 @@ WEBHOOKS_PRIVATE = environ.boolean("WEBHOOKS_PRIVATE", False)
 
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
-LOGGING_CONFIG = None  # `inference.logs.configure`, called by each process at its start
+LOGGING_CONFIG = None  # `inference.process.logs.configure`, called by each process at its start

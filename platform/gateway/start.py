@@ -12,7 +12,7 @@ from pathlib import Path
 
 import frontend
 from gateway.process_secrets import environment_of
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = (

@@ -19,7 +19,7 @@ from inference.content import FILES, TICKET_HEADER
 from inference.errors import InferenceError, Unavailable
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.sockets import bearer
-from inference.grants import EngineCredential, Engines
+from inference.interfaces.credentials import EngineCredential, Engines
 from tenants.adapters import storage
 from tenants.database import Database
 

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from inference.errors import AdapterLoadFailed
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from tenants.adapters.checks.findings import Code, Finding
 
 MIN_LOGPROB_DELTA = 1e-3

@@ -20,7 +20,7 @@ from django.http import StreamingHttpResponse
 from rest_framework.exceptions import APIException
 from rest_framework.renderers import JSONRenderer
 
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 CSV = "text/csv"
 CHUNK_ROWS = 1000
@@ -53,7 +53,7 @@ class TooManyDownloads(APIException):
 class _Download(StreamingHttpResponse):
     """Counts for its owner until it is closed or garbage collected: not every response is sent."""
 
-    _running: ClassVar[Shares[str]] = Shares(AT_ONCE)
+    _running: ClassVar[SharedCapacity[str]] = SharedCapacity(AT_ONCE)
     _lock: ClassVar[Lock] = Lock()
 
     def __init__(self, owner: str, content: AsyncIterator[bytes], **fields: Any) -> None:

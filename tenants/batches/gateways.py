@@ -15,7 +15,7 @@ from inference.gateway.lines import frames
 from inference.gateway.lines.frames import Message, News, Unknown
 from inference.link.urls import socket_url
 from inference.link.wire import MAX_FRAME_BYTES
-from inference.supervision import supervised
+from inference.process.supervision import supervised
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Self
 from django.utils import timezone
 
 from inference.gateway.lines.frames import Open
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.batch_states import Status
 from tenants.batches.sources import Source
 

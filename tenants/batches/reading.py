@@ -17,8 +17,7 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest, short
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
-from inference.operations.operation import Operation
+from inference.operations.operation import Call, Operation
 
 MAX_LINES = 50_000
 MAX_BYTES = 200 << 20

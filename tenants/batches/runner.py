@@ -28,7 +28,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
-from inference.supervision import in_background, supervised
+from inference.process.supervision import in_background, supervised
 from tenants.batch_states import Status
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.gateways import Gateways

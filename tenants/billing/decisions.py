@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils import timezone
 
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 from tenants.billing.ledger import connect
 from tenants.billing.statements import REFUSED, Connection, Line, make_months, write
 from tenants.errors import AlreadyDecided, NotBillable

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from inference.link.wire import EngineStats
+from inference.link.engine_info import EngineStats
 
 SETTLED_S = 2.0
 """Longer than the statistics of a live engine, which sends them once a second, are under way."""

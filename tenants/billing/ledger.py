@@ -20,10 +20,11 @@ import structlog
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
-from inference.grants import Source, Written
+from inference.interfaces.ledger import Source, Written
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import EngineStats
 from inference.link.session import Attempt
-from inference.link.wire import EngineStats, LedgerEntry
-from inference.supervision import supervised
+from inference.process.supervision import supervised
 from tenants.billing.journals import Journals, Report
 from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep
 from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports
@@ -72,7 +73,7 @@ class _Call(NamedTuple):
 
 
 class Ledger:
-    """`inference.grants.Recorder`. Use as an async context manager, which writes the rest on exit.
+    """`interfaces.ledger.Recorder`. Use as an async context manager, which writes the rest on exit.
 
     One task with one connection writes one batch at a time. A failed write is retried with back-off
     for as long as it takes, unless the database will never accept an entry: that is logged as

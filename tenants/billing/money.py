@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 
 
 def amount(cost: int) -> str:

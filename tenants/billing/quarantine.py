@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from inference.grants import Source
+from inference.interfaces.ledger import Source
+from inference.link.accounts import LedgerEntry
 from inference.link.session import Attempt
-from inference.link.wire import LedgerEntry
 from tenants.billing.statements import Connection
 
 MAX_OPEN = 10_000

@@ -28,7 +28,8 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.types.json import Jsonb
 
-from inference.link.wire import MAX_TIME_S, LedgerEntry
+from inference.link.accounts import LedgerEntry
+from inference.link.values import MAX_TIME_S
 from tenants.billing.journals import Report, Seen
 
 Connection = AsyncConnection[tuple[Any, ...]]

@@ -15,6 +15,6 @@ For code that stores content in a gateway:
   writes nothing for tenants that keep nothing, whatever the gateway has in memory.
 
 Responses of the Responses API are stored by `responses`, for `inference.gateway.stored.responses`.
-Requests are collected by `inference.gateway.stored.content`, which never blocks, and written by
+Requests are collected by `inference.gateway.measuring.content`, which never blocks, and written by
 `gateway.planes.recording.content`.
 """

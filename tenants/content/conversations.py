@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class PostgresConversations:
-    """Implements `inference.grants.StoredConversations`. The days for which a conversation is kept
+    """Implements `interfaces.stored.StoredConversations`. The days for which a conversation is kept
     begin when it is created."""
 
     def __init__(self, contents: PostgresContents) -> None:

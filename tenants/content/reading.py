@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.stored.content import Kept
+from inference.gateway.measuring.content import Kept
 from tenants.content import sealing
 from tenants.content.sealing import Location, Unreadable
 from tenants.models import Tenant

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from inference.errors import RateLimitExceeded
-from inference.grants import Ended, Queued, Standing
+from inference.interfaces.stored import Ended, Queued, Standing
 from inference.operations.responses.framing import CANCELLED, LIVE, QUEUED
 from tenants.content.sealing import Unreadable
 from tenants.content.store import Item, PostgresContents
@@ -96,7 +96,7 @@ class _Waiting:
 
 
 class PostgresResponses:
-    """Implements `inference.grants.StoredResponses`, whose docstrings apply."""
+    """Implements `interfaces.stored.StoredResponses`, whose docstrings apply."""
 
     def __init__(self, contents: PostgresContents, *, most: int) -> None:
         """`most` bounds how many responses of one tenant run in the background or wait to."""

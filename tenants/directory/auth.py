@@ -1,4 +1,4 @@
-"""Keys and model names: `inference.grants.Directory` over PostgreSQL."""
+"""Keys and model names: `interfaces.directory.Directory` over PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
-from inference.supervision import ended, supervised
+from inference.process.supervision import ended, supervised
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.notices import Listener
 from tenants.directory.reader import Reader

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from inference.errors import InferenceError, InvalidApiKey, Unavailable
-from inference.grants import INFERENCE, Grant, ModelCard, Target
-from inference.link.wire import AdapterRef
+from inference.interfaces.directory import INFERENCE, Grant, ModelCard, Target
+from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions
 from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue
@@ -91,7 +91,7 @@ class CachedDirectory:
     # --- For the token path ----------------------------------------------------------------------
 
     async def authenticate(self, secret: str) -> Grant:
-        """The grant of this key; see `inference.grants.Directory`."""
+        """The grant of this key; see `interfaces.directory.Directory`."""
         prefix = prefix_of(secret)
         if prefix is None:
             raise InvalidApiKey
@@ -135,7 +135,7 @@ class CachedDirectory:
         return await self._granted(f"id {key_id}", lambda: self._find_successor(key_id))
 
     async def resolve(self, grant: Grant, name: str) -> Target:
-        """Resolve a model name; see `inference.grants.Directory`.
+        """Resolve a model name; see `interfaces.directory.Directory`.
 
         Raises:
             InvalidApiKey: the key was revoked since it was authenticated.
@@ -148,7 +148,7 @@ class CachedDirectory:
         return catalogue.resolve(grant, name, bases, own, now=time.time())
 
     async def models(self, grant: Grant) -> list[ModelCard]:
-        """All models that this key may use; see `inference.grants.Directory`.
+        """All models that this key may use; see `interfaces.directory.Directory`.
 
         Raises:
             PermissionDenied: the key lacks the scope for inference.

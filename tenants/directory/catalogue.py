@@ -11,8 +11,8 @@ from functools import reduce
 import msgspec
 
 from inference.errors import UnknownModel
-from inference.grants import Grant, Limits, ModelCard, Price, Target
-from inference.link.wire import AdapterRef
+from inference.interfaces.directory import Grant, Limits, ModelCard, Price, Target
+from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions, Rollout
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
@@ -24,7 +24,7 @@ SHOWN_CHARS = 200
 
 
 Prices = Sequence[tuple[float, int, int, int]]
-"""Start (unix time in seconds, earliest first), and the figures of `inference.grants.Price`.
+"""Start (unix time in seconds, earliest first), and the figures of `interfaces.directory.Price`.
 
 Includes future prices, so that cached entries do not go stale merely because time passes.
 """

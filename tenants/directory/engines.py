@@ -1,4 +1,4 @@
-"""Authenticates engines: `inference.grants.Engines`, from memory.
+"""Authenticates engines: `interfaces.credentials.Engines`, from memory.
 
 All credentials are in memory, and are read again whenever one changes. So a gateway recognises
 engines while it cannot reach PostgreSQL, by the state that it last read. It learns of a credential
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from inference.errors import InvalidApiKey, Unavailable
-from inference.grants import EngineCredential
+from inference.interfaces.credentials import EngineCredential
 from tenants.directory.reader import EngineRow
 from tenants.naming import engine_prefix_of, hmac_of
 
@@ -49,7 +49,7 @@ class KnownEngines:
         return bool(self._shared) and time.time() < self._shared_until
 
     def identify(self, secret: str) -> EngineCredential:
-        """The credential with this secret; see `inference.grants.Engines`."""
+        """The credential with this secret; see `interfaces.credentials.Engines`."""
         if self.takes_shared() and hmac.compare_digest(secret.encode(), self._shared):
             return SHARED
         prefix = engine_prefix_of(secret)
@@ -63,7 +63,7 @@ class KnownEngines:
         return self._known[row.id]
 
     def holds(self, credential: EngineCredential) -> bool:
-        """Whether the credential is still valid and unchanged; see `inference.grants.Engines`."""
+        """Whether the credential is valid and unchanged; see `interfaces.credentials.Engines`."""
         if credential.id == SHARED.id:
             return self.takes_shared()
         return self._known.get(credential.id) == credential

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inference.errors import ApiKeyRevoked, InvalidApiKey, RequestError
-from inference.grants import INFERENCE, Grant
+from inference.interfaces.directory import INFERENCE, Grant
 from tenants.directory.invalidating_cache import Tag
 from tenants.directory.reader import KeyRow
 

@@ -17,7 +17,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 
 LIVE_FOR = timedelta(minutes=5)
 """How long a kind of engine counts after it was last seen; gateways note it once a minute."""

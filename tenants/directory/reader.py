@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from inference.errors import InvalidApiKey
-from inference.grants import Grant, Limits
+from inference.interfaces.directory import Grant, Limits
 from tenants.database import ANSWER_S, Database
 from tenants.directory.catalogue import (
     BaseRow,

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from inference.gateway.fleet.demand import Demand
 from inference.gateway.measuring.outcomes import Group, OutcomeSums, Refusal
 from inference.gateway.measuring.traffic import Traffic
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import outcomes, pools
 from tenants.naming import ALIVE_S, TOUCH_INTERVAL

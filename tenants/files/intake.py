@@ -19,8 +19,8 @@ from inference.errors import (
     PayloadTooLarge,
     RateLimitExceeded,
 )
-from inference.gateway.exchange import Exchange
-from inference.grants import Directory
+from inference.gateway.exchanges.exchange import Exchange
+from inference.interfaces.directory import Directory
 from tenants.adapters.uploads.guard import (
     FRAMING_BYTES,
     App,

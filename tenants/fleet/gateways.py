@@ -20,7 +20,7 @@ import structlog
 from django.apps import apps
 
 from inference.gateway.measuring.history import Point
-from inference.grants import Limits
+from inference.interfaces.directory import Limits
 from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Q
 from django.utils import timezone
 
-from inference.grants import MICRO, Limits
+from inference.interfaces.directory import MICRO, Limits
 from tenants.fleet.gateways import gateways
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import LimitScope, UsageSum

@@ -14,7 +14,7 @@ import msgspec
 from inference.gateway.measuring.history import STEP_S, Load, Point, Rate
 
 Engine = dict[str, Any]
-"""In the form of `inference.gateway.fleet.hub.Hub.snapshot`."""
+"""In the form of `inference.gateway.hub.Hub.snapshot`."""
 
 
 class Report(msgspec.Struct):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.limits.commands import BudgetPeriod
 
 REFRESH_MS = 60_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from inference.grants import Limits
+from inference.interfaces.directory import Limits
 from tenants.limits.kinds import KINDS, Kinds
 
 OPERATOR, TENANT, DEFAULT = "operator", "tenant", "default"

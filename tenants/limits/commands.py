@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from inference.grants import MICRO, Limits, Price
+from inference.interfaces.directory import MICRO, Limits, Price
 from tenants.limits.kinds import Period
 from tenants.utc import month_end, month_start
 
@@ -27,13 +27,13 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Scope(Value, frozen=True):
-    """`inference.grants.Limits` without its display name: each limit that is set, by kind."""
+    """`interfaces.directory.Limits` without its display name: each limit that is set, by kind."""
 
     id: str
     limits: dict[str, int] = {}
 
     def __hash__(self) -> int:
-        """As `inference.grants.Limits`."""
+        """As `interfaces.directory.Limits`."""
         return hash(self.id)
 
     @staticmethod
@@ -69,7 +69,7 @@ def end_of(period: Period, start: int) -> int:
 
 
 class Rate(Value, frozen=True):
-    """`inference.grants.Price`, in pico-units of the currency per token."""
+    """`interfaces.directory.Price`, in pico-units of the currency per token."""
 
     prompt: int = 0
     cached_prompt: int = 0

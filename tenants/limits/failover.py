@@ -18,7 +18,7 @@ from typing import Self
 import structlog
 
 from inference.errors import Unavailable
-from inference.supervision import ended, supervised
+from inference.process.supervision import ended, supervised
 from tenants.limits.commands import (
     AnyCommand,
     Keep,

@@ -4,7 +4,7 @@ The model's columns, the fields of API and pages with their labels and help, cei
 stores count (the script on Redis included), refusals and `x-ratelimit` headers follow from this
 table. A new kind is one entry here and one migration, which `makemigrations` writes. If it counts
 something that no other kind counts, such as images, the operations that take it say how much of it
-a request takes (`inference.grants.Ask.quantities`).
+a request takes (`interfaces.limiter.Ask.quantities`).
 
 Code that works with kinds takes the table as an argument, so that tests can pass a longer one.
 """
@@ -39,7 +39,7 @@ class Kind:
     measure: str
     """What it counts: `tokens` (prompt and output), `prompt_tokens`, `output_tokens`, `cost` (in
     micro-units of the currency), or a quantity that is known when a request starts: `requests`
-    or one of `inference.grants.Ask.quantities`."""
+    or one of `interfaces.limiter.Ask.quantities`."""
     label: str
     """Shown in tables and forms."""
     wording: str

@@ -1,4 +1,4 @@
-"""The limiter of the token path: `inference.grants.Limiter` over a store of counters.
+"""The limiter of the token path: `interfaces.limiter.Limiter` over a store of counters.
 
 Reserving waits for the store, ending a reservation never does. A reservation is settled in the
 store where it was made; what was reserved in another store while that one was down stays counted
@@ -18,9 +18,10 @@ import structlog
 from django.conf import settings
 
 from inference.errors import Unavailable
-from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
-from inference.link.wire import Usage
-from inference.supervision import ended, supervised
+from inference.interfaces.directory import Grant, Limits, Target
+from inference.interfaces.limiter import Ask, Reservation, Room
+from inference.link.accounts import Usage
+from inference.process.supervision import ended, supervised
 from tenants.limits.commands import (
     MAX_TOKENS,
     AnyAnswer,
@@ -77,7 +78,7 @@ class Held(msgspec.Struct, eq=False):
 
 
 class StoreLimiter:
-    """`inference.grants.Limiter`. Use as an async context manager; leaving it settles the rest."""
+    """`interfaces.limiter.Limiter`. Use as an async context manager; its exit settles the rest."""
 
     def __init__(
         self, failover: Failover, spent: Spent, currency: str, kinds: Kinds = KINDS
@@ -134,7 +135,7 @@ class StoreLimiter:
     # --- grants.Limiter --------------------------------------------------------------------------
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
-        """As `inference.grants.Limiter`. Asks no store if no scope sets a limit."""
+        """As `interfaces.limiter.Limiter`. Asks no store if no scope sets a limit."""
         limited = self._limited(grant.limits + target.limits)
         if not limited.scopes:
             self._held[id] = None
@@ -161,7 +162,7 @@ class StoreLimiter:
         return Reservation(id, output_tokens, self._rooms(granted.left))
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
-        """As `inference.grants.Limiter`. Reserves nothing for a request that has ended.
+        """As `interfaces.limiter.Limiter`. Reserves nothing for a request that has ended.
 
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
@@ -181,7 +182,7 @@ class StoreLimiter:
         reservation.output_tokens += granted.output_tokens
 
     async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
-        """As `inference.grants.Limiter`."""
+        """As `interfaces.limiter.Limiter`."""
         limited = self._limited(grant.limits + target.limits)
         self._held[id] = None
         if not limited.scopes:
@@ -211,13 +212,13 @@ class StoreLimiter:
         return Reservation(id, taken.output_tokens if limited.output else None)
 
     def hand_over(self, id: str) -> None:
-        """As `inference.grants.Limiter`. The reservation stays under the lease of this process
+        """As `interfaces.limiter.Limiter`. The reservation stays under the lease of this process
         until another gateway takes it over or `end_strays` ends it."""
         if self._held.pop(id, None) is not None:
             self._failover.lingers = True
 
     def settle(self, id: str, usage: Usage | None) -> None:
-        """As `inference.grants.Limiter`."""
+        """As `interfaces.limiter.Limiter`."""
         if usage is None:
             self._end(id, Keep(id))
         else:
@@ -230,11 +231,11 @@ class StoreLimiter:
             self._end(id, settle)
 
     def release(self, id: str) -> None:
-        """As `inference.grants.Limiter`."""
+        """As `interfaces.limiter.Limiter`."""
         self._end(id, Release(id))
 
     async def look(self, limits: tuple[Limits, ...]) -> Reservation:
-        """As `inference.grants.Limiter`.
+        """As `interfaces.limiter.Limiter`.
 
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.

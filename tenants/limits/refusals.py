@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from math import ceil
 
 from inference.errors import InferenceError, InsufficientQuota, RateLimitExceeded
-from inference.grants import MICRO, Limits
+from inference.interfaces.directory import MICRO, Limits
 from tenants.limits.commands import Refused
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.limits.window import WINDOW_S

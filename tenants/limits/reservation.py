@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.limits.budget import Amounts, Outcome
 from tenants.limits.commands import Charge, Rate, Report, Settle
 from tenants.limits.counters import BoundLimits

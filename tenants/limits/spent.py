@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.database import Database
 from tenants.naming import HOUR, MONTH
 from tenants.utc import month_end, month_start
@@ -34,7 +34,7 @@ class Spent(Protocol):
     """The source that budgets are seeded from."""
 
     async def spent(self, scope_id: str, start: datetime, end: datetime) -> tuple[int, int]:
-        """What a scope (`inference.grants.Limits`) used from `start` until `end` (exclusive), both
+        """What a scope (`interfaces.directory.Limits`) used from `start` to `end` (exclusive), both
         whole hours: tokens, and cost in micro-units of the currency, rounded up.
 
         Raises:

@@ -12,7 +12,7 @@ from django.db import IntegrityError, models, transaction
 from django.db.models import F, Q, RestrictedError
 from django.utils import timezone
 
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from tenants.errors import (
     AdapterInUse,
     IllegalTransition,

@@ -15,7 +15,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from inference.errors import InvalidApiKey
-from inference.grants import INFERENCE
+from inference.interfaces.directory import INFERENCE
 from tenants.errors import KeyRevoked
 from tenants.models.accounts import Tenant, User
 from tenants.naming import (

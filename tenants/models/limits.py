@@ -125,7 +125,7 @@ class LimitScope:
 
     @property
     def id(self) -> str:
-        """As `inference.grants.Limits.scope_id`; only for the scopes of a tenant."""
+        """As `interfaces.directory.Limits.scope_id`; only for the scopes of a tenant."""
         if self.key is not None:
             return f"k{self.key.counted_as}"
         if self.adapter is not None:

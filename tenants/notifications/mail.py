@@ -16,7 +16,7 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.urls import reverse
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import Kind as LimitKind
 from tenants.models import Role, Tenant, User

@@ -16,7 +16,7 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.content import CONFIG, FILES, TICKET_HEADER, WEIGHTS
 from inference.errors import AdapterUnavailable
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.grants import EngineCredential
+from inference.interfaces.credentials import EngineCredential
 from tenants.adapters import store
 from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
 from tenants.database import Database

@@ -13,7 +13,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from pytest_django import Settings
 
 from inference.errors import InferenceError, InvalidApiKey
-from inference.grants import Grant, ModelCard, Target
+from inference.interfaces.directory import Grant, ModelCard, Target
 from tenants.adapters.uploads.guard import FRAMING_BYTES, BodyGuard
 from tests.adapters.servers import serving
 from tests.adapters.uploads.uploading import KEY, chunked

@@ -24,7 +24,7 @@ from inference.agent.adapters.store import (
 )
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from inference.errors import AdapterLoadFailed, AdapterUnavailable
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from tests.adapters.servers import Responder, serving
 
 SOURCE = "http://gateway"

@@ -27,7 +27,7 @@ from tests.bench.machinery.client import Address
 from tests.chaos.processes import ROOT
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
-from inference.priority import give_way  # noqa: E402
+from inference.process.priority import give_way  # noqa: E402
 from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
 
 SERVING = ("gateway", "console", "worker", "engine")

@@ -15,7 +15,7 @@ from django.utils import timezone
 from inference.errors import GenerationTimeout, InferenceError, RateLimitExceeded
 from inference.gateway.lines.frames import TURNS_OF_A_RUN
 from inference.gateway.lines.seals import background_id, line_id
-from inference.grants import Ended, Queued, Standing, StoredResponses
+from inference.interfaces.stored import Ended, Queued, Standing, StoredResponses
 from tenants.batch_states import Status
 from tenants.batches import response_leases
 from tenants.batches.leases import Lost, Result
@@ -113,7 +113,7 @@ async def test_one_that_is_cancelled_or_deleted_has_no_answer(
     assert await either.read(two.tenant_id, two.id) is None
 
 
-async def test_nobody_elses_is_there(either: StoredResponses, key: ApiKey) -> None:
+async def test_another_tenants_response_is_not_found(either: StoredResponses, key: ApiKey) -> None:
     other = await sync_to_async(keeping)("globex")
     one = queued(key)
     await either.queue(one)
@@ -133,7 +133,9 @@ async def test_the_same_request_is_queued_once(either: StoredResponses, key: Api
     assert await either.read(again.tenant_id, again.id) is None
 
 
-async def test_so_many_wait_of_each_tenant(either: StoredResponses, key: ApiKey) -> None:
+async def test_the_number_of_queued_responses_per_tenant_is_bounded(
+    either: StoredResponses, key: ApiKey
+) -> None:
     other = await sync_to_async(keeping)("globex")
     those = [queued(key) for _ in range(MOST)]
     for one in those:
@@ -145,7 +147,7 @@ async def test_so_many_wait_of_each_tenant(either: StoredResponses, key: ApiKey)
     assert await either.queue(queued(key))
 
 
-async def test_they_wait_with_so_many_bytes(
+async def test_the_bytes_of_queued_responses_are_bounded(
     stored: PostgresResponses, key: ApiKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(responses, "MOST_BYTES", 1)
@@ -158,7 +160,9 @@ async def test_they_wait_with_so_many_bytes(
         await stored.queue(queued(key))
 
 
-async def test_who_keeps_nothing_queues_nothing(stored: PostgresResponses) -> None:
+async def test_nothing_is_queued_for_tenants_that_keep_no_content(
+    stored: PostgresResponses,
+) -> None:
     tenant = await sync_to_async(make_tenant)("never")
     key, _ = await sync_to_async(make_key)(tenant)
     assert await stored.queue(queued(key)) is None
@@ -183,7 +187,7 @@ async def test_it_is_encrypted_and_kept_as_long_as_content_is(
     assert not await BackgroundResponse.objects.aexists(), "it goes with its content"
 
 
-async def test_what_was_destroyed_is_neither_run_nor_answered(
+async def test_a_response_whose_key_was_destroyed_is_neither_run_nor_stored(
     stored: PostgresResponses, key: ApiKey
 ) -> None:
     one = queued(key)
@@ -231,7 +235,7 @@ def owner(db: None) -> ApiKey:
     return keeping()
 
 
-def test_it_is_had_by_one_until_its_lease_is_over(owner: ApiKey) -> None:
+def test_it_belongs_to_one_worker_until_its_lease_expires(owner: ApiKey) -> None:
     one = make(owner)
     (first,) = claim(9)
     assert (first.id, first.run, first.size_bytes) == (one.pk, 1, 9)
@@ -266,7 +270,7 @@ def test_it_is_one_line_whose_body_gateways_know(owner: ApiKey) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
-def test_what_has_ended_is_not_run_and_stays_as_it_is(owner: ApiKey, status: str) -> None:
+def test_an_ended_response_is_not_run_and_does_not_change(owner: ApiKey, status: str) -> None:
     one = make(owner)
     (lease,) = claim()
     BackgroundResponse.objects.update(status=status, leased_until=None)
@@ -289,7 +293,7 @@ def test_what_has_ended_is_not_run_and_stays_as_it_is(owner: ApiKey, status: str
     ],
     ids=["an engine", "its key", "its time", "nobody knows"],
 )
-def test_it_fails_where_no_gateway_has_kept_an_answer(
+def test_it_fails_if_no_gateway_stored_an_answer(
     owner: ApiKey, results: list[Result], ending: Status, code: str
 ) -> None:
     one = make(owner)
@@ -301,7 +305,7 @@ def test_it_fails_where_no_gateway_has_kept_an_answer(
     assert (one.status, one.code, one.leased_until) == ("failed", code, None)
 
 
-def test_what_nobody_runs_fails_in_the_end(owner: ApiKey) -> None:
+def test_a_response_that_is_never_run_fails_after_its_deadline(owner: ApiKey) -> None:
     one = make(owner, expires_at=timezone.now())
     late = make(owner)
     response_leases.expire()
@@ -309,7 +313,7 @@ def test_what_nobody_runs_fails_in_the_end(owner: ApiKey) -> None:
     assert {*found} == {(one.pk, "failed", GenerationTimeout.code), (late.pk, "queued", "")}
 
 
-def test_what_can_not_be_read_any_more_is_stopped(owner: ApiKey) -> None:
+def test_a_response_that_cannot_be_decrypted_is_stopped(owner: ApiKey) -> None:
     make(owner)
     (lease,) = claim()
     retention.destroy(owner.tenant, make_member(owner.tenant, "owner"))
@@ -317,7 +321,7 @@ def test_what_can_not_be_read_any_more_is_stopped(owner: ApiKey) -> None:
         lease.renew()
 
 
-def test_tenants_take_turns_and_none_has_more_than_some(
+def test_tenants_take_turns_and_each_has_a_bounded_number(
     owner: ApiKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = keeping("globex")

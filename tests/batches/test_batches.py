@@ -82,7 +82,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 60_000])
-def test_what_is_no_body_is_refused(ask: Ask, body: bytes) -> None:
+def test_invalid_bodies_are_refused(ask: Ask, body: bytes) -> None:
     assert ask("POST", "batches", content=body).status_code == 400
     assert ask("POST", "batches", content=b" " * 70_000).status_code == 413
 
@@ -92,7 +92,9 @@ def test_files_of_another_purpose_are_refused(ask: Ask, tenant: Tenant) -> None:
     assert "user_data" in ask("POST", "batches", json=wanted(other)).json()["error"]["message"]
 
 
-def test_so_many_may_be_under_way(ask: Ask, file: StoredFile, settings: Settings) -> None:
+def test_the_number_of_open_batches_is_bounded(
+    ask: Ask, file: StoredFile, settings: Settings
+) -> None:
     settings.TENANT_BATCHES = 1
     first = ask("POST", "batches", json=wanted(file)).json()
     refused = ask("POST", "batches", json=wanted(file))
@@ -116,7 +118,7 @@ def test_the_same_request_again_is_the_same_batch(ask: Ask, file: StoredFile) ->
 
 
 @pytest.mark.parametrize("endpoint", [one.path for one in OPERATIONS if one.in_batches])
-def test_nobody_elses_batch_exists(ask: Ask, file: StoredFile, endpoint: str) -> None:
+def test_another_tenants_batch_is_not_found(ask: Ask, file: StoredFile, endpoint: str) -> None:
     made = ask("POST", "batches", json=wanted(file, endpoint=endpoint)).json()
     _, stranger = make_key(make_tenant())
     for method, path in (("GET", ""), ("POST", "/cancel")):

@@ -52,7 +52,7 @@ def test_files_come_in_pages(ask: Ask) -> None:
     assert ask("GET", "files?after=file-x").status_code == 400
 
 
-def test_nobody_elses_file_exists(ask: Ask) -> None:
+def test_another_tenants_file_is_not_found(ask: Ask) -> None:
     made = upload(ask).json()
     _, stranger = make_key(make_tenant())
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
@@ -145,7 +145,9 @@ def test_files_expire(ask: Ask, tenant: Tenant) -> None:
     assert not disk.path(made["id"]).exists() and disk.path(kept["id"]).exists()
 
 
-def test_what_the_killed_left_is_removed_after_a_day(ask: Ask, settings: Settings) -> None:
+def test_files_left_by_killed_processes_are_removed_after_a_day(
+    ask: Ask, settings: Settings
+) -> None:
     kept = disk.path(upload(ask).json()["id"])
     stray, young = (Path(settings.FILES_DIR) / name for name in ("making-x", "making-y"))
     for path in (stray, young):

@@ -72,7 +72,7 @@ async def connected() -> AsyncIterator[tuple[Played, Gateways]]:
             await gateways.close()
 
 
-async def test_news_reach_the_owner() -> None:
+async def test_the_owner_receives_the_gateways_messages() -> None:
     async with connected() as (played, gateways):
         await played.say(NEWS)
         await until(lambda: played.owner.news)
@@ -85,7 +85,7 @@ async def test_news_reach_the_owner() -> None:
 
 
 @pytest.mark.parametrize("message", [b"\xc1", b"", b"\x93\xa4news\x01\x02", "text"])
-async def test_a_gateway_that_sends_nonsense_is_dialled_again(message: bytes | str) -> None:
+async def test_a_gateway_that_sends_invalid_messages_is_dialled_again(message: bytes | str) -> None:
     async with connected() as (played, _):
         with structlog.testing.capture_logs() as logs:
             await played.say(message)
@@ -96,7 +96,7 @@ async def test_a_gateway_that_sends_nonsense_is_dialled_again(message: bytes | s
         await until(lambda: played.owner.news)
 
 
-async def test_a_gateway_is_dialled_again_after_the_owner_failed_on_its_news() -> None:
+async def test_a_gateway_is_dialled_again_after_the_owner_raised() -> None:
     async with connected() as (played, _):
         played.owner.fails = True
         await played.say(NEWS)

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.batch_states import Status
 from tenants.batches import batch_leases
 from tenants.batches.batch_leases import BatchLease
@@ -33,7 +33,7 @@ def lapse(batch: Batch) -> None:
     Batch.objects.filter(pk=batch.pk).update(leased_until=timezone.now() - timedelta(seconds=1))
 
 
-def test_a_batch_is_had_by_one_until_its_lease_is_over(key: ApiKey) -> None:
+def test_a_batch_belongs_to_one_worker_until_its_lease_expires(key: ApiKey) -> None:
     batch = make_batch(key)
     first = claim()
     assert first is not None and (first.id, first.run, first.done) == (batch.pk, 1, frozenset())
@@ -44,7 +44,7 @@ def test_a_batch_is_had_by_one_until_its_lease_is_over(key: ApiKey) -> None:
     assert second is not None and (second.run, [*second.done]) == (2, [3])
 
 
-def test_who_has_lost_it_writes_nothing(key: ApiKey) -> None:
+def test_a_worker_that_lost_its_lease_writes_nothing(key: ApiKey) -> None:
     batch = make_batch(key)
     first = claim()
     lapse(batch)
@@ -78,7 +78,7 @@ def test_tokens_count_with_the_answers(key: ApiKey) -> None:
     assert (batch.completion_tokens, batch.reasoning_tokens) == (12, 1)
 
 
-def test_answers_are_stored_some_at_a_time(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_stored_in_bounded_groups(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL accepts no value of a gigabyte, and answers may be long."""
     monkeypatch.setattr(batch_leases, "STORE_BYTES", 10)
     batch = make_batch(key)
@@ -105,7 +105,7 @@ def test_which_batches_run(key: ApiKey) -> None:
     assert sorted(running) == ["cancelling", "in_progress"]
 
 
-def test_tenants_take_turns_and_none_has_more_than_some(key: ApiKey) -> None:
+def test_tenants_take_turns_and_each_has_a_bounded_number(key: ApiKey) -> None:
     other = make_key(make_tenant())[0]
     for _ in range(batch_leases.TENANT_AT_ONCE + 1):
         make_batch(key)
@@ -117,7 +117,7 @@ def test_tenants_take_turns_and_none_has_more_than_some(key: ApiKey) -> None:
     assert had.index(late.pk) == 1, "after the first of the tenant that came before"
 
 
-def test_a_batch_that_has_all_answers_is_to_be_written_down(key: ApiKey) -> None:
+def test_a_finished_batch_is_finalizing_and_queued_to_be_written(key: ApiKey) -> None:
     batch = make_batch(key)
     lease = claim()
     assert lease is not None

@@ -94,7 +94,7 @@ def test_bodies_are_read_as_their_operation_reads_them(operation: Operation) -> 
     ],
     ids=["stream", "previous", "reference"],
 )
-def test_a_line_is_whole_in_itself(changed: dict[str, Any], param: str) -> None:
+def test_a_line_must_be_self_contained(changed: dict[str, Any], param: str) -> None:
     content = line("a", url=RESPONSES.path, body=responses(model="base") | changed)
     (error,) = read(io.BytesIO(content), RESPONSES, 1000).errors
     assert (error["code"], error["param"]) == ("invalid_request", param)
@@ -105,7 +105,7 @@ def test_what_batches_may_have() -> None:
     assert names == {"chat", "completion", "responses", "embeddings"}
 
 
-def test_so_many_texts_are_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_embedded_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(id: str, *texts: str) -> bytes:
         return line(id, url=EMBEDDINGS.path, body={"model": "base", "input": texts})
 
@@ -131,12 +131,12 @@ def test_what_is_wrong_with_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(b" " * 20_000 + line("a")) == [(1, "line_too_long")]
 
 
-def test_so_many_errors_are_told() -> None:
+def test_the_number_of_reported_errors_is_bounded() -> None:
     assert len(told(b"{\n" * 1000)) == reading.MAX_ERRORS
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_lines_lie_where_they_are_said_to(parts: list[bytes]) -> None:
+def test_lines_are_at_the_reported_offsets(parts: list[bytes]) -> None:
     content = b"\n".join(parts)
     whole = content.split(b"\n")
     for one in lines(io.BytesIO(content), len(content)):
@@ -144,7 +144,7 @@ def test_lines_lie_where_they_are_said_to(parts: list[bytes]) -> None:
         assert one.text.removesuffix(b"\n") == whole[one.number - 1]
 
 
-def test_of_a_line_that_is_too_long_no_more_is_read() -> None:
+def test_reading_stops_within_a_line_that_is_too_long() -> None:
     cut = list(lines(io.BytesIO(b"a\n" + b"x" * 50 + b"\nb\n"), 10))
     assert [(one.number, one.offset, one.text) for one in cut] == [
         (1, 0, b"a\n"),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.pure
 BATCH = Open("batch_1", 7, 1795370511.25, "chat", "")
 
 
-def test_a_seal_is_of_one_batch_of_one_key_alone() -> None:
+def test_a_seal_is_valid_for_one_batch_and_one_key() -> None:
     given = seal("secret", BATCH)
     assert holds("secret", BATCH, given)
     assert not holds("another", BATCH, given)

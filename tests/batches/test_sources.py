@@ -22,7 +22,7 @@ def written(path: Path, count: int) -> Path:
     return path
 
 
-def test_lines_come_some_at_a_time_but_for_those_that_are_done(tmp_path: Path) -> None:
+def test_lines_are_read_in_groups_without_those_that_are_done(tmp_path: Path) -> None:
     path = written(tmp_path / "lines", 2 * sources.READ_AT_ONCE)
     with closing(FileLines(path.open("rb"), done={2, 6})) as source:
         first = source.ahead()
@@ -35,7 +35,7 @@ def test_lines_come_some_at_a_time_but_for_those_that_are_done(tmp_path: Path) -
         assert source.ahead() == []
 
 
-def test_large_lines_come_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_line_is_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "READ_BYTES", 1)
     with closing(FileLines(written(tmp_path / "lines", 2).open("rb"), done=())) as source:
         assert [len(source.ahead()) for _ in range(3)] == [1, 1, 0] and source.exhausted

@@ -9,7 +9,7 @@ from tenants.batch_states import ENDED, NEXT, Status, before
 pytestmark = pytest.mark.pure
 
 
-def test_every_state_leads_to_an_end_and_ends_lead_nowhere() -> None:
+def test_every_state_leads_to_a_final_state() -> None:
     assert {Status.COMPLETED, Status.FAILED, Status.EXPIRED, Status.CANCELLED} == ENDED
     for status in Status:
         seen: set[Status] = set()

@@ -64,7 +64,7 @@ def test_a_file_in_parts(ask: Ask, settings: Settings) -> None:
     assert ask("POST", f"uploads/{upload['id']}/cancel").status_code == 409
 
 
-def test_what_is_cancelled_leaves_nothing(ask: Ask, settings: Settings) -> None:
+def test_a_cancelled_upload_leaves_no_file(ask: Ask, settings: Settings) -> None:
     upload = begin(ask).json()
     part = send(ask, upload, CONTENT).json()
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_what_is_cancelled_leaves_nothing(ask: Ask, settings: Settings) -> None:
     assert not left(settings)
 
 
-def test_what_is_late_leaves_nothing(ask: Ask, tenant: Tenant, settings: Settings) -> None:
+def test_an_expired_upload_leaves_no_file(ask: Ask, tenant: Tenant, settings: Settings) -> None:
     upload = begin(ask).json()
     part = send(ask, upload, CONTENT).json()
     Upload.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
@@ -125,7 +125,7 @@ def test_parts_are_bounded(ask: Ask, settings: Settings, monkeypatch: pytest.Mon
     assert [send(ask, other, b"x").status_code for _ in range(2)] == [200, 400]
 
 
-def test_what_is_announced_counts_in_the_storage(
+def test_announced_bytes_count_towards_the_storage_limit(
     ask: Ask, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant.max_stored_bytes = 100
@@ -140,7 +140,7 @@ def test_what_is_announced_counts_in_the_storage(
     assert refused.status_code == 429 and refused.headers["retry-after"]
 
 
-def test_nobody_elses_upload_exists(ask: Ask, tenant: Tenant) -> None:
+def test_another_tenants_upload_is_not_found(ask: Ask, tenant: Tenant) -> None:
     upload = begin(ask).json()
     part = send(ask, upload, CONTENT).json()
     _, stranger = make_key(make_tenant())

@@ -78,7 +78,7 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_with_so_many_bytes_unwritten_nothing_more_is_sent(
+async def test_nothing_is_sent_while_too_many_bytes_are_unwritten(
     lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "LOOK_S", 0.01)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.lines.frames import MAX_UNBEGUN, MAX_UNBEGUN_BYTES, TURNS_OF_A_RUN, Answer
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from tenants.batches.window import Line, OutOfTurns, Verdict, Window
 
 pytestmark = pytest.mark.pure
@@ -38,7 +38,7 @@ def limited(number: int, again_s: float = 5.0, code: str = "rate_limit_exceeded"
     return Answer("b", number, 429, again_s=again_s, code=code)
 
 
-def test_so_many_have_not_begun_at_each_gateway() -> None:
+def test_unbegun_lines_are_bounded_per_gateway() -> None:
     one = window("g", "h")
     sent = fill(one)
     assert len(sent) == 2 * MAX_UNBEGUN
@@ -48,7 +48,7 @@ def test_so_many_have_not_begun_at_each_gateway() -> None:
     assert fill(one, first=1000) == [(1000, gateway)]
 
 
-def test_large_lines_are_fewer_and_one_goes_alone() -> None:
+def test_unbegun_bytes_are_bounded_but_one_large_line_may_go() -> None:
     one = window()
     one.sent(line(1, MAX_UNBEGUN_BYTES * 2), "g")
     assert one.gateway(0.0) is None
@@ -56,7 +56,7 @@ def test_large_lines_are_fewer_and_one_goes_alone() -> None:
     assert one.gateway(0.0) == "g"
 
 
-def test_an_answer_is_the_lines_once() -> None:
+def test_an_answer_is_accepted_once_per_line() -> None:
     one = window()
     one.sent(line(1), "g")
     said = Answer("b", 1, 200, sent=True)
@@ -95,7 +95,7 @@ def test_limits_never_make_a_line_fail() -> None:
         one.sent(again, "g")
 
 
-def test_a_line_with_which_engines_fail_has_failed() -> None:
+def test_a_line_with_which_engines_fail_repeatedly_fails() -> None:
     one = window()
     one.sent(line(1), "g")
     turns = []
@@ -109,7 +109,7 @@ def test_a_line_with_which_engines_fail_has_failed() -> None:
     assert turns == [TURNS_OF_A_RUN + 1, TURNS_OF_A_RUN + 2]
 
 
-def test_what_a_lost_gateway_had_goes_to_another_in_a_higher_turn() -> None:
+def test_lines_of_a_lost_gateway_go_to_another_in_a_higher_turn() -> None:
     one = window("g", "h")
     assert one.sent(line(1), "g") == TURNS_OF_A_RUN
     one.begun("g", 1)
@@ -129,7 +129,7 @@ def test_a_key_that_ended_ends_the_batch() -> None:
     assert one.empty and one.gateway(0.0) is None and one.next_at(0.0) is None
 
 
-def test_turns_of_a_later_run_are_higher_and_there_are_so_many() -> None:
+def test_turns_of_a_later_run_are_higher_and_bounded() -> None:
     last = Line(1, 0, 10, turns=TURNS_OF_A_RUN - 1)
     first, second = Window(1), Window(2)
     for one in (first, second):
@@ -141,7 +141,7 @@ def test_turns_of_a_later_run_are_higher_and_there_are_so_many() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("sbadlj"), st.integers(0, 5), st.sampled_from("gh"))))
-def test_nothing_is_lost_and_bounds_hold(events: list[tuple[str, int, str]]) -> None:
+def test_every_line_is_answered_within_the_bounds(events: list[tuple[str, int, str]]) -> None:
     one, known, done = window("g", "h"), dict[int, Line](), set[int]()
     highest: dict[int, int] = {}
     open_gateways = {"g", "h"}

@@ -20,7 +20,8 @@ from structlog.testing import capture_logs
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.placing import Placing
-from inference.grants import Reservation, Target
+from inference.interfaces.directory import Target
+from inference.interfaces.limiter import Reservation
 from inference.pools import Pool
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from statistics import median
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import Address, Connection
 from tests.bench.machinery.report import Figure, Report, Row, take_turns

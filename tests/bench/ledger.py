@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from django.db.models import QuerySet, Sum
 
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import Ledger
 from tenants.models import BaseModel, Price, Tenant, UsageRollup, UsageSum
 from tests.bench.machinery.processes import Failed, postgres_cpu_s

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import random
 
 from demo import ADAPTERS, BASE, MODEL_NAME
-from inference.agent.engines.synthetic import llama_modules
+from inference.agent.engines.synthetic.model import llama_modules
 from inference.content import CONFIG, FILES, WEIGHTS
 from tests.adapters.checks.builder import config_bytes, lora
 

@@ -20,8 +20,8 @@ from django.utils import timezone
 
 from demo import MODEL_NAME
 from demo.crowd import Size, outcomes
-from inference.grants import MICRO, PICO, Price
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.interfaces.directory import MICRO, PICO, Price
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.decisions import dismiss
 from tenants.models import (
     ApiKey,

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from demo import MODEL_NAME, QUESTIONS
 from frontend.formats import money
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 from tests.browser.people import Customer, Street, follow, go, join, open_account, sign_in
 from tests.browser.playground import (
     LONG,

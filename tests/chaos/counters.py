@@ -14,7 +14,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.limits import commands
 from tenants.limits.commands import end_of
 from tenants.limits.kinds import Period

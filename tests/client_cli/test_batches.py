@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from lorikeet import batches, retries
 from lorikeet.transfer import files
 from tenants.batch_states import Status

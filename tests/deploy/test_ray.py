@@ -12,7 +12,7 @@ from gateway.scaling import ray_serve
 from gateway.scaling.fleet import Fleet, Pool, Unknown
 from gateway.scaling.ray_serve import ASK_EVERY_S, Demanded, deployed, main
 from inference.agent.engines.profile import EngineProfile
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.scaling.fleet import EngineLoad, Fleet
 from gateway.scaling.kubernetes import COST, Cluster, costs, mark
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 
 
 class Kubernetes:

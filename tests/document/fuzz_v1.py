@@ -18,7 +18,7 @@ from pytest_django.fixtures import Settings
 from schemathesis.specs.openapi import checks as openapi
 
 from inference.errors import InvalidApiKey
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from tenants.adapters.uploads.intake import without_body
 from tenants.files import disk
 from tenants.files.intake import FileIntake

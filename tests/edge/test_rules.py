@@ -14,9 +14,9 @@ from gateway.edge.proxies import Proxies, plain
 from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
 from gateway.edge.websocket import FrameBudget
 from inference.addresses import network_of
-from inference.environ import BadSetting
 from inference.errors import Overloaded, RateLimitExceeded
 from inference.pacing import FREE, MAX_WAIT_S
+from inference.process.environ import BadSetting
 
 pytestmark = pytest.mark.pure
 BOUNDS = Bounds()

@@ -12,11 +12,11 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.engines.vllm import environment  # noqa: F401  sets variables before torch is imported
 from tests.engine.factory import MAX_MODEL_LEN, AdapterFactory, make_base
 
-SLOTS, PLACES = 4, 6
+SLOTS, MAX_LOADED = 4, 6
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def profile(base: Path) -> EngineProfile:
         served_name="tiny",
         max_model_len=MAX_MODEL_LEN,
         max_loras=SLOTS,
-        max_cpu_loras=PLACES,
+        max_cpu_loras=MAX_LOADED,
         max_num_seqs=32,
         kv_cache_memory_bytes=16 << 20,
         tool_parser="hermes",

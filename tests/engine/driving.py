@@ -10,8 +10,9 @@ from itertools import count
 from typing import Any
 
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output, Work
-from inference.link.wire import Resume, Usage
-from inference.operations.call import Call
+from inference.link.accounts import Usage
+from inference.link.wire import Resume
+from inference.operations.operation import Call
 from inference.operations.registry import OPERATIONS
 from tests.document.sdk_types import faults
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from inference.agent.engines.engine import LocalAdapter
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 if TYPE_CHECKING:
     import torch

@@ -13,18 +13,14 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.cache_news import Stored
-from inference.agent.engines.engine import (
-    Engine,
-    LocalAdapter,
-    Meter,
-    Output,
-)
+from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
-from inference.link.wire import Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Resume
 from inference.operations.registry import OPERATIONS
-from tests.engine.conftest import PLACES
+from tests.engine.conftest import MAX_LOADED
 from tests.engine.driving import (
     CREATED,
     QUESTION,
@@ -159,7 +155,7 @@ async def test_tokens_are_told_as_text(engine: Engine) -> None:
         assert caught.value.param == "tokens"
 
 
-async def test_a_text_longer_than_the_context_has_tokens_too(engine: Engine) -> None:
+async def test_a_text_longer_than_the_context_can_be_tokenized(engine: Engine) -> None:
     made = await told(engine, "tokenize", prompt="The quick brown fox. " * 1000)
     assert made["count"] > MAX_MODEL_LEN
 
@@ -230,7 +226,7 @@ async def test_closing_the_iterator_aborts_in_the_engine(
 
 @pytest.mark.parametrize(("stream", "tokens"), [(True, 5), (False, 1)])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
-async def test_what_was_cut_costs_what_came(
+async def test_an_aborted_request_costs_what_was_generated(
     engine: Engine, kind: Any, stream: bool, tokens: int
 ) -> None:
     """Output arrives in parts: of a stream continually, of a whole answer at its first token."""
@@ -284,7 +280,7 @@ async def test_a_wrong_field_is_named(
     assert "\n" not in caught.value.message
 
 
-async def test_what_changes_nothing_is_ignored(engine: Engine) -> None:
+async def test_parameters_with_neutral_values_are_ignored(engine: Engine) -> None:
     harmless: dict[str, Any] = {
         "best_of": 1,
         "modalities": ["text"],
@@ -357,7 +353,9 @@ async def test_an_adapter_changes_the_answer(engine: Engine, loaded: LocalAdapte
     assert (await ask(engine, adapter=loaded)).text != (await ask(engine)).text
 
 
-async def test_an_adapter_comes_and_goes(engine: Engine, adapter: LocalAdapter) -> None:
+async def test_an_adapter_can_be_loaded_and_unloaded_repeatedly(
+    engine: Engine, adapter: LocalAdapter
+) -> None:
     first = await engine.load(adapter)
     assert first.weight_bytes > 0
     assert (await engine.load(adapter)).weight_bytes == first.weight_bytes
@@ -383,14 +381,16 @@ async def test_an_adapter_without_files_fails_alone(
     assert engine.alive
 
 
-async def test_no_more_adapters_than_places(engine: Engine, factory: AdapterFactory) -> None:
-    adapters = [factory.make(seed=seed) for seed in range(20, 21 + PLACES)]
-    for adapter in adapters[:PLACES]:
+async def test_no_more_adapters_are_loaded_than_the_maximum(
+    engine: Engine, factory: AdapterFactory
+) -> None:
+    adapters = [factory.make(seed=seed) for seed in range(20, 21 + MAX_LOADED)]
+    for adapter in adapters[:MAX_LOADED]:
         await engine.load(adapter)
-    with pytest.raises(AdapterLoadFailed, match="places"):
-        await engine.load(adapters[PLACES])
-    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:PLACES]}
-    assert len(texts) == PLACES, "each loaded adapter answers as itself"
+    with pytest.raises(AdapterLoadFailed, match="can load no more"):
+        await engine.load(adapters[MAX_LOADED])
+    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:MAX_LOADED]}
+    assert len(texts) == MAX_LOADED, "each loaded adapter answers as itself"
     for adapter in adapters:
         await engine.unload(adapter)
 
@@ -459,7 +459,7 @@ def cuts(whole: Answer) -> list[int]:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
-async def test_an_engine_goes_on_where_another_stopped(
+async def test_an_engine_continues_where_another_stopped(
     engine: Engine, kind: str, n: int, stream: bool
 ) -> None:
     given: dict[str, Any] = {"n": n, "stream": stream, "max_tokens": 70}
@@ -480,7 +480,7 @@ def tokens_before(moved: Answer) -> int:
     return sum(map(len, moved.work.resume.ids.values()))
 
 
-async def test_an_engine_says_of_an_answer_that_was_told_only_that_it_has_ended(
+async def test_resuming_a_complete_answer_only_returns_the_finish_reason(
     engine: Engine,
 ) -> None:
     for given in ({"max_tokens": 9}, {"max_tokens": 9, "n": 2, "temperature": 1.0, "seed": 1}):
@@ -491,7 +491,7 @@ async def test_an_engine_says_of_an_answer_that_was_told_only_that_it_has_ended(
         assert word == Output(finish_reason="length")
 
 
-async def test_an_answer_that_goes_on_ends_before_its_stop_string(engine: Engine) -> None:
+async def test_a_resumed_answer_ends_before_its_stop_string(engine: Engine) -> None:
     text = (await ask(engine, max_tokens=24)).text
     given: dict[str, Any] = {"stop": [text[15:25]], "max_tokens": 24, "stream": True}
     whole = await ask(engine, wants_ids=True, **given)
@@ -503,14 +503,14 @@ async def test_an_answer_that_goes_on_ends_before_its_stop_string(engine: Engine
         assert moved.finish_reason == "stop"
 
 
-async def test_an_adapter_goes_on(engine: Engine, loaded: LocalAdapter) -> None:
+async def test_an_answer_of_an_adapter_can_be_resumed(engine: Engine, loaded: LocalAdapter) -> None:
     given: dict[str, Any] = {"adapter": loaded, "stream": True, "max_tokens": 30}
     whole = await ask(engine, wants_ids=True, **given)
     for cut in cuts(whole):
         assert_same(await goes_on(engine, whole, cut, **given), whole)
 
 
-async def test_a_whole_answer_says_in_time_what_an_engine_can_go_on_with(engine: Engine) -> None:
+async def test_a_whole_answer_reports_token_ids_as_it_is_generated(engine: Engine) -> None:
     for n in (1, 2):
         answer = await ask(engine, wants_ids=True, n=n, temperature=1.0, max_tokens=120)
         pieces = [sum(map(len, output.ids.values())) for output in answer.outputs]
@@ -518,7 +518,7 @@ async def test_a_whole_answer_says_in_time_what_an_engine_can_go_on_with(engine:
         assert len(pieces) > 1, "how long one is depends on who reads"
 
 
-async def test_closing_the_iterator_of_one_that_goes_on_aborts_it(engine: Engine) -> None:
+async def test_closing_the_iterator_of_a_resumed_request_aborts_it(engine: Engine) -> None:
     given: dict[str, Any] = {"stream": True, "max_tokens": 400, "n": 2, "temperature": 1.0}
     whole = await cut_after(engine, work_of(wants_ids=True, **given), 20)
     usage = Usage(whole.meter.prompt_tokens, 0, 20)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from inference.agent.engines.engine import Engine
 from inference.errors import InvalidRequest
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.messages.messages import MESSAGES
-from inference.operations.operation import Operation
+from inference.operations.operation import Call, Operation
 from tests.engine import driving
 from tests.engine.driving import QUESTION, Answer, ask
 from tests.engine.vllm.test_vllm import NAMED, SCHEMA, WEATHER
@@ -30,11 +28,9 @@ CALLS: dict[str, Any] = {
 TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens": 60}
 
 
-def written(
-    operation: Operation, answer: Answer, *, stream: bool, told: Mapping[str, Any] | None = None
-) -> list[Any]:
+def written(operation: Operation, answer: Answer, *, stream: bool) -> list[Any]:
     """As `driving.written`, for a plain request."""
-    return driving.written(Call(operation, "m", stream, told=told or {}), answer)
+    return driving.written(Call(operation, "m", stream), answer)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -75,7 +71,9 @@ async def test_a_chat_has_one_shape_whatever_is_asked_for(
     [{}, {"logprobs": 2}, {"echo": True, "logprobs": 1}, {"n": 2, "temperature": 1.0}],
     ids=lambda fields: "-".join(fields) or "plain",
 )
-async def test_so_has_a_completion(vllm: Engine, fields: dict[str, Any], stream: bool) -> None:
+async def test_a_completion_has_one_shape_whatever_is_asked_for(
+    vllm: Engine, fields: dict[str, Any], stream: bool
+) -> None:
     bodies = written(
         COMPLETION, await ask(vllm, "completion", stream=stream, **fields), stream=stream
     )

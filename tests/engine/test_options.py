@@ -8,7 +8,7 @@ from inference.agent.__main__ import MAX_ID, parser, queue_options
 from inference.agent.engines.profile import BadProfile
 
 
-def test_a_queue_keeps_an_eighth_of_its_places_and_half_of_its_slots_for_others() -> None:
+def test_an_eighth_of_sequences_and_half_of_slots_are_reserved_by_default() -> None:
     queue = queue_options(parser().parse_args([]), 64, 4)
     assert (queue["reserved"], queue["slots_per_tenant"]) == (8, 2)
     assert queue_options(parser().parse_args([]), 1, 1)["reserved"] == 0
@@ -32,9 +32,7 @@ def test_a_bad_option_is_named(option: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["", (MAX_ID + 1) * "e"])
-def test_an_engine_is_not_named_what_no_bill_could_say(
-    id: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_id_must_fit_in_the_ledger(id: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--id", id])
     assert "--id: it must have 1 to 255 characters" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_options_that_make_another_revision() -> None:
     }  # fmt: skip
 
 
-def test_what_pools_has_steps_that_take_a_prompt_as_a_whole() -> None:
+def test_a_pooling_profile_keeps_vllms_batch_size() -> None:
     profile = EngineProfile.on_cpu("a/b", runner="pooling")
     assert profile.max_num_batched_tokens is None and profile.extra == {}
     with pytest.raises(BadProfile, match="runner is 'both': it must be one of generate, pooling"):

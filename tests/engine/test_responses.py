@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,7 @@ import pytest
 from inference.agent.engines.engine import Engine
 from inference.errors import ContextLengthExceeded, RequestError
 from inference.operations.responses.responses import RESPONSES
-from tests.engine.driving import QUESTION, Answer, ask, goes_on
-from tests.engine.test_messages import written
+from tests.engine.driving import QUESTION, Answer, ask, goes_on, written
 from tests.engine.vllm.test_vllm import SCHEMA
 from tests.inference.operations.examples import responses
 from tests.inference.operations.items import check_order
@@ -35,8 +35,8 @@ async def asked(engine: Engine, input: Any = QUESTION, **given: Any) -> Answer:
 
 def response(answer: Answer, *, stream: bool) -> dict[str, Any]:
     """The response object that a client ends up with."""
-    told = RESPONSES.parse(json.dumps(responses()).encode()).told
-    bodies = written(RESPONSES, answer, stream=stream, told=told)
+    call = RESPONSES.parse(json.dumps(responses()).encode())
+    bodies = written(replace(call, stream=stream), answer)
     if stream:
         check_order(bodies)
         bodies = [bodies[-1]["response"]]
@@ -122,7 +122,9 @@ RESULT = {"type": "function_call_output", "call_id": "c1", "output": "word " * 2
 
 
 @pytest.mark.parametrize("fields", [{}, {"include": LOGPROBS}], ids=["lean", "full"])
-async def test_what_is_too_long_begins_later(vllm: Engine, fields: dict[str, Any]) -> None:
+async def test_truncation_drops_the_beginning_of_a_long_input(
+    vllm: Engine, fields: dict[str, Any]
+) -> None:
     given: dict[str, Any] = {"instructions": "Be brief.", "max_output_tokens": 20} | fields
     with pytest.raises(ContextLengthExceeded):
         await asked(vllm, LINES, **given)

@@ -10,7 +10,7 @@ import pytest
 
 from inference.agent.engines.engine import LocalAdapter
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
 from tests.engine.driving import ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
@@ -78,14 +78,14 @@ async def test_requests_stall_after_so_many_tokens_until_they_may_go_on(
     assert (await running).text and work.meter.completion_tokens == 10
 
 
-async def test_what_a_busy_process_was_late_for_is_not_caught_up(profile: EngineProfile) -> None:
+async def test_a_busy_process_does_not_catch_up_on_missed_ticks(profile: EngineProfile) -> None:
     engine = SyntheticEngine.of(profile, tokens_per_second=1000)
     async for output in engine.generate(work_of(max_tokens=10, stream=True)):
         assert output.tokens == 1
         time.sleep(0.005)  # noqa: ASYNC251
 
 
-async def test_death_fails_what_runs_waits_and_comes(profile: EngineProfile) -> None:
+async def test_a_dead_engine_fails_running_waiting_and_new_requests(profile: EngineProfile) -> None:
     engine = SyntheticEngine.of(replace(profile, max_num_seqs=1), tokens_per_second=1)
     running = engine.generate(work_of(max_tokens=100, stream=True))
     await anext(running)
@@ -102,7 +102,7 @@ async def test_death_fails_what_runs_waits_and_comes(profile: EngineProfile) -> 
         await ask(engine)
 
 
-async def test_what_waits_goes_by_priority(profile: EngineProfile) -> None:
+async def test_waiting_requests_start_by_priority(profile: EngineProfile) -> None:
     engine = SyntheticEngine.of(replace(profile, max_num_seqs=1))
     order: list[int] = []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inference.gateway.measuring.history import Point, Rate
-from inference.grants import Limits
+from inference.interfaces.directory import Limits
 from tenants.fleet.reports import Fleet
 from tests.limits.asking import COUNTED
 

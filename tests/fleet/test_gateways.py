@@ -15,9 +15,9 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from gateway.planes.internal import Internal
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.measuring.history import History
-from inference.grants import Limits
+from inference.interfaces.directory import Limits
 from tenants.fleet.gateways import HttpGateways
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter

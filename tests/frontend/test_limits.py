@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.models import LimitScope, LimitSet, Tenant
 from tenants.utc import month_start
 from tests.fleet.fake import FakeGateways

@@ -26,18 +26,11 @@ from frontend.views.requests.timeline import SCALE, Timeline
 from inference.errors import BY_CODE, ApiKeyRevoked
 from inference.gateway.measuring.measures import outcome_of
 from inference.ids import new_id
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.billing.receipts import describe, signer, verify
 from tenants.errors import TooManySaved
 from tenants.listing import Filter, Where, mark_of, text_of
-from tenants.models import (
-    ApiKey,
-    Membership,
-    SavedView,
-    SupersededAttempt,
-    Tenant,
-    UsageEvent,
-)
+from tenants.models import ApiKey, Membership, SavedView, SupersededAttempt, Tenant, UsageEvent
 from tenants.models.usage.ledger import COMMON
 from tenants.models.usage.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from frontend.views.usage import BY, Question, change, forecast
-from inference.grants import MICRO, PICO
-from inference.link.wire import Usage
+from inference.interfaces.directory import MICRO, PICO
+from inference.link.accounts import Usage
 from tenants.models import ApiKey, EngineHour, Tenant, UsageSum, User
 from tenants.utc import HOUR
 from tests.frontend.clients import address, client_of

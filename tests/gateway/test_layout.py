@@ -23,7 +23,7 @@ def test_platform_is_no_package() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["inference.agent.agent", "inference.agent.__main__", "inference.gateway.fleet.hub"]
+    "module", ["inference.agent.agent", "inference.agent.__main__", "inference.gateway.hub"]
 )
 def test_the_agent_and_the_hub_start_without_django(module: str) -> None:
     done = run(

@@ -20,7 +20,7 @@ from django.test import Client
 
 from gateway import secret_links
 from gateway.start import ROOT
-from inference import logs
+from inference.process import logs
 from tenants.models import Invitation, Role
 from tests.tenants.making import make_member, make_tenant, make_user
 

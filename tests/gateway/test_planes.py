@@ -30,7 +30,8 @@ FORBIDDEN = (
 )  # fmt: skip
 SHARED = {
     "inference.gateway",
-    "inference.gateway.exchange",
+    "inference.gateway.exchanges",
+    "inference.gateway.exchanges.exchange",
     "inference.gateway.health",
     "inference.gateway.idempotency",
     "inference.gateway.lines",
@@ -38,14 +39,13 @@ SHARED = {
     "inference.gateway.lines.seals",
     "inference.gateway.measuring",
     "inference.gateway.measuring.busiest",
+    "inference.gateway.measuring.content",
     "inference.gateway.measuring.histogram",
     "inference.gateway.measuring.history",
     "inference.gateway.measuring.measures",
     "inference.gateway.measuring.outcomes",
     "inference.gateway.measuring.sums",
     "inference.gateway.measuring.traffic",
-    "inference.gateway.stored",
-    "inference.gateway.stored.content",
 }
 """What a console shares with gateways: HTTP, messages, and the form of what is counted."""
 
@@ -68,7 +68,7 @@ def within(loaded: list[str], *packages: str) -> list[str]:
 
 def test_a_gateway_loads_no_view_no_model_and_no_parser_of_files() -> None:
     loaded = loaded_by(GATEWAY)
-    assert "inference.gateway.fleet.hub" in loaded
+    assert "inference.gateway.hub" in loaded
     assert within(loaded, *FORBIDDEN) == []
 
 

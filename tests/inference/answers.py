@@ -1,4 +1,4 @@
-"""In-memory `inference.grants.Answers`, `StoredResponses` and `StoredConversations`. They pass the
+"""In-memory `interfaces.answers.Answers`, `StoredResponses`, `StoredConversations`. They pass the
 contract tests of the PostgreSQL implementations."""
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inference.errors import IdempotencyKeyReused, RateLimitExceeded, Unavailable
-from inference.grants import Claim, Ended, KeptAnswer, Queued, Standing
+from inference.interfaces.answers import Claim, KeptAnswer
+from inference.interfaces.stored import Ended, Queued, Standing
 from inference.operations.responses.framing import CANCELLED, LIVE, QUEUED
 
 CLAIM_S = 15.0

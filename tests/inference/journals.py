@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from inference.agent.engines.engine import Meter
 from inference.agent.journal.files import FILE
 from inference.agent.journal.journal import Journal
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.session import Attempt
-from inference.link.wire import Account, LedgerEntry, Totals, Usage
 
 TINY = 700
 """Bytes at which a journal file is full in tests: after a few requests."""

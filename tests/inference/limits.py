@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
-from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
-from inference.link.wire import Usage
+from inference.interfaces.directory import Grant, Limits, Target
+from inference.interfaces.limiter import Ask, Reservation, Room
+from inference.link.accounts import Usage
 
 NOTHING = Ask(0, 0, 0)
 

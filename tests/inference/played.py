@@ -13,26 +13,20 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from inference.agent.agent import Agent
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
 from inference.gateway.fleet import engine_link
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
-from inference.grants import Ask, Reservation, Source, Written
+from inference.interfaces.ledger import Source, Written
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
-from inference.link.wire import (
-    NOBODY,
-    Account,
-    AdapterRef,
-    EngineStats,
-    Frame,
-    LedgerEntry,
-    ModelInfo,
-    Usage,
-)
+from inference.link.accounts import NOBODY, Account, LedgerEntry, Usage
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.wire import Frame
 from tests.inference.limits import Counted
 from tests.inference.rig import ENGINE, HANGS_S, SECRET, Folders, KnownEngines, until
 from tests.inference.samples import BASE, DISPATCH_KEY, GRANT, MODEL

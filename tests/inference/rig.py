@@ -20,29 +20,23 @@ from django.urls import path, re_path
 
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine, LocalAdapter
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
-from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.exchanges.callers import Callers
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.hub import Hub
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.grants import (
-    EngineCredential,
-    Grant,
-    Limits,
-    ModelCard,
-    Recorder,
-    Source,
-    Target,
-    Written,
-)
-from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
+from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.directory import Grant, Limits, ModelCard, Target
+from inference.interfaces.ledger import Recorder, Source, Written
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import AdapterRef, EngineStats
 from tests.document import conforming
 from tests.inference.answers import MemoryAnswers, MemoryConversations, MemoryResponses
 from tests.inference.limits import Counted
@@ -355,7 +349,7 @@ async def agent_on(
     try:
         for one in gateways:
             await connected(one)
-        await until(lambda: all(link.open for link, _ in agent._links.values()))
+        await until(lambda: all(link.open for link in agent._links))
         yield Rig(gateways, engine, agent, store, running)
     finally:
         running.cancel()

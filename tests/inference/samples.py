@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from inference.grants import Grant, Target
-from inference.link.wire import AdapterRef, ModelInfo
+from inference.interfaces.directory import Grant, Target
+from inference.link.engine_info import AdapterRef, ModelInfo
 
 MODEL = ModelInfo(
     "base", 2048, 2, 16, 8192, {"model.layers.0.self_attn.q_proj": (64, 64)}, "synthetic"

@@ -20,7 +20,7 @@ from inference.operations.error_shapes import OPENAI
 pytestmark = pytest.mark.pure
 
 
-def test_what_a_client_sent_is_not_sent_back() -> None:
+def test_errors_do_not_repeat_client_input_in_full() -> None:
     error = InvalidRequest(f"`x` is {'y' * 324_000}: it must be one of a, b.", param="z" * 9000)
     assert len(error.message) == MAX_MESSAGE
     assert error.message.startswith("`x` is yyy")
@@ -35,7 +35,7 @@ def test_a_short_one_is_as_it_was_said() -> None:
     assert UnknownModel().param is None
 
 
-def test_half_a_character_breaks_neither_answer_nor_link() -> None:
+def test_lone_surrogates_in_messages_are_encodable() -> None:
     error = InvalidRequest("`\ud800` is nothing.", param="a\udc00")
     assert (error.message, error.param) == ("`?` is nothing.", "a?")
     assert b'"a?"' in OPENAI.body(error)
@@ -50,7 +50,7 @@ def test_clients_retry_after_whole_seconds(retry_after_s: float | None, header: 
     assert Overloaded(retry_after_s=retry_after_s).retry_header == header
 
 
-def test_a_method_that_is_not_taken_crosses_the_link_as_any_error() -> None:
+def test_method_not_allowed_crosses_the_link_like_any_error() -> None:
     fault = Fault.of(MethodNotAllowed("No.", allowed=("GET", "HEAD")))
     error = fault.error()
     assert isinstance(error, MethodNotAllowed)

@@ -41,7 +41,7 @@ def test_then_requests_are_spaced_until_they_would_wait_too_long() -> None:
     assert pacing.wait_s(ACME, 10.0) == 0.0, "their places have passed"
 
 
-def test_no_more_of_them_start_than_the_spacing_allows() -> None:
+def test_requests_of_a_slowed_sender_are_spaced() -> None:
     """However many requests arrive within ten seconds."""
     pacing = Pacing()
     refused(pacing, MANY)
@@ -61,7 +61,7 @@ def test_another_tenant_notices_nothing() -> None:
     assert pacing.wait_s(GLOBEX, 0.0) == 0.0
 
 
-def test_who_sends_more_valid_ones_is_not_slowed() -> None:
+def test_a_sender_with_mostly_valid_requests_is_not_slowed() -> None:
     pacing = Pacing()
     refused(pacing, MANY)
     pacing.note(ACME, 0.0, refused=False)
@@ -80,7 +80,7 @@ def test_it_is_forgotten_with_time() -> None:
     assert [pacing.wait_s(ACME, 2 * HALF_LIFE_S) for _ in range(9)] == [0.0] * 9
 
 
-def test_only_so_many_senders_are_remembered() -> None:
+def test_the_number_of_remembered_senders_is_bounded() -> None:
     pacing = Pacing()
     refused(pacing, MANY)
     for tenant in range(10, 10 + MAX_SENDERS):

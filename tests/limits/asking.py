@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from inference.errors import Unavailable
-from inference.grants import Ask, Grant, Limits, Price, Target
+from inference.interfaces.directory import Grant, Limits, Price, Target
+from inference.interfaces.limiter import Ask
 from tenants.limits.commands import (
     AnyAnswer,
     AnyCommand,

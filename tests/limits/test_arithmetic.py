@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.grants import Price
-from inference.link.wire import Usage
+from inference.interfaces.directory import Price
+from inference.link.accounts import Usage
 from tenants.limits.budget import REFRESH_MS, Budget, Outcome
 from tenants.limits.commands import BudgetPeriod, Rate, Scope, Settle, end_of, start_of
 from tenants.limits.counters import BoundLimits

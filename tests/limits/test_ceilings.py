@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.grants import Limits
+from inference.interfaces.directory import Limits
 from tenants.limits.ceilings import Sets, beyond, ceiling, in_force, least, limits
 from tenants.limits.kinds import KINDS
 

@@ -13,8 +13,8 @@ import redis
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded, Unavailable
-from inference.grants import Grant
-from inference.link.wire import Usage
+from inference.interfaces.directory import Grant
+from inference.link.accounts import Usage
 from tenants.limits.commands import (
     AnyCommand,
     Look,

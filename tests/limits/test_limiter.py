@@ -9,8 +9,9 @@ from contextlib import suppress
 import pytest
 
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
-from inference.grants import Price, Reservation, Room
-from inference.link.wire import Usage
+from inference.interfaces.directory import Price
+from inference.interfaces.limiter import Reservation, Room
+from inference.link.accounts import Usage
 from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import Store
 from tenants.limits.failover import Failover

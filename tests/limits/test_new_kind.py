@@ -14,9 +14,10 @@ from django.template.loader import render_to_string
 
 from frontend.views.limits import LimitsForm, lines_of
 from inference.errors import RateLimitExceeded
-from inference.gateway.inference_exchange import InferenceExchange
-from inference.grants import Ask, Limits, Room
-from inference.link.wire import Usage
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
+from inference.interfaces.directory import Limits
+from inference.interfaces.limiter import Ask, Room
+from inference.link.accounts import Usage
 from tenants.api.endpoints.limits import FiguresSerializer
 from tenants.api.openai.document import rate_limits
 from tenants.limits import ceilings

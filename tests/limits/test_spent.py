@@ -12,7 +12,7 @@ from django.db import connections
 from pytest_django import Settings
 
 from inference.errors import Unavailable
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.database import Database
 from tenants.directory.reader import Reader
 from tenants.limits.limiter import configured

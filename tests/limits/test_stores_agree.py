@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.limits import commands
 from tenants.limits.commands import (
     AnyAnswer,

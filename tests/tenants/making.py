@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone
 
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tenants.batch_states import Status
 from tenants.directory import pools
 from tenants.files import disk

@@ -9,8 +9,8 @@ from typing import Any
 from django.db import connection
 from django.db.models import F
 
-from inference.grants import Price
-from inference.link.wire import Usage
+from inference.interfaces.directory import Price
+from inference.link.accounts import Usage
 from tenants.billing.ledger import Connect, Ledger, connect
 from tenants.models import ApiKey, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES, TOKENS

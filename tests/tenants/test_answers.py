@@ -1,4 +1,4 @@
-"""The contract of `inference.grants.Answers`, for PostgreSQL's and the in-memory implementation."""
+"""The contract of `interfaces.answers.Answers`, in PostgreSQL and in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from psycopg.sql import SQL
 
 from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.gateway.idempotency import Idempotency, Send
-from inference.grants import Answers, Claim, KeptAnswer
+from inference.interfaces.answers import Answers, Claim, KeptAnswer
 from tenants.answers import CLAIM_TIME, GIVEN_BACK_TIME, KEPT_TIME, PostgresAnswers
 from tenants.database import conninfo
 from tenants.models import IdempotentAnswer

@@ -16,7 +16,7 @@ import pytest
 from django.utils import timezone
 
 from inference.content import CONFIG, WEIGHTS
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.registry import OPERATIONS
 from tenants import isolation
 from tenants.adapters.checks import static

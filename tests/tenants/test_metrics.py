@@ -21,13 +21,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.planes.monitoring.metrics import Metrics
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Ended, Measures
 from inference.gateway.requests.held import Holding
-from inference.grants import Target
+from inference.interfaces.directory import Target
 from inference.link import wire
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.directory.engines import KnownEngines
@@ -157,7 +158,7 @@ async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
     await sync_to_async(roll_out)()
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(measures=measured()) as bench:
-        await bench.join("e1", stats=wire.EngineStats(running=2, active=["a"], resident=["a", "b"]))
+        await bench.join("e1", stats=EngineStats(running=2, active=["a"], resident=["a", "b"]))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())
         app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)

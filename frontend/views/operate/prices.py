@@ -20,7 +20,7 @@ from frontend.formats import utc
 from frontend.lists import id_in_url, older_than, page_of, words_of
 from frontend.pages import operator_page, refusals_told
 from frontend.times import MinuteField
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.models import Adapter, BaseModel, Price
 from tenants.models.usage.prices import MAX_PRICE, PriceQuerySet, Tier
 

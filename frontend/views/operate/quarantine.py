@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from frontend import bulk
 from frontend.lists import older_page_of
 from frontend.pages import operator_page, refusals_told
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 from tenants.billing import decisions
 from tenants.models import ApiKey, QuarantinedEntry, Tenant, User
 from tenants.models.audit import actor_of

@@ -19,7 +19,7 @@ from frontend.pages import as_file, operator_page
 from frontend.views.operate.overview import used_by_customers
 from frontend.views.requests.failures import failures
 from frontend.views.usage import Question, Row, Stat, UsageForm, UsageScope, UsageSums, page
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.api.tables import CHUNK_ROWS
 from tenants.billing.money import amount
 from tenants.models import EngineHour, Tenant

@@ -19,7 +19,7 @@ from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
 from frontend.views.requests.failures import failures
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.fleet.gateways import gateways
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS, Kind

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from inference.link.wire import turn_of
+from inference.link.accounts import turn_of
 
 SCALE = 1000
 """Width of the timeline, in SVG units."""

@@ -15,7 +15,7 @@ import structlog
 from inference.agent.engines.engine import Engine, LoadReport, LocalAdapter
 from inference.agent.scheduler.slots import Slots
 from inference.errors import InferenceError
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 log = structlog.get_logger(__name__)
 
@@ -134,6 +134,6 @@ class Residency:
         if resident := self._loaded.pop(digest, None):
             try:
                 await self._engine.unload(resident.adapter)
-            finally:  # also when the request that needed its place was cancelled meanwhile
+            finally:  # also when the request that needed its slot was cancelled meanwhile
                 await resident.pin.aclose()
             log.info("adapter_unloaded", adapter=resident.adapter.ref.name)

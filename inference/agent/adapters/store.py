@@ -32,7 +32,7 @@ import structlog
 from inference.agent.adapters.disk import DiskIndex, NoRoom
 from inference.content import CONFIG, FILES, TICKET_HEADER, WEIGHTS, digest_of
 from inference.errors import AdapterUnavailable
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 log = structlog.get_logger(__name__)
 
@@ -192,10 +192,10 @@ class AdapterStore:
     async def _provide(self, ref: AdapterRef, source: str) -> Path:
         home = self._folder / ref.digest
         tenant = ref.name.partition("/")[0]
-        places = self._downloads.setdefault(tenant, asyncio.Semaphore(DOWNLOADS_PER_TENANT))
+        downloads = self._downloads.setdefault(tenant, asyncio.Semaphore(DOWNLOADS_PER_TENANT))
         try:
             if ref.digest not in self._index or not await self._verify(ref):
-                async with places:
+                async with downloads:
                     await self._download(ref, source)
         except (FetchFailed, NoRoom, OSError) as error:
             raise AdapterUnavailable(

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from inference.agent.engines.cache_news import News
-from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Resume
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.wire import Resume
 from inference.operations.operation import Operation
 
 IDS_AT_ONCE = 32

@@ -12,8 +12,9 @@ from inference.agent.job import Job
 from inference.agent.journal.delivery import Delivery
 from inference.agent.journal.journal import Journal
 from inference.errors import Overloaded
+from inference.link.accounts import Account, Totals, Usage
 from inference.link.session import Attempt
-from inference.link.wire import MOVED, Account, Totals, Usage, UsageReport
+from inference.link.wire import MOVED, UsageReport
 
 RETRY_AFTER_S = 5.0
 

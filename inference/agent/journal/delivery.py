@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 
+from inference.link.accounts import LedgerEntry
 from inference.link.session import Attempt
-from inference.link.wire import LedgerEntry
 
 
 @dataclass(slots=True)

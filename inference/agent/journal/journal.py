@@ -65,8 +65,8 @@ from inference.agent.journal.records import (
     entry_of,
     framed,
 )
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.session import Attempt
-from inference.link.wire import Account, LedgerEntry, Totals, Usage
 from inference.operations.openai import Counts
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from inference.errors import EngineLost
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.session import Attempt
-from inference.link.wire import Account, LedgerEntry, Totals, Usage
 
 VERSION = 2
 """Of the record format. Newer versions are not read, older ones are."""

@@ -59,7 +59,7 @@ class Capacity:
         """The share of STEP_LOGPROBS that corresponds to `open`."""
         return STEP_LOGPROBS * self.open // max(1, self._max_running)
 
-    def places(self, choices: int, logprobs: int) -> int:
+    def sequences(self, choices: int, logprobs: int) -> int:
         """Sequences that a request takes: one for each choice, or more by its share of
         STEP_LOGPROBS. `logprobs` is what it wants with each token of each choice."""
         return max(choices, -(-choices * logprobs * self._max_running // STEP_LOGPROBS))
@@ -76,26 +76,26 @@ class Capacity:
         """Whether another sequence may run; `reserve`: it may use the reserve."""
         return self._total < self._limit(reserve=reserve)
 
-    def fits(self, tokens: int, places: int, *, reserve: bool) -> bool:
-        """Whether a request that takes `tokens` of KV and `places` sequences may run."""
+    def fits(self, tokens: int, sequences: int, *, reserve: bool) -> bool:
+        """Whether a request that takes `tokens` of KV and so many `sequences` may run."""
         if not self._total:
             return True
         kv_tokens = self._kv_tokens if reserve else self._kv_open
         limit = self._limit(reserve=reserve)
-        return self.kv_held + tokens <= kv_tokens and self._total + places <= limit
+        return self.kv_held + tokens <= kv_tokens and self._total + sequences <= limit
 
-    def start(self, tenant: str, tokens: int, places: int) -> None:
+    def start(self, tenant: str, tokens: int, sequences: int) -> None:
         """A request starts that takes this much."""
-        self._running[tenant] += places
-        self._total += places
+        self._running[tenant] += sequences
+        self._total += sequences
         self.kv_held += tokens
 
-    def finish(self, tenant: str, tokens: int, places: int) -> None:
+    def finish(self, tenant: str, tokens: int, sequences: int) -> None:
         """A request that took this much has ended."""
-        self._running[tenant] -= places
+        self._running[tenant] -= sequences
         if not self._running[tenant]:
             del self._running[tenant]
-        self._total -= places
+        self._total -= sequences
         self.kv_held -= tokens
 
     def _limit(self, *, reserve: bool) -> int:

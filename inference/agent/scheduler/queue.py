@@ -21,11 +21,9 @@ Rules
     6. An `admit` passes over at most LOOK_AHEAD tenants for which no sequence is free or whose
        request does not fit, so that a rush of a thousand tenants is not scanned at every step. A
        light newcomer is among the first anyway, because it starts level with the least counter.
-    7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all. Beyond
-       `max_queued` only tenants with less than an equal share of it may add requests, up to twice
-       as many in all, so that a few floods don't shut all others out. Their bodies together are
-       bounded by `max_queued_bytes` (`shares`). Requests that are expected (their adapter's files
-       are being fetched) count as waiting here.
+    7. The requests that wait, and the bytes of their bodies, are bounded in total and per tenant
+       (`bounds`). Requests that are expected (their adapter's files are being fetched) count as
+       waiting here.
     8. A request that takes more sequences than there are outside of the reserve is refused.
     9. A request that continues from another engine had its turn there: it goes before all others of
        its tenant, is not charged again for what it was charged for there, and is refused by no
@@ -40,8 +38,7 @@ Work-conserving, except for the reserve, a slot that is being emptied or was pro
 
 Life of a request: `push`, maybe after `expect`; some `admit` starts it; `progress` tells what it
 has used so far; `finish` ends it. Its prompt is charged by the estimate when it starts, which is
-corrected when the engine has counted it; output is charged as it is generated. Each request is
-charged at least LEAST_CHARGE.
+corrected when the engine has counted it; output is charged as it is generated (`charges`).
 
 Cost: `push`, `progress`, `finish` and each start take O(log n) on average, n being the tenants that
 wait; `admit` also looks at no more than LOOK_AHEAD tenants and one waiting adapter for each slot.
@@ -54,10 +51,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from inference.agent.scheduler import charges
+from inference.agent.scheduler.bounds import Bounds
 from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
 from inference.agent.scheduler.prefill import Prefill
-from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
+from inference.agent.scheduler.service_gossip import (
+    RemoteService,
+    ServiceTotals,
+    by_lane,
+    service_name,
+)
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import WaitEstimate
@@ -65,13 +69,6 @@ from inference.errors import InvalidRequest, Overloaded
 from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.vtc import VirtualTokenCounters
-from inference.shares import Shares
-
-__all__ = ["Queue", "Request"]
-
-BATCH_SERVICE = "batch:"
-"""Prefix of a tenant's name for its batch service, as engines tell each other; in no tenant's name.
-Lanes have counters of their own: batch service by an idle engine delays no tenant's chat."""
 
 LANE_PRIORITY = 1 << 20
 """Distance between the lanes' priorities; more than any engine has sequences."""
@@ -85,12 +82,6 @@ LOOK_AHEAD = 32
 
 FIRST_RETURN = -(1 << 62)
 """Numbers below those of arrivals, for requests that continue from another engine."""
-
-LEAST_CHARGE = 32
-"""Tokens that every request counts as, at least: starting and ending one costs the engine steps
-too, even if its client leaves at once and its prompt is cached."""
-RETURN_CHARGE = 1
-"""At the start of a request that continues from another engine."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,11 +133,9 @@ class Queue:
         patience_s: float = 0.25,
         batch_patience_s: float = 30.0,
     ) -> None:
-        self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._bytes = Shares[str](max_queued_bytes)
-        """Bodies of waiting and expected requests."""
+        self._bounds = Bounds(max_queued, max_queued_per_tenant, max_queued_bytes)
         self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
-        self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
+        self._slots = SlotScheduler(slots, quota=slots_per_tenant, min_open_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         self._prefill = Prefill(step_tokens)
         # What other engines served sets a tenant back by no more than the slack that the counters
@@ -154,10 +143,6 @@ class Queue:
         self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._batch = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._lanes = (self._interactive, self._batch)
-        self._expected: dict[str, Request] = {}
-        """Requests that will be pushed, by id."""
-        self._expecting: Counter[str] = Counter()
-        """How many of these, by tenant."""
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, Running] = {}
         self._requests: Counter[str] = Counter()
@@ -184,9 +169,7 @@ class Queue:
             InvalidRequest, Overloaded: as `push`.
         """
         self._refuse_beyond_bounds(request)
-        self._expected[request.id] = request
-        self._expecting[request.tenant] += 1
-        self._bytes.add(request.tenant, request.size)
+        self._bounds.expect(request)
 
     def push(self, request: Request, now: float) -> None:
         """A request arrives; `admit` starts it.
@@ -199,14 +182,14 @@ class Queue:
         """
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
-        if not self._came(request.id):
+        if not self._bounds.expect_no_more(request.id):
             self._refuse_beyond_bounds(request)
         lane = self._batch if request.lane == BATCH else self._interactive
         number = next(self._returns if request.generated else self._arrivals)
         waiting = Waiting(request, number, now, lane)
         lane.add(waiting)
         self._waiting[request.id] = waiting
-        self._bytes.add(request.tenant, request.size)
+        self._bounds.add(request)
         self._requests[request.tenant] += 1
         if lane is self._batch:
             self._aging.add(waiting)
@@ -252,8 +235,8 @@ class Queue:
         if (running := self._running.get(id)) is None:
             return
         request = running.request
-        prompt = prompt_tokens - cached_tokens if prompt_tokens else _estimate(request)
-        self._charge(running, _service(request, prompt + completion_tokens))
+        prompt = prompt_tokens - cached_tokens if prompt_tokens else None
+        self._charge(running, charges.so_far(request, prompt, completion_tokens))
         if prompt_tokens:
             self._tell(running)
         held = request.held_of(prompt_tokens or request.prompt_tokens) + completion_tokens
@@ -265,7 +248,7 @@ class Queue:
 
     def finish(self, id: str, now: float) -> None:
         """A request has ended, whatever it was doing; unknown ids are ignored."""
-        self._came(id)
+        self._bounds.expect_no_more(id)
         if waiting := self._waiting.get(id):
             self._withdraw(waiting)
         elif running := self._running.pop(id, None):
@@ -297,10 +280,7 @@ class Queue:
 
     def heard_sum(self, grown: Mapping[str, float]) -> None:
         """All other engines of the same base model together `gained` this."""
-        by_lane: tuple[dict[str, float], dict[str, float]] = ({}, {})
-        for name, service in grown.items():
-            by_lane[name.startswith(BATCH_SERVICE)][name.removeprefix(BATCH_SERVICE)] = service
-        for lane, increases in zip(self._lanes, by_lane, strict=True):
+        for lane, increases in zip(self._lanes, by_lane(grown), strict=True):
             lane.counters.heard(increases)
 
     def expected_wait_s(self, tenant: str, lane: str) -> float:
@@ -310,7 +290,11 @@ class Queue:
         tenant in its lane; ahead of a batch request also all interactive ones or, once its patience
         is over, its tenant's own of both lanes and as many interactive ones of each other tenant.
         """
-        if not self._waiting and not self._expecting[tenant] and self._capacity.free(reserve=False):
+        if (
+            not self._waiting
+            and not self._bounds.expected(tenant)
+            and self._capacity.free(reserve=False)
+        ):
             return 0.0
         if lane != BATCH:
             return self._estimate.wait_s(1 + self._ahead(self._interactive, tenant))
@@ -325,7 +309,7 @@ class Queue:
         """Requests of this lane, and the tenant's own, ahead of one that the tenant adds now;
         `elsewhere` more of its own wait in another lane."""
         waiting = lane.counters.waiting(tenant)
-        own = waiting + self._expecting[tenant] + elsewhere
+        own = waiting + self._bounds.expected(tenant) + elsewhere
         others = lane.counters.tenants_waiting - bool(waiting)
         return own + min(len(lane) - waiting, others * (own + 1))
 
@@ -364,7 +348,7 @@ class Queue:
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
             elif self._capacity.fits(
-                _held(first.request), self._places(first.request), reserve=light
+                _held(first.request), self._sequences(first.request), reserve=light
             ):
                 self._start(first, step.now)
                 started.append(first.request.id)
@@ -427,10 +411,10 @@ class Queue:
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
-        self._capacity.start(request.tenant, running.held, self._places(request))
+        self._capacity.start(request.tenant, running.held, self._sequences(request))
         self._prefill.start(request.prefill_tokens)
         self._open(self._slots.start(request.adapter, request.tenant, now))
-        self._charge(running, _estimate(request))
+        self._charge(running, charges.at_start(request))
 
     # --- bookkeeping -----------------------------------------------------------------------------
 
@@ -438,16 +422,13 @@ class Queue:
         self._refuse_too_many(request)
         if request.generated:
             return
-        own = sum(lane.counters.waiting(request.tenant) for lane in self._lanes)
-        own += self._expecting[request.tenant]
-        total = len(self._waiting) + len(self._expected)
-        if own >= self._max_queued_per_tenant:
-            reason = f"This tenant has {own} waiting requests, the maximum for one tenant"
-        elif total >= self._max_queued and not self._has_a_share_left(own, total):
-            reason = f"The engine's queue is full ({self._max_queued} requests)"
-        elif not self._bytes.has_room(request.tenant, request.size):
-            reason = f"The engine's queue has no room for a body of {request.size} bytes"
-        else:
+        reason = self._bounds.refusal(
+            request,
+            own=sum(lane.counters.waiting(request.tenant) for lane in self._lanes),
+            waiting=len(self._waiting),
+            tenants=sum(lane.counters.tenants_waiting for lane in self._lanes),
+        )
+        if reason is None:
             return
         wait_s = self.expected_wait_s(request.tenant, request.lane)
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
@@ -459,7 +440,7 @@ class Queue:
                 f"{most} are allowed.",
                 param="n",
             )
-        if self._places(request) > most:
+        if self._sequences(request) > most:
             raise InvalidRequest(
                 f"The request has {request.choices * request.logprobs} log-probabilities "
                 f"per token over all choices: at most {self._capacity.open_logprobs} are "
@@ -467,23 +448,8 @@ class Queue:
                 param="logprobs",
             )
 
-    def _places(self, request: Request) -> int:
-        return self._capacity.places(request.choices, request.logprobs)
-
-    def _has_a_share_left(self, own: int, total: int) -> bool:
-        tenants = sum(lane.counters.tenants_waiting for lane in self._lanes)
-        tenants += len(self._expecting) + (own == 0)
-        return own < self._max_queued // tenants and total < 2 * self._max_queued
-
-    def _came(self, id: str) -> bool:
-        """Expect the request no longer; returns whether it was expected."""
-        if (request := self._expected.pop(id, None)) is None:
-            return False
-        self._expecting[request.tenant] -= 1
-        if not self._expecting[request.tenant]:
-            del self._expecting[request.tenant]
-        self._bytes.give_back(request.tenant, request.size)
-        return True
+    def _sequences(self, request: Request) -> int:
+        return self._capacity.sequences(request.choices, request.logprobs)
 
     def _leave(self, waiting: Waiting) -> None:
         """The request waits no longer. The caller then tells the counters why."""
@@ -491,7 +457,7 @@ class Queue:
         del self._waiting[request.id]
         waiting.lane.remove(waiting)
         self._aging.discard(waiting)
-        self._bytes.give_back(request.tenant, request.size)
+        self._bounds.remove(request)
 
     def _withdraw(self, waiting: Waiting) -> None:
         """A waiting request has ended: its client left."""
@@ -509,7 +475,7 @@ class Queue:
         self._tell(running)
         self._end_prefill(running)
         running.lane.counters.finish(request.tenant)
-        self._capacity.finish(request.tenant, running.held, self._places(request))
+        self._capacity.finish(request.tenant, running.held, self._sequences(request))
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
 
@@ -538,22 +504,12 @@ class Queue:
     def _tell(self, running: Running) -> None:
         if running.charged > running.told:
             request = running.request
-            name = (BATCH_SERVICE if running.lane is self._batch else "") + request.tenant
+            name = service_name(request.tenant, batch=running.lane is self._batch)
             self._totals.add(name, (running.charged - running.told) / request.weight)
             running.told = running.charged
 
     def _look(self, now: float) -> None:
         self._estimate.look(now, waiting=bool(self._waiting))
-
-
-def _estimate(request: Request) -> int:
-    return RETURN_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
-
-
-def _service(request: Request, tokens: int) -> int:
-    """What a request that used `tokens` is charged. One that continues from another engine was
-    charged there for its beginning."""
-    return max(0, tokens - request.paid) if request.paid else max(LEAST_CHARGE, tokens)
 
 
 def _held(request: Request) -> int:

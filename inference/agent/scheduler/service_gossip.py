@@ -24,6 +24,23 @@ MAX_ENGINES = 64
 PAST_RUNS = 8
 """Ended runs remembered of an engine, because a slow gateway may still report them."""
 
+BATCH_SERVICE = "batch:"
+"""Prefix of a tenant's name for its batch service, as engines tell each other; in no tenant's name.
+Lanes have counters of their own: batch service by an idle engine delays no tenant's chat."""
+
+
+def service_name(tenant: str, *, batch: bool) -> str:
+    """The name under which service in a lane is reported."""
+    return BATCH_SERVICE + tenant if batch else tenant
+
+
+def by_lane(service: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Reported service by tenant: that of the interactive lane, and that of the batch lane."""
+    lanes: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for name, amount in service.items():
+        lanes[name.startswith(BATCH_SERVICE)][name.removeprefix(BATCH_SERVICE)] = amount
+    return lanes
+
 
 class ServiceTotals:
     """Cumulative service by name since the start, in tokens over weight.

@@ -5,18 +5,20 @@ Rules
     2. The overtaking is bounded. For an adapter that waits impatiently, one adapter in use is
        closed to new requests of any tenant. When its last running request has ended, its slot is
        promised to the adapter that waits, and no other adapter takes it.
-    3. An adapter that takes a slot keeps it open for at least `turn_s`. With more adapters than
+    3. An adapter that takes a slot keeps it open for at least `min_open_s`. With more adapters than
        slots, each would otherwise be closed as soon as its first request had started, and the
        engine would run one request per slot: it would thrash.
     4. The adapter to close is one of the tenant that has the most slots; of those, the one with the
        fewest running requests, because it is empty first. The choice is not reconsidered.
     5. A slot counts as its tenant's while it is open, or is being emptied for it or promised to
        it. While another tenant waits for a slot, none may have more than `quota`: one of those
-       above is closed at once, without patience or turn, or its claim passes to the other tenant.
-       At its quota a tenant may only close its own. While no other tenant waits, it may take all.
+       above is closed at once, without patience or `min_open_s`, or its claim passes to the other
+       tenant. At its quota a tenant may only close its own. While no other tenant waits, it may
+       take all.
 
-So an adapter that waits has a slot at the latest after patience, a turn, and the longest answer
-of the adapter that was closed for it, unless more adapters wait before it than there are slots.
+So an adapter that waits has a slot at the latest after patience, `min_open_s`, and the longest
+answer of the adapter that was closed for it, unless more adapters wait before it than there are
+slots.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from inference.agent.scheduler.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Occupancy:
     """An adapter in use: which tenant's request took the slot, and when."""
 
     tenant: str
@@ -47,13 +49,13 @@ class Claim:
 class SlotScheduler:
     """Which adapters have the slots, and which one gets the next."""
 
-    def __init__(self, slots: Slots, *, quota: int | None, turn_s: float) -> None:
+    def __init__(self, slots: Slots, *, quota: int | None, min_open_s: float) -> None:
         """`quota` slots for each tenant (None: all); times are in seconds."""
         if quota is not None and quota < 1:
             raise ValueError(f"a quota of {quota} slots would shut every tenant out")
-        self._slots, self._turn_s = slots, turn_s
+        self._slots, self._min_open_s = slots, min_open_s
         self._quota = math.inf if quota is None else quota
-        self._turns: dict[str, Turn] = {}
+        self._in_use: dict[str, Occupancy] = {}
         self._claims: dict[str, Claim] = {}
         """By the adapter that waits; a slot has at most one claim."""
         self._closed: set[str] = set()
@@ -68,13 +70,13 @@ class SlotScheduler:
         was promised one, or it is the base model (None)."""
         if adapter is None or adapter in self._promised:
             return True
-        return adapter in self._turns and adapter not in self._closed
+        return adapter in self._in_use and adapter not in self._closed
 
     def free_for(self, adapter: str | None) -> bool:
         """Whether a request of this adapter may start now."""
         if self.open_to(adapter):
             return True
-        return adapter not in self._turns and self._slots.unused > len(self._promised)
+        return adapter not in self._in_use and self._slots.unused > len(self._promised)
 
     def at_quota(self, tenant: str) -> bool:
         """Whether this tenant must leave the next slot to others that wait for one."""
@@ -83,10 +85,10 @@ class SlotScheduler:
     def start(self, adapter: str | None, tenant: str, now: float) -> list[str]:
         """A request starts; call `free_for` first. Returns the adapters that are now open."""
         self._slots.start(adapter)
-        if adapter is None or adapter in self._turns:
+        if adapter is None or adapter in self._in_use:
             return []
         reopened = self.forget(adapter)
-        self._turns[adapter] = Turn(tenant, now)
+        self._in_use[adapter] = Occupancy(tenant, now)
         self._has[tenant] += 1
         return [adapter, *reopened]
 
@@ -95,9 +97,9 @@ class SlotScheduler:
         self._slots.finish(adapter)
         if adapter is None or self._slots.uses(adapter):
             return []
-        turn = self._turns.pop(adapter)
+        occupancy = self._in_use.pop(adapter)
         if adapter not in self._closed:
-            self._lose(turn.tenant)
+            self._lose(occupancy.tenant)
             return []
         self._closed.discard(adapter)
         heir = next(one for one, claim in self._claims.items() if claim.leaving == adapter)
@@ -111,14 +113,14 @@ class SlotScheduler:
         Returns whether those behind it may ask too; if not, no slot is available. Check `open_to`
         afterwards: the slot may be empty already.
         """
-        if adapter in self._turns or adapter in self._claims:
+        if adapter in self._in_use or adapter in self._claims:
             return True
         if (loser := self._to_lose_claim(tenant)) is not None:
             leaving = self._claims[loser].leaving
             self._drop_claim(loser)
         elif (leaving := self._to_close(tenant, now, impatient=impatient)) is not None:
             self._closed.add(leaving)
-            self._lose(self._turns[leaving].tenant)
+            self._lose(self._in_use[leaving].tenant)
         else:
             return False
         self._claims[adapter] = Claim(tenant, leaving)
@@ -135,7 +137,7 @@ class SlotScheduler:
         if claim.leaving is None:
             return []
         self._closed.discard(claim.leaving)
-        self._has[self._turns[claim.leaving].tenant] += 1
+        self._has[self._in_use[claim.leaving].tenant] += 1
         return [claim.leaving]
 
     def _is_above_quota(self, tenant: str) -> bool:
@@ -164,19 +166,19 @@ class SlotScheduler:
     def _to_close(self, tenant: str, now: float, *, impatient: bool) -> str | None:
         may_close = [
             adapter
-            for adapter, turn in self._turns.items()
-            if adapter not in self._closed and self._gives_way(turn, tenant, now, impatient)
+            for adapter, occupancy in self._in_use.items()
+            if adapter not in self._closed and self._gives_way(occupancy, tenant, now, impatient)
         ]
         return min(may_close, key=self._closing_order, default=None)
 
-    def _gives_way(self, turn: Turn, tenant: str, now: float, impatient: bool) -> bool:
-        """Whether the adapter of this turn may be closed for one of `tenant`."""
-        if turn.tenant != tenant:
+    def _gives_way(self, occupancy: Occupancy, tenant: str, now: float, impatient: bool) -> bool:
+        """Whether the adapter of this slot may be closed for one of `tenant`."""
+        if occupancy.tenant != tenant:
             if self.at_quota(tenant):
                 return False
-            if self._is_above_quota(turn.tenant):
+            if self._is_above_quota(occupancy.tenant):
                 return True
-        return impatient and now - turn.since >= self._turn_s
+        return impatient and now - occupancy.since >= self._min_open_s
 
     def _closing_order(self, adapter: str) -> tuple[int, int, str]:
-        return -self._has[self._turns[adapter].tenant], self._slots.uses(adapter), adapter
+        return -self._has[self._in_use[adapter].tenant], self._slots.uses(adapter), adapter

@@ -26,7 +26,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from inference.link.wire import MAX_TIME_S, Account, AdapterRef, Dispatch, LedgerEntry, Usage
+from inference.link.accounts import Account, Dispatch, LedgerEntry, Usage
+from inference.link.engine_info import AdapterRef
+from inference.link.values import MAX_TIME_S
 
 MAC_BYTES = 16
 MAX_CONTEXT = 1 << 24

@@ -1,4 +1,4 @@
-"""The gateway's end of one engine link: frames from the engine, and requests to it."""
+"""The gateway's end of one engine link, and the attempts of requests that run on it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+import msgspec
+
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
+from inference.gateway.fleet.dispatches import Bounds
 from inference.gateway.fleet.service import Listener
 from inference.gateway.measuring.measures import Measures, OnEngine
-from inference.gateway.requests.leg import Leg
 from inference.gateway.routing.engine_state import EngineState
-from inference.grants import EngineCredential
+from inference.interfaces.credentials import EngineCredential
 from inference.link import wire
+from inference.link.accounts import LedgerEntry
+from inference.link.engine_info import Suspect
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
 from inference.link.shell import Shell, Transport
-from inference.link.wire import Frame, LedgerEntry
+from inference.link.wire import Frame
+from inference.tracing import Attributes, Span
 
 ENGINE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 """The ids that fit in the ledger."""
@@ -66,7 +72,7 @@ class Owner(Protocol):
         """The engine sent a frame that only newer versions know."""
         ...
 
-    def heard_suspects(self, link: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
+    def heard_suspects(self, link: EngineLink, suspects: Sequence[Suspect]) -> None:
         """The engine reported requests with which engines fail."""
         ...
 
@@ -81,6 +87,67 @@ class Owner(Protocol):
             ProtocolViolation: the journal's name is invalid, or the report has too many entries.
         """
         ...
+
+
+class Receiver(Protocol):
+    """A request, which receives what the engines of its attempts send; implemented by
+    `requests.stream.Stream`."""
+
+    def push(self, delta: wire.Delta) -> None:
+        """The engine sent some output."""
+        ...
+
+    def waits(self, wait: wire.Wait) -> None:
+        """The engine reported what the request waits for."""
+        ...
+
+    def begun(self, leg: Leg) -> None:
+        """The engine sends the first output of this attempt."""
+        ...
+
+    def ended(self, leg: Leg, done: wire.Done) -> None:
+        """The engine sent `done` for this attempt."""
+        ...
+
+    def lost(self, leg: Leg) -> None:
+        """The link to the engine ended."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    """One attempt of a request, on the link of its engine.
+
+    `most` bounds the usage accepted from its engine, of this attempt and lower ones together.
+    """
+
+    stream: Receiver
+    link: EngineLink
+    attempt: int
+    most: Bounds
+    keeps: bool = False
+    """Whether its engine keeps the answer for other gateways."""
+    has_begun: bool = False
+    news_at: float = 0.0
+    """Monotonic time at which its engine last sent some of its output."""
+    span: Span | None = None
+    """Set if the request is traced."""
+    sent_at: float = field(default_factory=time.monotonic)
+
+    def end_span(self, error: str) -> None:
+        """End the attempt's span; `error` says why the engine did not complete the request."""
+        if self.span is not None:
+            engine: Attributes = {
+                "lorikeet.engine": self.link.engine.id,
+                "lorikeet.attempt": self.attempt,
+            }
+            self.span.end(attributes=engine, error=error)
+
+    def clamped(self, done: wire.Done) -> wire.Done:
+        """`done` with its usage clamped to `most`: limits are charged with that usage, so an engine
+        could otherwise use up a tenant's budget."""
+        usage = self.most.clamped(done.usage)
+        return done if usage is done.usage else msgspec.structs.replace(done, usage=usage)
 
 
 class EngineLink:
@@ -155,14 +222,14 @@ class EngineLink:
         self._shell.break_off(error)
 
     def submit(self, leg: Leg, frame: wire.Submit) -> None:
-        """Start an attempt of a request; the leg's owner is called back from now on."""
+        """Start an attempt of a request; its stream is called back from now on."""
         self.engine.took(frame)  # first: if this raises, no attempt is registered
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
         self.unbegun += 1
 
     def adopt(self, leg: Leg, frame: wire.Adopt) -> None:
-        """Adopt a request that the engine has; the leg's owner is called back from now on."""
+        """Adopt a request that the engine has; its stream is called back from now on."""
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
         self.engine.dispatched += 1
@@ -303,13 +370,13 @@ class EngineLink:
     def _begin(self, leg: Leg) -> None:
         leg.has_begun = True
         self.unbegun -= 1
-        leg.owner.begun(leg)
+        leg.stream.begun(leg)
 
     def _end(self, done: wire.Done) -> None:
         leg = self._legs.pop((done.id, done.attempt))
         self.engine.ended((done.id, done.attempt))
         self.unbegun -= not leg.has_begun
-        leg.owner.ended(leg, done)
+        leg.stream.ended(leg, done)
 
     def _end_load(self, loaded: wire.Loaded) -> None:
         if not (answer := self._loads.pop(loaded.id)).done():
@@ -335,7 +402,7 @@ class EngineLink:
         self._owner.left(self, reason)
         legs, self._legs = self._legs, {}
         for leg in legs.values():
-            leg.owner.lost(leg)
+            leg.stream.lost(leg)
         for answer in self._loads.values():
             if not answer.done():
                 answer.set_exception(EngineLost(f"The engine was lost: {reason}."))

@@ -15,9 +15,9 @@ import structlog
 from inference.errors import ProtocolViolation
 from inference.gateway.fleet.dispatches import Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.grants import Recorder, Source
+from inference.interfaces.ledger import Recorder, Source
 from inference.link import wire
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 
 log = structlog.get_logger(__name__)
 

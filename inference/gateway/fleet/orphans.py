@@ -1,6 +1,6 @@
 """Orphans: answers that engines keep for any gateway that adopts them. No IO, no clock.
 
-An engine announces its orphans to all gateways (`inference.agent.keeping`). An orphan is accepted
+An engine announces its orphans to all gateways (`agent.kept_answers`). An orphan is accepted
 only if a gateway dispatched it to that engine, with this key and model, which its signature proves.
 Which client may have it is decided by the claim of its idempotency key, or by the label that its
 gateway gave it.
@@ -15,8 +15,9 @@ from itertools import islice
 
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
+from inference.link.accounts import turn_of
 from inference.link.session import Attempt
-from inference.link.wire import Orphan, turn_of
+from inference.link.wire import Orphan
 
 MAX_OF_AN_ENGINE = 4096
 """Orphans accepted of one engine; agents keep a quarter of that."""

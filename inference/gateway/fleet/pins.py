@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from inference.gateway.routing.engine_state import EngineState
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from inference.pools import Revisions
 
 Pinned = Mapping[str, Sequence[AdapterRef]]

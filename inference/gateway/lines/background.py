@@ -31,12 +31,13 @@ from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, seal
 from inference.gateway.stored.conversations import MAX_BYTES
 from inference.gateway.stored.responses import Record, read_record
-from inference.grants import Directory, Ended, Grant, Queued, StoredResponses
-from inference.operations.call import Call
+from inference.interfaces.directory import Directory, Grant
+from inference.interfaces.stored import Ended, Queued, StoredResponses
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import FAILED, failure
 from inference.operations.responses.items import listed
 from inference.operations.responses.responses import RESPONSES
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 log = structlog.get_logger(__name__)
 
@@ -65,14 +66,19 @@ class Background:
     """The background responses that callers queue at a gateway process and workers ask it for."""
 
     def __init__(
-        self, store: StoredResponses, directory: Directory, space: Shares[int], *, secret: str
+        self,
+        store: StoredResponses,
+        directory: Directory,
+        space: SharedCapacity[int],
+        *,
+        secret: str,
     ) -> None:
         """Bodies of running responses take up `space`; queued responses are sealed with `secret`,
         so that workers can ask for nothing else."""
         self._store, self._directory = store, directory
         self._space, self._secret = space, secret
 
-    async def queue(self, grant: Grant, call: Call, request_id: str, once: str = "") -> str:
+    async def queue(self, grant: Grant, call: ResponseCall, request_id: str, once: str = "") -> str:
         """Queue the call to be run; returns the id of its response. If one was queued under the
         same `once`, that one's id.
 
@@ -126,13 +132,13 @@ class Background:
         return Work(self._store, self._space, grant.tenant_id, id, turn, record, len(found))
 
 
-def _record_of(call: Call, id: str, created_at: datetime) -> bytes:
+def _record_of(call: ResponseCall, id: str, created_at: datetime) -> bytes:
     """The record of a call that is stored until it is run."""
     fields = _fields.decode(call.body)
     items = msgspec.Raw(b"[" + listed(bytes(fields["input"])) + b"]")
     for name in NOT_RUN:
         fields.pop(name, None)
-    call.told = {**call.told, "background": True, "store": True}
+    call.echoed = {**call.echoed, "background": True, "store": True}
     response = RESPONSES.framing(call, id, int(created_at.timestamp())).queued()
     record = _json(Record(items, msgspec.Raw(response), fields))
     if len(record) > MAX_BYTES:
@@ -149,7 +155,7 @@ class Work:
     def __init__(
         self,
         store: StoredResponses,
-        space: Shares[int],
+        space: SharedCapacity[int],
         tenant_id: int,
         id: str,
         turn: int,
@@ -161,7 +167,7 @@ class Work:
         self._tenant_id, self._id, self._turn = tenant_id, id, turn
         self._record = record
 
-    def call(self) -> Call:
+    def call(self) -> ResponseCall:
         """The call to run; its answer has the fields of the response as it was queued.
 
         Raises:
@@ -169,7 +175,7 @@ class Work:
         """
         fields = self._record.fields or {}
         call = RESPONSES.parse(_json(fields | {"input": self._record.items}))
-        call.told = _fields.decode(self._record.response)
+        call.echoed = _fields.decode(self._record.response)
         return call
 
     async def answered(self, response: bytes) -> None:

@@ -15,7 +15,8 @@ from typing import Generic, TypeVar, get_args
 
 import msgspec
 
-from inference.link.wire import Usage, unknown_tag
+from inference.link.accounts import Usage
+from inference.link.wire import unknown_tag
 
 MAX_UNBEGUN = 64
 """Most lines of one batch at one gateway that no engine has begun."""

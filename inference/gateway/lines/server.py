@@ -1,7 +1,7 @@
 """`/ws/lines`: workers send batch lines, and get their answers.
 
 A line takes the path of any request: grant, limits, engine, ledger (`dispatcher`). But it waits
-here until an engine can use it (`turns`), and then in the batch lane. Losing a socket ends its
+here until an engine can use it (`line_queue`), and then in the batch lane. Losing a socket ends its
 lines; the worker asks for them again, at any gateway.
 """
 
@@ -30,25 +30,25 @@ from inference.errors import (
     PayloadTooLarge,
     RateLimitExceeded,
 )
-from inference.gateway import answer
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.dispatcher import Line as LineOf
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges import answer
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.lines import frames
 from inference.gateway.lines.background import Background, Work, is_background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Unknown, Withdraw
+from inference.gateway.lines.line_queue import LineQueue
 from inference.gateway.lines.seals import holds, line_id
-from inference.gateway.lines.turns import Turns
-from inference.gateway.measuring.records import Asked
+from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
-from inference.grants import Directory, Grant
-from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
+from inference.interfaces.directory import Directory, Grant
+from inference.link.accounts import Usage
+from inference.link.wire import MAX_FRAME_BYTES, Wait
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI
-from inference.operations.operation import Framing
+from inference.operations.operation import Call, Framing
 from inference.operations.registry import OPERATIONS
 
 log = structlog.get_logger(__name__)
@@ -128,7 +128,7 @@ class Lines:
         """Ids of lines that wait, or are not settled yet."""
         self.background = background
         self._dispatcher, self._fleet, self._token = dispatcher, fleet, token
-        self._turns: dict[str, Turns[Waiting]] = {}
+        self._queues: dict[str, LineQueue[Waiting]] = {}
         self._engines, self._counted_at = Counter[str](), -COUNTED_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,28 +144,28 @@ class Lines:
     def add(self, line: Waiting, tenant: str) -> None:
         """Let a line wait for its turn."""
         self.live.add(line.id)
-        self._turns.setdefault(line.base_model, Turns()).add(tenant, line)
+        self._queues.setdefault(line.base_model, LineQueue()).add(tenant, line)
         self._go_on(line.base_model)
 
     def withdraw(self, of: Callable[[Waiting], bool]) -> list[Waiting]:
         """Take the waiting lines for which `of` holds out; returns them."""
-        gone = [line for turns in self._turns.values() for line in turns.withdraw(of)]
+        gone = [line for queue in self._queues.values() for line in queue.withdraw(of)]
         self.live.difference_update(line.id for line in gone)
         for line in gone:
             line.close()
         return gone
 
     def _go_on(self, base_model: str) -> None:
-        if (turns := self._turns.get(base_model)) is None:
+        if (queue := self._queues.get(base_model)) is None:
             return
-        while (line := turns.next(self._engines_of(base_model))) is not None:
-            begun, running = Once(turns.begun), Running(line)
+        while (line := queue.next(self._engines_of(base_model))) is not None:
+            begun, running = Once(queue.begun), Running(line)
             task = asyncio.create_task(self._run(running, begun), name="line")
             line.link.tasks[task] = line
             # Not in a `finally` of the task: one cancelled before its first step never runs it.
-            task.add_done_callback(partial(self._ended, running, begun, turns))
-        if turns.idle:
-            del self._turns[base_model]
+            task.add_done_callback(partial(self._ended, running, begun, queue))
+        if queue.idle:
+            del self._queues[base_model]
 
     def _engines_of(self, base_model: str) -> int:
         if time.monotonic() - self._counted_at >= COUNTED_S:
@@ -175,12 +175,12 @@ class Lines:
         return self._engines[base_model]
 
     def _ended(
-        self, running: Running, begun: Once, turns: Turns[Waiting], task: asyncio.Task[None]
+        self, running: Running, begun: Once, queue: LineQueue[Waiting], task: asyncio.Task[None]
     ) -> None:
         line = running.line
         del line.link.tasks[task]
         begun()
-        turns.ended()
+        queue.ended()
         line.close()
         if running.stream is None:
             self.live.discard(line.id)

@@ -1,1 +1,1 @@
-"""What a gateway measures and reports about its requests: metrics, the log, spans."""
+"""What a gateway records of its requests: metrics, outcomes, and content that tenants keep."""

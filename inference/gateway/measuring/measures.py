@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.histogram import Example, Histogram
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 
 DURATION_S = tuple(0.01 * 2**n for n in range(14))
 """Bounds for whole operations and their parts: 0.01 s, doubling to 81.92 s."""

@@ -62,9 +62,9 @@ class Candidates:
                 ) from None
             raise
 
-    def never_done(self, needs: Needs) -> InvalidRequest | None:
-        """Why no engine will ever run the request; None if one may (`Engines.never_done`)."""
-        return self._there.never_done(needs)
+    def permanent_refusal(self, needs: Needs) -> InvalidRequest | None:
+        """Why no engine will ever run the request; None if one may (`Engines`)."""
+        return self._there.permanent_refusal(needs)
 
     def _chosen(
         self,

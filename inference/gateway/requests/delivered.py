@@ -23,7 +23,8 @@ from io import StringIO
 import msgspec
 
 from inference.gateway.fleet.dispatches import Bounds
-from inference.link.wire import MAX_KEPT_BYTES, Delta, Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import MAX_KEPT_BYTES, Delta, Resume
 
 UTF8_BYTES = 4
 """Most bytes of a character in UTF-8."""

@@ -7,7 +7,7 @@ Rules
        time (`scheduler.aging`).
     2. Requests of different *kinds* need different engines, so one may start while another can't.
        The caller sets a kind aside while no engine takes it.
-    3. Requests and their bytes are bounded, in total and per tenant (`shares`).
+    3. Requests and their bytes are bounded, in total and per tenant (`shared_capacity`).
 
 Each base model has its own counters. Requests that start without waiting here charge no counter:
 while nothing waits, no tenant owes another a turn. Each call takes O(log n) on average for each
@@ -26,7 +26,7 @@ from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.lazy_heap import LazyHeap, Rank
 from inference.scheduler.vtc import VirtualTokenCounters
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,10 @@ class Held:
         self._waiting: dict[str, Waiting] = {}
         self._pools: dict[str, Pool] = {}
         self._kinds: Counter[Hashable] = Counter()
-        self._requests, self._bytes = Shares[str](holding.requests), Shares[str](holding.bytes)
+        self._requests, self._bytes = (
+            SharedCapacity[str](holding.requests),
+            SharedCapacity[str](holding.bytes),
+        )
         self._arrivals = itertools.count()
 
     def __len__(self) -> int:

@@ -19,8 +19,7 @@ from enum import StrEnum
 import msgspec
 
 from inference.errors import EngineLost, InferenceError, Overloaded
-from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.requests.leg import Leg
+from inference.gateway.fleet.engine_link import EngineLink, Leg
 from inference.link.wire import MOVED, Done, Fault
 
 MAX_MOVES = 2
@@ -90,17 +89,21 @@ class Journey:
             self._failed.add(leg.link.engine.life)
             self.in_doubt = len(self._failed) > 1
 
+    def may_leave(self, leg: Leg, why: Why) -> bool:
+        """Whether the request may leave another engine (rule 1)."""
+        return self.moves < MAX_MOVES or not _is_move(leg, why)
+
     def died_twice(self, alive: Iterable[str]) -> bool:
         """Whether two engines died with it; `alive` has the runs of all connected engines."""
         return len(self._failed.difference(alive)) > 1
 
-    def goes_on(self, now: float) -> float:
+    def resumed(self, now: float) -> float:
         """Another engine has begun to send; returns how long the reader waited, in seconds."""
         waited_s, self.since = now - (now if self.since is None else self.since), None
         return waited_s
 
 
-def why_elsewhere(leg: Leg, done: Done) -> Why | None:
+def reason_to_move(leg: Leg, done: Done) -> Why | None:
     """Why another engine should take over the request after this `done`; None: it has ended."""
     if done.fault is None:
         return Why.DRAINED if done.finish_reason == MOVED else None
@@ -112,19 +115,12 @@ def why_elsewhere(leg: Leg, done: Done) -> Why | None:
     return Why.DRAINED if leg.link.engine.draining else Why.REFUSED
 
 
-def may_leave(leg: Leg, why: Why) -> bool:
-    """Whether the request may go to another engine."""
-    stream = leg.stream
-    if stream.order is None or not stream.is_wanted:
-        return False
-    return stream.journey is None or stream.journey.moves < MAX_MOVES or not _is_move(leg, why)
-
-
-def last_word(leg: Leg, done: Done) -> Done:
-    """The `done` that the reader gets if no other engine takes over."""
+def final_done(leg: Leg, done: Done, *, is_wanted: bool) -> Done:
+    """The `done` that the reader gets if no other engine takes over; `is_wanted`: the request was
+    not cancelled."""
     if done.finish_reason != MOVED or done.fault is not None:
         return done
-    if not leg.stream.is_wanted:
+    if not is_wanted:
         return msgspec.structs.replace(done, finish_reason="cancelled")
     return msgspec.structs.replace(done, finish_reason=None, fault=Fault.of(lost(leg)))
 

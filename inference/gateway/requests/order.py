@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.routing.engine_state import Needs
-from inference.grants import Grant, Reservation, Target
-from inference.link.wire import Account, Prefix, Resume, Submit, Wait
+from inference.interfaces.directory import Grant, Target
+from inference.interfaces.limiter import Reservation
+from inference.link.accounts import Account
+from inference.link.prefixes import Prefix
+from inference.link.wire import Resume, Submit, Wait
 from inference.pools import Pool
 from inference.tracing import Span
 
@@ -60,7 +63,7 @@ class Order:
     label: str = ""
     id: str = ""
     """The request's id, if it differs from the reservation's: a request that is sent again has the
-    same id in a higher `turn` (`wire.turn_of`), with a reservation of its own in each turn."""
+    same id in a higher `turn` (`accounts.turn_of`), with a reservation of its own in each turn."""
     turn: int = 1
 
     @property

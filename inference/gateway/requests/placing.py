@@ -19,18 +19,17 @@ import msgspec
 
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
-from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.fleet.engine_link import EngineLink, Leg
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.requests.candidates import Candidates, MayTake
 from inference.gateway.requests.journey import MAX_MOVES, Outcome, Why
-from inference.gateway.requests.leg import Leg, LegOwner
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
 from inference.pools import Pool
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 TAKEN_UP = 64
 """Low enough for several gateways at the same time: an agent's queue holds 1,024."""
@@ -44,20 +43,17 @@ class Placing:
 
     def __init__(
         self,
-        owner: LegOwner,
         candidates: Candidates,
         dispatches: Dispatches,
         moves: Moves,
         *,
         kept_bytes: int,
     ) -> None:
-        """`owner` is called back by the links of attempts. At most `kept_bytes` of bodies are kept,
-        so that their requests can move."""
+        """At most `kept_bytes` of bodies are kept, so that their requests can move."""
         self.pools: Mapping[str, Pool] = {}
         """By base model; requests for a model that is not here may run on any of its revisions."""
-        self._owner, self._candidates, self._dispatches = owner, candidates, dispatches
-        self._moves = moves
-        self._kept = Shares[str](kept_bytes)
+        self._candidates, self._dispatches, self._moves = candidates, dispatches, moves
+        self._kept = SharedCapacity[str](kept_bytes)
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
 
@@ -95,7 +91,7 @@ class Placing:
         try:
             link = self.decide(needs, None if any_may else may_take)
         except Overloaded as refusal:
-            return self._candidates.never_done(needs) or refusal
+            return self._candidates.permanent_refusal(needs) or refusal
         self._start(stream, order, link, left_s, resume)
         return None
 
@@ -121,7 +117,7 @@ class Placing:
         assert dispatch is not None, "what is not signed is not known as an orphan"
         most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
         stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
-        leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=True)
+        leg = Leg(stream, link, stream.attempt, most, keeps=True)
         stream.given_to(leg)
         self._trace(stream, leg)
         link.adopt(leg, self._adoption(stream, order, link, orphan, most))
@@ -145,7 +141,7 @@ class Placing:
         stream.attempt += 1
         keeps = stream.delivered.keeps
         can_keep = keeps and link.engine.version >= ADOPTS_SINCE
-        leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=can_keep)
+        leg = Leg(stream, link, stream.attempt, most, keeps=can_keep)
         stream.given_to(leg)
         frame = order.frame(
             self._dispatches,

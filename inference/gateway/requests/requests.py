@@ -24,7 +24,7 @@ import structlog
 from inference.errors import InferenceError, NoEngine, Overloaded, RequestError, Unavailable
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.fleet.engine_link import EngineLink, Leg
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Measures
@@ -32,15 +32,16 @@ from inference.gateway.measuring.traffic import Counted, failed
 from inference.gateway.requests import placing
 from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Why, last_word, lost, may_leave, why_elsewhere
-from inference.gateway.requests.leg import Leg
+from inference.gateway.requests.journey import Why, final_done, lost, reason_to_move
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.placing import Moves, Placing
 from inference.gateway.requests.settling import Settling
 from inference.gateway.requests.stream import Stream
 from inference.gateway.requests.unplaced import Unplaced
-from inference.grants import Limiter, Target
-from inference.link.wire import GONE, LEFT, Done, LedgerEntry, first_attempt
+from inference.interfaces.directory import Target
+from inference.interfaces.limiter import Limiter
+from inference.link.accounts import LedgerEntry, first_attempt
+from inference.link.wire import GONE, LEFT, Done
 from inference.pools import Pool
 
 log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class Requests:
         self._links, self._limiter = links, limiter
         self._uncounted = uncounted
         self._streams: dict[str, Stream] = {}
-        self._placing = Placing(self, candidates, dispatches, self.moves, kept_bytes=kept_bytes)
+        self._placing = Placing(candidates, dispatches, self.moves, kept_bytes=kept_bytes)
         self._unplaced = Unplaced(
             self._placing,
             links,
@@ -195,20 +196,19 @@ class Requests:
         """An engine joined, or may take more than before: try to place waiting requests."""
         self._unplaced.look_soon()
 
-    # --- what links ask (leg.LegOwner) -----------------------------------------------------------
+    # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
-    def begun(self, leg: Leg) -> None:
+    def begun(self, stream: Stream, leg: Leg) -> None:
         """The engine sent the first output of this attempt."""
-        leg.stream.may_have_cost = True
-        if leg.stream.grant.tenant not in self._uncounted:
+        if stream.grant.tenant not in self._uncounted:
             self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
-        journey = leg.stream.journey
+        journey = stream.journey
         if journey is not None and journey.since is not None:
-            gap_s = journey.goes_on(time.monotonic())
+            gap_s = journey.resumed(time.monotonic())
             self.gaps.add(gap_s)
             log.info(
                 "request_moved",
-                request_id=leg.stream.id,
+                request_id=stream.id,
                 attempt=leg.attempt,
                 why=journey.why.value,
                 engine=leg.link.engine.id,
@@ -216,36 +216,34 @@ class Requests:
             )
         self._note_room(leg)
 
-    def ended(self, leg: Leg, done: Done) -> None:
+    def ended(self, stream: Stream, leg: Leg, done: Done) -> None:
         """The engine sent `done`: the request has ended, or should move to another engine."""
-        stream, done = leg.stream, leg.believed(done)
         if done.finish_reason in (GONE, LEFT):
             leg.end_span(done.finish_reason)
             return stream.settle(done)
-        why = why_elsewhere(leg, done)
+        why = reason_to_move(leg, done)
         leg.end_span(why or (done.fault.code if done.fault else ""))
         if why is None or why is Why.FAILED:
-            self._count(leg, failed=why is Why.FAILED or failed(done))
-        if why is not None and may_leave(leg, why):
-            self._unplaced.move(leg, why, done)
+            self._count(stream, leg, failed=why is Why.FAILED or failed(done))
+        if why is not None and stream.may_leave(leg, why):
+            self._unplaced.move(stream, leg, why, done)
         else:
-            self._note_stay(leg, why)
-            stream.settle(last_word(leg, done))
+            self._note_stay(stream, leg, why)
+            stream.settle(final_done(leg, done, is_wanted=stream.is_wanted))
         self._note_room(leg)
 
-    def lost(self, leg: Leg) -> None:
+    def lost(self, stream: Stream, leg: Leg) -> None:
         """The link to the engine ended; unless the request moves, it is settled as seen here."""
-        leg.stream.may_have_cost = True
         leg.end_span(Why.LOST)
-        self._count(leg, failed=leg.stream.is_wanted)
-        if may_leave(leg, Why.LOST):
-            self._unplaced.move(leg, Why.LOST)
+        self._count(stream, leg, failed=stream.is_wanted)
+        if stream.may_leave(leg, Why.LOST):
+            self._unplaced.move(stream, leg, Why.LOST)
         else:
-            self._note_stay(leg, Why.LOST)
-            leg.stream.settle_as_seen(None, lost(leg))
+            self._note_stay(stream, leg, Why.LOST)
+            stream.settle_as_seen(None, lost(leg))
 
-    def _count(self, leg: Leg, *, failed: bool) -> None:
-        if leg.stream.grant.tenant not in self._uncounted:
+    def _count(self, stream: Stream, leg: Leg, *, failed: bool) -> None:
+        if stream.grant.tenant not in self._uncounted:
             self.traffic.ended(leg.link.engine.pool, failed=failed)
 
     def _note_room(self, leg: Leg) -> None:
@@ -254,20 +252,18 @@ class Requests:
         if leg.link.unbegun == placing.TAKEN_UP // 2:
             self.look_soon()
 
-    def _note_stay(self, leg: Leg, why: Why | None) -> None:
+    def _note_stay(self, stream: Stream, leg: Leg, why: Why | None) -> None:
         """The request ends with this engine; `why` is None if the engine completed it."""
-        journey = leg.stream.journey
-        if why is not None and leg.stream.is_wanted and journey is not None:
+        journey = stream.journey
+        if why is not None and stream.is_wanted and journey is not None:
             log.warning(
                 "request_moved_no_more",
-                request_id=leg.stream.id,
+                request_id=stream.id,
                 attempt=leg.attempt,
                 why=why.value,
                 engine=leg.link.engine.id,
                 moves=journey.moves,
             )
-
-    # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
     def stopped(self, stream: Stream) -> None:
         """The stream is to end while no engine has it."""

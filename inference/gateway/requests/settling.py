@@ -12,8 +12,9 @@ from collections.abc import Container
 
 from inference.gateway.measuring.measures import Ended, Measures
 from inference.gateway.requests.stream import Stream
-from inference.grants import Limiter
-from inference.link.wire import GONE, Done, LedgerEntry
+from inference.interfaces.limiter import Limiter
+from inference.link.accounts import LedgerEntry
+from inference.link.wire import GONE, Done
 
 MAX_UNBILLED = 100_000
 """Bounds `_unbilled`. A request dropped from it may be settled twice, which changes nothing."""

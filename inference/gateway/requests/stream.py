@@ -17,31 +17,21 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
+from inference.gateway.fleet.engine_link import Leg
+from inference.gateway.measuring.content import Capture
 from inference.gateway.measuring.measures import OnEngine
 from inference.gateway.requests.delivered import Delivered
-from inference.gateway.requests.leg import Leg
+from inference.gateway.requests.journey import Journey, Why
 from inference.gateway.requests.order import Order
-from inference.gateway.stored.content import Capture
-from inference.grants import Limiter
-from inference.link.wire import (
-    GONE,
-    LEFT,
-    Cancel,
-    Delta,
-    Done,
-    Fault,
-    Wait,
-    first_attempt,
-)
+from inference.interfaces.limiter import Limiter
+from inference.link.accounts import first_attempt
+from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
-
-if TYPE_CHECKING:
-    from inference.gateway.requests.journey import Journey
 
 LOW_TOKENS = 128
 """A stream asks for more when fewer output tokens are left: generating them takes seconds, against
@@ -54,6 +44,18 @@ class Gone(Exception):
 
 class Carrier(Protocol):
     """Brings streams to engines; implemented by `requests.Requests`."""
+
+    def begun(self, stream: Stream, leg: Leg) -> None:
+        """The engine sends the first output of the stream's attempt."""
+        ...
+
+    def ended(self, stream: Stream, leg: Leg, done: Done) -> None:
+        """The engine sent `done` for the stream's attempt."""
+        ...
+
+    def lost(self, stream: Stream, leg: Leg) -> None:
+        """The link to the stream's engine ended."""
+        ...
 
     def stopped(self, stream: Stream) -> None:
         """A stream that no engine has at the moment is to end."""
@@ -186,7 +188,23 @@ class Stream:
         self._wake()
         return True
 
-    # --- for the carrier and its links -----------------------------------------------------------
+    # --- for the link of its engine (engine_link.Receiver) ---------------------------------------
+
+    def begun(self, leg: Leg) -> None:
+        """The engine sends the first output of this attempt."""
+        self.may_have_cost = True
+        self._carrier.begun(self, leg)
+
+    def ended(self, leg: Leg, done: Done) -> None:
+        """The engine sent `done` for this attempt."""
+        self._carrier.ended(self, leg, leg.clamped(done))
+
+    def lost(self, leg: Leg) -> None:
+        """The link to the engine ended."""
+        self.may_have_cost = True
+        self._carrier.lost(self, leg)
+
+    # --- for the carrier -------------------------------------------------------------------------
 
     @property
     def elapsed_s(self) -> float:
@@ -202,6 +220,12 @@ class Stream:
     def ttft_s(self) -> float | None:
         """Seconds to its first delta; None before that."""
         return self._ttft_s
+
+    def may_leave(self, leg: Leg, why: Why) -> bool:
+        """Whether the request may go from this engine to another."""
+        if self.order is None or not self.is_wanted:
+            return False
+        return self.journey is None or self.journey.may_leave(leg, why)
 
     def stay(self) -> None:
         """Rule out moving to another engine from now on, and free what is kept for that."""

@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 
 from inference.errors import InferenceError, NoEngine, RequestQuarantined
-from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.fleet.engine_link import EngineLink, Leg
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.requests.held import Held, Holding, Request
 from inference.gateway.requests.journey import RETURNS_S, Journey, Outcome, Why
-from inference.gateway.requests.leg import Leg
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.placing import Moves, Placing
 from inference.gateway.requests.stream import Stream
@@ -97,9 +96,8 @@ class Unplaced:
         stream.waits(Wait(stream.id, "held"))
         self.look_soon()
 
-    def move(self, leg: Leg, why: Why, done: Done | None = None) -> None:
+    def move(self, stream: Stream, leg: Leg, why: Why, done: Done | None = None) -> None:
         """The leg's engine does not complete the request: find another, or let it wait for one."""
-        stream = leg.stream
         stream.leg = None
         journey = stream.journey = stream.journey or Journey()
         journey.leave(leg, why, done, time.monotonic())

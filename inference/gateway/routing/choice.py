@@ -34,7 +34,7 @@ import msgspec
 
 from inference.gateway.routing.engine_state import LOAD_TOKENS, EngineState, Needs
 from inference.gateway.routing.engines import Able
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 LEVEL = 0.1
 """Cost of each token of an engine's load above the average. Small, so that it decides where

@@ -10,8 +10,10 @@ from hashlib import blake2b
 import msgspec
 
 from inference.gateway.routing.warmth import Warmth
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.prefixes import Prefix
 from inference.link.session import Attempt
-from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Prefix, Stats, Submit
+from inference.link.wire import Stats, Submit
 
 REQUEST_TOKENS = 512
 """Assumed size of a request on an engine that reports only counts of requests, which is before

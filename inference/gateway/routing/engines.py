@@ -6,7 +6,7 @@ can, it depends on what is missing. If the operator's fleet lacks it (an engine,
 an operation), the error is `NoEngine`, which may be temporary. If the client asked for something
 that no engine of this base model offers (a longer context, tools), the request goes to an engine
 all the same, whose error names the field and the limit. Only what models of this sort never do
-(chat, for an embedding model) is refused at once (`Engines.never_done`).
+(chat, for an embedding model) is refused at once (`Engines.permanent_refusal`).
 
 What an engine can do depends only on its *kind*, and there are few kinds. So decisions look at
 kinds, and cache the list of engines for each set of kinds, and the nearest engines of each home.
@@ -130,7 +130,7 @@ class Engines:
             retry_after_s=RETRY_AFTER_S,
         )
 
-    def never_done(self, needs: Needs) -> InvalidRequest | None:
+    def permanent_refusal(self, needs: Needs) -> InvalidRequest | None:
         """Why no engine of this base model will ever run a request: models of this sort don't
         support the operation. None if one may, or if not all engines report their operations."""
         name = needs.base_model

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from inference.link.wire import HASH_BYTES, numbers_of
+from inference.link.prefixes import HASH_BYTES, numbers_of
 
 MAX_TOLD = 4096
 """Beginnings kept of what an engine reports: half a million tokens in strides of 512 characters,

@@ -1,1 +1,1 @@
-"""Requests and answers that are stored for tenants, only for tenants that chose this."""
+"""Responses and conversations that are stored for tenants, only for tenants that chose this."""

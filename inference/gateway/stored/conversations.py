@@ -27,13 +27,14 @@ from inference.errors import (
     Overloaded,
     PayloadTooLarge,
 )
-from inference.gateway.bodies import Bodies
-from inference.gateway.callers import Callers
-from inference.gateway.inference_exchange import InferenceExchange
-from inference.grants import Grant, StoredConversations
+from inference.gateway.exchanges.bodies import Bodies
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
+from inference.interfaces.directory import Grant
+from inference.interfaces.stored import StoredConversations
 from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.items import (
     LISTING,
     Item,
@@ -157,9 +158,9 @@ class Conversations:
         found, _ = await self._find(tenant_id, id)
         return joined(*map(bytes, found.items))
 
-    def addition(self, tenant_id: int, call: Call) -> Addition:
+    def addition(self, tenant_id: int, call: ResponseCall) -> Addition:
         """What this call will add to its conversation."""
-        return Addition(self, tenant_id, call.conversation, call.said)
+        return Addition(self, tenant_id, call.conversation, call.own_items)
 
     async def change(self, tenant_id: int, id: str, change: Change) -> Conversation:
         """Change the conversation; returns it as changed. `change` may be called several times.

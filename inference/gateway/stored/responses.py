@@ -29,8 +29,8 @@ from inference.errors import (
     Unavailable,
     UnknownResponse,
 )
-from inference.gateway.callers import Callers
-from inference.gateway.inference_exchange import InferenceExchange
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import Said
 from inference.gateway.stored.conversations import (
     MAX_BYTES,
@@ -39,10 +39,12 @@ from inference.gateway.stored.conversations import (
     too_large,
 )
 from inference.gateway.tick import count, pause
-from inference.grants import Grant, Standing, StoredResponses
+from inference.interfaces.directory import Grant
+from inference.interfaces.stored import Standing, StoredResponses
 from inference.operations.bodies.shape import Shape
-from inference.operations.call import Call
 from inference.operations.openai import NULL
+from inference.operations.operation import Call
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import CANCELLED, LIVE, failure
 from inference.operations.responses.items import (
     LISTING,
@@ -55,7 +57,7 @@ from inference.operations.responses.items import (
     unknown_reference,
 )
 from inference.operations.responses.responses import RESPONSES
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 log = structlog.get_logger(__name__)
 
@@ -103,9 +105,9 @@ _background = msgspec.json.Decoder(_Background)
 _event = msgspec.json.Decoder(_Event)
 
 
-class ResponseKeeping(NamedTuple):
-    """`Keeping` of responses: stores a response once it is whole, and adds it to the conversation
-    that it continues."""
+class ResponseStorage(NamedTuple):
+    """`AnswerStorage` of responses: stores a response once it is whole, and adds it to the
+    conversation that it continues."""
 
     store: StoredResponses
     tenant_id: int
@@ -113,7 +115,7 @@ class ResponseKeeping(NamedTuple):
     addition: Addition | None = None
 
     async def whole(self, id: str, body: bytes) -> bytes:
-        """See `Keeping`."""
+        """See `AnswerStorage`."""
         if self.addition is not None:
             output = listed(bytes(_response.decode(body).output))
             if not await self.addition.add(id, output):
@@ -121,7 +123,7 @@ class ResponseKeeping(NamedTuple):
         return body if await self._keep(id, body) else _changed(body, store=msgspec.Raw(b"false"))
 
     async def ending(self, id: str, events: bytes) -> bytes:
-        """See `Keeping`."""
+        """See `AnswerStorage`."""
         name, _, rest = events.partition(b"\ndata: ")
         data, _, after = rest.partition(b"\n\n")
         response = bytes(_event.decode(data).response)
@@ -148,7 +150,7 @@ class Responses:
         callers: Callers,
         store: StoredResponses,
         conversations: Conversations,
-        space: Shares[int],
+        space: SharedCapacity[int],
         *,
         max_body_bytes: int,
     ) -> None:
@@ -169,7 +171,7 @@ class Responses:
                 body may have.
             Unavailable: the database is unavailable.
         """
-        if not (call.follows or call.refers or call.conversation):
+        if not isinstance(call, ResponseCall) or not call.continues:
             return call
         before = b""
         if call.conversation and not grant.keeps_content:
@@ -177,27 +179,27 @@ class Responses:
             raise InvalidRequest(told, param="conversation")
         if call.conversation:
             before = await self._conversations.items(grant.tenant_id, call.conversation)
-        elif call.follows:
-            if (said := await self.said(grant.tenant_id, call.follows)) is None:
+        elif call.previous_response_id:
+            if (said := await self.said(grant.tenant_id, call.previous_response_id)) is None:
                 raise UnknownResponse(param="previous_response_id")
             before = said.items
         fields = _fields.decode(call.body)
         for name in ("conversation", "previous_response_id"):
             fields.pop(name, None)
         given = bytes(fields["input"])
-        if call.refers:
+        if call.references:
             given = await self._resolved(grant.tenant_id, given)
         items = joined(before, listed(given))
         body = _json(fields | {"input": msgspec.Raw(b"[" + items + b"]")})
         self._check_size(len(body))
-        await count(body, Shape(call.operation.max_numbers))
+        await count(body, Shape(RESPONSES.max_numbers))
         await pause(len(body))
-        whole = call.operation.parse(body)
-        if call.follows:
-            whole.told = {**whole.told, "previous_response_id": call.follows}
+        whole = RESPONSES.parse(body)
+        if call.previous_response_id:
+            whole.echoed = {**whole.echoed, "previous_response_id": call.previous_response_id}
         if call.conversation:
-            whole.conversation, whole.said = call.conversation, listed(given)
-            whole.told = {**whole.told, "conversation": {"id": call.conversation}}
+            whole.conversation, whole.own_items = call.conversation, listed(given)
+            whole.echoed = {**whole.echoed, "conversation": {"id": call.conversation}}
         await pause(len(body))
         return whole
 
@@ -251,15 +253,18 @@ class Responses:
         return Said(id, joined(listed(bytes(record.items)), listed(bytes(output))))
 
     @contextmanager
-    def keeping(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
-        """Use around the generation of a response: has it stored if the call and the tenant want
-        that, and holds the space for its input meanwhile.
+    def storing(self, exchange: InferenceExchange, grant: Grant, call: Call) -> Iterator[None]:
+        """Use around the generation of an answer: has it stored if it is a response and the call
+        and the tenant want that, and holds the space for its input meanwhile.
 
         Raises:
             PayloadTooLarge, Overloaded: it can't be added to its conversation.
         """
+        if not isinstance(call, ResponseCall):
+            yield
+            return
         items = b""
-        if call.stored and grant.keeps_content:
+        if call.store and grant.keeps_content:
             items = listed(bytes(_fields.decode(call.body)["input"]))
         size = len(items)
         if not size or size > MAX_BYTES or not self._space.take(grant.tenant_id, size):
@@ -267,15 +272,15 @@ class Responses:
                 raise _unkept(size)
             yield
             return
-        call.told = {**call.told, "store": True}
+        call.echoed = {**call.echoed, "store": True}
         addition = None
         if call.conversation:
             addition = self._conversations.addition(grant.tenant_id, call)
-        exchange.keeping = ResponseKeeping(self._store, grant.tenant_id, items, addition)
+        exchange.storage = ResponseStorage(self._store, grant.tenant_id, items, addition)
         try:
             yield
         finally:
-            exchange.keeping = None
+            exchange.storage = None
             self._space.give_back(grant.tenant_id, size)
 
     # --- afterwards ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from inference.link.wire import HASH_BYTES, Prefix
+from inference.link.prefixes import HASH_BYTES, Prefix
 
 STRIDE = 512
 """Characters between two hashes: about 128 tokens of English, a few blocks of a cache."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.openai import counts_of
 from inference.operations.operation import Framing
 

@@ -15,13 +15,12 @@ from inference.errors import InvalidRequest
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_client_tools, check_schema
 from inference.operations.bodies.reading import decode, decode_part
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.instant import InstantOperation, PlainTokenizer, check_text
 from inference.operations.messages.framing import MessagesFraming
 from inference.operations.openai import NULL
-from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 
 SERVED = {
     "text": ("text",),

@@ -11,8 +11,8 @@ import msgspec
 
 from inference.errors import InvalidRequest
 from inference.operations.bodies.reading import decode, require_model
-from inference.operations.call import Call
 from inference.operations.openai import NULL
+from inference.operations.operation import Call
 from inference.operations.pooling.pooling import (
     PoolingOperation,
     Text,

@@ -18,11 +18,10 @@ import msgspec
 
 from inference.errors import InvalidRequest
 from inference.link.wire import MAX_FRAME_BYTES
-from inference.operations.call import Call
 from inference.operations.estimate import MAX_TOKENS
 from inference.operations.instant import Whole
 from inference.operations.openai import ARRAY
-from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 
 MAX_INPUTS = 2048
 """Most inputs of one request; OpenAI's limit."""

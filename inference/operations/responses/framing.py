@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.openai import DONE, NULL, counts_of
 from inference.operations.operation import Framing
 
@@ -136,11 +136,11 @@ class ResponsesFraming(Framing):
         request_id: str,
         model: str,
         created: int,
-        told: Mapping[str, Any],
+        echoed: Mapping[str, Any],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`id` is the answer's; `told` has the request's fields that the answer repeats."""
+        """`id` is the answer's; `echoed` has the request's fields that the answer repeats."""
         self._response: dict[str, Any] = {
             "id": id,
             "object": "response",
@@ -155,7 +155,7 @@ class ResponsesFraming(Framing):
             "previous_response_id": None,
             "store": False,
             "usage": None,
-            **told,
+            **echoed,
         }
         self._request_id, self._clock = request_id, clock
         self._number = 0

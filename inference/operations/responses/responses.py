@@ -29,10 +29,10 @@ from inference.operations.bodies.constraints import (
 )
 from inference.operations.bodies.fields import SAMPLING
 from inference.operations.bodies.reading import convert, decode, decode_part, require_model
-from inference.operations.call import Call
 from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
-from inference.operations.operation import Operation, PlainPrompt
+from inference.operations.operation import Call, Operation, PlainPrompt
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     REFERENCE,
@@ -187,7 +187,7 @@ class Responses(Operation):
     }
     decoder = msgspec.json.Decoder(ResponsesFields)
 
-    def parse(self, body: bytes) -> Call:
+    def parse(self, body: bytes) -> ResponseCall:
         """See `Operation`."""
         fields: ResponsesFields = decode(self.decoder, body)
         require_model(fields.model)
@@ -198,7 +198,7 @@ class Responses(Operation):
         conversation = fields.conversation
         text, (choice, tools) = _read_text(fields.text), _read_tools(fields)
         wants_logprobs = LOGPROBS in (fields.include or ())
-        return Call(
+        return ResponseCall(
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
@@ -208,20 +208,21 @@ class Responses(Operation):
             logprobs=1 + (fields.top_logprobs or 0) if wants_logprobs else 0,
             body=body,
             beginnings=_beginnings(fields),
-            told=_told(fields, text, choice, tools),
-            stored=fields.store is not False,
+            echoed=_echoed(fields, text, choice, tools),
+            store=fields.store is not False,
             background=bool(fields.background),
             conversation=conversation.id
             if isinstance(conversation, _Conversation)
             else conversation or "",
-            follows=fields.previous_response_id or "",
-            refers=not isinstance(fields.input, str)
+            previous_response_id=fields.previous_response_id or "",
+            references=not isinstance(fields.input, str)
             and any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
         """See `Operation`."""
-        return ResponsesFraming(self.answer_id(id), id, call.model, created, call.told)
+        assert isinstance(call, ResponseCall), "made by `parse`"
+        return ResponsesFraming(self.answer_id(id), id, call.model, created, call.echoed)
 
     def answer_id(self, request_id: str) -> str:
         """See `Operation`. Clients recognise responses by the prefix of their ids."""
@@ -368,7 +369,7 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
     return beginnings
 
 
-def _told(
+def _echoed(
     fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[FunctionTool]
 ) -> dict[str, Any]:
     """The fields that the answer repeats. Missing ones are shown with OpenAI's defaults, even if

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.edge.census import Census
 from gateway.edge.proxies import Proxies, plain
 from inference.errors import RateLimitExceeded
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 
 REFUSED = 1013
 """Websocket close code: try again later. A socket that was never open gets HTTP's 403 instead."""

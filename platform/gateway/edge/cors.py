@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 
 ANY = "*"
 METHODS = b"GET, HEAD, POST, DELETE, OPTIONS"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import ip_network
 
 from inference.addresses import parse
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 
 MAX_HOPS = 16
 FOR, PROTO = b"x-forwarded-for", b"x-forwarded-proto"

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from inference.addresses import network_of
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.pacing import Pacing
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 
 ACCOUNT = "pgserver"
 """Runs the server if this process is root; created if it does not exist."""

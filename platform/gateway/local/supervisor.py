@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.priority import give_way
+from inference.process.priority import give_way
 
 BACKOFF_S = (1.0, 30.0)
 """Shortest and longest pause before a restart."""

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from django.urls import URLPattern, re_path
 
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,10 @@ import httpx
 import structlog
 
 from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
-from inference.gateway.exchange import Exchange, Headers, Receive, Scope, Send
-from inference.grants import Grant
+from inference.gateway.exchanges.exchange import Exchange, Headers, Receive, Scope, Send
+from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
-from inference.shares import Shares
+from inference.shared_capacity import SharedCapacity
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Forward:
         self._console_url = console_url
         self._authenticate = authenticate
         self._bandwidth = BandwidthLimit(bytes_per_s)
-        self._reports, self._files = Shares[str](AT_ONCE), Shares[str](AT_ONCE)
+        self._reports, self._files = SharedCapacity[str](AT_ONCE), SharedCapacity[str](AT_ONCE)
 
     async def __aenter__(self) -> Forward:
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS)

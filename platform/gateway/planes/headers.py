@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from inference.errors import HeadersTooLarge
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI
 from tenants.problem_details import MEDIA_TYPE, problem

@@ -41,14 +41,14 @@ from gateway.planes.monitoring.metrics import Metrics
 from gateway.planes.recording import content, outcomes, traffic
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.callers import Callers
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.hub import Hub
 from inference.gateway.lines.server import Lines
 from inference.gateway.measuring import history
 from inference.gateway.measuring.busiest import Busiest
@@ -58,8 +58,8 @@ from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.link.wire import ModelInfo
-from inference.supervision import in_background, supervised
+from inference.link.engine_info import ModelInfo
+from inference.process.supervision import in_background, supervised
 from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers

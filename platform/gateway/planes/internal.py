@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
+from inference.gateway.hub import Hub
 from inference.gateway.measuring.history import History
-from inference.grants import Limits
+from inference.interfaces.directory import Limits
 from tenants.fleet.reports import Counted, Report
 from tenants.limits.limiter import StoreLimiter
 

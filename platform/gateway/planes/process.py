@@ -18,10 +18,10 @@ from gateway import secret_links
 from gateway.edge.refusals import SlowRefusals
 from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import NotStarted, serve
-from inference.environ import BadSetting, base_urls
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.link.session import LOST_S
-from inference.logs import configure
+from inference.process.environ import BadSetting, base_urls
+from inference.process.logs import configure
 from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)

@@ -20,7 +20,7 @@ from gateway.edge.bounds import Bounds
 from gateway.edge.census import Census
 from gateway.edge.http import HttpConnection
 from gateway.edge.proxies import Proxies
-from inference import announce, gc_tuning
+from inference.process import announce, gc_tuning
 
 log = structlog.get_logger(__name__)
 

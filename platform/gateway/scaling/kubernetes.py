@@ -28,7 +28,7 @@ import httpx
 import structlog
 
 from gateway.scaling.fleet import Fleet, Unknown, ask
-from inference import announce, environ, logs
+from inference.process import announce, environ, logs
 
 log = structlog.get_logger(__name__)
 

@@ -31,10 +31,10 @@ import httpx
 import structlog
 
 from gateway.scaling.fleet import Unknown, ask
-from inference import environ, logs
 from inference.agent.__main__ import parser as engine_parser
 from inference.agent.__main__ import profile_of
 from inference.agent.engines.profile import BadProfile, EngineProfile, is_cpu_build
+from inference.process import environ, logs
 
 if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext

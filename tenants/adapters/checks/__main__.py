@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from inference.content import CONFIG, FILES, WEIGHTS
-from inference.priority import give_way
+from inference.process.priority import give_way
 from tenants.adapters.checks import commits, contents
 from tenants.adapters.checks.target_modules import TargetModules
 from tenants.adapters.uploads.refusals import UploadRefused

@@ -21,7 +21,7 @@ from django.contrib.sessions.backends.base import SessionBase
 from django.http import parse_cookie
 
 from inference.errors import InferenceError, InvalidApiKey
-from inference.grants import Directory, Grant
+from inference.interfaces.directory import Directory, Grant
 from inference.key_headers import api_key, shows_key
 from tenants.adapters.uploads import tus
 from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large

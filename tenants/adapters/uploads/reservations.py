@@ -18,7 +18,7 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from tenants.adapters.uploads import handover
 from tenants.adapters.uploads.guard import (
     FRAMING_BYTES,

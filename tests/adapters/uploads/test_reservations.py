@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 
 from inference.content import CONFIG, WEIGHTS
 from inference.errors import InvalidApiKey
-from inference.grants import Grant
+from inference.interfaces.directory import Grant
 from tenants.adapters.jobs import clean_up
 from tenants.adapters.quota import Storage
 from tenants.adapters.uploads.guard import BodyGuard

@@ -12,7 +12,7 @@ import msgspec
 
 from inference.agent.__main__ import main
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 
 KV_TOKENS = 1 << 22
 

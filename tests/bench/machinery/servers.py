@@ -15,11 +15,11 @@ import uvicorn
 
 from inference.agent.engines.engine import Meter, Work
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InferenceError
-from inference.gateway.exchange import EVENT_STREAM, Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import EVENT_STREAM, Exchange, Receive, Scope, Send
 from inference.ids import new_id
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.chat import CHAT
 from inference.operations.operation import Framing
 

@@ -17,13 +17,17 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from inference import environ, gc_tuning, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import NOTHING, Journal
-from inference.grants import Ask, Grant, Reservation, Source, Target, Written
+from inference.interfaces.directory import Grant, Target
+from inference.interfaces.ledger import Source, Written
+from inference.interfaces.limiter import Ask, Reservation
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
+from inference.link.engine_info import EngineStats
 from inference.link.session import Attempt
-from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
+from inference.link.wire import MAX_FRAME_BYTES
 from inference.operations.openai import Counts
+from inference.process import environ, gc_tuning, logs
 
 
 class NoLimits:
@@ -119,9 +123,9 @@ async def _serve_gateway(port: int) -> None:
 
     from inference.gateway.dispatcher import Dispatcher
     from inference.gateway.fleet.dispatches import Dispatches
-    from inference.gateway.fleet.hub import Hub
     from inference.gateway.health import Health
     from inference.gateway.http import OpenAIServer
+    from inference.gateway.hub import Hub
     from inference.gateway.sockets import EngineSocket
     from tenants.answers import PostgresAnswers
     from tenants.content.conversations import PostgresConversations

@@ -17,10 +17,13 @@ from msgspec.structs import replace
 from inference.agent.engines.cache_news import Removed, Stored
 from inference.agent.outbox import residency_change
 from inference.agent.report_times import Report, ReportTimes
-from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
-from inference.link.wire import EngineStats, ModelInfo, Others, Prefix, Stats
+from inference.link.engine_info import EngineStats, ModelInfo
+from inference.link.prefixes import Prefix
+from inference.link.wire import Others, Stats
 from inference.operations.bodies.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 

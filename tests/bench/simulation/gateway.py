@@ -14,7 +14,8 @@ from inference.gateway.requests.placing import TAKEN_UP
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
 from inference.gateway.routing.popularity import Popularity
-from inference.link.wire import PROTOCOL_VERSION, EngineStats, ModelInfo, Stats, Submit
+from inference.link.engine_info import EngineStats, ModelInfo
+from inference.link.wire import PROTOCOL_VERSION, Stats, Submit
 from tests.bench.simulation.engine import PLACES, Job
 
 Router = Callable[[Able, Needs, random.Random], EngineState]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 
 BLOCK_TOKENS = 128
 _64_BITS = (1 << 64) - 1

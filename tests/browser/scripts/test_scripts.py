@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from frontend import formats
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 from tests.browser.scripts.static import serve
 
 HOME = "http://scripts.test/"

@@ -13,7 +13,7 @@ from django.core.files.base import ContentFile
 
 import demo
 from inference.agent.engines.profile import POOLING, EngineProfile
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import store
 from tenants.adapters.storage import storage

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from tests.chaos.judging.facts import (
     DRAINED,
     KILLED,

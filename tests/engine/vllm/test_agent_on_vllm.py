@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.engine import Engine
-from tests.engine.conftest import PLACES, SLOTS
+from tests.engine.conftest import MAX_LOADED, SLOTS
 from tests.engine.factory import AdapterFactory
 from tests.inference.rig import Rig, chat, rig, until
 
@@ -22,7 +22,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stack(vllm: Engine, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rig(tmp_path, engine=vllm, max_running=32, max_resident=PLACES) as made:
+    async with rig(tmp_path, engine=vllm, max_running=32, max_resident=MAX_LOADED) as made:
         yield made
         for resident in list(made.agent._residency._loaded.values()):
             await vllm.unload(resident.adapter)
@@ -59,7 +59,7 @@ async def test_slots_that_are_all_busy_starve_nobody(stack: Rig, factory: Adapte
     assert answer.is_success
 
 
-async def test_a_client_that_leaves_frees_its_place_in_vllm(stack: Rig) -> None:
+async def test_a_client_that_leaves_frees_its_sequence_in_vllm(stack: Rig) -> None:
     """Checked by the engine core's own count of running requests."""
     body = ask("tiny", max_tokens=400, stream=True)
     async with stack.gateway.client() as client:
@@ -92,7 +92,7 @@ async def test_an_adapter_whose_files_are_broken_fails_alone(
     assert again.json()["choices"] == answers[0].json()["choices"]
 
 
-async def test_texts_asked_for_at_once_wait_in_our_queue_not_in_vllms(stack: Rig) -> None:
+async def test_choices_wait_in_our_queue_and_not_in_vllms(stack: Rig) -> None:
     """In vLLM's queue they would go before all later requests."""
     prompts = [f"Count from {i}" for i in range(5)]
     body = {"model": "tiny", "prompt": prompts, "n": 2, "max_tokens": 40, "ignore_eos": True}
@@ -105,7 +105,7 @@ async def test_texts_asked_for_at_once_wait_in_our_queue_not_in_vllms(stack: Rig
     assert [len(task.result().json()["choices"]) for task in asked] == [10] * 8
 
 
-async def test_more_texts_at_once_than_there_are_places_are_refused(stack: Rig) -> None:
+async def test_more_choices_than_sequences_are_refused(stack: Rig) -> None:
     body = {"model": "tiny", "prompt": ["Hello"] * 33}
     async with stack.gateway.client() as client:
         refused = await client.post("/v1/completions", json=body)
@@ -113,9 +113,11 @@ async def test_more_texts_at_once_than_there_are_places_are_refused(stack: Rig) 
     assert "33 choices" in refused.json()["error"]["message"]
 
 
-async def test_more_adapters_than_places_take_turns(stack: Rig, factory: AdapterFactory) -> None:
+async def test_more_adapters_than_can_be_loaded_take_turns(
+    stack: Rig, factory: AdapterFactory
+) -> None:
     """With twice as many adapters as fit, each answers as it does alone."""
-    count = PLACES * 2
+    count = MAX_LOADED * 2
     for i in range(count):
         stack.real_adapter("acme", f"a{i}", factory.make(seed=80 + i))
     async with stack.gateway.client() as client:
@@ -127,4 +129,4 @@ async def test_more_adapters_than_places_take_turns(stack: Rig, factory: Adapter
     assert len(set(texts)) > count // 2
     for i, answer in enumerate(mixed):
         assert json.dumps(answer.json()["choices"]) == texts[i % count]
-    assert len(stack.agent.stats().resident) == PLACES
+    assert len(stack.agent.stats().resident) == MAX_LOADED

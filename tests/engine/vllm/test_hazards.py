@@ -16,7 +16,7 @@ import pytest
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.content import CONFIG, WEIGHTS
 from inference.errors import AdapterLoadFailed
-from tests.engine.conftest import PLACES, SLOTS
+from tests.engine.conftest import MAX_LOADED, SLOTS
 from tests.engine.driving import Answer, ask, work_of
 from tests.engine.factory import AdapterFactory
 
@@ -63,7 +63,7 @@ async def test_the_base_model_is_itself_while_all_slots_serve_adapters(
         assert await beside(vllm, [*adapters]) == expected, "bit for bit"
 
 
-async def test_blocks_that_held_nan_are_clean_for_the_next(
+async def test_blocks_that_held_nan_are_clean_for_the_next_request(
     vllm: Engine, factory: AdapterFactory
 ) -> None:
     long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12}]
@@ -137,7 +137,7 @@ async def test_adapters_that_cannot_be_loaded_end_nobodys_stream(
     assert vllm.alive
 
 
-async def test_weights_of_no_module_here_are_not_served_as_the_base(
+async def test_an_adapter_without_matching_modules_is_refused(
     vllm: Engine, factory: AdapterFactory
 ) -> None:
     from safetensors.torch import load_file, save_file
@@ -150,29 +150,29 @@ async def test_weights_of_no_module_here_are_not_served_as_the_base(
         await vllm.load(stray)
 
 
-async def test_files_deleted_after_loading_matter_no_more(
-    vllm: Engine, factory: AdapterFactory
-) -> None:
+async def test_files_may_be_deleted_after_loading(vllm: Engine, factory: AdapterFactory) -> None:
     """More adapters are loaded than there are slots, so that some leave their slot."""
-    adapters = [factory.make(seed=30 + i) for i in range(PLACES)]
+    adapters = [factory.make(seed=30 + i) for i in range(MAX_LOADED)]
     async with loaded(vllm, adapters):
         texts = [(await ask(vllm, adapter=adapter)).text for adapter in adapters]
         for adapter in adapters:
             shutil.rmtree(adapter.path)
         extra = factory.make(seed=50)
-        with pytest.raises(AdapterLoadFailed, match="places"):
+        with pytest.raises(AdapterLoadFailed, match="can load no more"):
             await vllm.load(extra)
         assert [(await ask(vllm, adapter=adapter)).text for adapter in adapters] == texts
     with pytest.raises(AdapterLoadFailed):
         await vllm.load(adapters[0])
     assert vllm.alive
-    assert len(set(texts)) == PLACES
+    assert len(set(texts)) == MAX_LOADED
 
 
-async def test_a_failed_load_leaves_its_place_free(vllm: Engine, factory: AdapterFactory) -> None:
+async def test_a_failed_load_does_not_count_as_loaded(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
     bad = factory.make(seed=7)
     _truncated(bad)
-    for attempt in range(PLACES + 2):
+    for attempt in range(MAX_LOADED + 2):
         with pytest.raises(AdapterLoadFailed):
             await vllm.load(replace(bad, int_id=20_000 + attempt))
     good = factory.make(seed=8)

@@ -13,7 +13,7 @@ from inference.agent.engines.engine import Engine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 from tests.engine.driving import nameless, said
 from tests.engine.vllm.test_resume import JSON, WEATHER
 from tests.inference.answers import MemoryAnswers
@@ -58,7 +58,7 @@ async def ask(one: Gateway, name: str, key: str = "") -> tuple[Any, Any]:
     return said(chunks), nameless(last)["usage"]
 
 
-async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Path) -> None:
+async def test_a_moved_answer_equals_an_undisturbed_one(vllm: Engine, tmp_path: Path) -> None:
     """Both agents share one engine, which no longer knows the first agent's requests."""
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
@@ -81,9 +81,7 @@ async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Pat
     assert set(moves) <= {(Why.DRAINED, Outcome.RESUMED), (Why.DRAINED, Outcome.BEGUN_ANEW)}
 
 
-async def test_no_answer_is_another_for_having_lost_its_gateway(
-    vllm: Engine, tmp_path: Path
-) -> None:
+async def test_an_adopted_answer_equals_an_undisturbed_one(vllm: Engine, tmp_path: Path) -> None:
     """Requests of each kind with an idempotency key continue through the other gateway, and each
     is billed once."""
     given: dict[str, Any] = {"answers": MemoryAnswers(), "grace_s": 120.0}

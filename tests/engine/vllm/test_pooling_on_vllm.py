@@ -227,7 +227,7 @@ async def test_a_text_that_is_too_long_may_be_cut(embedder: Engine) -> None:
     assert answer.meter.prompt_tokens == embedder.info.max_model_len
 
 
-async def test_a_long_list_is_given_up_where_it_is(embedder: Engine) -> None:
+async def test_a_cancelled_list_stops_at_the_current_text(embedder: Engine) -> None:
     work = replace(work_of("embeddings"), body={"input": TEXTS * 300})
     async with aclosing(embedder.generate(work)) as outputs:
         async for output in outputs:
@@ -239,7 +239,7 @@ async def test_a_long_list_is_given_up_where_it_is(embedder: Engine) -> None:
     assert work.meter.prompt_tokens == stopped
 
 
-async def test_who_comes_after_a_long_list_is_computed_beside_it(embedder: Engine) -> None:
+async def test_later_requests_are_computed_beside_a_long_list(embedder: Engine) -> None:
     """Measured by how much of the list was computed until the newcomer had its answer."""
     long = replace(work_of("embeddings"), body={"input": TEXTS * 300})
     running = asyncio.create_task(run(embedder, long))

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter
 from inference.errors import EngineFailed, InvalidRequest
-from inference.link.wire import Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Resume
 from tests.engine.driving import Answer, ask, assert_same, goes_on, run, said, work_of
 from tests.engine.factory import AdapterFactory
 
@@ -143,7 +144,7 @@ async def test_a_stop_string_wherever_it_is_cut(vllm: Engine, tools: list[Any]) 
         assert moved.ids == whole.ids
 
 
-async def test_an_end_that_was_told_is_found_in_the_tokens(vllm: Engine) -> None:
+async def test_a_finish_reason_is_recovered_from_the_tokens(vllm: Engine) -> None:
     """It is found whatever the reason, and whether or not the gateway states it."""
     first = await ask(vllm, wants_ids=True, **SEEDED)
     token = first.ids[0][20]
@@ -160,7 +161,7 @@ async def test_an_end_that_was_told_is_found_in_the_tokens(vllm: Engine) -> None
         assert (word.finish_reason, word.text, word.ids) == (reason, "", {})
 
 
-async def test_a_choice_that_was_told_to_have_ended_is_not_generated_again(vllm: Engine) -> None:
+async def test_a_finished_choice_is_not_generated_again(vllm: Engine) -> None:
     given: dict[str, Any] = {"n": 2, "max_tokens": 60} | SEEDED
     whole = await ask(vllm, wants_ids=True, **given)
     meter = Meter(whole.meter.prompt_tokens, 0, 30)
@@ -210,14 +211,14 @@ async def test_many_at_once(vllm: Engine) -> None:
         assert_same(moved, whole)
 
 
-async def test_what_was_replayed_is_in_the_cache(vllm: Engine) -> None:
+async def test_replayed_tokens_enter_the_prefix_cache(vllm: Engine) -> None:
     given: dict[str, Any] = {"prompt": LONG, "max_tokens": 64, "stream": True} | GREEDY
     whole = await ask(vllm, "completion", wants_ids=True, salt="own", **given)
     assert_same(await goes_on(vllm, whole, 30, "completion", salt="own", **given), whole)
     assert_same(await goes_on(vllm, whole, 30, "completion", salt="another", **given), whole)
 
 
-async def test_a_whole_answer_with_log_probabilities_is_not_gone_on_with(vllm: Engine) -> None:
+async def test_a_whole_answer_with_log_probabilities_is_not_resumed(vllm: Engine) -> None:
     tools: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto"}
     for fields in ({}, tools):
         resume = Resume({0: [20, 21]}, {}, Usage(9, 0, 2))
@@ -258,7 +259,7 @@ async def test_thoughts(thoughtful: Engine) -> None:
     assert said(whole.chunks)[0]["delta"]["content"], "it answers as it is held to"
 
 
-async def test_patched_names_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_patched_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from inference.agent.engines.vllm import patches, resume
 
     patches.check_version(patches.PINNED)

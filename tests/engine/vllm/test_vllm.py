@@ -156,7 +156,7 @@ async def test_a_whole_answer_is_what_its_stream_was(vllm: Engine, kind: str) ->
     ids=["nothing", "another"],
 )
 @pytest.mark.parametrize("n", [1, 2])
-async def test_an_answer_that_nothing_can_be_is_the_requests_fault(
+async def test_an_unsatisfiable_constraint_is_a_client_error(
     vllm: Engine, held: dict[str, Any], n: int
 ) -> None:
     with pytest.raises(InvalidRequest):
@@ -164,7 +164,7 @@ async def test_an_answer_that_nothing_can_be_is_the_requests_fault(
     assert vllm.alive
 
 
-async def test_what_is_wrong_is_said_of_the_type_that_was_given(vllm: Engine) -> None:
+async def test_a_validation_error_is_about_the_given_type(vllm: Engine) -> None:
     with pytest.raises(InvalidRequest, match="at most 4 items"):
         await ask(vllm, stop=list("abcde"))
     with pytest.raises(InvalidRequest, match="should be a valid string"):
@@ -240,7 +240,7 @@ async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, st
     assert answer.tokens == answer.meter.completion_tokens
 
 
-async def test_what_was_read_of_a_body_is_not_kept(vllm: Engine) -> None:
+async def test_the_decoded_body_is_not_kept(vllm: Engine) -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     work = work_of(max_tokens=400, stream=True)
@@ -302,7 +302,7 @@ def _called(bodies: list[dict[str, Any]]) -> tuple[str, str]:
         ({"stop_token_ids": ["x"]}, "stop_token_ids[0]"),
     ],
 )
-async def test_what_vllm_refuses_is_the_requests_fault(
+async def test_what_vllm_refuses_is_a_client_error(
     vllm: Engine, body: dict[str, Any], param: str | None
 ) -> None:
     with pytest.raises(RequestError) as caught:
@@ -314,7 +314,7 @@ async def test_what_vllm_refuses_is_the_requests_fault(
     assert (await ask(vllm)).tokens == 8
 
 
-async def test_a_bad_schema_is_the_requests_fault(vllm: Engine) -> None:
+async def test_a_bad_schema_is_a_client_error(vllm: Engine) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
     with pytest.raises(InvalidRequest, match="nonsense"):
         await ask(vllm, response_format=form)

@@ -16,7 +16,7 @@ from django.utils import timezone
 from frontend.live import tail
 from frontend.live.board import Board
 from inference.gateway.measuring.outcomes import Refusal
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.statements import Line
 from tenants.listing import Listed
 from tenants.models import ApiKey, Tenant, UsageEvent

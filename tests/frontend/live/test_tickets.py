@@ -23,7 +23,7 @@ from frontend.sockets.gate import (
 )
 from frontend.sockets.messages import Ping
 from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
-from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from tenants.models import AuditEntry, Membership, Role, Tenant, User
 from tests.frontend.clients import client_of
 from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of, turned_away

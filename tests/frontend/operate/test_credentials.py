@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from django.urls import reverse
 
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.models import EngineCredential, QuarantinedEntry, Tenant, UsageEvent
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_key, make_tenant

@@ -16,7 +16,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
 from gateway.middleware import policy
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 from tenants.api.endpoints.fleet import engines
 from tenants.models import (
     AuditEntry,

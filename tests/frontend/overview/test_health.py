@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from frontend.views.overview import health
 from frontend.views.overview.health import HEIGHT, PERIODS, WIDTH, Window
 from inference.gateway.measuring.sums import BUCKETS
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 from tenants.models import ApiKey, Tenant
 from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_key, make_tenant

@@ -24,10 +24,11 @@ from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, V
 from frontend.playground.messages import Alternative, CallPart, Phase, Token, Turn, decode
 from frontend.playground.socket import PlaygroundSocket
 from frontend.sockets.gate import GONE, Gate
-from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.tokens import TOKEN_CHARS
 from inference.errors import EngineLost, InvalidRequest
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.link.wire import Delta
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.clients import client_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend import formats
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 
 pytestmark = pytest.mark.pure
 

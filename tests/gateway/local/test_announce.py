@@ -14,7 +14,7 @@ import structlog
 import uvicorn
 
 from gateway.planes.server import Server, nothing
-from inference import announce
+from inference.process import announce
 from tests.inference.rig import until
 
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from gateway.local.postgres import BIN, Postgres, is_ours, site_packages
-from inference.environ import BadSetting
+from inference.process.environ import BadSetting
 from tests.environment import ROOT
 from tests.stack.asking import until
 from tests.stack.running import gone

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.database import parse_url
 from gateway.start import ROOT
-from inference import environ
-from inference.environ import BadSetting
 from inference.link.wire import MAX_BODY_BYTES
+from inference.process import environ
+from inference.process.environ import BadSetting
 
 
 @pytest.mark.parametrize(

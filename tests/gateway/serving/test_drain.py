@@ -7,7 +7,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from gateway.planes.process import drain
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from tests.inference.rig import rig
 from tests.inference.samples import MODEL
 

@@ -11,8 +11,8 @@ import pytest
 from gateway.planes import forward
 from gateway.planes.forward import Forward
 from inference.errors import InvalidApiKey
-from inference.grants import Grant
-from inference.shares import TENANT_SHARE
+from inference.interfaces.directory import Grant
+from inference.shared_capacity import TENANT_SHARE
 from tests.adapters.servers import Responder, serving
 
 PATH = "/v1/usage/receipts?limit=1&after=a%2Fb"

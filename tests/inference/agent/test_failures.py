@@ -15,7 +15,7 @@ import httpx
 import pytest
 import structlog
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.agent.failures import FILE, Failures
 from inference.agent.job import Job
 from inference.agent.watchdog import until_hung
@@ -62,7 +62,9 @@ def logs() -> Iterator[list[Any]]:
         yield lines
 
 
-async def test_what_kills_an_engine_twice_is_refused(tmp_path: Path, logs: list[Any]) -> None:
+async def test_a_request_that_killed_two_engines_is_refused(
+    tmp_path: Path, logs: list[Any]
+) -> None:
     async with gateway() as one:
         for _ in range(2):
             async with engine_of(tmp_path, one) as made:
@@ -96,7 +98,7 @@ async def test_another_tenants_same_words_are_not_refused(tmp_path: Path) -> Non
             assert (await client.post(CHAT, json=chat(content=POISON))).is_success
 
 
-async def test_what_killed_two_engines_is_refused_by_a_third(tmp_path: Path) -> None:
+async def test_a_third_engine_refuses_a_request_that_killed_two(tmp_path: Path) -> None:
     """The third one dials another gateway, to which the failed engines had reported as well."""
     async with gateway() as one, gateway() as two:
         one.hub.gateways = [one.url, two.url]
@@ -121,7 +123,7 @@ async def test_what_killed_two_engines_is_refused_by_a_third(tmp_path: Path) -> 
             assert refused.status_code == 422, "who comes later is told as well"
 
 
-async def test_neighbours_of_what_kills_are_not_refused(tmp_path: Path) -> None:
+async def test_requests_that_ran_beside_a_deadly_one_are_not_refused(tmp_path: Path) -> None:
     """Their clients all retry at the same time, as clients do."""
     victims = [f"a question of customer {i}" for i in range(4)]
     slow = Behaviour(deadly=POISON, tokens_per_second=200.0)
@@ -167,7 +169,7 @@ async def test_suspects_start_one_after_another(tmp_path: Path) -> None:
                 for words in [*contents, "a new one"]
             ]
             await until(lambda: made.engine.stats().running == 2)
-            assert len(made.agent._queue._expected) == 2, "they count as waiting"
+            assert len(made.agent._queue._bounds._expected) == 2, "they count as waiting"
             made.engine.behaviour = Behaviour()  # type: ignore[attr-defined]
             answers = await asyncio.gather(*again)
             assert all(answer.is_success for answer in answers)
@@ -266,14 +268,16 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, logs: list[Any]) -> None:
     assert [line["event"] for line in logs] == ["failures_not_read"]
 
 
-def test_that_it_cannot_be_written_ends_nothing(tmp_path: Path, logs: list[Any]) -> None:
+def test_a_failed_write_of_failures_is_logged(tmp_path: Path, logs: list[Any]) -> None:
     failures = Failures(tmp_path / "no" / "folder")
     assert failures.note("died", "run", []) == []
     assert failures.count == 1
     assert [line["event"] for line in logs] == ["failures_not_kept"]
 
 
-def test_hours_later_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_suspects_are_forgotten_when_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = Failures(tmp_path / FILE)
     failures.note("died", "run", [Job("r1", None, None, digest="d")])
     assert len(Failures.open(tmp_path).known()) == 1

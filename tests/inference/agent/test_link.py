@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from inference.agent.agent import Agent, default_id
+from inference.agent.__main__ import default_id
+from inference.agent.agent import Agent
 from inference.agent.engines.engine import LocalAdapter
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.journal.journal import Journal
-from inference.agent.scheduler.queue import LEAST_CHARGE
+from inference.agent.scheduler.charges import LEAST_CHARGE
 from inference.errors import EngineIdInUse
 from inference.link import wire
 from inference.link.wire import Fault

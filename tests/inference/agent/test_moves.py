@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import Behaviour
+from inference.agent.engines.synthetic.engine import Behaviour
 from inference.errors import Overloaded
 from inference.link import wire
-from inference.link.wire import Delta, Done, Resume, Usage
+from inference.link.accounts import Account, Usage
+from inference.link.wire import Delta, Done, Resume
 from tests.inference.played import PlayedGateway, played_gateway
 from tests.inference.rig import SLOW, STALLED, until
 
@@ -51,7 +52,7 @@ def submit(
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello there"}]}
     body |= {"stream": stream, "max_tokens": max_tokens, "ignore_eos": True, "n": n}
     given: dict[str, Any] = {"ids": True, "choices": n, "wanted_tokens": max_tokens}
-    given |= {"account": wire.Account(1, 2, 1_700_000_000.5, "base")} | fields
+    given |= {"account": Account(1, 2, 1_700_000_000.5, "base")} | fields
     return wire.Submit(id, "chat", json.dumps(body).encode(), "base", "acme", "salt", **given)
 
 
@@ -96,7 +97,7 @@ async def moved(root: Path, **asked: Any) -> tuple[Delta, Done]:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("n", [1, 2])
-async def test_what_is_left_at_the_end_of_a_drain_goes_on_elsewhere(
+async def test_requests_left_at_the_end_of_a_drain_move(
     tmp_path: Path, n: int, stream: bool
 ) -> None:
     asked: dict[str, Any] = {"max_tokens": 200, "stream": stream, "n": n}
@@ -138,7 +139,7 @@ def _said(*deltas: Delta) -> str:
     return "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
 
 
-async def test_a_gateway_that_could_not_have_it_moved_never_hears_of_it(tmp_path: Path) -> None:
+async def test_gateways_of_older_versions_get_no_moved_requests(tmp_path: Path) -> None:
     for version, ids in ((3, True), (4, False)):
         root = folder(tmp_path, f"{version}")
         async with gateway(root, version=version, behaviour=SLOW) as played:
@@ -149,7 +150,7 @@ async def test_a_gateway_that_could_not_have_it_moved_never_hears_of_it(tmp_path
             assert (await played.hear(Done)).finish_reason == "cancelled"
 
 
-async def test_all_that_could_end_in_time_does(tmp_path: Path) -> None:
+async def test_requests_that_end_within_the_drain_do_not_move(tmp_path: Path) -> None:
     async with gateway(tmp_path, behaviour=SLOW) as played:
         await played.say(submit("r", max_tokens=20))
         await until(lambda: played.deltas("r"))
@@ -158,7 +159,7 @@ async def test_all_that_could_end_in_time_does(tmp_path: Path) -> None:
         assert await played.hear(wire.UsageReport), "and it is billed"
 
 
-async def test_what_waits_moves_as_it_is(tmp_path: Path) -> None:
+async def test_waiting_requests_move_unchanged(tmp_path: Path) -> None:
     """Without output: in the queue, on the engine, or submitted while the agent already drains."""
     before = Resume({0: [1, 2]}, {}, Usage(5, 1, 2))
     async with gateway(tmp_path, behaviour=STALLED) as played:
@@ -175,7 +176,7 @@ async def test_what_waits_moves_as_it_is(tmp_path: Path) -> None:
             assert counted == ((5, 1, 2) if id == "late" else (0, 0, 0))
 
 
-async def test_who_can_not_have_it_moved_is_refused_while_the_engine_goes(tmp_path: Path) -> None:
+async def test_immovable_requests_are_refused_during_a_drain(tmp_path: Path) -> None:
     async with gateway(tmp_path) as played:
         await played.agent.drain(DRAIN_S)
         await played.say(submit("r", ids=False))
@@ -191,7 +192,7 @@ async def test_an_operators_drain_finishes_what_runs(tmp_path: Path) -> None:
         assert (await played.hear(Done, id="r")).finish_reason == "length"
 
 
-async def test_nothing_is_sent_of_an_answer_of_which_all_but_the_end_was_told(
+async def test_only_the_end_is_sent_of_an_answer_that_was_delivered(
     tmp_path: Path,
 ) -> None:
     whole, _ = await undisturbed(folder(tmp_path, "whole"))
@@ -215,7 +216,7 @@ async def test_a_resume_without_a_token_begins_anew(tmp_path: Path) -> None:
     assert report.entries[0].inherited_tokens == 0
 
 
-async def test_an_attempt_that_dies_at_once_keeps_what_it_went_on_from(tmp_path: Path) -> None:
+async def test_an_attempt_that_dies_at_once_keeps_its_inherited_usage(tmp_path: Path) -> None:
     whole, _ = await undisturbed(folder(tmp_path, "whole"), max_tokens=40)
     async with gateway(folder(tmp_path, "second"), behaviour=STALLED) as played:
         await played.say(submit("r", attempt=2, resume=resume_of(whole)))

@@ -18,19 +18,9 @@ from inference.agent.outbox import (
 from inference.errors import EngineFailed
 from inference.gateway.routing.engine_state import EngineState
 from inference.link import wire
-from inference.link.wire import (
-    Delta,
-    Done,
-    EngineStats,
-    Error,
-    Fault,
-    Frame,
-    Stats,
-    Step,
-    Usage,
-    Wait,
-    Waits,
-)
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats
+from inference.link.wire import Delta, Done, Error, Fault, Frame, Stats, Step, Wait, Waits
 from tests.inference.samples import MODEL
 
 pytestmark = pytest.mark.pure
@@ -128,7 +118,7 @@ def test_what_was_merged_while_a_gateway_was_slow_is_cut(
     st.lists(st.tuples(st.text(max_size=9), st.integers(0, 90_000), CHOICES), max_size=20),
     st.integers(1, 50),
 )
-def test_whatever_is_merged_no_text_travels_without_its_tokens(
+def test_merged_text_and_tokens_travel_together(
     gained: list[tuple[str, int, dict[int, list[int]]]], times: int
 ) -> None:
     """After each delta, and so after each frame, the text sent is that of the tokens sent."""
@@ -181,7 +171,7 @@ def test_the_service_of_many_tenants_leaves_in_several_frames() -> None:
     assert together == served
 
 
-def test_what_was_gained_meanwhile_is_told_in_sum() -> None:
+def test_gains_are_summed_until_they_are_sent() -> None:
     outbox = Outbox()
     outbox.put(Stats(EngineStats(), gained={"acme": 1.0, "globex": 2.0}, asks=False))
     outbox.put(Stats(EngineStats(running=1), gained={"acme": 3.0}, asks=True))
@@ -206,7 +196,7 @@ NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
 @given(st.lists(NAMES))
-def test_a_peer_that_is_told_what_changed_knows_what_is_there(states: list[list[str]]) -> None:
+def test_residency_changes_reproduce_the_residency(states: list[list[str]]) -> None:
     peer, told = EngineState("e", MODEL, version=2), list[str]()
     for now in states:
         loaded, evicted = residency_change(told, now)

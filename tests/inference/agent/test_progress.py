@@ -10,7 +10,8 @@ import pytest
 from inference.agent.job import Job
 from inference.agent.link import Link
 from inference.agent.progress import Progress
-from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.link import wire
 from inference.link.wire import Wait
@@ -67,7 +68,7 @@ def test_each_phase_is_told_once(room: Room) -> None:
     assert [(wait.phase, wait.place) for wait in room.link.waits] == said
 
 
-def test_places_are_told_as_they_change(room: Room) -> None:
+def test_queue_positions_are_reported_as_they_change(room: Room) -> None:
     for id in ("a", "b"):
         room.queued(id)
     room.watch.look()
@@ -80,7 +81,7 @@ def test_places_are_told_as_they_change(room: Room) -> None:
     ]
 
 
-def test_nothing_is_told_of_what_nobody_watches_or_has_ended(room: Room) -> None:
+def test_unwatched_and_ended_requests_are_not_reported(room: Room) -> None:
     plain, ended, orphan = room.queued("a", watched=False), room.queued("b"), room.queued("c")
     orphan.link = None
     room.watch.discard(ended)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.agent.report_times import NEWS_TOKENS, REPORT_S, SOONER_S, Report, ReportTimes
-from inference.link.wire import EngineStats
+from inference.link.engine_info import EngineStats
 
 pytestmark = pytest.mark.pure
 
@@ -14,7 +14,7 @@ IDLE = EngineStats()
 LOADED = EngineStats(queued_tokens=NEWS_TOKENS)
 
 
-def test_once_a_second_whatever_happens() -> None:
+def test_a_whole_report_is_due_once_a_second() -> None:
     times = ReportTimes(KV_TOKENS, 10.0)
     assert times.due(IDLE, 10.0 + REPORT_S / 2) is None
     assert times.due(IDLE, 10.0 + REPORT_S) is Report.WHOLE
@@ -22,7 +22,7 @@ def test_once_a_second_whatever_happens() -> None:
     assert times.due(LOADED, 10.0 + 2 * REPORT_S) is Report.WHOLE
 
 
-def test_sooner_where_the_load_changed() -> None:
+def test_a_load_report_is_due_sooner_if_the_load_changed() -> None:
     times = ReportTimes(KV_TOKENS, 0.0)
     assert times.due(LOADED, SOONER_S / 2) is None, "too soon"
     assert times.due(LOADED, SOONER_S) is Report.LOAD

@@ -11,9 +11,9 @@ import pytest
 
 from inference.agent.adapters.residency import Residency
 from inference.agent.engines.engine import LocalAdapter
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.scheduler.slots import Slots
-from inference.link.wire import AdapterRef
+from inference.link.engine_info import AdapterRef
 from tests.inference.rig import Folders
 from tests.inference.samples import MODEL
 
@@ -64,7 +64,7 @@ async def test_no_request_waits_for_the_files_of_what_an_operator_pinned(tmp_pat
     assert store.pins == {FIRST.digest: 1, SECOND.digest: 1}
 
 
-async def test_files_of_an_evicted_adapter_are_free_though_nobody_wants_its_place_any_more(
+async def test_files_of_an_evicted_adapter_are_released_even_if_the_load_is_cancelled(
     tmp_path: Path,
 ) -> None:
     store, engine = Folders(tmp_path), SlowToUnload()
@@ -81,7 +81,7 @@ async def test_files_of_an_evicted_adapter_are_free_though_nobody_wants_its_plac
     assert [digest for digest, pins in store.pins.items() if pins] == [SECOND.digest]
 
 
-async def test_what_is_retired_stays_for_a_request_that_starts_while_others_are_unloaded(
+async def test_a_retired_adapter_stays_for_a_request_that_starts_meanwhile(
     tmp_path: Path,
 ) -> None:
     engine, slots = SlowToUnload(), Slots(active=2, resident=2)

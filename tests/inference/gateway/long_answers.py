@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from inference.agent.engines.synthetic import Behaviour
+from inference.agent.engines.synthetic.engine import Behaviour
 from tests.inference.operations.examples import messages, responses
 from tests.inference.operations.items import as_chat, check_order, is_item_event
 from tests.inference.rig import chat

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from tests.inference.rig import HANGS_S, Gateway, agent_on, chat, gateway, until
 from tests.inference.samples import MODEL
 

@@ -10,10 +10,11 @@ from itertools import count
 import msgspec
 import pytest
 
-from inference.gateway.stored.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
-from inference.grants import Grant
-from inference.link.wire import Delta, Done, Usage
-from inference.shares import TENANT_SHARE
+from inference.gateway.measuring.content import EACH_BYTES, MAX_BYTES, Capture, Contents, Kept
+from inference.interfaces.directory import Grant
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done
+from inference.shared_capacity import TENANT_SHARE
 
 pytestmark = pytest.mark.pure
 
@@ -41,7 +42,7 @@ def ended(contents: Contents, capture: Capture, done: Done = DONE) -> Kept:
     return msgspec.json.decode(taken.text, type=Kept)
 
 
-def test_nothing_is_taken_up_of_who_keeps_nothing() -> None:
+def test_nothing_is_recorded_of_tenants_that_keep_no_content() -> None:
     contents = Contents()
     assert contents.begin("r", replace(ACME, keeps_content=False), "chat", b"{}") is None
     assert (contents.dropped, contents.space.total) == (0, 0)
@@ -78,7 +79,7 @@ def test_what_is_too_long_is_cut_between_characters() -> None:
     assert kept.cut and len(kept.chunks) == 2
 
 
-def test_one_tenant_leaves_room_for_another(ids: Iterator[str]) -> None:
+def test_one_tenant_cannot_fill_the_room_for_content(ids: Iterator[str]) -> None:
     contents = Contents(room_bytes=TENANT_SHARE * 10 * EACH_BYTES)
     held = [begun(contents, b"", id=next(ids)) for _ in range(10)]
     assert contents.begin(next(ids), ACME, "chat", b"{}") is None and contents.dropped == 1

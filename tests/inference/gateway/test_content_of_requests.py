@@ -11,7 +11,7 @@ import pytest
 
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import seal
-from inference.gateway.stored.content import Kept
+from inference.gateway.measuring.content import Kept
 from tests.inference.gateway.operations.test_lines import CREATED_AT, SECRET, connected, lines_of
 from tests.inference.gateway.operations.test_responses_socket import socket, turn
 from tests.inference.operations.examples import SAID
@@ -30,7 +30,7 @@ def taken(stack: Rig) -> list[Kept]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_and_its_answer_are_taken_up(stack: Rig, stream: bool) -> None:
+async def test_a_request_and_its_answer_are_recorded(stack: Rig, stream: bool) -> None:
     stack.gateway.keys.keeping.add("acme")
     body = chat(content="Say it.", stream=stream)
     async with stack.gateway.client() as acme, stack.gateway.client("globex") as globex:
@@ -50,7 +50,7 @@ async def test_a_request_and_its_answer_are_taken_up(stack: Rig, stream: bool) -
     assert stack.gateway.hub.contents.space.total == 0
 
 
-async def test_each_turn_on_a_socket_is_taken_up(stack: Rig) -> None:
+async def test_each_turn_on_a_socket_is_recorded(stack: Rig) -> None:
     stack.gateway.keys.keeping.add("acme")
     async with socket(stack) as acme, socket(stack, "globex") as globex:
         first = await turn(acme)
@@ -61,7 +61,7 @@ async def test_each_turn_on_a_socket_is_taken_up(stack: Rig) -> None:
     assert [item["role"] for item in asked[1]] == ["user", "assistant", "user"]
 
 
-async def test_lines_of_batches_are_taken_up(stack: Rig) -> None:
+async def test_lines_of_batches_are_recorded(stack: Rig) -> None:
     stack.gateway.keys.keeping.add("acme")
     of_globex = Open("batch_2", 6, CREATED_AT, "chat", "")
     async with lines_of(stack) as lines, connected(lines) as worker:
@@ -75,7 +75,7 @@ async def test_lines_of_batches_are_taken_up(stack: Rig) -> None:
     assert kept.text and "Line one." in kept.request
 
 
-async def test_of_an_answer_that_was_broken_off_what_was_said_is_taken_up(stack: Rig) -> None:
+async def test_the_delivered_part_of_an_aborted_answer_is_recorded(stack: Rig) -> None:
     stack.gateway.keys.keeping.add("acme")
     async with stack.gateway.client() as client:
         body = chat(content="Tell me everything.", stream=True, max_tokens=5000)

@@ -62,7 +62,7 @@ async def test_a_key_comes_in_one_of_three_headers(stack: Rig, headers: dict[str
     ],
     ids=str,
 )
-async def test_without_one_key_nobody_is_asked_whose_it_is(
+async def test_a_request_without_exactly_one_key_is_refused_unchecked(
     stack: Rig, headers: list[tuple[str, str]], says: str
 ) -> None:
     for path in (CHAT, "/v1/models"):
@@ -103,7 +103,7 @@ async def test_an_unknown_address_is_said_as_openai_does(
     assert len(error["message"]) <= 400
 
 
-async def test_load_generators_find_health_where_they_look(stack: Rig) -> None:
+async def test_health_is_served_where_load_generators_look(stack: Rig) -> None:
     answers = [await asked(stack, "GET", path) for path in ("/healthz", "/health")]
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].json() == answers[1].json()

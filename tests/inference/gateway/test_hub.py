@@ -19,24 +19,19 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.gateway.fleet import hub
+from inference.gateway import hub
 from inference.gateway.fleet.engine_link import SILENT_S
+from inference.gateway.measuring.content import Contents
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
-from inference.gateway.stored.content import Contents
-from inference.grants import Ask, Price, Reservation
+from inference.interfaces.directory import Price
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
-from inference.link.wire import (
-    Delta,
-    Done,
-    EngineStats,
-    Fault,
-    Frame,
-    Usage,
-    UsageAck,
-    UsageReport,
-)
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats, ModelInfo
+from inference.link.prefixes import Prefix
+from inference.link.wire import Delta, Done, Fault, Frame, UsageAck, UsageReport
 from tests.inference.played import Bench, benched, entry, given
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
@@ -118,7 +113,7 @@ async def test_what_is_said_is_taken_up_from_its_beginning_to_its_end(bench: Ben
     assert taken.id == "r1" and b"Hello there" in taken.text
 
 
-async def test_nothing_is_taken_up_of_who_keeps_nothing(bench: Bench) -> None:
+async def test_nothing_is_recorded_of_tenants_that_keep_no_content(bench: Bench) -> None:
     contents = Contents()
     engine = await bench.join()
     stream = bench.submit()
@@ -542,15 +537,15 @@ async def test_engines_hear_of_gateways_and_archived_adapters(bench: Bench) -> N
 async def test_the_base_model_and_statistics_of_an_engine_are_known(
     bench: Bench, version: int
 ) -> None:
-    seen: list[wire.ModelInfo] = []
+    seen: list[ModelInfo] = []
     bench.hub.on_model(seen.append)
     bench.unsigned = True
     engine = await bench.join(version=version)
     stream = bench.submit()
     told = (
-        wire.Stats(wire.EngineStats(running=3, resident=[REF.name]))
+        wire.Stats(EngineStats(running=3, resident=[REF.name]))
         if version == 1
-        else wire.Stats(wire.EngineStats(running=3), loaded=[REF.name])
+        else wire.Stats(EngineStats(running=3), loaded=[REF.name])
     )
     engine.say(told)
     engine.say(wire.Step([Delta("r1", "x", 1)]))
@@ -563,7 +558,7 @@ async def test_the_base_model_and_statistics_of_an_engine_are_known(
 async def test_a_kind_of_engine_is_noted_when_it_joins_and_once_a_minute(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[wire.ModelInfo] = []
+    seen: list[ModelInfo] = []
     bench.hub.on_model(seen.append)
     first, second = await bench.join("first"), await bench.join("second")
 
@@ -679,7 +674,7 @@ async def test_an_engine_whose_old_link_closes_meanwhile_joins_at_once(bench: Be
 async def test_a_request_that_cannot_be_started_takes_no_other_with_it(bench: Bench) -> None:
     engine = await bench.join()
     with pytest.raises(ZeroDivisionError):
-        bench.submit("r0", prefix=wire.Prefix(bytes(8), bytes(4)))  # no operation makes it
+        bench.submit("r0", prefix=Prefix(bytes(8), bytes(4)))  # no operation makes it
     stream = bench.submit()
     assert (await engine.asked()).id == "r1"
     engine.say(Done("r1", Usage(1, 0, 1), "stop", attempt=1))

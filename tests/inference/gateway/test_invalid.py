@@ -14,21 +14,16 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import RateLimitExceeded
-from inference.gateway import bodies
+from inference.gateway.exchanges import bodies
 from inference.link import versions
-from inference.link.wire import (
-    MAX_BODY_BYTES,
-    MAX_FRAME_BYTES,
-    PROTOCOL_VERSION,
-    AdapterRef,
-    Submit,
-    Usage,
-)
-from inference.operations.call import Call
+from inference.link.accounts import Usage
+from inference.link.engine_info import AdapterRef
+from inference.link.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES, PROTOCOL_VERSION, Submit
 from inference.operations.chat import Chat
 from inference.operations.completion import COMPLETION
+from inference.operations.operation import Call
 from inference.operations.registry import Registry
 from inference.pacing import FREE, MAX_WAIT_S, SPACING_S
 from tests.inference.rig import Rig, agent_on, chat, gateway, rig

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.models import pricing
-from inference.grants import Price
+from inference.interfaces.directory import Price
 from inference.operations.registry import OPERATIONS
 from tests.inference.rig import agent_on, gateway, until
 from tests.inference.samples import MODEL

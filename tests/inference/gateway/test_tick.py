@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InvalidRequest
-from inference.gateway.exchange import Exchange
+from inference.gateway.exchanges.exchange import Exchange
 from inference.gateway.tick import LARGE_BYTES, Tick, count, pause
 from inference.operations.bodies.shape import PART_BYTES, Shape
-from inference.operations.call import Call
 from inference.operations.chat import Chat
 from inference.operations.estimate import Estimate
+from inference.operations.operation import Call
 from inference.operations.registry import Registry
 from tests.inference.rig import agent_on, chat, gateway
 from tests.inference.samples import MODEL

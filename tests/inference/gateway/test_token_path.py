@@ -18,14 +18,16 @@ import pytest
 from openai import AsyncOpenAI
 
 from inference.agent.engines.engine import Output, Work
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.agent.link import Link
 from inference.errors import ApiKeyRevoked, EngineLost, InsufficientQuota
 from inference.gateway.dispatcher import Dispatcher
-from inference.grants import Ask, Grant, Limits, Reservation, Target
 from inference.ids import new_id
+from inference.interfaces.directory import Grant, Limits, Target
+from inference.interfaces.limiter import Ask, Reservation
+from inference.link.engine_info import EngineStats
 from inference.link.session import LOST_S
-from inference.link.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
+from inference.link.wire import MAX_FRAME_BYTES, Delta, Frame, Wait
 from inference.operations.chat import CHAT
 from tests.inference.limits import Counted
 from tests.inference.rig import (

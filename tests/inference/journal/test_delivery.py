@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inference.agent.journal.delivery import Delivery
+from inference.link.accounts import NOBODY, LedgerEntry, Usage
 from inference.link.session import Attempt
-from inference.link.wire import NOBODY, LedgerEntry, Usage
 
 pytestmark = pytest.mark.pure
 
@@ -57,7 +57,7 @@ def test_an_entry_goes_to_the_link_that_it_is_meant_for_before_the_backlog() -> 
 
 
 @pytest.mark.parametrize("meant_for", [None, C])
-def test_an_entry_meant_for_nobody_that_is_there_goes_to_anybody(meant_for: str | None) -> None:
+def test_an_entry_without_an_open_link_goes_to_any_link(meant_for: str | None) -> None:
     d = delivery(up="a")
     d.add(entry("1"), meant_for, 0.0)
     assert taken(d, A) == "1"
@@ -89,7 +89,7 @@ def test_a_silent_gateway_has_no_more_than_its_window_and_the_rest_goes_elsewher
     assert taken(d, B) == "56"
 
 
-def test_what_a_lost_link_had_goes_first_in_its_order() -> None:
+def test_entries_of_a_lost_link_go_first_in_their_order() -> None:
     d = delivery("123", up="a")
     assert taken(d, A) == "123"
     d.add(entry("4"), A, 0.0)
@@ -130,7 +130,7 @@ def test_overdue_entries_go_before_newer_ones_even_if_their_link_never_took_them
     assert taken(d, B, RESEND_AFTER_S) == "12"
 
 
-def test_what_was_sent_again_holds_up_nothing_that_is_overdue_as_well() -> None:
+def test_resent_entries_do_not_delay_other_overdue_ones() -> None:
     d = delivery("12", batch=1, up="a")
     assert taken(d, A) + taken(d, A) == "12"
     d.link_up(B)
@@ -157,7 +157,7 @@ def test_an_entry_that_another_acknowledged_is_not_sent_any_more() -> None:
     assert taken(d, A, RESEND_AFTER_S) == ""
 
 
-def test_a_late_word_of_a_lost_link_counts() -> None:
+def test_a_late_acknowledgement_of_a_lost_link_counts() -> None:
     d = delivery("12", up="a")
     assert taken(d, A) == "12"
     d.link_down(A)
@@ -166,7 +166,7 @@ def test_a_late_word_of_a_lost_link_counts() -> None:
     assert taken(d, B) == "2"
 
 
-def test_help_of_another_gives_a_silent_gateway_no_more_to_remember() -> None:
+def test_a_silent_gateways_window_does_not_grow() -> None:
     d = delivery("1234", up="a")
     assert taken(d, A) + taken(d, A) == "1234"
     d.link_up(B)
@@ -180,7 +180,7 @@ def test_help_of_another_gives_a_silent_gateway_no_more_to_remember() -> None:
     assert taken(d, A, RESEND_AFTER_S) == "6"
 
 
-def test_what_another_acknowledged_takes_no_room_for_ever() -> None:
+def test_entries_acknowledged_elsewhere_leave_the_window() -> None:
     """That gateway dropped it for lack of room, so it will never acknowledge it."""
     d = delivery("1234", up="ab", batch=4)
     assert taken(d, A) == "1234"

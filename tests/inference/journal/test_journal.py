@@ -22,7 +22,7 @@ from inference.agent.engines.engine import Meter
 from inference.agent.journal.files import FILE, JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.journal.records import VERSION, Begun, framed
-from inference.link.wire import Totals, Usage
+from inference.link.accounts import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,
@@ -105,7 +105,7 @@ def test_an_id_is_not_taken_twice(journal: Journal) -> None:
         open_(journal, "a")
 
 
-def test_whatever_was_gathered_is_one_write(
+def test_gathered_records_are_one_write(
     folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (folder / FILE).read_bytes()

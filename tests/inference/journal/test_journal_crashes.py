@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from inference.agent.journal.files import FILE, JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.link.wire import Totals, Usage
+from inference.link.accounts import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,
@@ -162,7 +162,7 @@ def test_a_cut_in_a_write_of_many_records_keeps_those_before_it(folder: Path) ->
 
 
 @pytest.mark.parametrize("zeros", [1, 6, 4096])
-def test_zeros_are_no_records(folder: Path, zeros: int) -> None:
+def test_zero_bytes_are_not_records(folder: Path, zeros: int) -> None:
     """What a file system may leave of blocks that were never written, at any position."""
     written = Written(folder, list(itertools.islice(traffic(), 10)))
     content, begun = written.path.read_bytes(), written.snapshot_bytes
@@ -407,7 +407,7 @@ def test_a_folder_belongs_to_one_process_until_that_dies(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("least", [1, 40, 777])
-def test_kill_9_takes_nothing_that_was_written(folder: Path, least: int) -> None:
+def test_sigkill_loses_nothing_that_was_written(folder: Path, least: int) -> None:
     with child(run_traffic, folder) as process:
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(least)]

@@ -106,7 +106,7 @@ def test_what_a_killed_engine_was_deleting_is_deleted_by_the_next_one(tmp_path: 
     assert set(tmp_path.iterdir()) == {folder, tmp_path / ".snapshot"}
 
 
-def test_a_damaged_one_keeps_no_engine_away(tmp_path: Path) -> None:
+def test_a_damaged_journal_does_not_stop_an_engine(tmp_path: Path) -> None:
     damaged = tmp_path / "0"
     with closing(Journal.open(damaged)):
         pass

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.agent.journal.files import FILE, NEXT_FILE
 from tests.inference.rig import agent_on, chat, gateway, until
 from tests.inference.samples import MODEL

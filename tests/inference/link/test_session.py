@@ -7,6 +7,8 @@ import pytest
 
 from inference.errors import EngineLost, InvalidRequest, LinkMisuse, ProtocolViolation
 from inference.link import wire
+from inference.link.accounts import NOBODY, Usage
+from inference.link.engine_info import EngineStats
 from inference.link.session import HEARTBEAT_S, LOST_S, Session, Side, State, negotiate
 from inference.link.wire import Frame
 from tests.inference.samples import MODEL, REF
@@ -17,15 +19,15 @@ HELLO = wire.Hello(1, 1, "engine-1", MODEL)
 WELCOME = wire.Welcome(1, "http://gateway", [])
 NEWER = wire.PROTOCOL_VERSION + 1
 SUBMIT = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt")
-ADOPT = wire.Adopt("r1", 1001, 1, wire.NOBODY)
+ADOPT = wire.Adopt("r1", 1001, 1, NOBODY)
 STEP = wire.Step([wire.Delta("r1", "hi", 1)])
-DONE = wire.Done("r1", wire.Usage())
+DONE = wire.Done("r1", Usage())
 LOAD = wire.Load("l1", REF)
 LOADED = wire.Loaded("l1", {})
 ERROR = wire.Error(wire.Fault.of(EngineLost()))
 FRAMES: list[Frame] = [
     HELLO, WELCOME, wire.Gateways([]), wire.Heartbeat(), SUBMIT, STEP, DONE,
-    wire.Cancel("r1", "stop"), wire.Stats(wire.EngineStats()), LOAD, LOADED,
+    wire.Cancel("r1", "stop"), wire.Stats(EngineStats()), LOAD, LOADED,
     wire.Unload("d"), wire.Drain(), ERROR, wire.Waits([wire.Wait("r1", "prefill")]),
     wire.Orphans(), ADOPT,
 ]  # fmt: skip
@@ -112,7 +114,7 @@ def test_a_link_opens_with_hello_and_welcome() -> None:
 @pytest.mark.parametrize(
     "frame", [STEP, DONE, LOADED, wire.Step([STEP.deltas[0], wire.Delta("r9")])]
 )
-def test_what_names_nothing_alive_is_refused_and_changes_nothing(frame: Frame) -> None:
+def test_frames_about_unknown_requests_are_refused_and_change_nothing(frame: Frame) -> None:
     agent, gateway = pair(State.OPEN)
     tell(agent, gateway, DONE)
     tell(agent, gateway, LOADED)
@@ -149,7 +151,7 @@ def test_a_request_may_live_under_two_attempts_but_not_twice_under_one() -> None
     tell(gateway, agent, again)
     with pytest.raises(LinkMisuse, match="in use"):
         gateway.sent(again, 0.0)
-    tell(agent, gateway, wire.Done("r1", wire.Usage(), "stop", attempt=2))
+    tell(agent, gateway, wire.Done("r1", Usage(), "stop", attempt=2))
     assert gateway.requests == agent.requests == {("r1", 1)}
     with pytest.raises(ProtocolViolation, match="not alive"):
         gateway.received(wire.Step([wire.Delta("r1", attempt=2)]), 0.0)
@@ -164,7 +166,7 @@ def test_an_adopted_request_lives_to_its_done_and_may_begin_on_a_draining_link()
     with pytest.raises(LinkMisuse):
         gateway.sent(ADOPT, 0.0)
     tell(agent, gateway, wire.Step([wire.Delta("r1", "all", 1, attempt=1001)]))
-    tell(agent, gateway, wire.Done("r1", wire.Usage(), attempt=1001))
+    tell(agent, gateway, wire.Done("r1", Usage(), attempt=1001))
     assert ("r1", 1001) not in gateway.requests
 
 
@@ -238,7 +240,7 @@ def test_a_silent_peer_is_lost_and_any_frame_of_its_saves_it() -> None:
     assert not gateway.lost(LOST_S * 9)
 
 
-def test_who_was_held_up_does_not_take_that_for_its_peers_silence() -> None:
+def test_a_blocked_process_does_not_count_its_peer_as_silent() -> None:
     _, gateway = pair(State.OPEN)
     gateway.held_up(3 * LOST_S, 3 * LOST_S)
     assert not gateway.lost(4 * LOST_S - 0.01)
@@ -316,7 +318,7 @@ def test_a_fault_becomes_the_error_it_came_from() -> None:
 
 def test_an_answer_too_long_for_a_frame_is_an_error_of_its_request() -> None:
     def done(length: int) -> wire.Done:
-        return wire.Done("r", wire.Usage(5, 0, 3), "stop", bytes(length))
+        return wire.Done("r", Usage(5, 0, 3), "stop", bytes(length))
 
     longest = done(wire.MAX_FRAME_BYTES // 2)
     assert longest.sendable() is longest

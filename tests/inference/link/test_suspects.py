@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.link import wire
+from inference.link.engine_info import Suspect
 from inference.link.suspects import FORGET_S, MAX_DEATHS, MAX_KNOWN, Suspects, digest_of
-from inference.link.wire import Suspect
 from tests.inference.samples import REF
 
 pytestmark = pytest.mark.pure
@@ -62,7 +62,7 @@ def test_a_failure_is_forgotten_after_a_while() -> None:
     assert suspects.all(NOW + FORGET_S + 61) == []
 
 
-def test_a_clock_that_is_hours_ahead_is_not_believed() -> None:
+def test_failures_dated_hours_ahead_are_ignored() -> None:
     suspects = Suspects()
     for run in ("one", "two"):
         failed(suspects, run, NOW + FORGET_S + 1)
@@ -94,7 +94,7 @@ def test_memory_is_bounded() -> None:
     assert suspects.failures("0", NOW) == 0
 
 
-def test_what_is_told_again_is_no_news() -> None:
+def test_a_repeated_suspect_is_not_reported_as_new() -> None:
     one, other = Suspects(), Suspects()
     told = [failed(one, "one")]
     assert other.heard(told) == told

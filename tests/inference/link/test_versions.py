@@ -12,9 +12,19 @@ import msgspec
 import pytest
 
 from inference.errors import EngineLost
-from inference.grants import Target
-from inference.link import versions, wire
-from inference.link.wire import AdapterRef, Frame
+from inference.interfaces.directory import Target
+from inference.link import accounts, engine_info, versions, wire
+from inference.link.accounts import (
+    ATTEMPTS_OF_A_TURN,
+    Account,
+    LedgerEntry,
+    Usage,
+    first_attempt,
+    turn_of,
+)
+from inference.link.engine_info import AdapterRef, EngineStats, Suspect
+from inference.link.prefixes import Prefix
+from inference.link.wire import Frame
 from tests.inference.link import version_1
 from tests.inference.link.version_1 import recorded
 from tests.inference.played import Bench, Played, PlayedGateway, benched, played_gateway
@@ -27,19 +37,17 @@ NEW_REF = AdapterRef(REF.name, REF.digest, 8, ("q_proj",))
 NEW_MODEL = msgspec.structs.replace(
     MODEL, revision="r" * 64, engine_version="1", operations=["chat"], parsers={"tool": "hermes"}
 )
-ACCOUNT = wire.Account(1, 2, 3.5, "base", 4, 5, (6, 7, 8))
-ENTRY = wire.LedgerEntry("r1", ACCOUNT, "base", wire.Usage(7, 2, 3), "stop", 2)
+ACCOUNT = Account(1, 2, 3.5, "base", 4, 5, (6, 7, 8))
+ENTRY = LedgerEntry("r1", ACCOUNT, "base", Usage(7, 2, 3), "stop", 2)
 
-SUSPECT = wire.Suspect("digest", {"run": 1.5}, 2.5, "acme", "r1")
+SUSPECT = Suspect("digest", {"run": 1.5}, 2.5, "acme", "r1")
 
 ORPHAN = wire.Orphan("r1", 1, ACCOUNT, "m", "label")
 
-PREFIX = wire.Prefix.of([1, 2], [512, 600])
+PREFIX = Prefix.of([1, 2], [512, 600])
 
 NEW_FRAMES: list[Frame] = [
-    wire.Hello(
-        1, 2, "engine-1", NEW_MODEL, wire.EngineStats(resident=["a"], spare=1), "run", b"w" * 8
-    ),
+    wire.Hello(1, 2, "engine-1", NEW_MODEL, EngineStats(resident=["a"], spare=1), "run", b"w" * 8),
     wire.Welcome(1, "gateway", ["http://gateway"]),
     wire.Gateways(["http://gateway"]),
     wire.Heartbeat(),
@@ -48,10 +56,10 @@ NEW_FRAMES: list[Frame] = [
     ),
     wire.Step([wire.Delta("r1", "a", 2, [b"{}"], 3, 1, ids={0: [1, 2]}), wire.Delta("r2")]),
     wire.Waits([wire.Wait("r1", "queued", 2, 1)]),
-    wire.Done("r1", wire.Usage(7), "stop", b"{}", wire.Fault("a", "b", "c", 1.0)),
+    wire.Done("r1", Usage(7), "stop", b"{}", wire.Fault("a", "b", "c", 1.0)),
     wire.Cancel("r1", "cancelled"),
     wire.Stats(
-        wire.EngineStats(resident=["a"]),
+        EngineStats(resident=["a"]),
         "run",
         {"acme": 1.5},
         ["a"],
@@ -79,15 +87,15 @@ NEW_FRAMES: list[Frame] = [
 ]
 
 
-def kinds(module: Any) -> dict[str, type[msgspec.Struct]]:
-    found = vars(module).items()
+def kinds(*modules: Any) -> dict[str, type[msgspec.Struct]]:
+    found = [item for module in modules for item in vars(module).items()]
     return {name: kind for name, kind in found if isinstance(kind, type)
             and issubclass(kind, msgspec.Struct) and kind.__struct_fields__}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", kinds(version_1))
 def test_what_is_not_declared_as_newer_is_as_version_1_had_it(name: str) -> None:
-    kind = kinds(wire)[name]
+    kind = kinds(accounts, engine_info, wire)[name]
     since = versions.FIELDS.get(kind, {})
     old = kinds(version_1)[name].__struct_fields__
     assert kind.__struct_fields__[: len(old)] == old
@@ -95,7 +103,7 @@ def test_what_is_not_declared_as_newer_is_as_version_1_had_it(name: str) -> None
     assert all(1 < version <= wire.PROTOCOL_VERSION for version in since.values())
 
 
-def test_an_adapter_is_called_as_its_tenant_calls_it() -> None:
+def test_own_name_is_the_name_without_tenant_and_version() -> None:
     assert AdapterRef("acme/support@0123", "0123").own_name == "support"
 
 
@@ -146,10 +154,10 @@ def test_a_peer_of_version_2_is_not_sent_what_came_later() -> None:
     assert encoded is not None
     assert wire.decode(encoded) == msgspec.structs.replace(submit, choices=0, logprobs=0)
     assert versions.encode(wire.Suspects([SUSPECT]), 2) is None
-    stats = wire.Stats(wire.EngineStats(queued=1, failures=2), "run", {"acme": 1.5}, ["a"])
+    stats = wire.Stats(EngineStats(queued=1, failures=2), "run", {"acme": 1.5}, ["a"])
     told = versions.encode(stats, 2)
     assert told is not None
-    assert wire.decode(told) == wire.Stats(wire.EngineStats(queued=1), "run", {"acme": 1.5}, ["a"])
+    assert wire.decode(told) == wire.Stats(EngineStats(queued=1), "run", {"acme": 1.5}, ["a"])
 
 
 def test_a_peer_of_version_3_is_not_told_what_is_warm() -> None:
@@ -157,7 +165,7 @@ def test_a_peer_of_version_3_is_not_told_what_is_warm() -> None:
     encoded = versions.encode(submit, 3)
     assert encoded is not None
     assert wire.decode(encoded) == msgspec.structs.replace(submit, prefix=None)
-    known = wire.EngineStats(queued=1, failures=2)
+    known = EngineStats(queued=1, failures=2)
     stats = msgspec.structs.replace(known, queued_tokens=9, active=["a"], awaited=["b"], spare=1)
     told = versions.encode(wire.Stats(stats, "run", warm=b"w" * 8, cold=b"c" * 8, anew=True), 3)
     assert told is not None
@@ -174,7 +182,7 @@ def test_a_peer_of_version_6_is_not_told_when_an_attempt_began() -> None:
 
 
 def test_a_peer_of_version_4_is_not_asked_to_keep_anything() -> None:
-    resume = wire.Resume({0: [1]}, usage=wire.Usage(1), text="a", chunks=[b"{}"])
+    resume = wire.Resume({0: [1]}, usage=Usage(1), text="a", chunks=[b"{}"])
     submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", prefix=PREFIX, resume=resume)
     told = versions.encode(msgspec.structs.replace(submit, grace_s=30.0, label="l"), 4)
     assert told is not None
@@ -186,10 +194,10 @@ def test_a_peer_of_version_4_is_not_asked_to_keep_anything() -> None:
 
 @pytest.mark.parametrize("turn", [1, 2, 31])
 def test_each_turn_of_a_request_has_attempts_of_its_own(turn: int) -> None:
-    first = wire.first_attempt(turn)
-    assert [wire.turn_of(first), wire.turn_of(first + wire.ATTEMPTS_OF_A_TURN - 1)] == [turn, turn]
-    assert wire.turn_of(first - 1) == turn - 1
-    assert wire.first_attempt(1) == 1
+    first = first_attempt(turn)
+    assert [turn_of(first), turn_of(first + ATTEMPTS_OF_A_TURN - 1)] == [turn, turn]
+    assert turn_of(first - 1) == turn - 1
+    assert first_attempt(1) == 1
 
 
 def test_a_frame_that_a_peer_does_not_know_is_not_sent() -> None:
@@ -279,7 +287,7 @@ async def test_an_old_agents_statistics_hold_all_of_its_adapters(bench: Bench) -
     agent.say_bytes(recorded("agent", "stats_evicted"))
     await until(lambda: len(bench.ledger.reported) == 2)
     assert bench.hub.snapshot()[0]["resident_adapters"] == []
-    other.say(wire.Stats(wire.EngineStats(), "run", {"acme": 1.0}))
+    other.say(wire.Stats(EngineStats(), "run", {"acme": 1.0}))
     served = version_1.decode(await agent.hear_bytes())
     assert served == version_1.Served("engine-2", "run", {"acme": 1.0})
 
@@ -379,7 +387,7 @@ async def test_an_old_gateway_is_told_all_resident_adapters_each_time(tmp_path: 
         await until(lambda: last() == [])
 
 
-async def test_an_old_gateways_other_words_mean_what_they_did(tmp_path: Path) -> None:
+async def test_other_frames_of_an_old_gateway_keep_their_meaning(tmp_path: Path) -> None:
     async with old_gateway(tmp_path) as gateway:
         for name in ("heartbeat", "served", "gateways", "drain"):
             await gateway.say_bytes(recorded("gateway", name))

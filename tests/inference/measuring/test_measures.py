@@ -33,7 +33,8 @@ from inference.gateway.measuring.measures import (
 )
 from inference.gateway.requests.held import Holding
 from inference.link import wire
-from inference.link.wire import Delta, Done, Fault, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done, Fault
 from inference.tracing import Tracer
 from tests.inference.played import benched
 from tests.inference.rig import until
@@ -72,7 +73,7 @@ def test_a_request_that_ended_is_measured_once_by_each_histogram() -> None:
     }
 
 
-def test_what_nobody_said_is_not_measured() -> None:
+def test_figures_that_were_not_reported_are_not_measured() -> None:
     measures = Measures()
     lost = replace(DONE, usage=Usage(), reported=False, completed=False, ttft_s=None)
     measures.ended(measures.engine("base", "e1"), lost)
@@ -97,7 +98,7 @@ def test_a_traced_request_is_an_example() -> None:
     assert isinstance(example, Example) and (example.trace_id, example.value) == ("t", 0.7)
 
 
-def test_engines_without_end_share_one_line() -> None:
+def test_engines_beyond_the_bound_share_one_series() -> None:
     measures = Measures()
     for number in range(MAX_ENGINES + 5):
         measures.ended(measures.engine("base", f"e{number}"), DONE)
@@ -152,7 +153,7 @@ def test_an_engine_that_was_never_seen_by_a_scrape_stays_as_long() -> None:
     assert not measures.engines
 
 
-def test_what_happens_seldom_is_counted_from_zero_on() -> None:
+def test_rare_outcomes_are_exported_as_zero() -> None:
     measures = Measures()
     measures.engine("base", "e1")
     assert measures.requests["base", "e1", "failed", "engine_lost"] == 0
@@ -325,7 +326,7 @@ async def test_holding_and_each_attempt_are_parts_of_its_trace() -> None:
 # --- the busiest ---------------------------------------------------------------------------------
 
 
-def test_nobody_is_named_unless_asked_for() -> None:
+def test_tenants_are_named_only_if_configured() -> None:
     busiest = Busiest(0)
     busiest.note("acme", "completed", 5, 6, 0.0)
     assert not busiest.requests and not busiest.tokens
@@ -344,7 +345,7 @@ def test_the_first_are_named_until_others_are_busier() -> None:
     assert busiest.tokens["other", "output"] == 60, "counters never sink"
 
 
-def test_a_name_stays_where_its_place_is_free() -> None:
+def test_a_named_tenant_stays_while_there_is_room() -> None:
     busiest = Busiest(2)
     busiest.note("acme", "completed", 5, 6, 1.0)
     busiest.note("globex", "completed", 5, 6, PERIOD_S + 1)
@@ -354,7 +355,7 @@ def test_a_name_stays_where_its_place_is_free() -> None:
     }  # fmt: skip
 
 
-def test_tenants_without_end_take_no_memory_without_end() -> None:
+def test_memory_for_tenants_is_bounded() -> None:
     busiest = Busiest(1)
     for number in range(MAX_SEEN + 5):
         busiest.note(f"t{number}", "completed", 1, 1, 1.0)

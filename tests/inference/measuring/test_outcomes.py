@@ -59,7 +59,7 @@ def test_what_failed_in_mid_answer_counts_its_first_token_and_no_total() -> None
     assert sum(tally.first_tokens) == 1 and tally.totals == [] and tally.decode_s == 0
 
 
-def test_of_many_alike_some_are_kept_and_all_are_counted() -> None:
+def test_of_many_similar_refusals_some_are_kept_and_all_are_counted() -> None:
     counted = Outcomes()
     for n in range(3 * MAX_ALIKE):
         counted.note(LIMITED, Ended(), refusal(id=f"r{n}"))
@@ -92,7 +92,7 @@ def test_what_was_not_refused_is_not_kept(outcome: str) -> None:
     assert counted.take().refusals == []
 
 
-def test_what_could_not_be_written_is_counted_with_what_came_since() -> None:
+def test_counts_that_could_not_be_written_are_kept() -> None:
     counted = Outcomes()
     counted.note(LIMITED, Ended(), refusal(id="first"))
     tallies, refusals = counted.take()
@@ -144,7 +144,7 @@ def test_tallies_add_up_in_any_order(one: OutcomeSums, other: OutcomeSums) -> No
 # --- Percentiles ---------------------------------------------------------------------------------
 
 
-def test_of_nothing_there_is_no_percentile() -> None:
+def test_without_requests_there_is_no_percentile() -> None:
     assert percentile_s([], 0.5) is None and percentile_s([0] * BUCKETS, 0.5) is None
 
 

@@ -14,8 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded
-from inference.gateway.measuring.records import SHOWN_MODEL, Line
-from inference.grants import Reservation
+from inference.gateway.records import SHOWN_MODEL, Line
+from inference.interfaces.limiter import Reservation
 from tests.inference.rig import SLOW, STALLED, Rig, chat, rig, until
 from tests.inference.samples import MODEL
 
@@ -122,7 +122,9 @@ async def test_a_refused_request_has_its_code_and_who_it_was(
     assert measures.requests["", "", "refused", "model_not_found"] == 1
 
 
-async def test_nobody_knows_who_shows_a_wrong_key(stack: Rig, lines: list[dict[str, Any]]) -> None:
+async def test_a_wrong_key_has_no_tenant_in_the_log(
+    stack: Rig, lines: list[dict[str, Any]]
+) -> None:
     await asked(stack, key="nobody", **chat())
     line = await one(lines)
     assert (line["status"], line["error"]) == (401, "invalid_api_key")
@@ -175,7 +177,7 @@ async def test_an_answer_from_memory_reached_no_engine(
     assert stack.gateway.hub.measures.requests["", "", "completed", "replayed"] == 1
 
 
-async def test_what_asks_for_no_generation_is_logged_and_not_counted(
+async def test_requests_without_generation_are_logged_and_not_counted(
     stack: Rig, lines: list[dict[str, Any]]
 ) -> None:
     async with stack.gateway.client() as client:
@@ -247,7 +249,7 @@ async def test_a_refused_request_is_kept_whatever_it_is_for(
     assert {one.tenant_id for one in kept} == {len("acme")}
 
 
-async def test_what_nobody_we_know_asks_is_not_counted(stack: Rig) -> None:
+async def test_requests_without_a_valid_key_are_not_counted(stack: Rig) -> None:
     async with stack.gateway.client("nobody") as client:
         answer = await client.post(CHAT, json=chat())
     assert answer.status_code == 401

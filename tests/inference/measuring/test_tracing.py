@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from inference import tracing
-from inference.agent.engines.synthetic import SyntheticEngine
-from inference.environ import BadSetting
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.link import versions, wire
+from inference.process.environ import BadSetting
 from inference.tracing import Tracer, timed
 from tests.inference.rig import SLOW, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MODEL
@@ -197,7 +197,7 @@ async def test_a_traced_request_is_an_example_in_the_metrics(traced: Traced) -> 
 
 
 @pytest.mark.parametrize("version", [4, wire.PROTOCOL_VERSION])
-def test_only_who_knows_traces_is_told_of_them(version: int) -> None:
+def test_traces_are_sent_only_to_peers_that_know_them(version: int) -> None:
     submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", trace=TRACEPARENT)
     told = versions.encode(submit, version)
     assert told is not None
@@ -237,7 +237,7 @@ def test_nothing_of_the_library_is_imported_while_it_is_off() -> None:
         ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
     ],
 )
-def test_what_there_is_not_is_said_at_the_start(
+def test_unsupported_settings_fail_at_start(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -261,7 +261,7 @@ def test_opentelemetrys_own_settings_hold(
     assert collected.headers[0]["authorization"] == "Bearer secret"
 
 
-def test_a_collector_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_collector_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
     monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.reading import decode
-from inference.operations.call import Call
 from inference.operations.openai import usage_body
-from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 
 
 class _EchoFields(msgspec.Struct):

@@ -111,7 +111,9 @@ def test_engines_see_listed_fields_alone() -> None:
         ),
     ],
 )
-def test_no_engine_takes_such_a_chat(fields: dict[str, Any], param: str | None) -> None:
+def test_invalid_chats_are_refused_before_the_engine(
+    fields: dict[str, Any], param: str | None
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         CHAT.allowed({"messages": HELLO} | fields)
     assert refused.value.param == param
@@ -125,23 +127,23 @@ def test_no_engine_takes_such_a_chat(fields: dict[str, Any], param: str | None) 
         {"messages": [{"role": "assistant"}, {"role": "user", "content": [TEXT]}]},
     ],
 )
-def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
+def test_neutral_values_of_unserved_fields_are_accepted(fields: dict[str, Any]) -> None:
     assert CHAT.allowed({"messages": HELLO} | fields)
 
 
 @pytest.mark.parametrize("prompt", [None, "", [], 7, {"a": 1}, [-1], [[1], "a"], [1, None], [True]])
-def test_no_engine_takes_such_a_prompt(prompt: Any) -> None:
+def test_invalid_prompts_are_refused_before_the_engine(prompt: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
         COMPLETION.allowed({"prompt": prompt})
     assert refused.value.param == "prompt"
 
 
-def test_what_is_empty_is_not_there() -> None:
+def test_empty_fields_are_dropped() -> None:
     assert COMPLETION.allowed({"prompt": "a", "suffix": "", "stop": None}) == {"prompt": "a"}
     assert COMPLETION.allowed({"prompt": "a", "suffix": "b"}) == {"prompt": "a", "suffix": "b"}
 
 
-def test_the_likeliest_token_alone_is_what_a_top_p_of_0_asks_for() -> None:
+def test_a_top_p_of_0_means_greedy_sampling() -> None:
     asked = {"prompt": "a", "top_p": 0, "temperature": 1.5, "top_k": 40}
     assert COMPLETION.allowed(asked) == {"prompt": "a", "temperature": 1.5, "top_k": 1}
     assert COMPLETION.allowed({"prompt": "a", "top_p": 0.5}) == {"prompt": "a", "top_p": 0.5}

@@ -103,7 +103,7 @@ CIRCULAR: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", CIRCULAR, ids=range(len(CIRCULAR)))
-def test_a_schema_that_is_nothing_but_itself_is_refused(schema: dict[str, Any]) -> None:
+def test_a_schema_that_only_refers_to_itself_is_refused(schema: dict[str, Any]) -> None:
     for fields, param in (
         (format_of(schema), "response_format"),
         ({"structured_outputs": {"json": schema}}, "structured_outputs"),
@@ -129,7 +129,7 @@ def test_a_schema_that_is_nothing_but_itself_is_refused(schema: dict[str, Any]) 
         {"$defs": {"text": "is no schema"}, "$ref": "#/$defs/text/0"},
     ],
 )
-def test_a_schema_may_hold_itself(schema: dict[str, Any]) -> None:
+def test_a_recursive_schema_is_accepted(schema: dict[str, Any]) -> None:
     CHAT.parse(body_of(format_of(schema)))
 
 
@@ -182,7 +182,7 @@ def test_a_schema_that_an_engine_could_not_make_a_grammar_of(
         assert says in refused.value.message
 
 
-def test_counts_may_be_as_large_as_engines_bear() -> None:
+def test_counts_are_accepted_up_to_the_engines_bound() -> None:
     CHAT.parse(body_of(format_of({"type": "array", "minItems": 5, "maxItems": MAX_ITEMS - 5})))
     CHAT.parse(body_of(format_of({"type": "string", "minLength": 0, "maxLength": 10**9})))
     CHAT.parse(body_of(format_of({"type": "object", "properties": {"minItems": {"type": "x"}}})))
@@ -299,6 +299,6 @@ def test_a_function_takes_objects_alone(given: dict[str, Any], seen: Any) -> Non
     assert json.dumps(asked) == before, "it is left as it is"
 
 
-def test_what_are_no_tools_is_left_to_the_engine() -> None:
+def test_invalid_tools_are_left_to_the_engine() -> None:
     assert CHAT.allowed({"messages": HELLO, "tools": ["f"]})["tools"] == ["f"]
     assert CHAT.allowed({"messages": HELLO, "tools": "f"})["tools"] == "f"

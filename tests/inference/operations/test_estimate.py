@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from inference.errors import ContextLengthExceeded
-from inference.grants import Ask
-from inference.operations.call import Call
+from inference.interfaces.limiter import Ask
 from inference.operations.chat import CHAT
 from inference.operations.estimate import (
     EXTENSION_TOKENS,
@@ -16,11 +15,9 @@ from inference.operations.estimate import (
     MAX_TOKENS,
     WHOLE_TOKENS,
     Estimate,
-    ask_of,
-    bound_of,
-    grows,
-    prompt_tokens_of,
+    ask_for,
 )
+from inference.operations.operation import Call
 
 pytestmark = pytest.mark.pure
 
@@ -49,23 +46,22 @@ def call(**fields: Any) -> Call:
     ],
 )
 def test_what_is_asked_of_the_limits(given: dict[str, Any], max_model_len: int, ask: Ask) -> None:
-    assert ask_of(call(**given), 10, max_model_len) == ask
+    assert ask_for(10, max_model_len, **{"stream": True} | given) == ask
 
 
 def test_an_operation_estimates_its_calls() -> None:
     stream, whole = call(), call(stream=False)
-    assert CHAT.estimate(stream, 10, LONG) == Estimate(10, ask_of(stream, 10, LONG), grows=True)
-    assert CHAT.estimate(whole, 5000, 2048) == Estimate(
-        2048, ask_of(whole, 2048, 2048), grows=False
-    )
+    ask = ask_for(10, LONG, stream=True)
+    assert CHAT.estimate(stream, 10, LONG) == Estimate(10, ask, grows=True)
+    assert CHAT.estimate(whole, 5000, 2048) == Estimate(2048, ask_for(2048, 2048), grows=False)
     assert CHAT.bound(whole, 100) == 100
     assert CHAT.bound(stream, 100) is None
 
 
-def test_only_a_stream_that_names_no_end_may_grow() -> None:
-    assert grows(call())
-    assert not grows(call(max_tokens=5))
-    assert not grows(call(stream=False))
+def test_only_a_stream_without_max_tokens_grows() -> None:
+    assert call().grows
+    assert not call(max_tokens=5).grows
+    assert not call(stream=False).grows
 
 
 @pytest.mark.parametrize(
@@ -82,13 +78,13 @@ def test_only_a_stream_that_names_no_end_may_grow() -> None:
 def test_an_answer_that_cannot_be_cut_is_bounded(
     given: dict[str, Any], reserved: int | None, bound: int | None
 ) -> None:
-    assert bound_of(call(**given), reserved) == bound
+    assert CHAT.bound(call(**given), reserved) == bound
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> None:
-    assert ask_of(call(stream=stream), 5000, 2048) == Ask(5000, 1024, LEAST_TOKENS)
-    assert ask_of(call(stream=stream, max_tokens=500), 5000, 2048) == Ask(5000, 500, 500)
+    assert ask_for(5000, 2048, stream=stream) == Ask(5000, 1024, LEAST_TOKENS)
+    assert ask_for(5000, 2048, stream=stream, max_tokens=500) == Ask(5000, 500, 500)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +103,7 @@ def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> No
 def test_a_prompt_is_no_longer_than_engines_take(
     given: dict[str, Any], estimate: int, max_model_len: int, tokens: int
 ) -> None:
-    assert prompt_tokens_of(call(**given), estimate, max_model_len) == tokens
+    assert CHAT.estimate(call(**given), estimate, max_model_len).prompt_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -120,8 +116,8 @@ def test_a_prompt_is_no_longer_than_engines_take(
         ({"tokens": 4 * MAX_TOKENS + 1, "prompts": 2}, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
     ],
 )
-def test_more_tokens_than_that_reach_no_engine(
+def test_prompts_with_too_many_tokens_are_refused(
     given: dict[str, Any], max_model_len: int, most: int
 ) -> None:
     with pytest.raises(ContextLengthExceeded, match=f"it can have at most {most}"):
-        prompt_tokens_of(call(**given), 1, max_model_len)
+        CHAT.estimate(call(**given), 1, max_model_len)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.agent.engines.plain_vectors import vector_of
-from inference.agent.engines.synthetic import Tokenizer
+from inference.agent.engines.synthetic.tokens import Tokenizer
+from inference.agent.engines.synthetic.vectors import vector_of
 from inference.errors import RequestError
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
@@ -65,7 +65,7 @@ def take(operation: Operation, body: bytes) -> None:
 @pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda one: one.name)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_it_is_read_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_a_hostile_value_is_read_or_refused(operation: Operation, data: st.DataObject) -> None:
     body = EXAMPLES[operation.name].body()
     take(operation, json.dumps(body).encode())
     names = st.sampled_from(fields_of(operation))

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.synthetic import Tokenizer
+from inference.agent.engines.synthetic.tokens import Tokenizer
 from inference.errors import InvalidRequest
-from inference.grants import Ask
-from inference.link.wire import Usage
-from inference.operations.call import Call
+from inference.interfaces.limiter import Ask
+from inference.link.accounts import Usage
 from inference.operations.estimate import Estimate
 from inference.operations.instant import InstantOperation
 from inference.operations.messages.messages import COUNT_TOKENS
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Call, PlainPrompt
 from inference.operations.registry import OPERATIONS
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 from tests.inference.operations.examples import EXAMPLES, SAID
@@ -76,7 +75,7 @@ def test_a_chat_as_tokens() -> None:
     assert counted == {"input_tokens": made["count"]}
 
 
-def test_an_engine_sees_what_is_served() -> None:
+def test_an_engine_sees_only_served_fields() -> None:
     fields = {"messages": HELLO, "chat_template": "x", "chat_template_kwargs": {"x": 1}}
     assert TOKENIZE.allowed(fields) == {"messages": HELLO}
     switched = fields | {"chat_template_kwargs": {"enable_thinking": False}}
@@ -97,14 +96,14 @@ def test_an_engine_sees_what_is_served() -> None:
         ({"prompt": "x", "tools": [{}]}, "tools[0].function"),
     ],
 )
-def test_what_is_no_text_is_refused(fields: dict[str, Any], param: str) -> None:
+def test_a_text_of_the_wrong_type_is_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(TOKENIZE, **fields)
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize("tokens", [None, "x", 7, {}, [1] * ((1 << 18) + 1)])
-def test_what_are_no_tokens_is_refused(tokens: Any) -> None:
+def test_tokens_of_the_wrong_type_are_refused(tokens: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(DETOKENIZE, tokens=tokens)
     assert caught.value.param == "tokens"

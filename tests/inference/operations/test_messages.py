@@ -18,12 +18,11 @@ from inference.errors import (
     Overloaded,
     RateLimitExceeded,
 )
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.beginnings import MAX_MARKS
-from inference.operations.call import Call
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
-from inference.operations.operation import Framing, PlainPrompt
+from inference.operations.operation import Call, Framing, PlainPrompt
 from tests.document.sdk_types import faults
 from tests.inference.operations.chats import answer
 from tests.inference.operations.examples import messages
@@ -151,13 +150,13 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     ],
 )
 @pytest.mark.parametrize("operation", [MESSAGES, COUNT_TOKENS])
-def test_no_engine_sees_what_none_serves(operation: Any, fields: Any, param: str) -> None:
+def test_unserved_fields_are_refused(operation: Any, fields: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         operation.allowed(messages(**fields))
     assert caught.value.param == param
 
 
-def test_an_engine_sees_what_is_served() -> None:
+def test_an_engine_sees_only_served_fields() -> None:
     given: dict[str, Any] = {
         "tools": [TOOL],
         "system": "Be brief.",
@@ -267,7 +266,7 @@ def test_the_prompt_is_counted_from_the_beginning() -> None:
     assert message["usage"]["input_tokens"] == 6
 
 
-def test_a_stream_without_a_word_has_a_block() -> None:
+def test_an_empty_stream_has_a_block() -> None:
     made = framing()
     types, message = read(made.closing("stop") + made.ending(USAGE))
     assert types[1:3] == ["content_block_start", "content_block_stop"]
@@ -321,7 +320,7 @@ def test_a_whole_answer() -> None:
     assert full.usage.to_dict() == plain.usage.to_dict()
 
 
-def test_a_whole_answer_that_says_nothing_has_a_block() -> None:
+def test_an_empty_whole_answer_has_a_block() -> None:
     (block,) = whole(framing().response(answer(content=""), None)).content
     assert block.to_dict() == {"type": "text", "text": "", "citations": None}
 

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitExceeded
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations import openai
 from inference.operations.bodies.reading import MAX_INNER_CHARS
-from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION, COMPLETION_TOKENS
 from inference.operations.error_shapes import OPENAI
-from inference.operations.operation import Framing, Operation
+from inference.operations.operation import Call, Framing, Operation
 from inference.operations.registry import OPERATIONS
 
 pytestmark = pytest.mark.pure
@@ -159,12 +158,12 @@ def test_a_wrong_message_is_refused_by_name(body: bytes, param: str, says: str) 
 
 
 @pytest.mark.parametrize("arguments", ["", "no JSON", '{"a": "\\ud83d\\ude00"}', "[" * 128])
-def test_arguments_may_be_no_json(arguments: str) -> None:
+def test_arguments_of_tool_calls_need_not_be_json(arguments: str) -> None:
     """A model generated them, and the conversation must be able to continue."""
     CHAT.parse(called(CALL, with_arguments(arguments)))
 
 
-def test_messages_may_hold_what_nobody_reads() -> None:
+def test_unknown_fields_of_messages_are_accepted() -> None:
     parts = [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]
     CHAT.parse(chat(messages=[{"role": "user", "content": parts, "id": 5, "name": None}]))
     CHAT.parse(chat(messages=[{"role": "assistant", "content": None, "tool_calls": None}]))
@@ -200,7 +199,7 @@ def test_any_prompt_is_left_to_the_engine(prompt: object, prompts: int, tokens: 
     )
 
 
-def test_a_request_has_so_many_choices_at_most() -> None:
+def test_the_number_of_choices_is_bounded() -> None:
     def ask(prompts: int, n: int) -> Call:
         body = {"model": "m", "prompt": ["a"] * prompts, "n": n}
         return COMPLETION.parse(json.dumps(body).encode())
@@ -306,7 +305,7 @@ def test_a_completion_asks_for_the_tokens_own_and_others(logprobs: int | None, c
     assert COMPLETION.parse(b'{"model":"m","prompt":"hi"}').logprobs == 0
 
 
-def test_a_call_gives_its_body_away() -> None:
+def test_taking_the_body_removes_it_from_the_call() -> None:
     call = CHAT.parse(chat())
     assert call.take_body() == chat()
     assert call.body == b""

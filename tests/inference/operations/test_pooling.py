@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.plain_vectors import DIMENSIONS, vector_of
+from inference.agent.engines.synthetic.vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
-from inference.grants import Ask
-from inference.link.wire import Usage
-from inference.operations.call import Call
+from inference.interfaces.limiter import Ask
+from inference.link.accounts import Usage
 from inference.operations.estimate import MAX_TOKENS, Estimate
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Call, PlainPrompt
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.pooling.pooling import (
     MAX_ANSWER_BYTES,
@@ -166,7 +165,7 @@ def test_an_engine_refuses_by_what_it_finds_wrong(
     assert caught.value.param == param
 
 
-def test_an_engine_sees_what_is_served() -> None:
+def test_an_engine_sees_only_served_fields() -> None:
     fields = {"input": "x", "dimensions": None, "user": "u", "cache_salt": "s", "task": "classify"}
     assert EMBEDDINGS.allowed(fields) == {"input": "x"}
 

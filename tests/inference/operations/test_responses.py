@@ -15,10 +15,10 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from inference.errors import EngineLost, InvalidRequest, RateLimitExceeded
-from inference.link.wire import Usage
-from inference.operations.call import Call
+from inference.link.accounts import Usage
 from inference.operations.chat import CHAT
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Call, PlainPrompt
+from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     joined,
@@ -56,7 +56,7 @@ def body(input: Any = "Hi", **fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": input} | fields
 
 
-def parse(input: Any = "Hi", **fields: Any) -> Call:
+def parse(input: Any = "Hi", **fields: Any) -> ResponseCall:
     return RESPONSES.parse(json.dumps(body(input, **fields)).encode())
 
 
@@ -78,7 +78,7 @@ def test_a_call_may_come_first() -> None:
     assert called["content"] is None and called["tool_calls"][0]["id"] == "c1"
 
 
-def test_so_many_beginnings_are_told_apart() -> None:
+def test_prefixes_are_full_beyond_the_bound() -> None:
     items = [said("user", f"{i}") for i in range(2000)]
     assert parse(items).beginnings.full and not parse(items[:2]).beginnings.full
 
@@ -187,38 +187,38 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
         ({"moderation": {"model": "x"}}, "moderation"),
     ],
 )
-def test_no_engine_sees_what_none_serves(fields: dict[str, Any], param: str) -> None:
+def test_unserved_fields_are_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         chat(**{"input": "Hi"} | fields)
     assert caught.value.param == param
 
 
-def test_a_reference_to_an_item_is_the_gateways_to_resolve() -> None:
+def test_references_to_items_are_resolved_by_the_gateway() -> None:
     reference = {"type": "item_reference", "id": "msg_1"}
-    assert parse([reference]).refers and not parse([said("user", "Hi")]).refers
-    assert not parse("Hi").refers
+    assert parse([reference]).references and not parse([said("user", "Hi")]).references
+    assert not parse("Hi").references
     with pytest.raises(InvalidRequest, match="`store` is `false`"):
         chat([reference])
 
 
-def test_one_of_the_background_is_queued_and_no_line_of_a_batch() -> None:
+def test_a_background_response_is_queued_and_refused_in_a_batch() -> None:
     call = parse(background=True)
     assert call.background and not parse(background=False).background
     with pytest.raises(InvalidRequest) as caught:
         call.check_as_line()
     assert caught.value.param == "background"
-    call.told = {**call.told, "background": True}
+    call.echoed = {**call.echoed, "background": True}
     data = RESPONSES.framing(call, "1", 7).queued()
     assert not faults("responses", data)
     queued = json.loads(data)
     assert (queued["id"], queued["status"], queued["output"]) == ("resp_1", "queued", [])
-    call.told = queued | {"model": "adapter"}  # as when it is continued in the background
+    call.echoed = queued | {"model": "adapter"}  # as when it is continued in the background
     ended = json.loads(RESPONSES.framing(call, "1", 9).whole("Hi", "stop", USAGE))
     assert (ended["created_at"], ended["status"], ended["model"]) == (7, "completed", "adapter")
     assert ended["background"] and ended["usage"]
 
 
-def test_a_conversation_is_named_by_its_id_and_in_no_batch() -> None:
+def test_a_conversation_has_an_id_and_is_refused_in_a_batch() -> None:
     for given in ("conv_1", {"id": "conv_1"}):
         call = parse(conversation=given)
         assert call.conversation == "conv_1"
@@ -228,9 +228,14 @@ def test_a_conversation_is_named_by_its_id_and_in_no_batch() -> None:
     assert not parse().conversation
 
 
-def test_what_is_to_be_stored_and_followed_is_told() -> None:
-    assert parse().stored and not parse(store=False).stored
-    assert parse(previous_response_id="resp_1").follows == "resp_1" and not parse().follows
+def test_store_and_previous_response_id_are_parsed() -> None:
+    assert parse().store and not parse(store=False).store
+    assert (
+        parse(previous_response_id="resp_1").previous_response_id == "resp_1"
+        and not parse().previous_response_id
+    )
+    assert parse(previous_response_id="resp_1").continues and parse(conversation="c").continues
+    assert not parse().continues
 
 
 def test_an_engine_sees_a_chat() -> None:
@@ -432,7 +437,7 @@ def test_a_cut_stream_is_incomplete() -> None:
     assert response["max_output_tokens"] == 7
 
 
-def test_a_stream_without_a_word_has_a_message() -> None:
+def test_an_empty_stream_has_a_message() -> None:
     made = framing()
     types, response = read(made.closing("stop") + made.ending(USAGE))
     assert types == [*LIFE, *(one for one in MESSAGE if "delta" not in one), "completed"]
@@ -486,7 +491,7 @@ def test_logprobs_come_with_their_text() -> None:
     assert response["output"][0]["content"][0]["text"] == "ab"
 
 
-def test_a_stream_that_fails_says_so_after_all_that_it_said() -> None:
+def test_a_failed_stream_ends_with_its_output_and_the_error() -> None:
     made = framing()
     data = made.opening() + made.text("a") + made.failed(EngineLost("gone"))
     types, response = read(data)
@@ -537,7 +542,7 @@ def test_a_whole_answer_is_what_its_stream_would_be() -> None:
     assert json.loads(at_once)["output"] == streamed["output"]
 
 
-def test_a_whole_answer_that_says_nothing_has_a_message() -> None:
+def test_an_empty_whole_answer_has_a_message() -> None:
     nothing = whole(framing().response(answer("length", content=None), None))
     (item,) = nothing.output
     assert item.type == "message" and item.status == "incomplete"
@@ -611,12 +616,12 @@ def test_the_answer_repeats_what_was_asked_for() -> None:
     assert shown["tool_choice"] == {"type": "function", "name": "now"}
 
 
-def test_what_is_repeated_does_not_keep_the_body() -> None:
+def test_echoed_fields_do_not_keep_the_body_alive() -> None:
     raw = json.dumps(body(tools=[TOOL], text={"format": SCHEMA}, metadata={"a": "b"})).encode()
     before = sys.getrefcount(raw)
     call = RESPONSES.parse(raw)
     assert call.take_body() is raw
-    assert call.told["tools"] and sys.getrefcount(raw) == before
+    assert call.echoed["tools"] and sys.getrefcount(raw) == before
 
 
 # --- items as they are stored and listed ---------------------------------------------------------

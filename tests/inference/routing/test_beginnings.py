@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.link.wire import Prefix
+from inference.link.prefixes import Prefix
 from inference.operations.bodies.beginnings import (
     FAR_STRIDE,
     MAX_CHARS,
@@ -52,7 +52,7 @@ def test_a_message_ends_a_beginning_and_so_does_each_stride() -> None:
     assert ends(named("a" * 100, "b" * 1000)) == [100, STRIDE, 2 * STRIDE, 1100]
 
 
-def test_no_text_has_no_names() -> None:
+def test_an_empty_text_has_no_prefixes() -> None:
     beginnings = Beginnings()
     assert beginnings.named("salt", "") is None
     beginnings.add("")
@@ -60,7 +60,7 @@ def test_no_text_has_no_names() -> None:
     assert beginnings.named("salt", "") is None
 
 
-def test_a_prompt_without_text_has_no_names() -> None:
+def test_a_prompt_without_text_has_no_prefixes() -> None:
     assert COMPLETION.parse(b'{"model": "m", "prompt": ""}').take_prefix("salt", "") is None
 
 
@@ -69,7 +69,7 @@ def test_a_prompt_without_text_has_no_names() -> None:
     [Prefix(b"", b""), Prefix(b"h" * 8, b"e" * 8), Prefix(b"h" * 8, b"e" * 3),
      Prefix(b"h" * 16, b"e" * 4 + bytes(4)), Prefix(b"h" * 12, b"e" * 4)],
 )  # fmt: skip
-def test_what_no_gateway_says_is_not_sound(prefix: Prefix) -> None:
+def test_malformed_prefixes_are_not_sound(prefix: Prefix) -> None:
     assert named("text").is_sound
     assert not prefix.is_sound
 
@@ -105,7 +105,7 @@ def test_a_salt_and_an_adapter_are_told_apart() -> None:
     assert named("text", salt="a", adapter="b") != named("text", salt="a\0b", adapter="")
 
 
-def test_work_is_bounded_whatever_comes() -> None:
+def test_the_number_of_hashed_prefixes_is_bounded() -> None:
     beginnings = Beginnings()
     beginnings.add("a" * 7_000_000)
     assert beginnings.full
@@ -156,7 +156,7 @@ def chat(*messages: dict[str, Any], **fields: Any) -> Prefix:
 USER = {"role": "user", "content": "Hello"}
 
 
-def test_a_chat_goes_on_where_its_last_turn_ended() -> None:
+def test_the_next_turn_shares_the_prefixes_of_the_last() -> None:
     system = {"role": "system", "content": "Be kind. " * 100}
     first = chat(system, USER)
     second = chat(system, USER, {"role": "assistant", "content": "Hi"}, USER)

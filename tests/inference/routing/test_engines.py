@@ -6,7 +6,7 @@ import pytest
 from inference.gateway.routing import engines
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tests.inference.samples import MODEL, REF
 
 pytestmark = pytest.mark.pure
@@ -22,7 +22,7 @@ def ids(some: list[EngineState]) -> list[str]:
     return [engine.id for engine in some]
 
 
-def test_those_that_can_do_the_same_are_listed_once() -> None:
+def test_able_engines_are_cached_by_needs() -> None:
     small, large = fleet("a", "c"), fleet("b", model=LARGE)
     all = Engines([small[0], *large, small[1]])
     high = Needs("base", msgspec.structs.replace(REF, rank=64))
@@ -32,7 +32,7 @@ def test_those_that_can_do_the_same_are_listed_once() -> None:
     assert ids(all.able(Needs("base"), frozenset([small[0].pool]))) == ["a", "c"]
 
 
-def test_who_is_next_to_a_home_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_homes_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MAX_HOMES", 2)
     able = Able(fleet(*"abcdefgh"))
     orders = {home: ids(Able(able).nearest(home, 8)) for home in (1, 2, 3)}
@@ -42,6 +42,8 @@ def test_who_is_next_to_a_home_stays_the_same(monkeypatch: pytest.MonkeyPatch) -
             assert ids(able.nearest(home, count)) == order[:count]
 
 
-def test_engines_of_a_later_version_are_not_said_to_do_nothing() -> None:
+def test_unknown_operations_of_newer_engines_are_no_refusal() -> None:
     later = msgspec.structs.replace(MODEL, operations=["another"])
-    assert Engines(fleet("a", model=later)).never_done(Needs("base", operation="chat")) is None
+    assert (
+        Engines(fleet("a", model=later)).permanent_refusal(Needs("base", operation="chat")) is None
+    )

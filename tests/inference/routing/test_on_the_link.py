@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.routing.engine_state import EngineState
 from inference.link import wire
+from inference.link.prefixes import Prefix, numbers_of
 from inference.link.wire import Stats
 from inference.operations.chat import CHAT
 from tests.inference.played import Bench, benched, played_gateway
@@ -68,7 +69,7 @@ async def test_a_gateway_that_comes_later_hears_all_in_the_hello(tmp_path: Path)
         )
         await cached(first, asked("Hello"))
         await until(lambda: told(first))
-        one.agent._follow([second.url])
+        one.agent._links.follow([second.url])
         await connected(second)
         assert told(second) == told(first)
 
@@ -104,7 +105,7 @@ async def test_nothing_but_hashes_leaves_the_agent(tmp_path: Path) -> None:
             if isinstance(frame, Stats):
                 said = wire.encode(frame)
                 assert not any(word in said for word in (b"secret", b"patient", b"salt"))
-                assert set(wire.numbers_of(frame.warm)) <= set(prefix.numbers())
+                assert set(numbers_of(frame.warm)) <= set(prefix.numbers())
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_an_engine_that_does_not_tell_is_followed_by_guesses(bench: Bench) -> None:
     await bench.join("engine-1")
-    prefix = wire.Prefix.of([1, 2], [10, 20])
+    prefix = Prefix.of([1, 2], [10, 20])
     bench.submit("r1", prefix=prefix)
     engine = bench.hub._links["engine-1"].engine
     assert not engine.warmth.tells

@@ -31,7 +31,7 @@ def test_shares_are_those_of_the_tokens() -> None:
     assert 0.7 < hot < 0.75 and 0.22 < rare < 0.25
 
 
-def test_what_chance_may_have_brought_is_no_share() -> None:
+def test_a_share_within_random_variation_does_not_count() -> None:
     """Each of many gateways sees few requests at first, and some adapter has to be the first."""
     popularity = Popularity()
     popularity.note(needs(HOT, tokens=5000))
@@ -50,7 +50,7 @@ def test_a_share_is_one_of_a_base_model() -> None:
     assert shares(popularity) == [pytest.approx(1, rel=0.02), 0]
 
 
-def test_what_was_long_ago_counts_little() -> None:
+def test_old_requests_count_little() -> None:
     popularity = Popularity()
     for _ in range(WINDOW_TOKENS // 4096):
         popularity.note(needs(HOT, tokens=4096))
@@ -68,7 +68,7 @@ def test_short_requests_fill_the_window_as_well() -> None:
     assert len(popularity._windows["base"]._counts) <= WINDOW_TOKENS // LEAST_TOKENS
 
 
-def test_whoever_belongs_to_nobody_has_no_share() -> None:
+def test_requests_without_a_home_have_no_share() -> None:
     popularity = Popularity()
     for _ in range(100):
         popularity.note(needs(tenant="", tokens=4000))

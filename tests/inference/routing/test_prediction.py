@@ -22,16 +22,9 @@ from inference.gateway.routing.engine_state import (
     EngineState,
     Needs,
 )
-from inference.link.wire import (
-    PROTOCOL_VERSION,
-    AdapterRef,
-    EngineStats,
-    ModelInfo,
-    Prefix,
-    Stats,
-    Submit,
-    hashes_of,
-)
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.prefixes import Prefix, hashes_of
+from inference.link.wire import PROTOCOL_VERSION, Stats, Submit
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 
@@ -215,7 +208,7 @@ def test_a_home_that_is_much_dearer_is_left_for_the_next() -> None:
         assert (choose(engines, needs()) == home) is stays
 
 
-def test_what_belongs_to_nobody_goes_to_the_less_loaded_of_two() -> None:
+def test_requests_without_a_home_go_to_the_less_loaded_of_two() -> None:
     engines = [engine(f"e{at}", kv_usage=at / 10) for at in range(8)]
     rng = random.Random(1)
     chosen = Counter(choose(engines, Needs("base"), rng) for _ in range(2000))
@@ -264,7 +257,7 @@ def test_within_a_second_one_gateway_spreads_what_has_no_home() -> None:
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["send", "report", "die", "join"]))),
     st.integers(0, 1000),
 )
-def test_whoever_comes_and_goes_a_living_engine_gets_it(
+def test_a_living_engine_is_chosen_whatever_joins_and_leaves(
     steps: list[tuple[int, str]], seed: int
 ) -> None:
     """Whatever was warm, loaded or expected on engines that have gone."""

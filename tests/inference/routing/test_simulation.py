@@ -48,7 +48,7 @@ def test_a_fleet_finds_what_one_engine_would_have_in_its_cache(gateways: int) ->
     assert found.load_ratio < 2
 
 
-def test_neither_chance_nor_load_alone_does() -> None:
+def test_random_and_load_routing_alone_do_worse() -> None:
     ours = usual(1)
     for router in (by_chance, least_loaded):
         found = simulated(router=router)
@@ -61,7 +61,7 @@ def test_engines_that_tell_nothing_are_followed_by_guesses() -> None:
     assert simulated(3, tells=False).hit_ratio > 0.85
 
 
-def test_what_ran_on_an_engine_that_dies_goes_on_elsewhere() -> None:
+def test_requests_of_a_dead_engine_continue_elsewhere() -> None:
     found = simulated(3, dies=True)
     assert found.moves > 0
     assert len(found.worked) == ENGINES - 1

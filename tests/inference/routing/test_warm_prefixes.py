@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference.agent.engines.cache_news import Cleared, News, NewsLog, Removed, Stored
 from inference.agent.warm_prefixes import MAX_EXPECTED, WarmPrefixes
 from inference.gateway.routing.warmth import Warmth
-from inference.link.wire import Prefix, numbers_of
+from inference.link.prefixes import Prefix, numbers_of
 
 pytestmark = pytest.mark.pure
 
@@ -64,7 +64,7 @@ def test_blocks_that_do_not_follow_are_of_another_choice() -> None:
     assert warm(prefixes) == {2}
 
 
-def test_what_nobody_asked_for_is_nothing_to_tell() -> None:
+def test_blocks_of_unexpected_requests_are_not_reported() -> None:
     prefixes = WarmPrefixes()
     prefixes.counted("r", 40)
     stored(prefixes, "r", "a", "b")
@@ -111,7 +111,7 @@ def test_after_cleared_nothing_is_warm() -> None:
     assert warm(prefixes) == set()
 
 
-def test_who_missed_too_much_is_told_all() -> None:
+def test_a_reader_that_missed_too_much_is_told_everything() -> None:
     prefixes = WarmPrefixes(max_changes=4)
     for at in range(5):
         prefixes.expect(f"r{at}", Prefix.of([at], [1]))
@@ -142,7 +142,7 @@ def test_requests_whose_blocks_never_come_are_forgotten() -> None:
     assert warm(prefixes) == set()
 
 
-def test_a_log_that_nobody_reads_says_so() -> None:
+def test_an_unread_log_reports_that_it_was_cleared() -> None:
     log = NewsLog(max_news=2)
     for block in "abc":
         log.add(Removed([block]))

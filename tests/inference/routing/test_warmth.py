@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.routing.warmth import CONFIRMED_WITHIN, MAX_GUESSED, MAX_TOLD, Warmth
-from inference.link.wire import hashes_of
+from inference.link.prefixes import hashes_of
 
 pytestmark = pytest.mark.pure
 
@@ -137,7 +137,7 @@ def test_its_memory_is_bounded(tells: bool) -> None:
     assert len(warmth.known) <= MAX_TOLD + MAX_GUESSED
 
 
-def test_a_report_without_end_is_not_heard_to_its_end() -> None:
+def test_an_endless_report_is_cut_off() -> None:
     warmth = telling(range(10**5))
     hear(warmth, range(10**6, 2 * 10**6), range(10**5))
     assert len(warmth.known) <= MAX_TOLD

@@ -1,4 +1,4 @@
-"""Admission: order, bounds, places, KV, adapter slots and their limits; without an engine."""
+"""Admission: order, bounds, sequences, KV, adapter slots and their limits; without an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS, STEP_LOGPROBS
-from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue, Request
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import DEFAULT_WAIT_S, LONGEST_WAIT_S
 from inference.errors import InvalidRequest, Overloaded
@@ -60,7 +61,7 @@ def test_long_prompts_are_computed_one_at_a_time_and_short_ones_go_before() -> N
     assert q.admit(PATIENCE_S) == ["a2"]
 
 
-def test_prompts_that_are_computed_a_few_at_a_time_hold_nobody_up() -> None:
+def test_prompts_computed_a_few_at_a_time_hold_up_no_other() -> None:
     q = queue(step_tokens=100, kv_tokens=1000)
     push(q, "a1", "a2", tenant="a", prompt_tokens=5000, max_tokens=0, at_once=100)
     push(q, "b1", tenant="b", prompt_tokens=5000, max_tokens=0, at_once=100)
@@ -97,10 +98,10 @@ def test_short_prompts_wait_while_two_steps_of_them_are_to_be_computed() -> None
     assert q.admit(0.0) == ["long"]
 
 
-# --- places --------------------------------------------------------------------------------------
+# --- sequences -----------------------------------------------------------------------------------
 
 
-def test_a_place_counts_who_goes_before_by_todays_counters() -> None:
+def test_a_position_counts_requests_ahead_by_current_counters() -> None:
     q = queue(running=1)
     push(q, "a1", "a2", "a3", tenant="a", prompt_tokens=100)
     assert q.admit(0.0) == ["a1"]
@@ -117,7 +118,7 @@ def test_a_place_counts_who_goes_before_by_todays_counters() -> None:
     assert q.positions([]) == {}
 
 
-def test_places_say_in_which_order_equals_start() -> None:
+def test_positions_give_the_order_of_equal_tenants() -> None:
     q = queue(running=1)
     for number in range(3):
         push(q, *(f"{tenant}{number}" for tenant in "a"), tenant="a", prompt_tokens=10)
@@ -133,7 +134,7 @@ def test_places_say_in_which_order_equals_start() -> None:
     assert sorted(positions.values()) == [1, 2, 3, 4, 5, 6]
 
 
-def test_others_are_no_more_than_they_are() -> None:
+def test_positions_count_no_more_than_the_waiting_requests() -> None:
     q = queue(running=1)
     push(q, *(f"a{number}" for number in range(20)), tenant="a")
     push(q, "b1", tenant="b")
@@ -177,14 +178,14 @@ def test_output_and_weight_count_and_what_the_cache_held_does_not() -> None:
     assert q.served_since(0)[1] == {"a": 150, "b": 200}
 
 
-def test_estimates_of_nothing_still_take_turns() -> None:
+def test_tenants_with_estimates_of_zero_still_take_turns() -> None:
     q = queue(running=2)
     push(q, "a1", "a2", tenant="a")
     push(q, "b1", "b2", tenant="b")
     assert q.admit(0.0) == ["a1", "b1"]
 
 
-def test_who_cancels_before_its_prompt_was_counted_is_charged_the_estimate() -> None:
+def test_a_request_cancelled_before_its_prompt_was_counted_is_charged_the_estimate() -> None:
     q = queue()
     push(q, "a", prompt_tokens=70)
     q.admit(0.0)
@@ -194,7 +195,7 @@ def test_who_cancels_before_its_prompt_was_counted_is_charged_the_estimate() -> 
     assert q.served_since(0)[1] == {"acme": 70}
 
 
-def test_who_hangs_up_all_the_time_goes_after_who_streams() -> None:
+def test_a_tenant_that_keeps_cancelling_goes_after_one_that_streams() -> None:
     """A cached prompt and one token cost nearly nothing, but starting and ending a request do."""
     q = queue(running=2)
     push(q, "stream", "next", tenant="a", prompt_tokens=20)
@@ -219,7 +220,7 @@ def test_a_corrected_estimate_brings_a_waiting_tenant_forward() -> None:
     assert q.admit(0.0) == ["a2"]
 
 
-def test_a_queue_that_floods_filled_still_takes_a_share_of_everybody() -> None:
+def test_a_full_queue_still_takes_a_share_of_each_tenant() -> None:
     q = queue(running=0, max_queued=8, max_queued_per_tenant=4)
     for i in range(8):
         q.push(Request(f"flood{i}", f"noisy{i % 2}", None), 0)
@@ -277,7 +278,7 @@ def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     q.push(two, 0.0)
     with pytest.raises(Overloaded, match="This tenant has 2 waiting requests"):
         q.expect(three)
-    q.push(one, 0.0)  # its place is already counted
+    q.push(one, 0.0)  # it already counts as waiting
     assert len(q) == 2
     q.finish("1", 0.0)
     q.expect(three)
@@ -299,7 +300,7 @@ def test_a_waiting_request_can_be_withdrawn() -> None:
     assert len(q) == 0
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_parameters_are_refused() -> None:
     q = queue()
     push(q, "a")
     with pytest.raises(ValueError, match="here already"):
@@ -338,7 +339,7 @@ def test_batch_runs_on_an_idle_engine_and_delays_its_tenants_chat_by_nothing() -
     assert q.served_since(0)[1] == {"batch:a": 18_000}
 
 
-def test_of_a_tenants_batch_one_request_at_a_time_counts_as_interactive() -> None:
+def test_one_batch_request_per_tenant_is_promoted_at_a_time() -> None:
     q = queue(running=1)
     push(q, "b1", "b2", "b3", tenant="bulk", lane="batch")
     push(q, "i1", tenant="bulk", now=BATCH_PATIENCE_S - 1)
@@ -351,7 +352,7 @@ def test_of_a_tenants_batch_one_request_at_a_time_counts_as_interactive() -> Non
     assert order == ["i1", "b1", "i2", "b2", "b3"]
 
 
-def test_when_one_that_counts_as_interactive_is_withdrawn_the_next_does() -> None:
+def test_when_a_promoted_request_is_withdrawn_the_next_is_promoted() -> None:
     q = queue(running=0)
     push(q, "b1", "b2", "b3", lane="batch")
     assert q.admit(BATCH_PATIENCE_S) == []
@@ -393,12 +394,12 @@ def test_a_flood_leaves_the_reserve_to_newcomers() -> None:
     q.finish("n1", 0.0)
     assert q.admit(0.0) == ["n2"], "it runs nothing now, so it is light again"
     q.finish("a", 0.0)
-    assert q.admit(0.0) == [], "nobody is light, and the next newcomer finds the place"
+    assert q.admit(0.0) == [], "nobody is light, and the next newcomer finds the sequence"
     q.finish("b", 0.0)
     assert q.admit(0.0) == ["d"]
 
 
-def test_who_is_ahead_of_its_share_waits_however_little_it_runs() -> None:
+def test_a_tenant_ahead_of_its_share_waits_however_little_it_runs() -> None:
     q = queue(running=3, reserved=1)
     push(q, "n0", tenant="new")
     q.admit(0.0)
@@ -433,7 +434,7 @@ def test_the_reserve_holds_for_kv_as_well() -> None:
 # --- KV ------------------------------------------------------------------------------------------
 
 
-def test_what_runs_fits_the_kv() -> None:
+def test_running_requests_fit_the_kv() -> None:
     q = queue(kv_tokens=1000)
     push(q, "a", "b", "c", prompt_tokens=400)
     assert q.admit(0.0) == ["a", "b"]
@@ -486,12 +487,12 @@ def test_while_a_flood_waits_for_kv_only_newcomers_go_before_it() -> None:
     push(q, "a", "b", "c", tenant="flood", prompt_tokens=1300)
     assert q.admit(0.0) == ["a", "b"], "c is too large for the 3,000 that are not reserved"
     push(q, "e", "f", "g", tenant="other", prompt_tokens=10, max_tokens=10)
-    assert q.admit(PATIENCE_S) == ["e", "f"], "two of eight places are its share"
+    assert q.admit(PATIENCE_S) == ["e", "f"], "two of eight sequences are its share"
     q.finish("a", PATIENCE_S)
     assert q.admit(PATIENCE_S) == ["c", "g"]
 
 
-def test_whoever_may_use_the_reserve_is_overtaken_by_nobody_once_impatient() -> None:
+def test_an_impatient_light_request_is_not_overtaken() -> None:
     q = queue(running=8, reserved=2, kv_tokens=4000)
     push(q, "a", "b", tenant="flood", prompt_tokens=1300)
     assert q.admit(0.0) == ["a", "b"]
@@ -502,7 +503,7 @@ def test_whoever_may_use_the_reserve_is_overtaken_by_nobody_once_impatient() -> 
     assert q.admit(PATIENCE_S) == ["large", "small"]
 
 
-def test_a_rush_of_requests_that_do_not_fit_is_not_looked_through() -> None:
+def test_an_admit_passes_over_a_bounded_number_of_tenants() -> None:
     q = queue(running=100, kv_tokens=1000)
     push(q, "first", prompt_tokens=500)
     q.admit(0.0)
@@ -517,11 +518,11 @@ def test_a_rush_of_requests_that_do_not_fit_is_not_looked_through() -> None:
 # --- several choices -----------------------------------------------------------------------------
 
 
-def test_each_choice_of_a_request_takes_a_place() -> None:
+def test_each_choice_of_a_request_takes_a_sequence() -> None:
     q = queue(running=8, reserved=2)
     push(q, "a", "b", tenant="flood", choices=3)
     push(q, "c", tenant="flood")
-    assert q.admit(0.0) == ["a", "b"], "six of the places are not reserved"
+    assert q.admit(0.0) == ["a", "b"], "six of the sequences are not reserved"
     push(q, "n", tenant="new", choices=2)
     assert q.admit(0.0) == ["n"]
     q.finish("a", 0.0)
@@ -532,7 +533,7 @@ def test_each_choice_of_a_request_takes_a_place() -> None:
     assert q.admit(0.0) == ["d"]
 
 
-def test_who_asks_for_many_choices_is_overtaken_only_while_it_is_patient() -> None:
+def test_a_request_for_many_choices_is_overtaken_only_while_patient() -> None:
     q = queue(running=4)
     push(q, "a", "b", tenant="a")
     q.admit(0.0)
@@ -557,15 +558,15 @@ def test_each_choice_needs_room_to_grow() -> None:
     assert q.admit(0.0) == ["c"]
 
 
-def test_log_probabilities_take_places_by_their_share_of_a_step() -> None:
-    """So that the log-probabilities of all running requests fit into a step. Other requests' places
-    keep their worth."""
+def test_log_probabilities_take_sequences_by_their_share_of_a_step() -> None:
+    """So that the log-probabilities of all running requests fit into a step. Other requests take no
+    more sequences than before."""
     q, eighth = queue(running=8), STEP_LOGPROBS // 8
     push(q, "few", choices=3, logprobs=1)
     push(q, "many", choices=2, logprobs=eighth)
     push(q, "more", tenant="b", logprobs=3 * eighth + 1)
     push(q, "none", tenant="c")
-    assert q.admit(0.0) == ["few", "more", "none"], "3, 4 and 1 of 8 places"
+    assert q.admit(0.0) == ["few", "more", "none"], "3, 4 and 1 of 8 sequences"
     q.finish("few", 0.1)
     assert q.admit(0.1) == ["many"]
 
@@ -580,7 +581,7 @@ def test_log_probabilities_of_one_request_are_bounded() -> None:
     assert q.admit(0.0) == ["b"]
 
 
-def test_choices_are_bounded_by_the_places_that_are_not_reserved() -> None:
+def test_choices_are_bounded_by_the_sequences_that_are_not_reserved() -> None:
     q = queue(running=8, reserved=2)
     for take in (q.expect, lambda request: q.push(request, 0.0)):
         with pytest.raises(InvalidRequest, match=r"7 choices .* at most 6") as refused:
@@ -650,7 +651,7 @@ def test_more_that_wait_than_there_are_slots_close_each_slot_once() -> None:
     assert q.admit(PATIENCE_S) == ["c1"]
 
 
-def test_who_waited_for_a_slot_gets_it_though_others_come_first() -> None:
+def test_an_emptied_slot_goes_to_the_request_that_waited_for_it() -> None:
     q = queue(active=1)
     push(q, "a1", "a2", tenant="a", adapter="A")
     push(q, "b1", tenant="b", adapter="B", prompt_tokens=500)
@@ -662,7 +663,7 @@ def test_who_waited_for_a_slot_gets_it_though_others_come_first() -> None:
     assert q.admit(PATIENCE_S) == ["b1"]
 
 
-def test_who_leaves_while_waiting_for_a_slot_gives_up_its_claim() -> None:
+def test_a_withdrawn_request_gives_up_its_claim_to_a_slot() -> None:
     q = queue(active=1)
     push(q, "a1", tenant="a", adapter="A")
     push(q, "b1", "b2", tenant="b", adapter="B")
@@ -746,12 +747,12 @@ def test_a_slot_that_a_flood_cannot_use_yet_goes_to_a_newcomer() -> None:
     generated(q, "y", 100)
     q.finish("x", PATIENCE_S)
     q.finish("b1", PATIENCE_S)
-    assert q.admit(PATIENCE_S) == ["o2"], "z has a slot, but no place"
+    assert q.admit(PATIENCE_S) == ["o2"], "z has a slot, but no sequence"
     push(q, "a", tenant="acme", adapter="A")
     assert q.admit(PATIENCE_S) == ["a"]
 
 
-def test_who_left_a_slot_to_another_may_share_it() -> None:
+def test_a_tenant_at_its_quota_may_share_anothers_slot() -> None:
     q = queue(active=2, slots_per_tenant=1)
     push(q, "x1", tenant="x", adapter="X")
     assert q.admit(0.0) == ["x1"]
@@ -797,7 +798,7 @@ def busy(q: Queue, completions: int, interval_s: float) -> float:
     return now
 
 
-def test_an_engine_with_places_left_lets_nobody_wait() -> None:
+def test_an_engine_with_free_sequences_has_no_expected_wait() -> None:
     assert queue().expected_wait_s("acme", "interactive") == 0
 
 
@@ -834,7 +835,7 @@ def test_batch_waits_no_longer_than_its_patience_and_its_turn() -> None:
     assert q.expected_wait_s("new", "interactive") == pytest.approx(2 * 0.5)
 
 
-def test_time_in_which_nobody_waits_says_nothing_of_the_rate() -> None:
+def test_idle_time_does_not_change_the_measured_rate() -> None:
     q = queue(running=1)
     now = busy(q, 100, 0.5)
     for i in range(100, 120):
@@ -847,14 +848,14 @@ def test_time_in_which_nobody_waits_says_nothing_of_the_rate() -> None:
     assert q.expected_wait_s("new", "interactive") == pytest.approx(2 * 0.5)
 
 
-def test_nobody_is_told_to_wait_longer_than_a_request_may_last() -> None:
+def test_the_expected_wait_is_bounded_by_the_longest_request() -> None:
     q = queue(running=1)
     now = busy(q, 10, 100.0)
     push(q, *(f"x{i}" for i in range(100)), now=now)
     assert q.expected_wait_s("acme", "interactive") == LONGEST_WAIT_S
 
 
-def test_an_engine_that_stands_still_lets_everybody_wait_longest() -> None:
+def test_a_stalled_engine_has_the_longest_expected_wait() -> None:
     q = queue(running=1)
     now = busy(q, 10, 1.0)
     q.admit(now + 30_000)
@@ -897,10 +898,10 @@ def test_figures_told_to_others_never_fall() -> None:
 
 
 class Watched:
-    """A queue with 3 places, 2 slots and 1,000 tokens of KV, and checks of its invariants."""
+    """A queue with 3 sequences, 2 slots and 1,000 tokens of KV, and checks of its invariants."""
 
     def __init__(self, queue: Queue, open: int) -> None:
-        """`open` is the number of places that are not reserved."""
+        """`open` is the number of sequences that are not reserved."""
         self.queue, self.open = queue, open
         self.now = 0.0
         self.alive: dict[str, Request] = {}
@@ -984,7 +985,7 @@ def test_limits_hold_whatever_happens_and_everybody_is_served(
 RETURNED: dict[str, Any] = {"generated": 40, "paid": 140, "prompt_tokens": 100}
 
 
-def test_one_that_goes_on_is_first_in_its_tenants_queue() -> None:
+def test_a_resumed_request_is_first_in_its_tenants_queue() -> None:
     q = queue(running=1)
     push(q, "runs", tenant="other", prompt_tokens=10_000)
     assert q.admit(0.0) == ["runs"]
@@ -1002,7 +1003,7 @@ def test_one_that_goes_on_is_first_in_its_tenants_queue() -> None:
     assert started == waiting
 
 
-def test_one_that_goes_on_does_not_go_before_other_tenants() -> None:
+def test_a_resumed_request_does_not_go_before_other_tenants() -> None:
     q = queue(running=1)
     push(q, "a1", tenant="a", prompt_tokens=500)
     assert q.admit(0.0) == ["a1"]
@@ -1012,7 +1013,7 @@ def test_one_that_goes_on_does_not_go_before_other_tenants() -> None:
     assert q.admit(0.0) == ["b1"]
 
 
-def test_one_that_goes_on_is_charged_for_what_is_new() -> None:
+def test_a_resumed_request_is_charged_for_new_tokens_only() -> None:
     q = queue()
     push(q, "a1", tenant="a", **RETURNED)
     assert q.admit(0.0) == ["a1"]
@@ -1024,7 +1025,7 @@ def test_one_that_goes_on_is_charged_for_what_is_new() -> None:
     assert q.served_since(mark)[1] == {"a": 5.0}
 
 
-def test_no_bound_on_waiting_requests_refuses_one_that_goes_on() -> None:
+def test_bounds_on_waiting_requests_do_not_refuse_a_resumed_one() -> None:
     q = queue(running=1, max_queued=2, max_queued_per_tenant=1)
     push(q, "a1")
     push(q, "returned1", "returned2", "returned3", **RETURNED)
@@ -1036,7 +1037,7 @@ def test_no_bound_on_waiting_requests_refuses_one_that_goes_on() -> None:
         push(q, "returned5", choices=99, **RETURNED)
 
 
-def test_one_that_goes_on_takes_room_for_what_it_has_generated() -> None:
+def test_a_resumed_request_holds_kv_for_its_inherited_tokens() -> None:
     q = queue(kv_tokens=GROWTH_TOKENS + 300)
     push(q, "a1", prompt_tokens=100, generated=100, paid=200)
     push(q, "a2", tenant="b", prompt_tokens=100 - GROWTH_TOKENS + 1)

@@ -18,7 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS
-from inference.agent.scheduler.queue import LEAST_CHARGE, LEEWAY, Queue, Request
+from inference.agent.scheduler.charges import LEAST_CHARGE
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import LEEWAY, Queue
 from inference.agent.scheduler.slots import Slots
 
 STEP_S = 0.05
@@ -61,7 +63,7 @@ class Engine:
     divided by the weight."""
 
     queue: Queue
-    places: int
+    sequences: int
     kv_tokens: int = 1 << 60
     slots: int = 1 << 30
     clock: int = 0
@@ -103,7 +105,7 @@ class Engine:
             return
         held = sum(one.held for one in self.runs.values())
         assert held <= self.kv_tokens or len(self.runs) == 1
-        assert len(self.runs) <= self.places
+        assert len(self.runs) <= self.sequences
         assert len({run.job.adapter for run in self.runs.values()} - {None}) <= self.slots
 
     def step(self) -> None:
@@ -136,16 +138,16 @@ class Engine:
         return self.done
 
 
-def engine(places: int = 8, kv_tokens: int = 1 << 60, slots: int = 8, **rules: object) -> Engine:
+def engine(sequences: int = 8, kv_tokens: int = 1 << 60, slots: int = 8, **rules: object) -> Engine:
     queue = Queue(
         Slots(active=slots, resident=slots),
-        max_running=places,
+        max_running=sequences,
         kv_tokens=kv_tokens,
         max_queued=10**6,
         max_queued_per_tenant=10**6,
         **rules,  # type: ignore[arg-type]
     )
-    return Engine(queue, places, kv_tokens, slots)
+    return Engine(queue, sequences, kv_tokens, slots)
 
 
 def keep_waiting(made: Engine, next_job: Callable[[], Job], tenant: str, count: int) -> None:
@@ -173,10 +175,10 @@ def test_the_service_of_two_that_always_wait_differs_by_no_more_than_the_papers_
     seed: int, weights: tuple[float, float], reserved: int, kv_tokens: int
 ) -> None:
     """Over any period: 2 max(longest prompt, tokens on the engine) / least weight, plus 2 LEEWAY if
-    places are reserved. Other tenants come and go, and one long answer runs."""
-    places, longest_prompt, longest_output = 6, 400, 200
+    sequences are reserved. Other tenants come and go, and one long answer runs."""
+    sequences, longest_prompt, longest_output = 6, 400, 200
     chance = random.Random(seed)
-    made = engine(places, kv_tokens, reserved=reserved, patience_s=0.0)
+    made = engine(sequences, kv_tokens, reserved=reserved, patience_s=0.0)
     scales = {"f": chance.choice([20, 400]), "g": chance.choice([20, 400])}
 
     def next_of(tenant: str, weight: float) -> Job:
@@ -192,7 +194,7 @@ def test_the_service_of_two_that_always_wait_differs_by_no_more_than_the_papers_
             made.push(Job(0.0, chance.choice(["long", "h"]), chance.randint(1, 100), 20))
         made.step()
         gaps.append(made.service["f"] - made.service["g"])
-    on_engine = min(kv_tokens, places * (longest_prompt + longest_output))
+    on_engine = min(kv_tokens, sequences * (longest_prompt + longest_output))
     bound = 2 * max(longest_prompt, on_engine) / min(weights) + (2 * LEEWAY if reserved else 0)
     assert max(gaps) - min(gaps) <= bound
 
@@ -264,7 +266,7 @@ def test_tenants_that_wait_for_slots_hold_no_counter_down() -> None:
 # --- newcomers -----------------------------------------------------------------------------------
 
 
-def test_one_at_a_time_waits_for_nobody_while_another_floods() -> None:
+def test_a_tenant_with_one_request_does_not_wait_for_a_flood() -> None:
     """A hundred parallel long answers at any time; each request of the other tenant starts at
     once."""
     made = engine(32, 20_000, reserved=2)
@@ -388,7 +390,7 @@ def test_a_tenant_with_many_adapters_leaves_slots_to_others() -> None:
 
 
 def check_work_conserving(made: Engine, patience_s: float, open_places: int, kv_open: int) -> None:
-    """Check that no place is idle while a request that fits waits, apart from the stated
+    """Check that no sequence is idle while a request that fits waits, apart from the stated
     exceptions."""
     made.admit()
     heads: dict[tuple[str, str], Run] = {}
@@ -418,15 +420,17 @@ jobs = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(jobs, max_size=60), st.integers(0, 2))
-def test_no_place_is_idle_while_something_that_fits_waits(trace: list[Job], reserved: int) -> None:
-    kv_tokens, places, patience_s = 1500, 5, 2.0
-    made = engine(places, kv_tokens, reserved=reserved, patience_s=patience_s)
-    kv_open = kv_tokens - kv_tokens * reserved // places
+def test_no_sequence_is_idle_while_a_request_that_fits_waits(
+    trace: list[Job], reserved: int
+) -> None:
+    kv_tokens, sequences, patience_s = 1500, 5, 2.0
+    made = engine(sequences, kv_tokens, reserved=reserved, patience_s=patience_s)
+    kv_open = kv_tokens - kv_tokens * reserved // sequences
     coming = deque(sorted(trace, key=lambda job: job.at))
     while coming or made.waiting or made.runs:
         while coming and coming[0].at <= made.now:
             made.push(coming.popleft())
-        check_work_conserving(made, patience_s, places - reserved, kv_open)
+        check_work_conserving(made, patience_s, sequences - reserved, kv_open)
         made.step()
         assert made.clock < 10_000
 
@@ -570,7 +574,7 @@ def recorded() -> list[Job]:
 )
 @pytest.mark.parametrize("quota", [None, 2])
 def test_whole_traces_are_served_within_all_bounds(trace: list[Job], quota: int | None) -> None:
-    """The engine asserts places, slots and KV at each admission; every request is served and
+    """The engine asserts sequences, slots and KV at each admission; every request is served and
     accounted for."""
     made = engine(
         12, 6000, slots=3, reserved=1, slots_per_tenant=quota, patience_s=0.5, batch_patience_s=10.0

@@ -37,14 +37,14 @@ def test_what_was_gained_is_told_once() -> None:
     assert served.gained() == {}
 
 
-def test_a_tally_keeps_what_changed_last() -> None:
+def test_totals_keep_the_latest_changes() -> None:
     served = ServiceTotals(max_names=2)
     for name in ("a", "b", "a", "c"):
         served.add(name, 1)
     assert served.since(0)[1] == {"a": 2, "c": 1}
 
 
-def test_what_was_before_we_listened_is_nobodys_debt() -> None:
+def test_service_before_the_first_report_is_not_charged() -> None:
     others = RemoteService()
     assert others.heard("e2", "r1", {"acme": 10_000}) == {}
     assert others.heard("e2", "r1", {"acme": 10_100, "globex": 500}) == {"acme": 100}
@@ -60,7 +60,7 @@ def test_hearing_the_same_twice_or_late_changes_nothing() -> None:
     assert others.heard("e2", "r1", {"acme": 130}) == {"acme": 30}
 
 
-def test_a_new_run_begins_at_nothing_and_the_old_one_has_ended() -> None:
+def test_a_new_run_starts_at_zero_and_ends_the_old_one() -> None:
     others = RemoteService()
     others.heard("e2", "r1", {"acme": 900})
     assert others.heard("e2", "r2", {"acme": 50}) == {"acme": 50}
@@ -91,7 +91,7 @@ def test_the_number_of_engines_is_bounded() -> None:
     st.lists(st.integers(0, 50), min_size=1, max_size=30),
     st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60),
 )
-def test_whatever_way_news_travels_each_token_counts_once(
+def test_each_token_counts_once_however_reports_travel(
     services: list[int], travels: list[tuple[int, int]]
 ) -> None:
     """Frames arrive repeated, merged and in any order; in the end the total is complete."""

@@ -9,11 +9,11 @@ from inference.agent.scheduler.slots import Slots
 
 pytestmark = pytest.mark.pure
 
-TURN_S = 1.0
+MIN_OPEN_S = 1.0
 
 
 def scheduler(active: int, quota: int | None = None) -> SlotScheduler:
-    return SlotScheduler(Slots(active=active, resident=active), quota=quota, turn_s=TURN_S)
+    return SlotScheduler(Slots(active=active, resident=active), quota=quota, min_open_s=MIN_OPEN_S)
 
 
 def test_an_adapter_with_a_slot_is_open_and_the_base_model_needs_none() -> None:
@@ -35,49 +35,49 @@ def test_an_adapter_with_a_slot_is_open_and_the_base_model_needs_none() -> None:
 def test_a_slot_that_was_emptied_for_one_goes_to_nobody_else() -> None:
     t = scheduler(1)
     t.start("A", "acme", 0.0)
-    assert t.ask("B", "acme", TURN_S, impatient=True)
+    assert t.ask("B", "acme", MIN_OPEN_S, impatient=True)
     assert not t.open_to("A")
     assert not t.free_for("A")
-    assert t.ask("A", "acme", TURN_S, impatient=True), "it has to leave before it may ask"
+    assert t.ask("A", "acme", MIN_OPEN_S, impatient=True), "it has to leave before it may ask"
     assert t.finish("A") == ["B"]
     assert t.open_to("B")
     assert not t.free_for("A")
     assert not t.free_for("C")
-    assert t.start("B", "acme", TURN_S) == ["B"]
+    assert t.start("B", "acme", MIN_OPEN_S) == ["B"]
 
 
-def test_nothing_closes_for_the_patient_nor_before_its_turn_is_over() -> None:
+def test_no_slot_closes_for_a_patient_request_or_before_min_open_s() -> None:
     t = scheduler(1)
     t.start("A", "acme", 0.0)
-    assert not t.ask("B", "acme", TURN_S, impatient=False)
-    assert not t.ask("B", "acme", TURN_S - 0.1, impatient=True)
+    assert not t.ask("B", "acme", MIN_OPEN_S, impatient=False)
+    assert not t.ask("B", "acme", MIN_OPEN_S - 0.1, impatient=True)
     assert t.open_to("A")
-    assert t.ask("B", "acme", TURN_S, impatient=True)
-    assert not t.ask("C", "acme", TURN_S, impatient=True), "there is nothing left to close"
+    assert t.ask("B", "acme", MIN_OPEN_S, impatient=True)
+    assert not t.ask("C", "acme", MIN_OPEN_S, impatient=True), "there is nothing left to close"
 
 
-def test_whoever_gives_up_waiting_opens_what_was_closed_for_it() -> None:
+def test_giving_up_a_claim_reopens_the_slot() -> None:
     t = scheduler(1)
     t.start("A", "acme", 0.0)
-    t.ask("B", "acme", TURN_S, impatient=True)
+    t.ask("B", "acme", MIN_OPEN_S, impatient=True)
     assert t.forget("B") == ["A"]
     assert t.open_to("A")
-    t.ask("B", "acme", TURN_S, impatient=True)
+    t.ask("B", "acme", MIN_OPEN_S, impatient=True)
     t.finish("A")
     assert t.forget("B") == []
     assert t.free_for("C"), "the promise is off"
 
 
-def test_whoever_finds_another_slot_opens_what_was_closed_for_it() -> None:
+def test_finding_another_slot_reopens_the_claimed_one() -> None:
     t = scheduler(2)
     t.start("A", "acme", 0.0)
     t.start("A", "acme", 0.0)
     t.start("B", "acme", 0.0)
-    assert t.ask("C", "acme", TURN_S, impatient=True)
+    assert t.ask("C", "acme", MIN_OPEN_S, impatient=True)
     assert not t.open_to("B"), "it runs fewest"
     t.finish("A")
     t.finish("A")
-    assert t.start("C", "acme", TURN_S) == ["C", "B"]
+    assert t.start("C", "acme", MIN_OPEN_S) == ["C", "B"]
 
 
 def test_the_tenant_with_most_slots_gives_one_up() -> None:
@@ -85,7 +85,7 @@ def test_the_tenant_with_most_slots_gives_one_up() -> None:
     t.start("A", "acme", 0.0)
     for adapter in ("X", "Y", "X", "Y"):
         t.start(adapter, "flood", 0.0)
-    assert t.ask("B", "globex", TURN_S, impatient=True)
+    assert t.ask("B", "globex", MIN_OPEN_S, impatient=True)
     assert not t.open_to("X")
     assert t.open_to("A")
 
@@ -101,16 +101,16 @@ def test_over_its_quota_a_tenant_makes_way_at_once() -> None:
     assert not t.ask("B", "globex", 0.0, impatient=False), "it is at its quota now, not over it"
 
 
-def test_what_a_tenant_above_its_quota_waits_for_goes_to_others_first() -> None:
+def test_a_claim_above_the_quota_passes_to_another_tenant() -> None:
     t = scheduler(2, quota=1)
     for adapter in ("X", "Y", "Y"):
         t.start(adapter, "flood", 0.0)
-    t.ask("W", "flood", TURN_S, impatient=True)
-    t.ask("Z", "flood", TURN_S, impatient=True)
+    t.ask("W", "flood", MIN_OPEN_S, impatient=True)
+    t.ask("Z", "flood", MIN_OPEN_S, impatient=True)
     assert not t.open_to("X")
     assert not t.open_to("Y")
-    assert t.ask("A", "acme", TURN_S, impatient=False)
-    assert not t.ask("B", "globex", TURN_S, impatient=True), "flood has its quota of one now"
+    assert t.ask("A", "acme", MIN_OPEN_S, impatient=False)
+    assert not t.ask("B", "globex", MIN_OPEN_S, impatient=True), "flood has its quota of one now"
     assert t.forget("W") == []
     assert t.finish("X") == ["A"], "it was to be empty first"
     assert t.forget("Z") == ["Y"]
@@ -120,9 +120,9 @@ def test_a_slot_promised_above_the_quota_goes_to_another_at_once() -> None:
     t = scheduler(2, quota=1)
     for adapter in ("X", "Y"):
         t.start(adapter, "flood", 0.0)
-    t.ask("Z", "flood", TURN_S, impatient=True)
+    t.ask("Z", "flood", MIN_OPEN_S, impatient=True)
     assert t.finish("X") == ["Z"]
-    assert t.ask("A", "acme", TURN_S, impatient=False)
+    assert t.ask("A", "acme", MIN_OPEN_S, impatient=False)
     assert t.open_to("A")
     assert not t.free_for("Z")
 
@@ -132,7 +132,7 @@ def test_at_its_quota_a_tenant_may_only_close_its_own() -> None:
     t.start("A", "acme", 0.0)
     t.start("X", "flood", 0.0)
     t.start("X", "flood", 0.0)
-    assert t.ask("Y", "flood", TURN_S, impatient=True)
+    assert t.ask("Y", "flood", MIN_OPEN_S, impatient=True)
     assert t.open_to("A")
     assert not t.open_to("X")
 

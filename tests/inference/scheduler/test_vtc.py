@@ -25,7 +25,7 @@ def test_a_newcomer_is_level_with_the_least_that_waits() -> None:
     assert counters.rank("a") < counters.rank("c") < counters.rank("b")
 
 
-def test_who_comes_back_keeps_what_it_is_ahead() -> None:
+def test_a_returning_tenant_keeps_its_lead() -> None:
     counters = VirtualTokenCounters()
     counters.wait("a")
     counters.wait("b")
@@ -35,7 +35,7 @@ def test_who_comes_back_keeps_what_it_is_ahead() -> None:
     assert counters.counter("b") == 300
 
 
-def test_where_nobody_waits_a_newcomer_is_level_with_the_last_that_did() -> None:
+def test_without_waiting_tenants_a_newcomer_is_level_with_the_last_one() -> None:
     counters = VirtualTokenCounters()
     counters.wait("a")
     counters.start("a")
@@ -47,7 +47,7 @@ def test_where_nobody_waits_a_newcomer_is_level_with_the_last_that_did() -> None
     assert counters.counter("never seen") == 150
 
 
-def test_a_long_answer_of_a_tenant_that_waits_for_nothing_holds_nobody_back() -> None:
+def test_a_tenant_that_only_runs_does_not_hold_others_back() -> None:
     """Otherwise a newcomer would owe nothing for the service that others had to wait for."""
     counters = VirtualTokenCounters()
     counters.wait("long")
@@ -60,7 +60,7 @@ def test_a_long_answer_of_a_tenant_that_waits_for_nothing_holds_nobody_back() ->
     assert counters.counter("new") == counters.counter("long") == 10_000
 
 
-def test_who_is_overtaken_for_long_is_owed_no_more_than_the_reach() -> None:
+def test_credit_of_an_overtaken_tenant_is_bounded_by_the_reach() -> None:
     counters = VirtualTokenCounters(reach=1000)
     for tenant in ("wants a slot", "a", "a", "wants a slot"):
         counters.wait(tenant)
@@ -151,7 +151,7 @@ def test_more_can_be_heard_of_at_once_than_is_kept() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("add discard raise lower".split()), st.integers(0, 5))))
-def test_a_ranking_knows_its_first(events: list[tuple[str, int]]) -> None:
+def test_a_lazy_heap_returns_its_first_item(events: list[tuple[str, int]]) -> None:
     ranks = dict.fromkeys(range(6), 0.0)
     ranking: LazyHeap[int] = LazyHeap(lambda key: (ranks[key], key))
     members: set[int] = set()
@@ -172,7 +172,7 @@ def test_a_ranking_knows_its_first(events: list[tuple[str, int]]) -> None:
         assert (ranking.first(), len(ranking)) == (first, len(members))
 
 
-def test_a_ranking_that_nobody_reads_does_not_grow() -> None:
+def test_an_unread_lazy_heap_does_not_grow() -> None:
     ranking: LazyHeap[str] = LazyHeap(lambda key: (math.inf if key == "b" else 0.0, 0))
     ranking.add("a")
     for _ in range(10_000):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from django.test import Client
 
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.models import AuditEntry, EngineCredential, QuarantinedEntry, UsageEvent
 from tests.tenants.making import make_key, make_tenant, make_user
 

@@ -9,8 +9,8 @@ import pytest
 from django.utils import timezone
 
 from inference.gateway.measuring.sums import BUCKETS
-from inference.grants import PICO
-from inference.link.wire import Usage
+from inference.interfaces.directory import PICO
+from inference.link.accounts import Usage
 from tenants.models import ApiKey, SupersededAttempt, Tenant
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version

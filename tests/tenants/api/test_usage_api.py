@@ -15,7 +15,7 @@ from django.test import AsyncClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 from tenants.api.tables import AT_ONCE, CHUNK_ROWS, download
 from tenants.models import ApiKey, Tenant, UsageRollup
 from tests.tenants.callers import Api, person, with_key

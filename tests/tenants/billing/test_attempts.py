@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from inference.grants import Price
-from inference.link.wire import LedgerEntry, Usage
+from inference.interfaces.directory import Price
+from inference.link.accounts import LedgerEntry, Usage
 from tenants.billing.journals import Report
 from tenants.billing.ledger import connect
 from tenants.billing.receipts import describe
@@ -32,13 +32,7 @@ from tenants.billing.statements import Line, write, write_reports
 from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageMonth, UsageRollup
 from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end, month_start
-from tests.tenants.billing.test_ledger import (
-    NOON,
-    Customer,
-    Told,
-    make_customer,
-    waits_for_a_lock,
-)
+from tests.tenants.billing.test_ledger import NOON, Customer, Told, make_customer, waits_for_a_lock
 from tests.tenants.spending import patient_ledger
 
 HOUR = timedelta(hours=1)

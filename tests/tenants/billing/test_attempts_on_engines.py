@@ -12,11 +12,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
-from inference.grants import Grant, Price, Reservation, Target
+from inference.interfaces.directory import Grant, Price, Target
+from inference.interfaces.limiter import Reservation
 from inference.link.wire import Delta, Done
 from tenants.billing.receipts import describe
 from tenants.billing.reconciliation import drifts, journal_differences

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.link.wire import EngineStats, Totals
+from inference.link.accounts import Totals
+from inference.link.engine_info import EngineStats
 from tenants.billing.journals import SETTLED_S, Journals, Report, Seen
 
 pytestmark = pytest.mark.pure

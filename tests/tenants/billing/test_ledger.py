@@ -14,8 +14,8 @@ import pytest
 from asgiref.sync import sync_to_async
 from structlog.testing import capture_logs
 
-from inference.grants import Price as Prices
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.interfaces.directory import Price as Prices
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import BATCH, connect
 from tenants.billing.statements import Connection, Line, write
 from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup

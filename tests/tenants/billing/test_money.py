@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.grants import PICO
+from inference.interfaces.directory import PICO
 from tenants.billing.money import amount
 
 pytestmark = pytest.mark.pure

@@ -19,11 +19,15 @@ from django.core.management import CommandError, call_command
 
 from inference.errors import InvalidApiKey
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.requests.order import Order
-from inference.grants import Grant, Price, Reservation, Source, Target
+from inference.interfaces.directory import Grant, Price, Target
+from inference.interfaces.ledger import Source
+from inference.interfaces.limiter import Reservation
 from inference.link import wire
-from inference.link.wire import Account, LedgerEntry, Totals, Usage, UsageAck, UsageReport
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
+from inference.link.engine_info import EngineStats
+from inference.link.wire import UsageAck, UsageReport
 from tenants.billing import decisions, quarantine
 from tenants.billing.ledger import Ledger, connect
 from tenants.billing.quarantine import Suspect, keep
@@ -242,7 +246,7 @@ async def test_drift_knows_what_is_quarantined(forge: Forge) -> None:
     async with forge.engine(secret, "honest") as engine:
         submit = await forge.dispatch(engine, "r1")
         await told(engine, said(submit), said(submit, id="r2"))
-        stats = wire.EngineStats(journal="j" * 32, journaled=Totals(2, 10, 0, 4))
+        stats = EngineStats(journal="j" * 32, journaled=Totals(2, 10, 0, 4))
         engine.say(wire.Stats(stats))
 
         async def reported() -> EngineJournal | None:

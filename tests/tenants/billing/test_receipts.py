@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt import PyJWS
 
-from inference.link.wire import Account, LedgerEntry, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import connect
 from tenants.billing.money import amount
 from tenants.billing.receipts import (

@@ -16,7 +16,8 @@ from django.db import connection
 from django.utils import timezone
 from structlog.testing import capture_logs
 
-from inference.link.wire import Account, EngineStats, LedgerEntry, Totals, Usage
+from inference.link.accounts import Account, LedgerEntry, Totals, Usage
+from inference.link.engine_info import EngineStats
 from tenants import housekeeping
 from tenants.answers import KEPT_TIME
 from tenants.billing.drift import LATELY, SILENT, Drift, Journal

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Sum
 from django.db.models.functions import TruncMonth
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from tenants.models import (
     ApiKey,
     Tenant,

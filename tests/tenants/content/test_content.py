@@ -19,9 +19,10 @@ from jwt.exceptions import InvalidSignatureError
 from jwt.utils import base64url_encode
 
 from gateway.planes.recording import content as writing
-from inference.gateway.stored.content import Capture, Contents, Kept
-from inference.grants import Grant
-from inference.link.wire import Delta, Done, Usage
+from inference.gateway.measuring.content import Capture, Contents, Kept
+from inference.interfaces.directory import Grant
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done
 from tenants.billing.receipts import TYPE as RECEIPT
 from tenants.billing.receipts import InvalidReceipt, signer, verify
 from tenants.content import reading, retention, sealing

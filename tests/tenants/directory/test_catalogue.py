@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from inference.errors import UnknownModel
-from inference.grants import Grant, Limits, Price, Target
-from inference.link.wire import AdapterRef
+from inference.interfaces.directory import Grant, Limits, Price, Target
+from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Rollout
 from tenants.directory.catalogue import (
     BaseRow,

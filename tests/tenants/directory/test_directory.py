@@ -20,8 +20,8 @@ from inference.errors import (
     Unavailable,
     UnknownModel,
 )
-from inference.grants import Grant, Limits, Price, Target
-from inference.link.wire import AdapterRef
+from inference.interfaces.directory import Grant, Limits, Price, Target
+from inference.link.engine_info import AdapterRef
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
 from tenants.directory.invalidating_cache import FRESH_S

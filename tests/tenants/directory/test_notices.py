@@ -20,8 +20,8 @@ from psycopg.conninfo import conninfo_to_dict
 from frontend.sign_in.sessions import SessionStore
 from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
-from inference.grants import Limits, Price, Target
-from inference.link.wire import AdapterRef, ModelInfo
+from inference.interfaces.directory import Limits, Price, Target
+from inference.link.engine_info import AdapterRef, ModelInfo
 from tenants.database import conninfo
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.notices import CHANNEL, LISTENER, Notice, parse

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 from msgspec.structs import replace
 
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tenants.directory import pools
 from tenants.models import BaseModel, PoolRevision
 from tests.tenants.making import make_base_of

@@ -10,7 +10,7 @@ from channels.db import database_sync_to_async
 from django.utils import timezone
 
 from inference.gateway.fleet.demand import Demand
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tenants.directory.registry import Registry
 from tenants.models import BaseModel, EngineHour, GatewayProcess
 from tenants.models.fleet.engine_hours import SLOTS

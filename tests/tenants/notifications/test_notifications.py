@@ -23,7 +23,7 @@ from django.db.models import F
 from django.utils import timezone
 from openai import InvalidWebhookSignatureError, OpenAI
 
-from inference.grants import MICRO
+from inference.interfaces.directory import MICRO
 from tenants.directory.registry import Registry
 from tenants.errors import TooManyTargets
 from tenants.models import (

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from inference.gateway.measuring.sums import BUCKETS
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tenants.models import (
     LIVE,
     AdapterVersion,

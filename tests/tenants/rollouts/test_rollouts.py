@@ -11,23 +11,10 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from inference import pools as gateway_pools
-from inference.link.wire import ModelInfo
+from inference.link.engine_info import ModelInfo
 from tenants.directory import pools
-from tenants.errors import (
-    IllegalRolloutStep,
-    NotRollable,
-    RevisionInRollout,
-    RolloutUnderWay,
-)
-from tenants.models import (
-    AuditEntry,
-    BaseModel,
-    PoolRevision,
-    Rollout,
-    Standing,
-    Trial,
-    Turn,
-)
+from tenants.errors import IllegalRolloutStep, NotRollable, RevisionInRollout, RolloutUnderWay
+from tenants.models import AuditEntry, BaseModel, PoolRevision, Rollout, Standing, Trial, Turn
 from tenants.models.adapters import DEFAULTS, check_defaults
 from tenants.models.audit import Actor, acting
 from tenants.rollouts import progress

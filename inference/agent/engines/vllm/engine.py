@@ -30,7 +30,6 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from inference import gc_tuning
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
@@ -43,16 +42,10 @@ from inference.agent.engines.engine import (
 )
 from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
+from inference.agent.engines.vllm.errors import as_error, invalid_field, of_info
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.pooling import Pooling
-from inference.agent.engines.vllm.requests import (
-    Bounds,
-    as_error,
-    invalid_field,
-    is_held,
-    of_info,
-    request_of,
-)
+from inference.agent.engines.vllm.requests import Bounds, is_held, request_of
 from inference.agent.engines.vllm.resume import is_replayed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS
@@ -66,8 +59,9 @@ from inference.errors import (
     InferenceError,
     InvalidRequest,
 )
-from inference.link.wire import EngineStats, ModelInfo
+from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
+from inference.process import gc_tuning
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -255,7 +249,7 @@ class VLLMEngine:
             # vLLM would evict the least recently used one unasked, and read its files
             # again inside a step, where a failure kills the engine core.
             raise AdapterLoadFailed(
-                f"All {len(self._loaded)} places for loaded adapters are in use."
+                f"{len(self._loaded)} adapters are loaded: the engine can load no more."
             )
         lora = LoRARequest(adapter.ref.name, adapter.int_id, str(adapter.path))
         try:

@@ -25,7 +25,7 @@ from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference.agent.engines.engine import Meter, Output, Work
-from inference.agent.engines.vllm.requests import as_error, invalid_field
+from inference.agent.engines.vllm.errors import as_error, invalid_field
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.serving import Serving
 from inference.errors import ContextLengthExceeded, EngineFailed, InvalidRequest

@@ -33,8 +33,8 @@ from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
 from inference.agent.engines.vllm.cache_events import reporting
+from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.grammars import Grammars
-from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner

@@ -13,7 +13,7 @@ from gateway.planes.control import Parts, application
 from gateway.planes.server import NotStarted, serve
 from gateway.schema import require_migrated
 from gateway.secret_links import without_tokens
-from inference.logs import configure
+from inference.process.logs import configure
 
 GRACEFUL_S = 10
 """How long running requests may take to finish after the process was asked to stop."""

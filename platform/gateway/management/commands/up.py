@@ -29,7 +29,7 @@ from gateway.database import redis_command, redis_socket
 from gateway.local import seed
 from gateway.local.supervisor import Child, Supervisor
 from gateway.process_secrets import environment_of
-from inference import environ
+from inference.process import environ
 
 RETRY_S = 1.0
 READY_S = 900.0

@@ -12,9 +12,9 @@ from django.db import close_old_connections
 from procrastinate.contrib.django import app
 
 from gateway.schema import require_migrated
-from inference import announce
-from inference.logs import configure
-from inference.supervision import ended, supervised
+from inference.process import announce
+from inference.process.logs import configure
+from inference.process.supervision import ended, supervised
 from tenants.adapters import trials
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches

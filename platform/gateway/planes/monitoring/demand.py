@@ -18,9 +18,9 @@ import msgspec
 import structlog
 
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import Demand, FleetDemand
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from tenants.directory.registry import Registry
 
 log = structlog.get_logger(__name__)

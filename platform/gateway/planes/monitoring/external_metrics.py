@@ -35,10 +35,10 @@ import h11
 import structlog
 from django.conf import settings
 
-from inference.environ import BadSetting
 from inference.errors import Unavailable
 from inference.gateway.fleet.demand import FIGURES, FleetDemand
-from inference.supervision import ended, supervised
+from inference.process.environ import BadSetting
+from inference.process.supervision import ended, supervised
 
 log = structlog.get_logger(__name__)
 

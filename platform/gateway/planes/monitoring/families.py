@@ -20,7 +20,7 @@ from prometheus_client.core import (
 )
 
 from inference.gateway.fleet.demand import FIGURES
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from inference.gateway.measuring.histogram import Example, Histogram
 from inference.gateway.measuring.measures import OF_ENGINES, Measures
 from inference.gateway.requests.journey import Outcome, Why

@@ -21,9 +21,9 @@ from prometheus_client.registry import Collector
 
 from gateway.planes.monitoring import families
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from tenants.batches.figures import (
     IN_BACKGROUND,
     RUNNING,

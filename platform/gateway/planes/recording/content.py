@@ -8,7 +8,7 @@ import asyncio
 import structlog
 
 from inference.errors import Unavailable
-from inference.gateway.stored.content import Contents
+from inference.gateway.measuring.content import Contents
 from tenants.content.store import Item, PostgresContents
 from tenants.naming import REQUEST
 

@@ -8,7 +8,7 @@ import asyncio
 import structlog
 
 from inference.errors import Unavailable
-from inference.gateway.fleet.hub import Hub
+from inference.gateway.hub import Hub
 from tenants.directory.registry import Registry
 
 log = structlog.get_logger(__name__)

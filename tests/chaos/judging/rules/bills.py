@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from inference.link.wire import turn_of
+from inference.link.accounts import turn_of
 from tests.chaos.judging.facts import DRAINED, KILLED, NOTHING, Counts, Entry, Facts, Seen
 from tests.chaos.judging.rules.check import Check, K, by_id, in_ledger, tokens
 

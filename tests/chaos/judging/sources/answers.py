@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from inference.agent.engines.synthetic import TOKEN_CHARS
+from inference.agent.engines.synthetic.tokens import TOKEN_CHARS
 from tests.chaos.judging.facts import Counts, Received
 from tests.chaos.judging.sources.reading import error_of, reader_of
 

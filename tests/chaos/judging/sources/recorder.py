@@ -25,7 +25,7 @@ from inference.agent.engines.engine import (
     ProbeReport,
     Work,
 )
-from inference.link.wire import EngineStats, ModelInfo
+from inference.link.engine_info import EngineStats, ModelInfo
 
 
 class Line(msgspec.Struct, array_like=True, frozen=True):

@@ -8,7 +8,7 @@ import pytest
 
 from inference.agent.engines.engine import Meter
 from inference.agent.journal.journal import Journal
-from inference.link.wire import Account, Usage
+from inference.link.accounts import Account, Usage
 from tests.chaos.judging.facts import Counts, Entry
 from tests.chaos.judging.sources import journals
 

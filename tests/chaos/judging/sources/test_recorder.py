@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.engine import Meter, Output, Work
-from inference.agent.engines.synthetic import SyntheticEngine
-from inference.link.wire import EngineStats
+from inference.agent.engines.synthetic.engine import SyntheticEngine
+from inference.link.engine_info import EngineStats
 from inference.operations.chat import CHAT
 from tests.chaos.judging.sources.recorder import Line, Record, Recorded
 from tests.inference.samples import MODEL

@@ -25,7 +25,8 @@ from inference.gateway.fleet.demand import (
 )
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.routing.engines import RETRY_AFTER_S
-from inference.link.wire import EngineStats, ModelInfo, Totals
+from inference.link.accounts import Totals
+from inference.link.engine_info import EngineStats, ModelInfo
 from tests.inference.samples import MODEL
 
 
@@ -53,13 +54,13 @@ def test_a_gateway_sees_what_engines_and_clients_tell_it() -> None:
     }
 
 
-def test_what_was_just_dispatched_counts_before_the_engine_says_so() -> None:
+def test_dispatched_requests_count_before_the_engine_reports_them() -> None:
     busy = engine("a", running=1, queued=2)
     busy.dispatched = 9
     assert seen([busy], {}, {})["base"] == Demand(1, 7, 2)
 
 
-def test_what_a_draining_engine_finishes_asks_nothing_of_others() -> None:
+def test_requests_of_a_draining_engine_are_no_demand() -> None:
     assert seen([engine("a", running=3, draining=True)], {}, {}) == {}
 
 
@@ -68,7 +69,7 @@ views = st.lists(st.dictionaries(st.sampled_from(["a", "b"]), figures), max_size
 
 
 @given(views)
-def test_engines_count_once_and_what_gateways_hold_each_time(
+def test_engines_count_once_and_held_requests_per_gateway(
     found: list[dict[str, Demand]],
 ) -> None:
     for pool, demand in together(found).items():
@@ -80,7 +81,7 @@ def test_engines_count_once_and_what_gateways_hold_each_time(
     assert together(found) == together(reversed(found))
 
 
-def test_a_client_that_comes_back_when_told_counts_once() -> None:
+def test_a_client_that_retries_when_told_counts_once() -> None:
     refusals = Refusals()
     refusals.note("base", 0.0)
     refusals.note("base", RETRY_AFTER_S)
@@ -93,7 +94,7 @@ def test_a_client_that_comes_back_when_told_counts_once() -> None:
     assert refusals.counts(100.0) == {"base": MAX_REFUSALS}
 
 
-def test_the_wait_follows_from_how_many_end() -> None:
+def test_the_expected_wait_follows_from_the_completion_rate() -> None:
     rate = CompletionRate()
     waiting = Demand(queued=6, held=3, unmet=1)
     assert rate.wait_s("base", waiting) is None
@@ -115,7 +116,7 @@ class Fleet:
         self.demand = FleetDemand(lambda: self.view, now=0.0)
 
 
-def test_nothing_is_told_before_engines_could_dial() -> None:
+def test_no_demand_is_reported_before_engines_could_connect() -> None:
     fleet = Fleet()
     with pytest.raises(Unavailable):
         fleet.demand.pools(0.0)  # no other gateway has been heard yet
@@ -134,7 +135,7 @@ def test_another_gateway_knows_the_engines_of_one_that_has_just_started() -> Non
     assert fleet.demand.pools(1.0) == {"base": Demand(2, 5, 1, 7, 1)}
 
 
-def test_nothing_is_told_while_the_others_are_not_heard() -> None:
+def test_no_demand_is_reported_while_other_gateways_are_unknown() -> None:
     fleet = Fleet()
     fleet.view = {"base": Demand(1, 2)}
     fleet.demand.heard([{"base": Demand(1, 2, held=9)}], 100.0)

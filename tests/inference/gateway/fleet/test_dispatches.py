@@ -17,7 +17,8 @@ from inference.gateway.fleet.dispatches import (
     Mismatch,
 )
 from inference.link import wire
-from inference.link.wire import Account, Dispatch, LedgerEntry, Usage
+from inference.link.accounts import Account, Dispatch, LedgerEntry, Usage
+from inference.link.values import MAX_TIME_S
 from tests.inference.samples import REF
 
 pytestmark = pytest.mark.pure
@@ -52,7 +53,7 @@ def test_what_was_dispatched_is_billed() -> None:
         assert OURS.mismatch(entry, ENGINE) is None
 
 
-def test_another_gateway_knows_it_by_what_came_over_the_wire() -> None:
+def test_another_gateway_verifies_the_dispatch() -> None:
     """Also after days in the journal: verification needs only the key."""
     message = wire.encode(wire.UsageReport("j", [dispatched()]))
     report = wire.decode(message)
@@ -81,7 +82,7 @@ FORGED: dict[str, LedgerEntry] = {
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_whatever_is_changed_of_it_was_not_dispatched(what: str) -> None:
+def test_a_changed_dispatch_is_not_accepted(what: str) -> None:
     assert OURS.mismatch(FORGED[what], ENGINE) is Mismatch.NOT_DISPATCHED
 
 
@@ -100,7 +101,7 @@ def test_each_named_field_of_the_account_is_signed() -> None:
     assert set(Account.__struct_fields__) == signed | for_people_alone | {"dispatch"}
 
 
-def test_a_signature_with_greater_bounds_is_none() -> None:
+def test_a_signature_does_not_hold_for_greater_bounds() -> None:
     entry = dispatched()
     dispatch = entry.account.dispatch
     assert dispatch is not None
@@ -110,7 +111,7 @@ def test_a_signature_with_greater_bounds_is_none() -> None:
         assert OURS.mismatch(forged, OTHER) is Mismatch.NOT_DISPATCHED
 
 
-def test_nobody_bills_what_another_engine_was_given() -> None:
+def test_an_engine_cannot_bill_another_engines_request() -> None:
     assert OURS.mismatch(dispatched(), OTHER) is Mismatch.ANOTHER_ENGINE
 
 
@@ -123,7 +124,7 @@ def test_nobody_bills_what_another_engine_was_given() -> None:
         {"reasoning_tokens": 51},
     ],
 )
-def test_nobody_bills_more_than_the_request_could_use(fields: dict[str, int]) -> None:
+def test_usage_beyond_the_requests_bounds_is_not_billed(fields: dict[str, int]) -> None:
     assert OURS.mismatch(used(**fields), ENGINE) is Mismatch.OVER_BOUNDS
 
 
@@ -148,7 +149,7 @@ def test_impossible_attempts_and_inheritances_are_told_apart() -> None:
     assert OURS.mismatch(inherited, ENGINE) is Mismatch.OVER_BOUNDS
 
 
-def test_what_nobody_signed_is_billed_only_while_that_is_allowed() -> None:
+def test_unsigned_usage_is_billed_only_while_allowed() -> None:
     entry = LedgerEntry("r1", ACCOUNT, "acme/x", Usage(10, 4, 20), "stop")
     assert OURS.mismatch(entry, ENGINE) is Mismatch.UNSIGNED
     allowed = [True]
@@ -198,7 +199,7 @@ def test_a_clamped_usage_is_one_that_could_be(usage: Usage, most: Bounds) -> Non
     assert 0 <= clamped.cached_tokens <= clamped.prompt_tokens <= most.prompt_tokens
     assert 0 <= clamped.reasoning_tokens <= clamped.completion_tokens <= most.output_tokens
     times = (clamped.queue_s, clamped.load_s, clamped.ttft_s or 0.0, clamped.total_s)
-    assert all(0 <= one <= wire.MAX_TIME_S for one in times)
+    assert all(0 <= one <= MAX_TIME_S for one in times)
     assert (clamped.ttft_s is None) == (usage.ttft_s is None)
     assert most.clamped(clamped) is clamped
 

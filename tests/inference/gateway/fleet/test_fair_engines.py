@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from tests.inference.rig import Gateway, agent_on, chat, connected, gateway
 from tests.inference.samples import MODEL
 

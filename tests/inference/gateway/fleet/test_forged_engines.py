@@ -15,9 +15,13 @@ from inference.errors import EngineLost, NoEngine
 from inference.gateway.fleet.intake import MAX_ENTRIES
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
-from inference.grants import Ask, EngineCredential, Reservation, Target
+from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.directory import Target
+from inference.interfaces.limiter import Ask, Reservation
 from inference.link import wire
-from inference.link.wire import Done, EngineStats, LedgerEntry, Usage, UsageAck, UsageReport
+from inference.link.accounts import NOBODY, Account, LedgerEntry, Totals, Usage
+from inference.link.engine_info import EngineStats, ModelInfo, Suspect
+from inference.link.wire import Done, UsageAck, UsageReport
 from tests.inference.played import Bench, Played, benched
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
@@ -140,12 +144,12 @@ async def test_an_engine_bills_nothing_that_another_one_was_given(bench: Bench) 
     assert len(bench.ledger.told) == 1
 
 
-async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
+async def test_a_forged_entry_settles_no_reservation(bench: Bench) -> None:
     """A reservation of another gateway is settled by the gateway that hears of the request's
     end."""
     forger = await bench.join(secret=FORGERS_SECRET)
     bench.limits.open["theirs"] = Ask(1, 16, 16)
-    account = wire.Account(1, 1, 1.7e9, "base")
+    account = Account(1, 1, 1.7e9, "base")
     lie = LedgerEntry("theirs", account, "base", Usage(1, 0, 10**9), "stop")
     await reported(bench, forger, lie)
     assert [reason for _, _, reason in bench.ledger.quarantined] == ["unsigned"]
@@ -161,7 +165,7 @@ async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
         (HONEST, (5, 0, 2)),
     ],
 )
-async def test_nobodys_limits_are_used_up_by_a_last_word(
+async def test_a_forged_done_cannot_use_up_a_tenants_limits(
     bench: Bench, said: Usage, believed: tuple[int, int, int]
 ) -> None:
     engine = await bench.join()
@@ -176,7 +180,7 @@ async def test_nobodys_limits_are_used_up_by_a_last_word(
         assert found == believed
 
 
-async def test_nobodys_limits_are_used_up_by_an_engine_that_leaves(bench: Bench) -> None:
+async def test_an_engine_that_leaves_cannot_use_up_a_tenants_limits(bench: Bench) -> None:
     engine = await bench.join()
     stream, _ = await dispatched(bench, engine)
     engine.say(wire.Step([wire.Delta("r1", "a", 10**9, prompt_tokens=10**9, cached_tokens=10**9)]))
@@ -194,15 +198,15 @@ AMOUNTS: dict[str, Callable[[Any], wire.Frame]] = {
     "kv_usage": lambda number: wire.Stats(EngineStats(kv_usage=number)),
     "gained": lambda number: wire.Stats(EngineStats(), gained={"acme": number}),
     "served": lambda number: wire.Stats(EngineStats(), served={"acme": number}),
-    "deaths": lambda number: wire.Suspects([wire.Suspect("d", {"run": number})]),
-    "ended_well_at": lambda number: wire.Suspects([wire.Suspect("d", ended_well_at=number)]),
+    "deaths": lambda number: wire.Suspects([Suspect("d", {"run": number})]),
+    "ended_well_at": lambda number: wire.Suspects([Suspect("d", ended_well_at=number)]),
     "retry_after_s": lambda number: Done(
         "r1", Usage(), fault=wire.Fault("overloaded", "", retry_after_s=number)
     ),
 }
 COUNTS: dict[str, Callable[[Any], wire.Frame]] = {
     "stats": lambda number: wire.Stats(EngineStats(queued_tokens=number)),
-    "totals": lambda number: wire.Stats(EngineStats(journaled=wire.Totals(number))),
+    "totals": lambda number: wire.Stats(EngineStats(journaled=Totals(number))),
     "delta": lambda number: wire.Step([wire.Delta("r1", tokens=number)]),
     "wait": lambda number: wire.Waits([wire.Wait("r1", "queued", number)]),
 }
@@ -218,7 +222,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-async def test_a_number_that_cannot_be_ends_the_link(bench: Bench, what: str) -> None:
+async def test_an_impossible_number_ends_the_link(bench: Bench, what: str) -> None:
     engine = await bench.join()
     await dispatched(bench, engine)
     engine.say(IMPOSSIBLE[what])
@@ -226,14 +230,14 @@ async def test_a_number_that_cannot_be_ends_the_link(bench: Bench, what: str) ->
 
 
 @pytest.mark.parametrize("field", ["max_model_len", "max_loras", "max_lora_rank", "kv_tokens"])
-async def test_a_size_that_cannot_be_is_refused(bench: Bench, field: str) -> None:
+async def test_an_impossible_size_is_refused(bench: Bench, field: str) -> None:
     played = await bench.dial()
     model = msgspec.structs.replace(MODEL, **{field: -1})
     played.say(wire.Hello(1, wire.PROTOCOL_VERSION, "engine-1", model))
     await ended_for_violation(played)
 
 
-async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None:
+async def test_duplicate_entries_are_left_to_the_ledger(bench: Bench) -> None:
     """The ledger records no entry twice, and repeating one is not a fault."""
     engine = await bench.join()
     _, submit = await dispatched(bench, engine)
@@ -244,7 +248,7 @@ async def test_the_same_entry_twice_is_the_ledgers_to_know(bench: Bench) -> None
 
 async def test_an_engine_serves_only_the_pools_of_its_credential(bench: Bench) -> None:
     bench.engines.known[FORGERS_SECRET] = replace(FORGER, pools=frozenset({"other"}))
-    played, seen = await bench.dial(FORGERS_SECRET), list[wire.ModelInfo]()
+    played, seen = await bench.dial(FORGERS_SECRET), list[ModelInfo]()
     bench.hub.on_model(seen.append)
     played.say(wire.Hello(1, wire.PROTOCOL_VERSION, "engine-1", MODEL))
     error = await played.hear()
@@ -283,10 +287,10 @@ async def test_a_credential_that_changes_ends_the_link_too(bench: Bench) -> None
         bench.submit()
 
 
-async def test_one_that_was_revoked_while_it_waited_for_its_welcome_does_not_join(
+async def test_an_engine_revoked_before_its_welcome_does_not_join(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inference.gateway.fleet import hub
+    from inference.gateway import hub
 
     monkeypatch.setattr(hub, "RIVAL_SPEAKS_S", 0.01)
     await bench.join("e", run="first")
@@ -326,7 +330,7 @@ async def test_a_journal_has_a_name_that_the_ledger_can_hold(bench: Bench, journ
 
 async def test_a_report_is_no_longer_than_agents_make_it(bench: Bench) -> None:
     engine = await bench.join()
-    lie = LedgerEntry("r", wire.NOBODY, "base", HONEST, "stop")
+    lie = LedgerEntry("r", NOBODY, "base", HONEST, "stop")
     engine.say(UsageReport("journal-1", [lie] * (MAX_ENTRIES + 1)))
     await ended_for_violation(engine)
     assert not bench.ledger.quarantined

@@ -15,9 +15,11 @@ from inference.gateway.fleet import orphans as module
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Gone, Stream
-from inference.grants import EngineCredential, Reservation
+from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.limiter import Reservation
 from inference.link import wire
-from inference.link.wire import Account, Cancel, Delta, Done, Orphan, Usage
+from inference.link.accounts import Account, LedgerEntry, Usage, first_attempt
+from inference.link.wire import Cancel, Delta, Done, Orphan
 from tests.inference.played import DISPATCHES, MOST, Bench, Played, benched
 from tests.inference.rig import ENGINE, until
 from tests.inference.samples import BASE, GRANT, MOVABLE
@@ -96,10 +98,12 @@ async def test_what_was_dispatched_to_that_engine_is_known_by_its_key(bench: Ben
         msgspec.structs.replace(
             orphan(), account=msgspec.structs.replace(orphan().account, key_id=9)
         ),
-        orphan(attempt=wire.first_attempt(module.MAX_TURNS)),
+        orphan(attempt=first_attempt(module.MAX_TURNS)),
     ],
 )
-async def test_what_no_gateway_gave_to_that_engine_is_not(bench: Bench, forged: Orphan) -> None:
+async def test_an_orphan_that_was_not_dispatched_to_that_engine_is_ignored(
+    bench: Bench, forged: Orphan
+) -> None:
     await told(bench, forged)
     for key_id in (GRANT.key_id, 9):
         assert bench.hub.orphans.turns(key_id) == {}
@@ -115,7 +119,9 @@ async def test_what_is_gone_or_whose_engine_is_lost_is_forgotten(bench: Bench) -
     assert bench.hub.orphans.turns(GRANT.key_id) == {}
 
 
-async def test_an_engine_is_believed_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_orphans_of_an_engine_are_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_OF_AN_ENGINE", 2)
     await told(bench, *(orphan(f"r{i}") for i in range(5)))
     assert len(bench.hub.orphans.turns(GRANT.key_id)) == 2
@@ -157,13 +163,15 @@ async def test_the_answer_comes_from_its_beginning_and_its_highest_attempt_bills
     link.say(Done("r1", Usage(7, 3, 3), "stop", attempt=1001))
     assert await read_all(stream) == ("Hello", Done("r1", Usage(7, 3, 3), "stop", attempt=1001))
     assert bench.limits.settled == {"r1": Usage(7, 3, 3)}
-    entry = wire.LedgerEntry("r1", asked.account, "m", Usage(7, 3, 3), "stop", 1001, 2)
+    entry = LedgerEntry("r1", asked.account, "m", Usage(7, 3, 3), "stop", 1001, 2)
     link.say(wire.UsageReport("journal", [entry]))
     await until(lambda: bench.ledger.told)
     assert not bench.ledger.quarantined and not bench.hub.in_flight
 
 
-async def test_what_is_not_there_any_more_is_gone_and_keeps_what_it_reserved(bench: Bench) -> None:
+async def test_adopting_a_missing_answer_raises_gone_and_keeps_its_reservation(
+    bench: Bench,
+) -> None:
     link = await told(bench, orphan())
     stream = await adopted(bench, link)
     link.say(Done("r1", Usage(), wire.GONE, attempt=1001))
@@ -227,7 +235,7 @@ async def test_a_request_with_a_grace_is_given_so_to_engines_that_know_what_that
 @pytest.mark.parametrize(
     ("version", "grace_s"), [(wire.ADOPTS_SINCE - 1, 30.0), (wire.PROTOCOL_VERSION, 0.0)]
 )
-async def test_what_its_engine_does_not_keep_is_not_left(
+async def test_a_request_that_its_engine_does_not_keep_is_not_left(
     bench: Bench, version: int, grace_s: float
 ) -> None:
     link = await bench.join("a", model=MOVABLE, version=version)
@@ -237,7 +245,7 @@ async def test_what_its_engine_does_not_keep_is_not_left(
     assert not stream.elsewhere and stream.is_wanted
 
 
-async def test_what_waits_for_an_engine_is_not_left(bench: Bench) -> None:
+async def test_a_request_without_an_engine_is_not_left(bench: Bench) -> None:
     stream = bench.submit("r1", grace_s=30.0)
     bench.hub.leave()
     assert not stream.elsewhere
@@ -258,7 +266,7 @@ async def test_a_gateway_that_was_cut_off_cancels_what_it_has_elsewhere(bench: B
     assert bench.hub.orphans.turns(GRANT.key_id) == {}
 
 
-async def test_what_another_gateway_goes_on_with_is_not_settled_here(bench: Bench) -> None:
+async def test_a_request_adopted_elsewhere_is_not_settled_here(bench: Bench) -> None:
     link = await bench.join("a", model=MOVABLE)
     stream = bench.submit("r1", grace_s=30.0)
     await link.asked()

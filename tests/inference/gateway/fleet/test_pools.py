@@ -15,9 +15,11 @@ from inference.gateway.dispatcher import with_defaults
 from inference.gateway.requests.held import Holding
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Engines
-from inference.grants import Grant, Target
+from inference.interfaces.directory import Grant, Target
 from inference.link import wire
-from inference.link.wire import Delta, Done, Usage
+from inference.link.accounts import Usage
+from inference.link.engine_info import ModelInfo
+from inference.link.wire import Delta, Done
 from inference.operations.chat import CHAT
 from inference.pools import PARTS, Pool, Rollout, draw
 from tests.inference.played import Bench, Played, benched
@@ -35,7 +37,7 @@ def rolling(weight: int, **who: frozenset[str]) -> Pool:
     return Pool(SERVING, frozenset([NEW, THIRD]), Rollout(7, NEW, weight, **who))
 
 
-def test_without_a_rollout_those_serve_that_serve_and_others_take_over() -> None:
+def test_without_a_rollout_serving_revisions_come_first() -> None:
     pool = Pool(SERVING, frozenset([NEW]))
     assert pool.tiers("acme") == (SERVING, ROLLED)
     assert pool.tiers("acme", tried=frozenset([NEW])) == (ROLLED,)
@@ -49,7 +51,7 @@ def test_as_many_tenants_move_as_the_weight_says(weight: int) -> None:
     assert weight not in (0, 100) or len(moved) == 100 * weight
 
 
-def test_who_moved_at_a_weight_stays_moved_at_higher_ones() -> None:
+def test_a_tenant_that_moved_stays_moved_at_higher_weights() -> None:
     moved: set[str] = set()
     for weight in range(101):
         now = {one for one in TENANTS[:500] if Rollout(7, NEW, weight).takes(one)}
@@ -84,7 +86,7 @@ def test_a_tenant_moves_when_all_its_live_adapters_passed() -> None:
 # --- among engines -------------------------------------------------------------------------------
 
 
-def engine(id: str, model: wire.ModelInfo, *, draining: bool = False) -> EngineState:
+def engine(id: str, model: ModelInfo, *, draining: bool = False) -> EngineState:
     return EngineState(id, model, draining=draining)
 
 
@@ -183,7 +185,7 @@ class Known:
         return self.target
 
 
-async def test_who_waits_for_a_trial_goes_on_when_it_passed(bench: Bench) -> None:
+async def test_a_request_that_waits_for_a_trial_continues_when_it_passed(bench: Bench) -> None:
     new = await bench.join("new", model=NEW_MODEL)
     bench.hub.set_pools({"base": Pool(SERVING, ROLLED)})
     untried = replace(BASE, adapter=REF, version_id=5, tried=SERVING, ready=SERVING)
@@ -202,7 +204,7 @@ async def test_who_waits_for_a_trial_goes_on_when_it_passed(bench: Bench) -> Non
     assert bench.hub.held == {"base": 2}, "another version, and whom nobody resolves"
 
 
-async def test_a_full_revision_is_no_reason_for_another(bench: Bench) -> None:
+async def test_a_full_revision_does_not_spill_to_another(bench: Bench) -> None:
     old, new = await both(bench)
     bench.hub.set_pools({"base": Pool(SERVING, frozenset([NEW]))})
     for i in range(200):
@@ -211,7 +213,7 @@ async def test_a_full_revision_is_no_reason_for_another(bench: Bench) -> None:
     assert new.all_heard
 
 
-async def test_what_began_goes_on_on_its_own_revision_whatever_becomes_of_it() -> None:
+async def test_a_begun_answer_continues_on_its_own_revision() -> None:
     async with benched(holding=Holding(60.0)) as bench:
         newer = msgspec.structs.replace(MOVABLE, engine_version="2")
         first = await bench.join("a", model=MOVABLE, run="1")
@@ -252,7 +254,7 @@ async def test_pinned_adapters_are_loaded_where_they_passed(bench: Bench) -> Non
     assert isinstance(now, wire.Pins) and len(now.adapters) == 1
 
 
-async def test_what_requests_meet_is_counted_by_revision() -> None:
+async def test_attempts_and_errors_are_counted_by_revision() -> None:
     async with benched(uncounted=frozenset(["globex"])) as bench:
         old, new = await both(bench)
         bench.hub.set_pools({"base": rolling(100)})

@@ -11,7 +11,8 @@ import pytest
 from inference.errors import NoEngine
 from inference.gateway.routing.engine_state import LOAD_TOKENS, REQUEST_TOKENS, EngineState, Needs
 from inference.gateway.routing.engines import Engines
-from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
+from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
+from inference.link.wire import Stats
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 
@@ -43,7 +44,7 @@ def test_no_engine_says_which_model_and_when_to_retry() -> None:
         ([], "embeddings", False),
     ],
 )
-def test_what_models_of_a_sort_never_do_is_known_where_all_engines_say_what_they_do(
+def test_an_operation_that_no_engine_supports_is_refused_for_good(
     done: list[list[str]], asked: str, never: bool
 ) -> None:
     engines = [
@@ -51,7 +52,7 @@ def test_what_models_of_a_sort_never_do_is_known_where_all_engines_say_what_they
         for i, operations in enumerate(done)
     ]
     other = EngineState("other", msgspec.structs.replace(MODEL, name="other", operations=[asked]))
-    error = Engines([*engines, other]).never_done(Needs(MODEL.name, operation=asked))
+    error = Engines([*engines, other]).permanent_refusal(Needs(MODEL.name, operation=asked))
     assert (error is not None) == never
     if error is not None:
         assert error.param == "model" and "/v1/" in error.message

@@ -33,7 +33,7 @@ def test_an_engine_hears_what_the_others_gave_and_how_many_they_are() -> None:
     assert fleet.answer(first, asks=True) == Others(2), "its own is no news"
 
 
-def test_who_asks_late_hears_what_is_kept_and_who_asks_anew_nothing_of_before() -> None:
+def test_a_late_engine_gets_the_kept_rounds_and_a_new_one_none() -> None:
     fleet = FleetService()
     first, second = fleet.join("e0"), fleet.join("e1")
     fleet.answer(first, asks=True)
@@ -45,7 +45,7 @@ def test_who_asks_late_hears_what_is_kept_and_who_asks_anew_nothing_of_before() 
     assert fleet.answer(first, asks=True) is None
 
 
-def test_whoever_gained_little_is_told_later_and_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_gains_are_told_later_and_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "ROUND_TENANTS", 2)
     fleet = FleetService()
     first, second = fleet.join("e0"), fleet.join("e1")
@@ -71,7 +71,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("more", [0.0, -5.0, float("nan")])
-def test_what_is_no_gain_changes_nothing(more: float) -> None:
+def test_gains_that_are_not_positive_are_ignored(more: float) -> None:
     fleet = FleetService()
     first, second = fleet.join("e0"), fleet.join("e1")
     fleet.answer(first, asks=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from inference.agent import keeping
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent import kept_answers
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
-from inference.link.wire import LedgerEntry
+from inference.link.accounts import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.gateway.long_answers import (
     ANSWERS,
@@ -158,7 +158,7 @@ async def test_the_running_answer_goes_on_through_another_gateway(
     assert not made.two.limits.open
 
 
-async def test_what_is_pooled_goes_on_too_and_is_billed_for_all_of_it_once(
+async def test_a_pooling_request_is_adopted_and_billed_once(
     tmp_path: Path,
 ) -> None:
     """Nothing of it leaves the engine before its end, and nothing is computed twice."""
@@ -180,7 +180,7 @@ async def test_what_is_pooled_goes_on_too_and_is_billed_for_all_of_it_once(
     assert (entries[-1].attempt, entries[-1].usage.prompt_tokens) == (1001, 3)
 
 
-async def test_what_was_generated_so_far_comes_at_once(tmp_path: Path) -> None:
+async def test_the_output_so_far_is_sent_at_once(tmp_path: Path) -> None:
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         asking = await began(made, path, body)
@@ -198,7 +198,7 @@ async def test_what_was_generated_so_far_comes_at_once(tmp_path: Path) -> None:
     assert kept.replayed and kept.usage["completion_tokens"] == 30
 
 
-async def test_nobody_else_gets_at_it(tmp_path: Path) -> None:
+async def test_only_the_same_key_and_body_adopt_it(tmp_path: Path) -> None:
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         asking = await began(made, path, body)
@@ -220,7 +220,7 @@ async def test_nobody_else_gets_at_it(tmp_path: Path) -> None:
     assert made.two.limits.taken == [mine.id]
 
 
-async def test_what_ended_meanwhile_is_there_as_well_and_billed_once(tmp_path: Path) -> None:
+async def test_an_answer_that_ended_meanwhile_is_adopted_and_billed_once(tmp_path: Path) -> None:
     path, body = ASKED["whole"]
     async with fleet(tmp_path) as made:
         asking = await began(made, path, body)
@@ -233,7 +233,7 @@ async def test_what_ended_meanwhile_is_there_as_well_and_billed_once(tmp_path: P
     assert (entry.usage.completion_tokens, entry.inherited_tokens) == (30, 30)
 
 
-async def test_the_gateway_comes_as_it_ends(
+async def test_a_gateway_adopts_while_the_answer_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine's task has ended but the agent has not processed that yet: the end must be
@@ -261,7 +261,9 @@ async def test_the_gateway_comes_as_it_ends(
     assert made.two.hub.moves == {}, "the link stood"
 
 
-async def test_what_ended_as_its_gateway_was_lost_is_not_generated_again(tmp_path: Path) -> None:
+async def test_an_answer_that_ended_as_its_gateway_was_lost_is_not_regenerated(
+    tmp_path: Path,
+) -> None:
     """The engine has finished, and it is unknown whether the client got the answer."""
     path, body = ASKED["whole"]
     async with fleet(tmp_path, STEADY) as made:
@@ -280,8 +282,10 @@ async def test_what_ended_as_its_gateway_was_lost_is_not_generated_again(tmp_pat
     assert answer.replayed and made.generated == 30
 
 
-async def test_nobody_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "ANNOUNCED_AFTER_S", 0.0)
+async def test_an_answer_that_nobody_adopts_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_answers, "ANNOUNCED_AFTER_S", 0.0)
     path, body = ASKED["stream"]
     async with fleet(tmp_path, grace_s=0.3) as made:
         asking = asyncio.create_task(made.ask(made.one, path, body))
@@ -289,7 +293,7 @@ async def test_nobody_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         await made.cut_off(made.one)
         (entry,) = await made.entries(1)
         await until(lambda: not made.rig.agent._jobs and not made.rig.engine.stats().running)
-        assert made.rig.agent._keeping.bytes == 0
+        assert made.rig.agent._kept.bytes == 0
         assert not made.two.hub.orphans.turns(len("acme"))
         await gave_up(asking)
     assert (entry.finish_reason, entry.usage.completion_tokens) == ("gateway_lost", 7)
@@ -304,14 +308,14 @@ async def test_without_a_key_it_ends_with_its_gateway(tmp_path: Path) -> None:
             await until(lambda: made.generated >= 7)
             await made.cut_off(made.one)
             (entry,) = await made.entries(1)
-            assert not made.rig.agent._keeping.bytes
+            assert not made.rig.agent._kept.bytes
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
     assert entry.finish_reason == "gateway_lost"
 
 
-async def test_the_engine_dies_in_the_grace(tmp_path: Path) -> None:
+async def test_an_engine_that_dies_within_the_grace(tmp_path: Path) -> None:
     """Nothing has the answer any more, so it is generated again once the claim has expired: two
     requests, each billed."""
     path, body = ASKED["stream"]
@@ -367,7 +371,7 @@ async def test_a_whole_answer_of_a_gateway_that_was_cut_off_is_an_error(tmp_path
     assert answer.usage["completion_tokens"] == 30
 
 
-async def test_who_comes_back_alone_goes_on_as_before(tmp_path: Path) -> None:
+async def test_a_client_of_the_same_gateway_continues_as_before(tmp_path: Path) -> None:
     """Its link was cut and the request was not repeated elsewhere: its own client gets the
     answer."""
     path, body = ASKED["stream"]
@@ -386,7 +390,7 @@ async def test_who_comes_back_alone_goes_on_as_before(tmp_path: Path) -> None:
     assert made.two.limits.taken == []
 
 
-async def test_a_gateway_that_ends_leaves_what_is_left(tmp_path: Path) -> None:
+async def test_a_gateway_that_shuts_down_leaves_its_requests(tmp_path: Path) -> None:
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         asking = asyncio.create_task(made.ask(made.one, path, body))
@@ -408,7 +412,7 @@ async def test_a_gateway_that_ends_leaves_what_is_left(tmp_path: Path) -> None:
     assert left.texts[0] and answer.texts[0].startswith(left.texts[0])
 
 
-async def test_two_that_repeat_it_at_once_get_one_answer(tmp_path: Path) -> None:
+async def test_two_simultaneous_retries_get_one_answer(tmp_path: Path) -> None:
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
         asking = await began(made, path, body)
@@ -441,7 +445,7 @@ async def test_a_revoked_key_gets_nothing_of_it(tmp_path: Path) -> None:
         await gave_up(asking)
 
 
-async def test_a_drained_engine_waits_for_who_comes(tmp_path: Path) -> None:
+async def test_a_drained_engine_waits_for_adoption(tmp_path: Path) -> None:
     path, body = ASKED["whole"]
     async with fleet(tmp_path) as made:
         asking = await began(made, path, body)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from tests.inference.gateway.operations.every import WITH_ECHO
 from tests.inference.rig import Rig, agent_on, gateway
 from tests.inference.samples import MODEL

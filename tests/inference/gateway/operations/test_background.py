@@ -12,13 +12,13 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, RateLimitError
 from openai.types.responses import Response
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineFailed
 from inference.gateway.lines import background
 from inference.gateway.lines.frames import Ask, Open, Withdraw
 from inference.gateway.lines.seals import BACKGROUND, holds, line_id
 from inference.gateway.lines.server import Lines
-from inference.link.wire import first_attempt
+from inference.link.accounts import first_attempt
 from tests.inference.gateway.operations.test_lines import (
     RUNNING,
     SECRET,
@@ -106,7 +106,7 @@ async def test_it_is_answered_at_once_and_run_later(
     assert not lines.live and not room_taken(stack)
 
 
-async def test_it_goes_on_from_another_and_is_gone_on_from(
+async def test_it_can_continue_and_be_continued(
     stack: Rig, client: AsyncOpenAI, lines: Lines
 ) -> None:
     first = await client.responses.create(model=MODEL.name, input=SAID)
@@ -134,7 +134,7 @@ async def test_it_goes_on_from_another_and_is_gone_on_from(
     [({"max_output_tokens": 2}, "incomplete"), ({"input": [{"type": "reasoning"}]}, "failed")],
     ids=["cut", "refused by the engine"],
 )
-async def test_how_else_it_ends(
+async def test_a_background_response_can_end_incomplete_or_failed(
     stack: Rig, client: AsyncOpenAI, lines: Lines, fields: dict[str, Any], status: str
 ) -> None:
     made = await queue(client, **fields)
@@ -177,7 +177,7 @@ async def test_one_that_waits_is_cancelled(stack: Rig, client: AsyncOpenAI, line
 
 
 @pytest.mark.parametrize("how", ["cancel", "delete"])
-async def test_the_engine_stops_with_one_that_runs(
+async def test_cancelling_a_running_response_stops_the_engine(
     stack: Rig, client: AsyncOpenAI, lines: Lines, how: str
 ) -> None:
     behave(stack, Behaviour(stall_after_tokens=2))
@@ -298,7 +298,7 @@ async def test_what_is_refused(stack: Rig, fields: dict[str, Any], param: str) -
     assert not stack.gateway.stored.rows
 
 
-async def test_who_keeps_nothing_hears_what_to_switch_on(stack: Rig) -> None:
+async def test_a_tenant_without_storage_is_told_how_to_turn_it_on(stack: Rig) -> None:
     async with sdk(stack, "globex") as one:
         with pytest.raises(BadRequestError, match=r"`globex`.*Stored prompts") as caught:
             await queue(one)
@@ -306,7 +306,7 @@ async def test_who_keeps_nothing_hears_what_to_switch_on(stack: Rig) -> None:
     assert not stack.gateway.stored.rows
 
 
-async def test_what_is_too_much_is_refused(
+async def test_a_request_beyond_the_bounds_is_refused(
     stack: Rig, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "MAX_BYTES", 2000)
@@ -341,7 +341,7 @@ async def test_an_answer_that_is_too_long_fails(
     assert "500 can be stored" in ended.error.message
 
 
-async def test_where_there_is_no_room_it_waits(
+async def test_it_waits_while_there_is_no_room(
     stack: Rig, client: AsyncOpenAI, lines: Lines
 ) -> None:
     made = await queue(client)
@@ -373,7 +373,7 @@ async def test_a_worker_can_ask_for_no_other_line(
         assert "Invalid seal" in await worker.closed()
 
 
-async def test_nobody_elses_exists(stack: Rig, client: AsyncOpenAI) -> None:
+async def test_another_tenants_object_is_not_found(stack: Rig, client: AsyncOpenAI) -> None:
     made = await queue(client)
     stack.gateway.keys.keeping.add("globex")
     async with sdk(stack, "globex") as other:

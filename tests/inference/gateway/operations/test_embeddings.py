@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, rig, until
@@ -74,7 +74,7 @@ async def test_an_error_names_the_input(stack: Rig, wrong: str) -> None:
     assert caught.value.param == "input[1]"
 
 
-async def test_what_was_computed_for_a_client_that_left_is_billed(stack: Rig) -> None:
+async def test_computation_for_a_client_that_left_is_billed(stack: Rig) -> None:
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.behaviour = Behaviour(stall_after_tokens=2)
     async with sdk(stack) as client:
@@ -115,7 +115,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 @pytest.mark.parametrize("why", [Why.LOST, Why.DRAINED])
-async def test_it_is_computed_again_elsewhere_and_billed_once(pair: Pair, why: Why) -> None:
+async def test_it_moves_to_another_engine_and_is_billed_once(pair: Pair, why: Why) -> None:
     async with pair.gateway.client() as client:
         body = {"model": MOVABLE.name, "input": TEXTS}
         asking = asyncio.create_task(client.post(PATH, json=body))
@@ -133,7 +133,7 @@ async def test_it_is_computed_again_elsewhere_and_billed_once(pair: Pair, why: W
     assert pair.gateway.hub.moves == {(why, Outcome.BEGUN_ANEW): 1}
 
 
-async def test_a_long_list_keeps_nobody_from_the_engine(stack: Rig) -> None:
+async def test_a_long_list_does_not_block_the_engine(stack: Rig) -> None:
     """A request that arrives meanwhile starts beside it and ends before it."""
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.step_tokens = 8
@@ -156,7 +156,7 @@ async def one_sort(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     await engine.close()
 
 
-async def test_what_a_model_never_does_is_refused_at_once(one_sort: Rig) -> None:
+async def test_an_unsupported_operation_is_refused_at_once(one_sort: Rig) -> None:
     info = one_sort.engine.info
     bodies = {
         "/v1/chat/completions": chat(info.name),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.operations.operation import Operation
 from tests.inference.gateway.operations.every import (
     GENERATING,
@@ -51,7 +51,7 @@ async def test_it_is_answered_and_billed_once(stack: Rig, operation: Operation) 
 
 
 @each(WITH_ECHO)
-async def test_who_asked_is_written_down_and_not_what_for(stack: Rig, operation: Operation) -> None:
+async def test_the_log_has_the_caller_and_no_content(stack: Rig, operation: Operation) -> None:
     """For an answer and for a refusal: in the log, in the counters and in the ledger."""
     body = EXAMPLES[operation.name].body
     with capture_logs() as logged:
@@ -111,7 +111,7 @@ async def test_limits_of_tokens_hold(stack: Rig, operation: Operation) -> None:
 
 
 @each([*POOLING, *INSTANT])
-async def test_what_generates_nothing_takes_no_output_tokens(
+async def test_operations_that_generate_nothing_reserve_no_output_tokens(
     stack: Rig, operation: Operation
 ) -> None:
     """It is charged for the prompt tokens that it computes."""
@@ -123,7 +123,7 @@ async def test_what_generates_nothing_takes_no_output_tokens(
 
 
 @each(WITH_ECHO)
-async def test_what_is_left_is_told_whatever_is_answered(stack: Rig, operation: Operation) -> None:
+async def test_every_answer_has_rate_limit_headers(stack: Rig, operation: Operation) -> None:
     stack.gateway.limits.tokens_left = 1000
     key = {"Idempotency-Key": "order 17"}
     for body, status in ((None, 200), (None, 200), ({}, 400)):
@@ -180,7 +180,9 @@ async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None
         ("/v1/responses/compact", "`truncation`"),
     ],
 )
-async def test_what_there_is_none_of_says_what_to_use(stack: Rig, path: str, instead: str) -> None:
+async def test_an_unknown_path_names_the_supported_ones(
+    stack: Rig, path: str, instead: str
+) -> None:
     async with stack.gateway.client() as client:
         answer = await client.post(path, json={"input": "x"})
     assert answer.status_code == 404

@@ -7,7 +7,7 @@ import gzip
 import json
 from collections.abc import Callable, Mapping
 
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.operations.bodies.shape import MAX_DEPTH
 from inference.operations.operation import Operation
 from tests.inference.gateway.operations.every import WITH_ECHO, ask, code_of, each
@@ -42,7 +42,7 @@ SPOILT: Mapping[str, tuple[Spoil, set[int]]] = {
 
 
 @each(WITH_ECHO)
-async def test_what_is_no_body_is_refused(stack: Rig, operation: Operation) -> None:
+async def test_invalid_bodies_are_refused(stack: Rig, operation: Operation) -> None:
     for name, (spoil, statuses) in SPOILT.items():
         answer = await ask(stack, operation, spoil(EXAMPLES[operation.name].body()))
         assert code_of(answer, operation)[0] in statuses, name
@@ -58,7 +58,7 @@ async def test_a_compressed_body_is_refused_unread(stack: Rig, operation: Operat
 
 
 @each(WITH_ECHO)
-async def test_what_it_cannot_take_is_refused_by_its_name(stack: Rig, operation: Operation) -> None:
+async def test_a_hostile_value_is_refused_by_its_name(stack: Rig, operation: Operation) -> None:
     example = EXAMPLES[operation.name]
     assert example.hostile
     for name, values in example.hostile.items():

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from inference.gateway.stored.content import Kept
+from inference.gateway.measuring.content import Kept
 from inference.operations.operation import Operation
 from tests.inference.gateway.operations.every import GENERATING, WITH_ECHO, ask, code_of, each
 from tests.inference.operations.examples import EXAMPLES
@@ -97,7 +97,7 @@ async def test_a_stored_answer_is_its_tenants_own(stack: Rig, operation: Operati
 
 
 @each(WITH_ECHO)
-async def test_content_is_kept_of_who_wants_it_and_of_nobody_else(
+async def test_content_is_kept_only_of_tenants_that_want_it(
     stack: Rig, operation: Operation
 ) -> None:
     stack.gateway.keys.keeping.add("acme")

@@ -44,7 +44,7 @@ def test_a_tenant_with_too_much_loses_its_own_oldest() -> None:
     assert kept.find(2, "z") is not None
 
 
-def test_where_all_is_full_who_has_the_most_makes_room() -> None:
+def test_the_tenant_with_the_most_makes_room_when_full() -> None:
     kept = LastResponses(400)
     for tenant in (1, 2, 3, 4):
         kept.keep(tenant, "a", said(40 + tenant))

@@ -14,16 +14,16 @@ import msgspec
 import pytest
 import structlog
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked, RateLimitExceeded
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.lines.background import Background
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
+from inference.gateway.lines.line_queue import AHEAD
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines, Waiting
-from inference.gateway.lines.turns import AHEAD
-from inference.grants import Grant
-from inference.link.wire import first_attempt
+from inference.interfaces.directory import Grant
+from inference.link.accounts import first_attempt
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from tests.inference.operations.examples import EXAMPLES
@@ -283,7 +283,7 @@ async def test_lines_wait_here_and_not_in_front_of_engines(stalled: Rig) -> None
     ],
     ids=str,
 )
-async def test_what_can_not_be_answered_has_failed(
+async def test_a_line_that_cannot_be_answered_fails(
     one: Rig, body: dict[str, Any], code: str
 ) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
@@ -294,7 +294,7 @@ async def test_what_can_not_be_answered_has_failed(
     assert json.loads(answer.body)["error"]["code"] == code
 
 
-async def test_a_line_that_meets_a_limit_is_to_be_asked_for_again(one: Rig) -> None:
+async def test_a_line_that_meets_a_limit_must_be_sent_again(one: Rig) -> None:
     one.gateway.limits.full = True
     one.gateway.limits.refusal = RateLimitExceeded("later", retry_after_s=7.0)
     async with lines_of(one) as lines, connected(lines) as worker:
@@ -316,7 +316,7 @@ async def test_a_key_that_ends_ends_its_lines(stalled: Rig) -> None:
         assert (await worker.answer(2)).code == "invalid_api_key"
 
 
-async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(stalled: Rig) -> None:
+async def test_a_line_of_a_rotated_key_must_be_sent_again(stalled: Rig) -> None:
     async with one_in_flight(stalled) as (lines, worker):
         assert isinstance(lines.keys, KnownKeys)
         lines.keys.tenants[4] = "globex"  # as if the new key belonged to the same tenant
@@ -330,7 +330,7 @@ async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(stalled:
     [{"key_id": 6}, {"batch": "batch_2"}, {"created_at": 1.0}, {"seal": "0" * 64}],
     ids=str,
 )
-async def test_what_no_console_has_sealed_is_not_run(one: Rig, changed: dict[str, Any]) -> None:
+async def test_a_line_without_a_valid_seal_is_not_run(one: Rig, changed: dict[str, Any]) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.open(**changed)
         assert "Invalid seal" in await worker.closed()
@@ -354,13 +354,15 @@ async def test_a_message_of_a_later_release_is_ignored_and_logged(one: Rig) -> N
 
 
 @pytest.mark.parametrize("message", [b"\xc1", b"", b"\x90", b"\x92\x01\x02", b"\x92\xa4open\x01"])
-async def test_a_worker_that_sends_nonsense_is_disconnected(one: Rig, message: bytes) -> None:
+async def test_a_worker_that_sends_invalid_messages_is_disconnected(
+    one: Rig, message: bytes
+) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.say_bytes(message)
         assert await worker.closed()
 
 
-async def test_strangers_are_sent_away(one: Rig) -> None:
+async def test_sockets_without_the_worker_token_are_refused(one: Rig) -> None:
     async with lines_of(one) as lines, connected(lines, Worker("x" * 40)) as worker:
         assert "WORKER_TOKEN" in await worker.closed()
 

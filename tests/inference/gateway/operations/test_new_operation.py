@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from tests.inference.gateway.operations.every import WITH_ECHO
 from tests.inference.rig import Rig, agent_on, chat, gateway
 from tests.inference.samples import MODEL
@@ -76,6 +76,6 @@ async def test_an_agent_without_it_refuses_it_alone(tmp_path: Path) -> None:
                 assert (await client.post("/v1/chat/completions", json=chat())).is_success
 
 
-async def test_nobody_finds_what_is_not_registered() -> None:
+async def test_an_unregistered_operation_is_not_found() -> None:
     async with gateway() as one, one.client() as client:
         assert (await client.post(PATH, json=echo())).status_code == 404

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, omit
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order
 from tests.inference.rig import SLOW, Rig, rig, until
@@ -91,7 +91,7 @@ async def test_a_stream_that_fails_ends_with_that(stack: Rig) -> None:
     assert stack.gateway.answers.rows == {}, "it is not kept as the answer to that key"
 
 
-async def test_what_follows_on_an_answer_that_is_not_stored_is_refused(
+async def test_continuing_a_response_that_is_not_stored_is_refused(
     client: AsyncOpenAI,
 ) -> None:
     first = await client.responses.create(model=MODEL.name, input=SAID, store=True)

@@ -17,12 +17,12 @@ from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 from websockets import ClientConnection, ConnectionClosed, InvalidStatus, connect
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway import responses_socket
 from inference.gateway.responses_socket import GOING_AWAY
-from inference.link.wire import Usage
+from inference.link.accounts import Usage
 from inference.pacing import FREE
-from inference.shares import TENANT_SHARE
+from inference.shared_capacity import TENANT_SHARE
 from tests.document.sdk_types import faults
 from tests.inference.operations.examples import SAID, responses
 from tests.inference.operations.items import check_order
@@ -92,7 +92,7 @@ async def test_turns_come_one_after_another_and_are_billed(stack: Rig) -> None:
     assert counted == {one["usage"]["output_tokens"] for one in (first, second)}
 
 
-async def test_a_cut_turn_is_incomplete_and_can_be_gone_on_from(stack: Rig) -> None:
+async def test_a_cut_turn_is_incomplete_and_can_be_continued(stack: Rig) -> None:
     async with socket(stack) as made:
         cut = await turn(made, max_output_tokens=2)
         assert cut["status"] == "incomplete"
@@ -101,7 +101,7 @@ async def test_a_cut_turn_is_incomplete_and_can_be_gone_on_from(stack: Rig) -> N
     assert more["usage"]["input_tokens"] > cut["usage"]["input_tokens"]
 
 
-async def test_a_turn_goes_on_from_the_one_before_with_all_that_was_said(stack: Rig) -> None:
+async def test_a_turn_continues_the_one_before_with_all_items(stack: Rig) -> None:
     result = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
     call = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}
     items: list[Any] = [{"role": "user", "content": SAID}]
@@ -202,7 +202,7 @@ async def test_a_tenant_of_wrong_messages_is_slowed_and_no_other_is(stack: Rig) 
     assert statuses == {400, 429}, "its sockets and its other requests are slowed together"
 
 
-async def test_a_tenant_has_so_many_sockets(
+async def test_the_sockets_of_a_tenant_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(responses_socket, "MAX_SOCKETS", TENANT_SHARE)
@@ -242,7 +242,7 @@ async def test_a_socket_that_is_not_yet_open_counts(
         assert accepted
 
 
-async def test_who_has_no_key_gets_no_socket(stack: Rig) -> None:
+async def test_a_socket_needs_a_key(stack: Rig) -> None:
     for key in ("", "nobody", "acme:usage:read"):
         with pytest.raises(InvalidStatus):
             async with socket(stack, key):
@@ -291,7 +291,7 @@ async def test_a_gateway_that_ends_sends_its_clients_away(stack: Rig) -> None:
     assert caught.value.rcvd is not None and caught.value.rcvd.code == GOING_AWAY
 
 
-async def test_openais_sdk_talks_on_it(stack: Rig) -> None:
+async def test_openais_sdk_works_on_the_socket(stack: Rig) -> None:
     client = AsyncOpenAI(base_url=f"{stack.gateway.url}/v1", api_key="acme", max_retries=0)
     async with client, client.responses.connect() as connection:
         ids: list[str] = []

@@ -86,7 +86,7 @@ async def test_items_are_added_listed_and_deleted(client: AsyncOpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("as_object", [False, True])
-async def test_responses_go_on_from_it_and_are_added(
+async def test_responses_continue_a_conversation_and_are_added(
     stack: Rig, client: AsyncOpenAI, stream: bool, as_object: bool
 ) -> None:
     made = await client.conversations.create(items=[ITEM])  # type: ignore[list-item]
@@ -226,7 +226,7 @@ async def test_what_is_refused(stack: Rig, method: str, path: str, body: Any, st
     assert not stack.gateway.conversations.rows
 
 
-async def test_who_keeps_nothing_hears_what_to_switch_on(stack: Rig) -> None:
+async def test_a_tenant_without_storage_is_told_how_to_turn_it_on(stack: Rig) -> None:
     async with sdk(stack, "globex") as one:
         with pytest.raises(BadRequestError, match="Stored prompts"):
             await one.conversations.create()
@@ -235,7 +235,7 @@ async def test_who_keeps_nothing_hears_what_to_switch_on(stack: Rig) -> None:
     assert not stack.gateway.conversations.rows
 
 
-async def test_without_room_to_store_what_is_said_nothing_is_generated(
+async def test_nothing_is_generated_without_room_to_store_it(
     stack: Rig, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await client.conversations.create()
@@ -248,7 +248,7 @@ async def test_without_room_to_store_what_is_said_nothing_is_generated(
     assert not stack.gateway.ledger.entries
 
 
-async def test_nobody_elses_exists(stack: Rig, client: AsyncOpenAI) -> None:
+async def test_another_tenants_object_is_not_found(stack: Rig, client: AsyncOpenAI) -> None:
     stack.gateway.keys.keeping.add("globex")
     made = await client.conversations.create(items=[ITEM])  # type: ignore[list-item]
     async with sdk(stack, "globex") as other:

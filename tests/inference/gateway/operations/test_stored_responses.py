@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.responses import Response
 
-from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.stored import responses as stored_responses
 from tests.inference.answers import MemoryResponses
 from tests.inference.gateway.fleet.test_takeover import ASKED, began, fleet, gave_up
@@ -73,7 +73,7 @@ async def test_a_response_is_stored_read_and_deleted(stack: Rig, client: AsyncOp
     assert stack.gateway.stored.rows == {}
 
 
-async def test_a_stream_is_stored_before_its_end_is_told(stack: Rig, client: AsyncOpenAI) -> None:
+async def test_a_stream_is_stored_before_its_last_event(stack: Rig, client: AsyncOpenAI) -> None:
     async with client.responses.stream(model=MODEL.name, input=SAID) as stream:
         async for event in stream:
             if event.type in ("response.created", "response.completed"):
@@ -86,7 +86,7 @@ async def test_a_stream_is_stored_before_its_end_is_told(stack: Rig, client: Asy
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_nothing_is_stored_where_that_is_not_wanted(stack: Rig, stream: bool) -> None:
+async def test_nothing_is_stored_unless_wanted(stack: Rig, stream: bool) -> None:
     async def last(key: str, **fields: Any) -> dict[str, Any]:
         async with stack.gateway.client(key) as one:
             answer = await one.post(PATH, json=responses(stream=stream, **fields))
@@ -101,7 +101,7 @@ async def test_nothing_is_stored_where_that_is_not_wanted(stack: Rig, stream: bo
     assert (await last("acme"))["store"], "OpenAI's default"
 
 
-async def test_it_goes_on_from_a_stored_response(stack: Rig, client: AsyncOpenAI) -> None:
+async def test_a_response_continues_a_stored_one(stack: Rig, client: AsyncOpenAI) -> None:
     first = await client.responses.create(model=MODEL.name, input=SAID, instructions="Rhyme.")
     tools: Any = [
         {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"},
@@ -325,9 +325,7 @@ async def test_a_repeated_request_is_stored_once(stack: Rig) -> None:
 
 
 @pytest.mark.parametrize("what", ["responses", "whole responses"])
-async def test_an_answer_that_another_gateway_goes_on_with_is_stored_under_its_id(
-    tmp_path: Path, what: str
-) -> None:
+async def test_an_adopted_answer_is_stored_under_its_id(tmp_path: Path, what: str) -> None:
     path, body = ASKED[what]
     stored = MemoryResponses()
     async with fleet(tmp_path, stored=stored) as made:
@@ -345,7 +343,9 @@ async def test_an_answer_that_another_gateway_goes_on_with_is_stored_under_its_i
     assert found["usage"]["output_tokens"] == answer.usage["completion_tokens"]
 
 
-async def test_sockets_store_and_go_on_from_what_is_stored(stack: Rig, client: AsyncOpenAI) -> None:
+async def test_sockets_store_responses_and_continue_stored_ones(
+    stack: Rig, client: AsyncOpenAI
+) -> None:
     stack.gateway.keys.keeping.add("globex")
     before = await client.responses.create(model=MODEL.name, input="Before")
     async with socket(stack) as made:
@@ -368,7 +368,9 @@ async def test_sockets_store_and_go_on_from_what_is_stored(stack: Rig, client: A
         assert code(bad) == (400, "invalid_request", "previous_response_id")
 
 
-async def test_what_fails_or_is_left_is_not_stored(stack: Rig, client: AsyncOpenAI) -> None:
+async def test_a_failed_or_abandoned_response_is_not_stored(
+    stack: Rig, client: AsyncOpenAI
+) -> None:
     assert isinstance(stack.engine, SyntheticEngine)
     stack.engine.behaviour = replace(SLOW, fail_after_tokens=3)
     events = await events_of(stack, responses())

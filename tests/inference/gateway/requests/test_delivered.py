@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from inference.gateway.fleet.dispatches import Bounds
 from inference.gateway.requests import delivered as module
 from inference.gateway.requests.delivered import Delivered
-from inference.link.wire import Delta, Resume, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Resume
 
 pytestmark = pytest.mark.pure
 
@@ -88,7 +89,7 @@ def test_an_answer_in_pieces_of_many_engines_is_that_of_one(
     assert delivered.prompt_tokens == PROMPT
 
 
-def test_what_nobody_was_given_begins_anew_and_counts_once() -> None:
+def test_an_undelivered_answer_restarts_and_counts_once() -> None:
     delivered = Delivered(1, logprobs=False)
     delivered.begin(MOST, exact=True)
     delivered.add(Delta("r", tokens=4, prompt_tokens=7, cached_tokens=2))
@@ -100,7 +101,7 @@ def test_what_nobody_was_given_begins_anew_and_counts_once() -> None:
     assert (delivered.prompt_tokens, delivered.completion_tokens) == (7, 1)
 
 
-def test_where_another_goes_on() -> None:
+def test_the_resume_has_the_delivered_tokens() -> None:
     delivered = Delivered(2, logprobs=True)
     delivered.begin(MOST, exact=True)
     delivered.add(Delta("r", tokens=1, prompt_tokens=7, cached_tokens=3, ids={1: [4]}))
@@ -113,7 +114,7 @@ def test_where_another_goes_on() -> None:
     assert delivered.completion_tokens == 2, "two more were counted, and are generated again"
 
 
-def test_text_without_ids_cannot_be_gone_on_from() -> None:
+def test_text_without_token_ids_cannot_be_resumed() -> None:
     delivered = Delivered(1, logprobs=False)
     delivered.begin(MOST, exact=True)
     delivered.add(Delta("r", "x", 1))
@@ -121,7 +122,7 @@ def test_text_without_ids_cannot_be_gone_on_from() -> None:
 
 
 @pytest.mark.parametrize("ids", [{1: [1]}, {-1: [1]}, {0: [-1]}, {0: [1 << 32]}, {0: [1] * 9}])
-def test_more_than_an_engine_may_say_is_not_kept(ids: dict[int, list[int]]) -> None:
+def test_token_ids_beyond_the_bounds_are_not_kept(ids: dict[int, list[int]]) -> None:
     delivered = Delivered(1, logprobs=False)
     delivered.begin(Bounds(10, 8), exact=True)
     assert delivered.add(Delta("r", "x", 1, ids=ids)).text == "x"
@@ -130,7 +131,7 @@ def test_more_than_an_engine_may_say_is_not_kept(ids: dict[int, list[int]]) -> N
     assert not delivered.can_move
 
 
-def test_what_the_reader_was_given_goes_with_it_where_it_is_kept() -> None:
+def test_the_resume_has_the_delivered_text_if_kept() -> None:
     delivered = Delivered(1, logprobs=False, keeps=True)
     delivered.begin(Bounds(100, 100), exact=True)
     delivered.add(Delta("r", "Hel", 1, ids={0: [1]}))

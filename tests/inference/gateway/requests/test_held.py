@@ -29,7 +29,7 @@ def taken(held: Held, aside: set[object] | None = None, now: float = 0.0) -> lis
     return order
 
 
-def test_a_tenant_goes_as_often_as_its_weight_says() -> None:
+def test_tenants_are_served_in_proportion_to_their_weights() -> None:
     held = Held(Holding(1.0))
     for i in range(6):
         held.add(request(f"a{i}", "acme", tokens=100), 0.0)
@@ -52,7 +52,7 @@ def test_a_tenant_that_comes_later_owes_nothing_and_is_owed_nothing() -> None:
     assert taken(held) == ["a2", "g0", "a3", "g1"]
 
 
-def test_a_kind_that_nobody_takes_is_passed_over() -> None:
+def test_a_kind_that_no_engine_takes_is_passed_over() -> None:
     held = Held(Holding(1.0))
     held.add(request("r1", kind="high"), 0.0)
     held.add(request("r2"), 0.0)
@@ -77,7 +77,7 @@ def test_batch_waits_behind_and_not_for_ever() -> None:
     assert taken(held, now=31.0) == ["b0", "i1", "b1"], "of its tenant one at a time"
 
 
-def test_a_few_that_flood_it_shut_nobody_else_out() -> None:
+def test_floods_of_a_few_tenants_leave_room_for_others() -> None:
     held = Held(Holding(1.0, requests=8, bytes=1000))
     for tenant in "abcd":
         for i in range(2):
@@ -98,7 +98,7 @@ def test_a_few_that_flood_it_shut_nobody_else_out() -> None:
         max_size=60,
     )
 )
-def test_whatever_comes_and_goes_the_bounds_hold_and_all_is_taken(
+def test_bounds_hold_and_every_request_is_taken(
     events: list[tuple[int, int, bool, int]],
 ) -> None:
     held = Held(Holding(1.0, requests=12, bytes=120, batch_patience_s=5.0))

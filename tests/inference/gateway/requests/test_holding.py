@@ -12,7 +12,9 @@ from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
 from inference.gateway.requests import placing
 from inference.gateway.requests.held import Holding
 from inference.link import wire
-from inference.link.wire import Delta, Done, EngineStats, Usage, Wait
+from inference.link.accounts import Usage
+from inference.link.engine_info import EngineStats
+from inference.link.wire import Delta, Done, Wait
 from tests.inference.played import Bench, benched
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 
@@ -54,7 +56,7 @@ async def test_they_start_in_fair_order(bench: Bench) -> None:
     assert order == ["a0", "g0", "g1", "a1", "a2", "b"]
 
 
-async def test_who_waits_for_what_no_engine_can_do_holds_up_nobody_else(bench: Bench) -> None:
+async def test_a_request_that_no_engine_supports_holds_up_no_other(bench: Bench) -> None:
     engine = await bench.join()
     bench.submit("high", target=HIGH)
     assert bench.hub.held == {"base": 1}
@@ -64,7 +66,7 @@ async def test_who_waits_for_what_no_engine_can_do_holds_up_nobody_else(bench: B
     assert (await able.asked()).id == "high"
 
 
-async def test_who_wants_tools_waits_for_an_engine_that_has_them_and_holds_up_nobody_else(
+async def test_a_request_with_tools_waits_for_a_parser_and_holds_up_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placing, "TAKEN_UP", 1)
@@ -80,7 +82,7 @@ async def test_who_wants_tools_waits_for_an_engine_that_has_them_and_holds_up_no
     assert (await able.asked()).id == "t1"
 
 
-async def test_who_wants_what_models_of_this_sort_never_do_does_not_wait(bench: Bench) -> None:
+async def test_a_request_that_can_never_run_does_not_wait(bench: Bench) -> None:
     await bench.join(model=msgspec.structs.replace(MODEL, operations=["embeddings"]))
     with pytest.raises(InvalidRequest, match="/v1/embeddings"):
         bench.submit(kind="chat")
@@ -121,7 +123,7 @@ async def test_at_the_end_of_its_time_any_engine_will_do(
         assert bench.limits.released == ["r2"] and bench.hub.held == {}
 
 
-async def test_what_could_start_at_the_end_of_its_time_does(
+async def test_a_held_request_may_start_at_the_end_of_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(placing, "TAKEN_UP", 1)
@@ -143,7 +145,7 @@ async def test_an_engine_that_does_not_read_is_waited_for(
     assert (await other.asked()).id == "waits"
 
 
-async def test_beyond_the_bounds_it_is_refused_and_says_when_to_come_again() -> None:
+async def test_requests_beyond_the_bounds_are_refused_with_retry_after() -> None:
     async with benched(holding=Holding(60.0, requests=8, bytes=400)) as bench:
         bench.submit("r0", body=b"x" * 50)
         bench.submit("r1", body=b"x" * 50)
@@ -156,7 +158,7 @@ async def test_beyond_the_bounds_it_is_refused_and_says_when_to_come_again() -> 
         assert bench.hub.held == {"base": 3} and bench.hub.in_flight == 3
 
 
-async def test_what_is_not_held_any_more_goes_to_an_engine_that_takes_it(
+async def test_a_request_that_cannot_be_held_is_tried_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(placing, "TAKEN_UP", 1)
@@ -170,7 +172,7 @@ async def test_what_is_not_held_any_more_goes_to_an_engine_that_takes_it(
         assert (await engine.asked()).id == "r3"
 
 
-async def test_who_leaves_and_whose_key_is_revoked_waits_no_longer(bench: Bench) -> None:
+async def test_cancelled_and_revoked_requests_stop_waiting(bench: Bench) -> None:
     left, revoked = bench.submit("r1"), bench.submit("r2")
     stays = bench.submit("r3", grant=GLOBEX)
     left.cancel("cancelled")

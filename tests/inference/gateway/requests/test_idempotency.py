@@ -21,7 +21,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.gateway.idempotency import MAX_ANSWER_BYTES, Idempotency, Send, digest_of, name_of
-from inference.grants import Claim, KeptAnswer
+from inference.interfaces.answers import Claim, KeptAnswer
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.rig import until
 
@@ -120,12 +120,12 @@ async def renewed(one: Process, names: set[str]) -> None:
 
 
 @pytest.mark.parametrize("header", [b"x", b"7" * 255, b"a key, with ~ and spaces!"])
-def test_names(header: bytes) -> None:
+def test_valid_idempotency_keys(header: bytes) -> None:
     assert name_of(header) == header.decode()
 
 
 @pytest.mark.parametrize("header", [b"", b"7" * 256, b"caf\xc3\xa9", b"a\tb", b"a\x7f", b"a\n"])
-def test_what_is_no_name(header: bytes) -> None:
+def test_invalid_idempotency_keys(header: bytes) -> None:
     with pytest.raises(InvalidRequest, match="Idempotency-Key"):
         name_of(header)
 
@@ -154,7 +154,7 @@ async def test_the_answer_is_kept_as_it_was_sent_and_before_its_end() -> None:
     assert one.made == 1
 
 
-async def test_many_that_wait_here_ask_the_database_nothing() -> None:
+async def test_waiting_retries_do_not_query_the_database() -> None:
     one, gate = process(), Gate()
     first = asyncio.create_task(one.ask("first", gate))
     await gate.reached.wait()
@@ -206,7 +206,7 @@ async def test_another_body_is_refused_by_the_database_alone() -> None:
     assert one.made == 1
 
 
-async def test_a_refusal_is_of_all_that_wait_here_for_the_same() -> None:
+async def test_a_refusal_reaches_all_waiting_retries() -> None:
     one = process()
     await one.ask("first")
     asked = one.answers.asked
@@ -233,7 +233,7 @@ async def test_an_error_releases_the_key_and_one_that_waits_is_next(elsewhere: b
     assert one.made + (other.made if elsewhere else 0) == 2
 
 
-async def test_what_is_sent_after_an_error_or_is_no_success_is_not_kept() -> None:
+async def test_only_successful_answers_are_kept() -> None:
     one = process()
     tees: list[Send] = []
 
@@ -270,7 +270,7 @@ async def test_an_answer_over_the_bound_is_sent_but_not_kept() -> None:
     assert one.made == 2
 
 
-async def test_the_first_goes_on_when_its_client_went_away() -> None:
+async def test_the_first_request_continues_when_its_client_left() -> None:
     one, gate, client = process(), Gate(), Client()
     first = asyncio.create_task(one.ask("first", gate, client))
     await gate.reached.wait()
@@ -424,7 +424,7 @@ async def test_a_key_that_could_not_be_released_runs_out() -> None:
     assert await one.ask("again") == b"hello"
 
 
-async def test_who_was_taken_over_answers_its_client_and_keeps_nothing() -> None:
+async def test_a_request_that_was_taken_over_keeps_nothing() -> None:
     answers = MemoryAnswers()
     hung, other, gate = process(answers), process(answers), Gate()
     first = asyncio.create_task(hung.ask("first", gate))
@@ -459,7 +459,7 @@ def knows(*orphans: tuple[str, int]) -> Callable[[int], dict[str, int]]:
     return lambda key_id: dict(orphans) if key_id == 1 else {}
 
 
-async def test_what_an_engine_has_is_gone_on_with_before_its_claim_runs_out() -> None:
+async def test_an_orphan_is_adopted_before_its_claim_expires() -> None:
     one = process(running=knows(("dead", 1), ("another", 1)))
     await one.answers.claim(DEAD)
     async with one.idempotency.turn(
@@ -473,7 +473,7 @@ async def test_what_an_engine_has_is_gone_on_with_before_its_claim_runs_out() ->
     assert row.answer == KeptAnswer("dead", "text/event-stream", b"hello")
 
 
-async def test_what_an_engine_has_of_another_name_or_body_is_not_gone_on_with() -> None:
+async def test_an_orphan_of_another_key_or_body_is_not_adopted() -> None:
     one = process(running=knows(("dead", 1)))
     await one.answers.claim(DEAD)
     with pytest.raises(IdempotencyKeyReused):
@@ -483,7 +483,7 @@ async def test_what_an_engine_has_of_another_name_or_body_is_not_gone_on_with() 
     assert row.claim == DEAD
 
 
-async def test_who_comes_while_it_is_gone_on_with_waits_for_it() -> None:
+async def test_a_retry_waits_for_an_adopted_answer() -> None:
     one, gate = process(running=knows(("dead", 1))), Gate()
     await one.answers.claim(DEAD)
     both = [asyncio.create_task(one.ask("second", gate)), asyncio.create_task(one.ask("third"))]
@@ -521,7 +521,7 @@ async def test_a_gateway_hears_at_its_renewal_that_its_claim_is_anothers() -> No
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-async def test_the_end_of_an_answer_that_is_anothers_is_not_sent(kind: str) -> None:
+async def test_the_end_of_a_taken_over_answer_is_not_sent(kind: str) -> None:
     one, client = process(), Client()
 
     async def make(send: Send) -> None:
@@ -540,7 +540,7 @@ async def test_the_end_of_an_answer_that_is_anothers_is_not_sent(kind: str) -> N
     assert row.answer is None and row.claim.turn == 2
 
 
-async def test_who_leaves_an_answer_keeps_the_claim_for_another() -> None:
+async def test_leaving_an_answer_keeps_its_claim_for_another_gateway() -> None:
     one = process()
 
     async def make(send: Send) -> None:
@@ -555,7 +555,7 @@ async def test_who_leaves_an_answer_keeps_the_claim_for_another() -> None:
     assert row.claim == claim
 
 
-async def test_what_was_taken_over_in_vain_may_be_its_first_ones_still() -> None:
+async def test_a_failed_takeover_gives_the_claim_back() -> None:
     one = process(running=knows(("dead", 1)))
     await one.answers.claim(DEAD)
     claim = Claim(1, "order 17", b"d", "repeat")

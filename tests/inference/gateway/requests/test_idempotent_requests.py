@@ -14,10 +14,10 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
 from inference.gateway.idempotency import digest_of
-from inference.grants import Claim
+from inference.interfaces.answers import Claim
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.rig import SLOW, STALLED, Gateway, Rig, agent_on, chat, gateway, rig, until
 from tests.inference.samples import MODEL
@@ -186,7 +186,7 @@ async def twice(stack: Rig) -> list[asyncio.Task[httpx.Response]]:
     return [first, waits]
 
 
-async def test_one_that_waits_and_leaves_ends_nothing(tmp_path: Path) -> None:
+async def test_a_waiting_retry_that_leaves_ends_nothing(tmp_path: Path) -> None:
     async with two_gateways(tmp_path) as stack:
         one, other = stack.gateways
         first, waits = await twice(stack)
@@ -297,9 +297,7 @@ async def waiting_for_another(stack: Rig, body: dict[str, Any]) -> asyncio.Task[
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_still_waits_when_a_gateway_ends_is_told_to_repeat_it(
-    stack: Rig, stream: bool
-) -> None:
+async def test_waiting_retries_get_a_retryable_error_at_shutdown(stack: Rig, stream: bool) -> None:
     waits = await waiting_for_another(stack, chat(stream=stream))
     stack.gateway.server.should_exit = True
     answer = await waits

@@ -25,7 +25,8 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.requests.stream import Stream
 from inference.link import versions, wire
-from inference.link.wire import Delta, Done, Fault, Resume, Usage, UsageReport, Wait
+from inference.link.accounts import LedgerEntry, Usage
+from inference.link.wire import Delta, Done, Fault, Resume, UsageReport, Wait
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
 from tests.inference.samples import GRANT, MODEL, MOVABLE
@@ -78,7 +79,7 @@ async def gone(link: Played, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "failed", "drained"])
-async def test_another_engine_goes_on_where_the_reader_is(bench: Bench, how: str) -> None:
+async def test_another_engine_continues_where_the_reader_is(bench: Bench, how: str) -> None:
     first, second = await engines(bench, "a", "b")
     stream = bench.submit()
     asked = await first.asked()
@@ -102,21 +103,21 @@ async def test_another_engine_goes_on_where_the_reader_is(bench: Bench, how: str
     assert not bench.hub.in_flight
 
 
-async def test_what_was_signed_of_the_second_attempt_fits_what_its_engine_reports(
+async def test_the_bounds_of_the_second_attempt_fit_its_usage(
     bench: Bench,
 ) -> None:
     first, second = await engines(bench, "a", "b")
     await begun(bench, first, most_tokens=3)
     first.hang_up()
     asked = await second.asked()
-    reported = wire.LedgerEntry("r1", asked.account, "base", WHOLE, "stop", 2, 2)
+    reported = LedgerEntry("r1", asked.account, "base", WHOLE, "stop", 2, 2)
     second.say(Done("r1", WHOLE, "length", attempt=2))
     second.say(UsageReport("journal", [reported]))
     await until(lambda: bench.ledger.told)
     assert bench.ledger.told[0][2] == [reported] and not bench.ledger.quarantined
 
 
-async def test_what_the_reader_did_not_take_yet_is_not_lost(bench: Bench) -> None:
+async def test_unread_output_is_not_lost_in_a_move(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     stream = bench.submit()
     first.say(wire.Step([FIRST]))
@@ -127,7 +128,7 @@ async def test_what_the_reader_did_not_take_yet_is_not_lost(bench: Bench) -> Non
     assert (await read_to_end(stream))[0] == "Hello"
 
 
-async def test_chunks_of_several_choices_go_on(bench: Bench) -> None:
+async def test_chunks_of_several_choices_are_continued(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     stream = bench.submit(choices=2)
     await first.asked()
@@ -158,7 +159,7 @@ OLDER = msgspec.structs.replace(MOVABLE, revision="older")
 
 
 @pytest.mark.parametrize("other", [{"model": OLDER}, {"version": 3}, {"model": MODEL}])
-async def test_only_an_engine_of_the_same_revision_goes_on(
+async def test_only_an_engine_of_the_same_revision_continues(
     bench: Bench, other: dict[str, Any]
 ) -> None:
     bench.unsigned = True
@@ -174,7 +175,7 @@ async def test_only_an_engine_of_the_same_revision_goes_on(
 
 
 @pytest.mark.parametrize("kind", [{"version": 3}, {"model": MODEL}])
-async def test_what_an_engine_of_before_began_ends_with_it(
+async def test_answers_of_engines_of_older_versions_do_not_move(
     bench: Bench, kind: dict[str, Any]
 ) -> None:
     """It did not report token ids, so the point at which to continue is unknown."""
@@ -191,7 +192,7 @@ async def test_what_an_engine_of_before_began_ends_with_it(
 
 
 @pytest.mark.parametrize("other", [{"model": OLDER}, {"version": 3}])
-async def test_where_nothing_was_given_any_engine_begins_anew(
+async def test_an_answer_without_output_restarts_on_any_engine(
     bench: Bench, other: dict[str, Any]
 ) -> None:
     (first,) = await engines(bench, "a")
@@ -209,7 +210,7 @@ async def test_where_nothing_was_given_any_engine_begins_anew(
     assert bench.hub.moves == {(Why.LOST, Outcome.BEGUN_ANEW): 1}
 
 
-async def test_a_whole_answer_with_log_probabilities_begins_anew(bench: Bench) -> None:
+async def test_a_whole_answer_with_log_probabilities_restarts(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     bench.submit(logprobs=5)
     first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7, ids={0: [1, 2, 3, 4]})]))
@@ -217,7 +218,7 @@ async def test_a_whole_answer_with_log_probabilities_begins_anew(bench: Bench) -
     assert (await second.asked()).resume is None
 
 
-async def test_a_whole_answer_of_tools_goes_on(bench: Bench) -> None:
+async def test_a_whole_answer_with_tools_is_continued(bench: Bench) -> None:
     """The engine reports the ids of tokens whose text has not been sent yet."""
     first, second = await engines(bench, "a", "b")
     bench.submit()
@@ -262,7 +263,7 @@ async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench:
     assert bench.limits.settled == {"r1": Usage(7, 0, 1)}
 
 
-async def test_what_was_on_two_engines_when_they_died_is_not_tried_on_a_third(
+async def test_a_request_that_was_on_two_engines_when_they_died_is_quarantined(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unplaced, "RETURNS_S", 0.3)  # longer than it takes to notice both losses
@@ -280,7 +281,7 @@ async def test_what_was_on_two_engines_when_they_died_is_not_tried_on_a_third(
     assert seen is not None and (seen.prompt_tokens, seen.completion_tokens) == (7, 2)
 
 
-async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
+async def test_an_engine_that_reconnects_did_not_die(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unplaced, "RETURNS_S", 0.01)
@@ -295,7 +296,7 @@ async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
     stream.cancel("cancelled")
 
 
-async def test_what_engines_did_not_die_of_waits_for_another_one(
+async def test_a_cleared_request_waits_for_another_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unplaced, "RETURNS_S", 0.01)
@@ -313,7 +314,7 @@ async def test_what_engines_did_not_die_of_waits_for_another_one(
     stream.cancel("cancelled")
 
 
-async def test_what_engines_may_have_died_of_waits_until_that_is_known(bench: Bench) -> None:
+async def test_a_suspected_request_waits_until_its_engines_return(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     stream = await begun(bench, first)
     first.hang_up()
@@ -341,7 +342,7 @@ async def test_only_so_many_settled_requests_are_remembered(
     assert bench.limits.offered == ["r1", "r2", "r1"], "which changes nothing"
 
 
-async def test_an_engine_may_go_on_with_its_own_after_its_link_was_cut(bench: Bench) -> None:
+async def test_an_engine_that_reconnects_may_get_its_own_request_again(bench: Bench) -> None:
     (old,) = await engines(bench, "a")
     stream = await begun(bench, old)
     old.hang_up()
@@ -352,7 +353,7 @@ async def test_an_engine_may_go_on_with_its_own_after_its_link_was_cut(bench: Be
     stream.cancel("cancelled")
 
 
-async def test_what_moves_waits_for_an_engine_and_goes_first(bench: Bench) -> None:
+async def test_moving_requests_wait_and_go_before_held_ones(bench: Bench) -> None:
     heard: list[Wait] = []
     (first,) = await engines(bench, "a")
     moving = await begun(bench, first, watch=heard.append)
@@ -389,7 +390,9 @@ async def test_without_an_engine_in_time_it_ends_as_engines_that_are_lost(
 @pytest.mark.parametrize(
     ("how", "error"), [("lost", EngineLost), ("failed", EngineFailed), ("drained", EngineLost)]
 )
-async def test_where_nothing_is_held_it_ends_at_once(how: str, error: type[InferenceError]) -> None:
+async def test_without_holding_a_moving_request_ends_at_once(
+    how: str, error: type[InferenceError]
+) -> None:
     async with benched() as bench:
         (first,) = await engines(bench, "a")
         stream = await begun(bench, first)
@@ -408,7 +411,7 @@ async def lonely(bench: Bench, **options: Any) -> Stream:
     return stream
 
 
-async def test_a_client_that_leaves_meanwhile_is_counted_what_was_seen(bench: Bench) -> None:
+async def test_a_client_that_leaves_during_a_move_pays_what_was_seen(bench: Bench) -> None:
     stream = await lonely(bench)
     stream.cancel("cancelled")
     assert bench.hub.held == {} and not bench.hub.in_flight
@@ -443,7 +446,7 @@ async def test_limits_that_are_used_up_meanwhile_end_it_as_too_long(bench: Bench
     assert stream.limited is not None and not bench.hub.in_flight
 
 
-async def test_what_was_reserved_more_meanwhile_holds_for_the_rest(bench: Bench) -> None:
+async def test_an_extended_reservation_survives_a_move(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     bench.limits.tokens_left = 1000
     bench.limits.answers.clear()
@@ -468,7 +471,7 @@ async def test_what_was_cancelled_does_not_move(bench: Bench) -> None:
     assert stream.done is not None and stream.done.finish_reason == "cancelled"
 
 
-async def test_a_gateway_that_closes_lets_go_on_what_moves(bench: Bench) -> None:
+async def test_a_closing_gateway_lets_moving_requests_continue(bench: Bench) -> None:
     stream = await lonely(bench)
     held = bench.submit("r2")
     bench.hub.close()
@@ -483,7 +486,7 @@ async def test_a_gateway_that_closes_lets_go_on_what_moves(bench: Bench) -> None
     await bench.hub.drained()
 
 
-async def test_its_time_is_over_wherever_it_is(bench: Bench) -> None:
+async def test_the_timeout_counts_over_all_attempts(bench: Bench) -> None:
     stream = await lonely(bench, timeout_s=0.01)
     with pytest.raises((GenerationTimeout, EngineLost)):
         await stream.read()
@@ -537,9 +540,7 @@ async def test_bodies_are_kept_within_bounds(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("ids", [{0: [1] * 2000}, {5: [1]}, {0: [-1]}, {0: [1 << 32]}])
-async def test_an_engine_that_says_more_than_it_may_is_not_gone_on_from(
-    bench: Bench, ids: dict[int, list[int]]
-) -> None:
+async def test_too_many_token_ids_prevent_a_move(bench: Bench, ids: dict[int, list[int]]) -> None:
     first, second = await engines(bench, "a", "b")
     stream = bench.submit(most_tokens=16)
     await first.asked()
@@ -551,7 +552,7 @@ async def test_an_engine_that_says_more_than_it_may_is_not_gone_on_from(
     assert second.all_heard
 
 
-async def test_an_engine_that_gives_up_what_it_was_not_to_tell_of_is_lost(bench: Bench) -> None:
+async def test_giving_up_on_an_engine_of_an_old_version_ends_it_as_lost(bench: Bench) -> None:
     (first,) = await engines(bench, "a", version=3)
     stream = await begun(bench, first)
     first.say(Done("r1", Usage(7, 3, 2), "moved"))
@@ -560,7 +561,7 @@ async def test_an_engine_that_gives_up_what_it_was_not_to_tell_of_is_lost(bench:
     assert bench.limits.settled == {"r1": Usage(7, 3, 2)}
 
 
-async def test_what_one_engine_has_no_room_for_goes_to_another(bench: Bench) -> None:
+async def test_a_request_refused_by_a_full_engine_goes_to_another(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     stream = bench.submit()
     await first.asked()
@@ -575,7 +576,7 @@ async def test_what_one_engine_has_no_room_for_goes_to_another(bench: Bench) -> 
     assert bench.hub.moves == {(Why.REFUSED, Outcome.BEGUN_ANEW): 1}
 
 
-async def test_what_an_engine_that_ends_does_not_take_waits_for_another(bench: Bench) -> None:
+async def test_a_request_refused_by_a_draining_engine_waits_for_another(bench: Bench) -> None:
     (first,) = await engines(bench, "a", version=3)
     bench.submit()
     await first.asked()
@@ -586,7 +587,7 @@ async def test_what_an_engine_that_ends_does_not_take_waits_for_another(bench: B
     assert (await second.asked()).attempt == 2
 
 
-async def test_a_herd_that_moves_is_taken_up_as_it_is_begun(
+async def test_many_moving_requests_are_paced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placing, "TAKEN_UP", 4)
@@ -605,7 +606,7 @@ async def test_a_herd_that_moves_is_taken_up_as_it_is_begun(
     assert [one.id for one in asked] == ["r4", "r5"] and bench.hub.held == {"base": 4}
 
 
-async def test_who_asks_another_engine_is_not_the_first_ones_neighbour(bench: Bench) -> None:
+async def test_a_moved_request_does_not_affect_others_on_its_new_engine(bench: Bench) -> None:
     """Moving one request affects no other request on the link that it moves to."""
     first, second = await engines(bench, "a", "b")
     moved, stays = await begun(bench, first), bench.submit("r2")
@@ -619,7 +620,7 @@ async def test_who_asks_another_engine_is_not_the_first_ones_neighbour(bench: Be
     assert isinstance(rest, Delta) and rest.text == "lo"
 
 
-async def test_no_word_of_the_first_attempt_reaches_the_reader_of_the_second(
+async def test_late_output_of_the_first_attempt_never_reaches_the_reader(
     bench: Bench,
 ) -> None:
     """The agent cancelled that attempt with its link; an agent that still sends of it is
@@ -636,7 +637,7 @@ async def test_no_word_of_the_first_attempt_reaches_the_reader_of_the_second(
     stream.cancel("cancelled")
 
 
-def test_a_resume_is_not_told_to_older_agents() -> None:
+def test_a_resume_is_not_sent_to_older_agents() -> None:
     submit = wire.Submit("r", "chat", b"{}", "m", "t", "s", resume=Resume({0: [1]}))
     message = versions.encode(submit, 3)
     assert message is not None

@@ -21,7 +21,8 @@ from inference.gateway.requests import unplaced
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
-from inference.link.wire import Delta, Done, Fault, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Delta, Done, Fault
 from tests.inference.played import Bench, Played, benched
 from tests.inference.samples import MODEL, MOVABLE
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.gateway.long_answers import ANSWERS, STALLS, STEADY, Answer
@@ -67,7 +67,7 @@ GOES: dict[Why, Callable[[Rig], Awaitable[None]]] = {Why.LOST: killed, Why.DRAIN
 
 @pytest.mark.parametrize("why", GOES)
 @pytest.mark.parametrize("what", ANSWERS)
-async def test_an_answer_that_moves_is_that_of_its_undisturbed_twin(
+async def test_a_moved_answer_equals_an_undisturbed_one(
     tmp_path: Path, what: str, why: Why
 ) -> None:
     path, body = ANSWERS[what]

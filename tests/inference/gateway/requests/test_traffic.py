@@ -7,7 +7,8 @@ import pytest
 from inference.gateway.measuring.measures import DURATION_S
 from inference.gateway.measuring.sums import BUCKETS
 from inference.gateway.measuring.traffic import Counted, Traffic, failed
-from inference.link.wire import Done, Fault, Usage
+from inference.link.accounts import Usage
+from inference.link.wire import Done, Fault
 
 pytestmark = pytest.mark.pure
 
@@ -23,7 +24,7 @@ def test_first_tokens_fall_into_the_bucket_of_their_time() -> None:
     assert counted.take() == {}
 
 
-def test_what_could_not_be_written_is_counted_with_what_came_since() -> None:
+def test_counts_that_could_not_be_written_are_kept() -> None:
     counted = Counted()
     counted.ended("r", failed=True)
     taken = counted.take()
@@ -45,7 +46,7 @@ def test_what_could_not_be_written_is_counted_with_what_came_since() -> None:
         ("of_another_release", True),
     ],
 )
-def test_only_what_the_engine_did_wrong_is_a_failure(code: str, is_failure: bool) -> None:
+def test_only_engine_faults_count_as_failures(code: str, is_failure: bool) -> None:
     assert failed(Done("r", Usage(), fault=Fault(code, "why"))) == is_failure
     assert not failed(Done("r", Usage(), finish_reason="stop"))
 

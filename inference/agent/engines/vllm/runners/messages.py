@@ -12,7 +12,7 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.generate.base.protocol import StreamOptions
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
-from inference.agent.engines.vllm.requests import of_info
+from inference.agent.engines.vllm.errors import of_info
 from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.runner import Inquiry
 

@@ -8,7 +8,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMValidationError
 
-from inference.agent.engines.vllm.requests import as_error, of_info
+from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.errors import ContextLengthExceeded
 

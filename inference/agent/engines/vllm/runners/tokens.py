@@ -12,7 +12,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
     TokenizeCompletionRequest,
 )
 
-from inference.agent.engines.vllm.requests import of_info
+from inference.agent.engines.vllm.errors import of_info
 from inference.agent.engines.vllm.runners.runner import Inquiry
 from inference.errors import InvalidRequest
 

@@ -1,0 +1,103 @@
+"""A job's way to the engine: it waits in the queue, then its adapter is loaded.
+
+A job with an adapter counts as waiting while its files are fetched, which is before it is admitted,
+so that a slow fetch holds no slot. A suspect waits until no other one runs (`failures`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from inference.agent.adapters.residency import Residency, Store
+from inference.agent.engines.engine import LocalAdapter
+from inference.agent.failures import Failures
+from inference.agent.job import Job
+from inference.agent.progress import Progress
+from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.queue import Queue
+from inference.errors import Overloaded
+
+
+class Admission:
+    """Admits the jobs of one agent, in the order of its queue."""
+
+    def __init__(
+        self,
+        jobs: Mapping[str, Job],
+        queue: Queue,
+        *,
+        failures: Failures,
+        store: Store,
+        residency: Residency,
+        progress: Progress,
+    ) -> None:
+        """`jobs` has all of the agent's, by key; its owner calls `end` for each that ends."""
+        self.closed = False
+        """Whether no new jobs are taken."""
+        self._jobs, self._queue, self._failures = jobs, queue, failures
+        self._store, self._residency, self._progress = store, residency, progress
+
+    def close(self) -> None:
+        """Take no new jobs."""
+        self.closed = True
+
+    @asynccontextmanager
+    async def turn(self, job: Job, request: Request) -> AsyncIterator[LocalAdapter | None]:
+        """Hold sequences of the engine, with the job's adapter loaded there.
+
+        Raises:
+            InferenceError: the job is refused, or its adapter can't be loaded.
+        """
+        if self.closed:
+            raise Overloaded("The engine is shutting down.", retry_after_s=1)
+        suspect = self._failures.is_suspect(job)
+        if suspect or job.adapter is not None:
+            self._queue.expect(request)
+            self._progress.moved(job)
+        if suspect:
+            await self._failures.try_alone(job)
+        if job.adapter is None:
+            await self._admitted(job, request)
+            yield None
+            return
+        source = job.link.url if job.link else ""
+        async with self._store.ahead(job.adapter, source):
+            await self._admitted(job, request)
+            async with self._store.pinned(job.adapter, source):
+                yield (await self._residency.adapter(job.adapter, source)).adapter
+
+    async def _admitted(self, job: Job, request: Request) -> None:
+        self._queue.push(request, time.monotonic())
+        job.turn = asyncio.get_running_loop().create_future()
+        job.queued_at = time.monotonic()
+        self.admit()
+        if not job.turn.done():
+            self._progress.moved(job)
+        await job.turn
+        job.admitted_at = time.monotonic()
+        self._progress.moved(job)
+
+    def admit(self) -> None:
+        """Admit every job that may start now."""
+        for key in self._queue.admit(time.monotonic()):
+            turn = self._jobs[key].turn
+            if turn is not None and not turn.done():
+                turn.set_result(None)
+
+    def charge(self, job: Job) -> None:
+        """Charge the job's tenant what the job has used so far."""
+        self._queue.progress(
+            job.key,
+            prompt_tokens=job.meter.prompt_tokens,
+            cached_tokens=job.meter.cached_tokens,
+            completion_tokens=job.meter.completion_tokens,
+        )
+
+    def end(self, job: Job) -> None:
+        """The job has ended, whatever it was doing: others may start."""
+        self.charge(job)
+        self._queue.finish(job.key, time.monotonic())
+        self.admit()

@@ -1,0 +1,1 @@
+"""One HTTP request and its answer: the caller, the body, and how the answer is written."""

@@ -1,0 +1,84 @@
+"""Writes the answer of one stream to its client, as the operation frames it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from inference.gateway.exchanges.exchange import EVENT_STREAM, Headers
+from inference.gateway.exchanges.inference_exchange import InferenceExchange
+from inference.gateway.requests.stream import Stream
+from inference.link.wire import Delta, Done
+from inference.operations.operation import Framing
+
+CHUNKS_AT_ONCE = 256
+"""Chunks framed per turn of the event loop, which takes well under a millisecond; a slow reader may
+find thousands waiting."""
+
+
+Framed = Callable[[], Framing]
+"""Makes the framing. Called once an engine has the request, as the framing names its revision."""
+
+
+async def write_whole(
+    exchange: InferenceExchange, stream: Stream, framed: Framed, headers: Headers = ()
+) -> None:
+    """Write one JSON body, once the engine is done."""
+    body = await whole(stream, framed, await stream.read())
+    if exchange.storage is not None:
+        body = await exchange.storage.whole(exchange.id, body)
+    await exchange.reply(200, body, headers)
+
+
+async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
+    """The JSON body of an answer; `news` is what was read from the stream first."""
+    parts: list[str] = []
+    while isinstance(news, Delta):
+        parts.append(news.text)
+        news = await stream.read()
+    framing = framed()
+    if news.response is None:
+        text, reason = "".join(parts), _finish_reason(news)
+        return framing.whole(text, reason, news.usage, stream.limited)
+    return framing.response(news.response, stream.limited)
+
+
+async def write_stream(
+    exchange: InferenceExchange, stream: Stream, framed: Framed, headers: Headers = ()
+) -> None:
+    """Write server-sent events. Headers go out with the first delta, so that an early failure still
+    gets its HTTP status."""
+    news, framing = await stream.read(), framed()
+    exchange.failed = framing.failed
+    await exchange.begin(200, [*EVENT_STREAM, *headers])
+    whole_chunks = isinstance(news, Delta) and bool(news.chunks)
+    opening = b"" if whole_chunks else framing.opening()
+    while isinstance(news, Delta):
+        if news.prompt_tokens:
+            framing.counted(news.prompt_tokens, news.cached_tokens)
+        for events in _events(news, framing, opening):
+            await exchange.write(events)
+            if len(news.chunks) > CHUNKS_AT_ONCE:
+                await asyncio.sleep(0)
+        opening = b""
+        news = await stream.read()
+    closing = opening + framing.closing(_finish_reason(news), stream.limited)
+    ending = framing.ending(news.usage)
+    if exchange.storage is not None:
+        ending = await exchange.storage.ending(exchange.id, ending)
+    await exchange.write(closing + ending, more=False)
+
+
+def _events(delta: Delta, framing: Framing, opening: bytes) -> Iterator[bytes]:
+    """The delta as events, CHUNKS_AT_ONCE chunks at a time; the first piece has the opening."""
+    for start in range(0, len(delta.chunks), CHUNKS_AT_ONCE):
+        chunks = delta.chunks[start : start + CHUNKS_AT_ONCE]
+        yield opening + b"".join(map(framing.chunk, chunks))
+        opening = b""
+    text = framing.text(delta.text) if delta.text and not delta.chunks else b""
+    if opening or text:
+        yield opening + text
+
+
+def _finish_reason(done: Done) -> str:
+    return done.finish_reason or "stop"

@@ -1,0 +1,1 @@
+"""What the token path needs of the platform, as protocols that `tenants` implements."""

@@ -1,0 +1,192 @@
+"""API keys and model names: what a key may do, and what a name stands for.
+
+The server makes a Grant from the key alone; nothing else that a client sends changes it.
+
+Amounts of money are integers. A price is in micro-units (millionths) of the currency per million
+tokens; tokens times price is therefore in pico-units (1e-12), the unit of costs: exact, never
+rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from inference.errors import InferenceError, PermissionDenied
+from inference.link.accounts import Usage
+from inference.link.engine_info import AdapterRef
+
+INFERENCE = "inference"
+"""The scope of keys that may send requests to models; management keys may lack it."""
+
+
+MICRO = 10**6
+
+
+PICO = 10**12
+"""Micro- and pico-units in one unit of the currency, such as a dollar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Prices of tokens, in micro-units of the currency per million tokens."""
+
+    prompt: int = 0
+    """Price of prompt tokens that the prefix cache did not hold."""
+    cached_prompt: int = 0
+    output: int = 0
+
+    def cost(self, usage: Usage) -> int:
+        """The cost in pico-units, exact."""
+        uncached = usage.prompt_tokens - usage.cached_tokens
+        return (
+            uncached * self.prompt
+            + usage.cached_tokens * self.cached_prompt
+            + usage.completion_tokens * self.output
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one scope (a tenant, a key, an adapter). Compare by value.
+
+    `scope_id` identifies the scope where its counters are kept: `t12`, `k7`, `a3`, with the row's
+    id; of a rotated key, the first key's. `shown` names it in messages (``tenant `acme` ``).
+    `values` has the limits that are set, by the name of their kind (`tenants.limits.kinds`).
+    """
+
+    scope_id: str
+    shown: str
+    values: Mapping[str, int] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        """By scope alone, which is cheap, as every request is hashed; a scope rarely has two sets
+        of limits at the same time."""
+        return hash(self.scope_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one API key may do, as of the last check. Compare by value.
+
+    `models` is the allow-list of names without a version (None: all of the tenant's); `salt` the
+    tenant's prefix-cache salt; `expires_at` a unix time in seconds; `limits` those of the tenant
+    and of the key, if they have any; `lane` is `interactive` or `batch`.
+    """
+
+    key_id: int
+    tenant_id: int
+    tenant: str
+    scopes: frozenset[str]
+    models: frozenset[str] | None
+    weight: float
+    salt: str
+    expires_at: float | None = None
+    limits: tuple[Limits, ...] = ()
+    lane: str = "interactive"
+    key: str = ""
+    """The key's prefix, by which people recognise it; for logs."""
+    keeps_content: bool = False
+    """Whether its tenant keeps prompts and answers, and the key does not override that."""
+
+    def require(self, *scopes: str) -> None:
+        """Check that the key has one of these scopes.
+
+        Raises:
+            PermissionDenied: it has none of them.
+        """
+        if self.scopes.isdisjoint(scopes):
+            wanted = " or ".join(f"`{scope}`" for scope in sorted(scopes))
+            raise PermissionDenied(f"This API key lacks the scope {wanted}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a model name resolves to for a grant: a base model, or one adapter version on it."""
+
+    model: str
+    """The name as the client wrote it, shown in the answer."""
+    base_model: str
+    adapter: AdapterRef | None = None
+    version_id: int | None = None
+    adapter_id: int | None = None
+    limits: tuple[Limits, ...] = ()
+    """The adapter's limits, if it has any."""
+    price: Price = Price()
+    """The price when the name was resolved, which is reserved and billed."""
+    max_model_len: int = 0
+    """Longest prompt and answer together, in tokens; 0 if unknown."""
+    created: int = 0
+    """When the base model or the adapter was added, a unix time in seconds."""
+    tried: frozenset[str] | None = None
+    """The revisions (`ModelInfo.pool_digest`) on which the adapter passed; None if there is no
+    adapter or it is unknown."""
+    ready: frozenset[str] | None = None
+    """The revisions on which all live adapters of the tenant passed; None if it has none or it is
+    unknown."""
+    defaults: bytes = b""
+    """Fields for bodies that lack them: JSON without the braces, with a trailing comma."""
+    batch_price: Price | None = None
+    """The price of lines of batches; None if it is the same."""
+
+
+OUR_MODELS = "lorikeet"
+"""The owner shown for base models; adapters are owned by their tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One entry of `GET /v1/models`; `created` is a unix time in seconds."""
+
+    id: str
+    created: int
+    owned_by: str
+    root: str
+    """The base model that it runs on."""
+    max_model_len: int = 0
+    """Longest prompt and answer together, in tokens; 0 if unknown."""
+    price: Price = Price()
+    """The current price."""
+
+    @classmethod
+    def of(cls, grant: Grant, target: Target) -> ModelCard:
+        """The card of a target that was resolved for this grant."""
+        return cls(
+            target.model,
+            target.created,
+            OUR_MODELS if target.adapter is None else grant.tenant,
+            target.base_model,
+            target.max_model_len,
+            target.price,
+        )
+
+
+class Directory(Protocol):
+    """Resolves keys and model names; from memory, once seen."""
+
+    async def authenticate(self, secret: str) -> Grant:
+        """The grant of this key.
+
+        Raises:
+            InvalidApiKey: unknown, revoked, expired, or its tenant is suspended.
+            Unavailable: it is not in memory and the database cannot be reached.
+        """
+        ...
+
+    async def resolve(self, grant: Grant, name: str) -> Target:
+        """Resolve the model name.
+
+        Raises:
+            UnknownModel: there is no such model, or this key may not use it (indistinguishable).
+            Unavailable: as `authenticate`.
+        """
+        ...
+
+    async def models(self, grant: Grant) -> list[ModelCard]:
+        """Every model that this key may use, sorted by name."""
+        ...
+
+    def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
+        """Call `callback(key_id, error)` when a key in use may no longer infer."""
+        ...

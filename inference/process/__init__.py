@@ -1,0 +1,1 @@
+"""What every process does for itself: settings, logs, background tasks, news for its supervisor."""
