@@ -33,7 +33,7 @@ def words_of(request: HttpRequest, name: str = "q") -> str:
     return request.GET.get(name, "").replace("\0", "").strip()
 
 
-def place_of(request: HttpRequest, name: str) -> int | None:
+def id_in_url(request: HttpRequest, name: str) -> int | None:
     """The id of the row after which a page begins; None on the first page."""
     text = request.GET.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
@@ -44,7 +44,7 @@ def older_page_of(
 ) -> tuple[list[Row], Row | None]:
     """As `page_of`, in a list sorted by this number, falling: the rows below the one that `before`
     in the URL names."""
-    if (before := place_of(request, "before")) is not None:
+    if (before := id_in_url(request, "before")) is not None:
         found = found.filter(**{f"{by}__lt": before})
     return page_of(found, rows)
 

@@ -49,7 +49,7 @@ class Day(forms.DateField):
         super().__init__(widget=forms.DateInput({"type": "date"}), **options)
 
 
-class Moment(forms.DateTimeField):
+class MinuteField(forms.DateTimeField):
     """A date and time in UTC, to the minute: a URL with it means the same to everybody."""
 
     default_validators = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]

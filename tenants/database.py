@@ -1,4 +1,5 @@
-"""Queries of the token path, which bypass the ORM and use psycopg's asynchronous pool."""
+"""Connections and queries of the token path, which bypass the ORM and use psycopg's asynchronous
+pool."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from typing import Any, TypeVar
 
 import psycopg
 import structlog
+from django.conf import settings
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import class_row
 from psycopg_pool import AsyncConnectionPool
 
 from inference.errors import Unavailable
-from tenants.directory.notices import conninfo
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
@@ -29,6 +31,21 @@ long as it was away."""
 MAX_CONNECTIONS = 4
 MAX_WAITING = 200
 """Queries waiting for a connection; beyond it the answer is an immediate 503."""
+
+
+def conninfo(application: str) -> str:
+    """libpq's connection string for Django's default database, with this application name."""
+    configured: dict[str, Any] = settings.DATABASES["default"]
+    parts: dict[str, Any] = {
+        "dbname": configured["NAME"],
+        "user": configured["USER"],
+        "password": configured["PASSWORD"],
+        "host": configured["HOST"],
+        "port": configured["PORT"],
+    }
+    options = {key: value for key, value in configured["OPTIONS"].items() if key != "pool"}
+    given = {key: value for key, value in parts.items() if value}
+    return make_conninfo("", **{**given, **options, "application_name": application})
 
 
 class Database:

@@ -62,7 +62,7 @@ TENANTS = ISOLATION_TENANTS
 QUESTION = "Tell me about the sea."
 MAX_TOKENS = 24
 ROUNDS = 4
-"""How often each voice asks in the concurrent run."""
+"""How often each asker asks in the concurrent run."""
 OTHERS = ("A ship sails on the sea.", "Bread is baked in an oven.")
 """The documents that a scoring model compares the question with."""
 CLOSE = 1e-3
@@ -77,7 +77,7 @@ LEDGER_S = 10.0
 KEPT = timedelta(days=90)
 
 
-class Voice(NamedTuple):
+class Asker(NamedTuple):
     """A tenant's slug, the text of its key, and the model that it asks."""
 
     tenant: str
@@ -88,51 +88,51 @@ class Voice(NamedTuple):
         return f"{self.model} of {self.tenant}"
 
 
-Said = str | tuple[float, ...]
+Answer = str | tuple[float, ...]
 """An answer: a text, a vector, or several scores."""
 
 
-class Asked(Protocol):
-    """One kind of question that can be put to a model."""
+class Service(Protocol):
+    """What the rules are checked on: answers one kind of question."""
 
     always_cached: bool
     """Whether a repeated prompt must be a cache hit; if it is not, rule 3 proves nothing."""
 
-    def said(self, voice: Voice, prompt: str) -> Said:
-        """The answer to a prompt of this voice; called from several threads at once."""
+    def answer(self, asker: Asker, prompt: str) -> Answer:
+        """The answer to a prompt of this asker; called from several threads at once."""
         ...
 
-    def cached_tokens(self, voice: Voice, prompt: str) -> int:
+    def cached_tokens(self, asker: Asker, prompt: str) -> int:
         """Send the prompt; returns how many of its tokens were a cache hit."""
         ...
 
 
-Ask = Callable[[Voice, str], Said]
+Ask = Callable[[Asker, str], Answer]
 
 
-class CannotTell(Exception):
+class Inconclusive(Exception):
     """The check could not be made; it says nothing about the isolation."""
 
 
-class NotReady(CannotTell):
+class NotReady(Inconclusive):
     """The check's adapters are still being validated: try again soon."""
 
 
 # --- the rules -----------------------------------------------------------------------------------
 
 
-def findings(asked: Asked, voices: Sequence[Voice]) -> list[str]:
-    """Violations of the rules; empty if there are none. The first two voices are of different
+def findings(service: Service, askers: Sequence[Asker]) -> list[str]:
+    """Violations of the rules; empty if there are none. The first two askers are of different
     tenants and ask the base model; the others ask their tenants' adapters.
 
     Raises:
-        CannotTell: the answers of two voices are the same, or prompts are not cached at all.
+        Inconclusive: the answers of two askers are the same, or prompts are not cached at all.
     """
-    strange = _strange_answers(asked.said, voices[1:])
-    return [*strange, *_shared_prefixes(asked, voices[0], voices[1])]
+    strange = _strange_answers(service.answer, askers[1:])
+    return [*strange, *_shared_prefixes(service, askers[0], askers[1])]
 
 
-def alike(one: Said, other: Said) -> bool:
+def alike(one: Answer, other: Answer) -> bool:
     """Whether two answers say the same."""
     if isinstance(one, str) or isinstance(other, str):
         return one == other
@@ -140,33 +140,35 @@ def alike(one: Said, other: Said) -> bool:
     return len(one) == len(other) and all(abs(a - b) < CLOSE for a, b in pairs)
 
 
-def _strange_answers(ask: Ask, voices: Sequence[Voice]) -> Iterator[str]:
-    alone = {voice: ask(voice, QUESTION) for voice in voices}
+def _strange_answers(ask: Ask, askers: Sequence[Asker]) -> Iterator[str]:
+    alone = {asker: ask(asker, QUESTION) for asker in askers}
     if any(alike(one, other) for one, other in combinations(alone.values(), 2)):
-        raise CannotTell("The answers of the base model and the adapters do not differ.")
-    mixed = [voice for _ in range(ROUNDS) for voice in voices]
-    wrong: defaultdict[tuple[Voice, Voice | None], int] = defaultdict(int)
+        raise Inconclusive("The answers of the base model and the adapters do not differ.")
+    mixed = [asker for _ in range(ROUNDS) for asker in askers]
+    wrong: defaultdict[tuple[Asker, Asker | None], int] = defaultdict(int)
     with ThreadPoolExecutor(len(mixed)) as threads:
-        for voice, said in zip(mixed, threads.map(lambda v: ask(v, QUESTION), mixed), strict=True):
-            if not alike(said, alone[voice]):
-                whose = next((one for one in voices if alike(said, alone[one])), None)
-                wrong[voice, whose] += 1
-    for (voice, other), times in wrong.items():
+        for asker, answer in zip(
+            mixed, threads.map(lambda v: ask(v, QUESTION), mixed), strict=True
+        ):
+            if not alike(answer, alone[asker]):
+                whose = next((one for one in askers if alike(answer, alone[one])), None)
+                wrong[asker, whose] += 1
+    for (asker, other), times in wrong.items():
         as_whom = f"like {other}" if other else "differently than alone"
         yield (
-            f"With concurrent requests of others, {voice} answered {as_whom} ({times} of "
+            f"With concurrent requests of others, {asker} answered {as_whom} ({times} of "
             f"{ROUNDS} times)."
         )
 
 
-def _shared_prefixes(asked: Asked, one: Voice, other: Voice) -> Iterator[str]:
+def _shared_prefixes(service: Service, one: Asker, other: Asker) -> Iterator[str]:
     """The first tokens of `other`'s prompt may be cached by its own earlier prompts, such as those
     of a template; only more than that is a violation."""
     prompt, unknown = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
-    first, again = asked.cached_tokens(one, prompt), asked.cached_tokens(one, prompt)
-    if again <= first and asked.always_cached:
-        raise CannotTell("The engine did not cache a repeated prompt.")
-    usual, found = asked.cached_tokens(other, unknown), asked.cached_tokens(other, prompt)
+    first, again = service.cached_tokens(one, prompt), service.cached_tokens(one, prompt)
+    if again <= first and service.always_cached:
+        raise Inconclusive("The engine did not cache a repeated prompt.")
+    usual, found = service.cached_tokens(other, unknown), service.cached_tokens(other, prompt)
     if found > usual:
         yield (
             f"{found - usual} tokens of a prompt of {one.tenant} were a cache hit for "
@@ -183,7 +185,7 @@ class Question(NamedTuple):
     operation: Operation
     fields: Callable[[str], dict[str, Any]]
     """The request's fields for a prompt."""
-    said: Callable[[Any], Said]
+    answer: Callable[[Any], Answer]
     """The content of a parsed response."""
 
 
@@ -234,84 +236,84 @@ class Installation:
         self._gateway, self._console = gateway, console
         self.ids: list[str] = []
 
-    def ask(self, question: Question, voice: Voice, prompt: str) -> httpx.Response:
-        """The response to a prompt of this voice.
+    def ask(self, question: Question, asker: Asker, prompt: str) -> httpx.Response:
+        """The response to a prompt of this asker.
 
         Raises:
-            CannotTell: the request is refused.
+            Inconclusive: the request is refused.
         """
-        body = {"model": voice.model} | question.fields(prompt)
-        answer = self._sent(self._gateway, voice, question.operation.path, json=body)
+        body = {"model": asker.model} | question.fields(prompt)
+        answer = self._sent(self._gateway, asker, question.operation.path, json=body)
         self.ids.append(answer.headers["x-request-id"])
         return answer
 
-    def install(self, voice: Voice, base: BaseModel, seed: int) -> None:
-        """Upload the voice's adapter, unless it is live already.
+    def install(self, asker: Asker, base: BaseModel, seed: int) -> None:
+        """Upload the asker's adapter, unless it is live already.
 
         Raises:
             NotReady: the uploaded version is not ready yet.
         """
-        live = Alias.objects.filter(name=LIVE, adapter__name=voice.model)
-        if live.filter(adapter__tenant__slug=voice.tenant).exists():
+        live = Alias.objects.filter(name=LIVE, adapter__name=asker.model)
+        if live.filter(adapter__tenant__slug=asker.tenant).exists():
             return
-        path = f"/api/v1/adapters/{voice.model}/versions"
+        path = f"/api/v1/adapters/{asker.model}/versions"
         files = scrambled(base.name, target_modules_of(base), seed)
         parts = [("files", (name, content)) for name, content in files.items()]
         version = self._sent(
-            self._console, voice, path, files=parts, data={"base_model": base.name}
+            self._console, asker, path, files=parts, data={"base_model": base.name}
         ).json()
         if version["state"] == "rejected":
-            raise CannotTell(f"The adapter of {voice.tenant} was rejected: {version['report']}")
+            raise Inconclusive(f"The adapter of {asker.tenant} was rejected: {version['report']}")
         if version["state"] != "ready":
-            raise NotReady(f"The adapter of {voice.tenant} is {version['state']}.")
+            raise NotReady(f"The adapter of {asker.tenant} is {version['state']}.")
 
-    def revisions(self, voice: Voice) -> dict[str, str]:
+    def revisions(self, asker: Asker) -> dict[str, str]:
         """The revision of each connected engine, by the engine's id."""
-        headers = {"Authorization": f"Bearer {voice.key}"}
+        headers = {"Authorization": f"Bearer {asker.key}"}
         try:
             answer = self._console.get("/api/v1/engines", headers=headers).raise_for_status()
         except httpx.HTTPError as error:
-            raise CannotTell(f"The console: {error or type(error).__name__}") from error
+            raise Inconclusive(f"The console: {error or type(error).__name__}") from error
         return {one["id"]: one["pool_revision"] for one in answer.json()["results"]}
 
     def _sent(
-        self, client: httpx.Client, voice: Voice, path: str, **content: Any
+        self, client: httpx.Client, asker: Asker, path: str, **content: Any
     ) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {voice.key}"}
+        headers = {"Authorization": f"Bearer {asker.key}"}
         try:
             answer = client.post(path, headers=headers, **content)
         except httpx.HTTPError as error:
             where = "gateway" if client is self._gateway else "console"
-            raise CannotTell(f"The {where}: {error or type(error).__name__}") from error
+            raise Inconclusive(f"The {where}: {error or type(error).__name__}") from error
         if answer.is_error:
-            raise CannotTell(f"{voice} got {answer.status_code}: {answer.text[:300]}")
+            raise Inconclusive(f"{asker} got {answer.status_code}: {answer.text[:300]}")
         return answer
 
 
-class AskedHere:
-    """`Asked` for one question on an installation."""
+class InstallationService:
+    """`Service` for one question on an installation."""
 
     def __init__(self, here: Installation, question: Question) -> None:
         self._here, self._question = here, question
         self.always_cached = not question.operation.pools
 
-    def said(self, voice: Voice, prompt: str) -> Said:
-        """As `Asked`."""
-        return self._question.said(self._here.ask(self._question, voice, prompt).json())
+    def answer(self, asker: Asker, prompt: str) -> Answer:
+        """As `Service`."""
+        return self._question.answer(self._here.ask(self._question, asker, prompt).json())
 
-    def cached_tokens(self, voice: Voice, prompt: str) -> int:
-        """As `Asked`; a pooling model's answer lacks the figure, so the ledger's is used.
+    def cached_tokens(self, asker: Asker, prompt: str) -> int:
+        """As `Service`; a pooling model's answer lacks the figure, so the ledger's is used.
 
         Raises:
-            CannotTell: the request is not in the ledger within LEDGER_S.
+            Inconclusive: the request is not in the ledger within LEDGER_S.
         """
-        answer = self._here.ask(self._question, voice, prompt)
+        answer = self._here.ask(self._question, asker, prompt)
         if details := answer.json()["usage"].get("prompt_tokens_details"):
             return int(details["cached_tokens"])
         id = answer.headers["x-request-id"]
         for event in _events([id]):
             return event.cached_tokens
-        raise CannotTell(f"{id} is not in the ledger.")
+        raise Inconclusive(f"{id} is not in the ledger.")
 
 
 def check(base: BaseModel) -> IsolationCheck:
@@ -325,22 +327,22 @@ def check(base: BaseModel) -> IsolationCheck:
     revisions: set[str] = set()
     try:
         if not (questions := questions_of(base)):
-            raise CannotTell("Its engines support no operation that this check can use.")
-        with _installation() as here, _voices(base) as voices:
-            for seed, voice in enumerate(voices[2:]):
-                here.install(voice, base, seed)
+            raise Inconclusive("Its engines support no operation that this check can use.")
+        with _installation() as here, _askers(base) as askers:
+            for seed, asker in enumerate(askers[2:]):
+                here.install(asker, base, seed)
             found = [
                 finding
                 for question in questions
-                for finding in findings(AskedHere(here, question), voices)
+                for finding in findings(InstallationService(here, question), askers)
             ]
             engines = sorted({event.engine_id for event in _events(here.ids)})
-            known = here.revisions(voices[0])
+            known = here.revisions(askers[0])
             revisions = {known.get(engine, "") for engine in engines}
         passed = not found
     except NotReady:
         raise
-    except CannotTell as reason:
+    except Inconclusive as reason:
         found = [str(reason)]
     log.info("isolation_checked", base_model=base.name, passed=passed, findings=found)
     return IsolationCheck.objects.create(
@@ -356,7 +358,7 @@ def check(base: BaseModel) -> IsolationCheck:
 def _installation() -> Iterator[Installation]:
     process = GatewayProcess.objects.alive().first()
     if process is None:
-        raise CannotTell("No gateway is alive.")
+        raise Inconclusive("No gateway is alive.")
     with (
         httpx.Client(base_url=process.url, timeout=ANSWER_TIMEOUT_S, trust_env=False) as gateway,
         httpx.Client(
@@ -367,15 +369,15 @@ def _installation() -> Iterator[Installation]:
 
 
 @contextmanager
-def _voices(base: BaseModel) -> Iterator[list[Voice]]:
+def _askers(base: BaseModel) -> Iterator[list[Asker]]:
     """The base model for each tenant, then each tenant's adapter; deletes their keys at the end."""
     described = json.dumps([base.name, base.modules], sort_keys=True).encode()
     adapter = f"probe-{hashlib.sha256(described).hexdigest()[:12]}"
     keys = {slug: _key(slug) for slug in TENANTS}
     try:
-        voices = [(slug, text, base.name) for slug, (_, text) in keys.items()]
-        voices += [(slug, text, adapter) for slug, (_, text) in keys.items()]
-        yield [Voice(*voice) for voice in voices]
+        askers = [(slug, text, base.name) for slug, (_, text) in keys.items()]
+        askers += [(slug, text, adapter) for slug, (_, text) in keys.items()]
+        yield [Asker(*asker) for asker in askers]
     finally:
         for key, _ in keys.values():
             key.delete()
@@ -404,7 +406,7 @@ def _events(shown_ids: Sequence[str]) -> list[UsageEvent]:
         time.sleep(LEDGER_POLL_S)
 
 
-def that_can_be_asked() -> list[BaseModel]:
+def checkable() -> list[BaseModel]:
     """The base models for which there is a question."""
     return [base for base in BaseModel.objects.order_by("name") if questions_of(base)]
 
@@ -419,7 +421,7 @@ def check_all(timestamp: int = 0) -> None:
     """Four times a day: check every base model, and delete results older than KEPT."""
     IsolationCheck.objects.filter(at__lt=timezone.now() - KEPT).delete()
     waiting: NotReady | None = None
-    for base in that_can_be_asked():
+    for base in checkable():
         try:
             check(base)
         except NotReady as reason:

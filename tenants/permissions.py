@@ -25,8 +25,9 @@ from tenants.models import (
     UsageSum,
     User,
 )
-from tenants.models.usage.ledger import SumsQuerySet, UsageEventQuerySet, UsageSumQuerySet
+from tenants.models.usage.ledger import UsageEventQuerySet
 from tenants.models.usage.outcomes import RefusedRequestQuerySet
+from tenants.models.usage.sums import SumsQuerySet, UsageSumQuerySet
 
 
 class Permission(Enum):

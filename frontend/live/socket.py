@@ -8,7 +8,7 @@ from frontend.live.board import Board
 from frontend.live.feeds import Feed
 from frontend.live.messages import News, NotWatched, Unwatch, Watch, decode
 from frontend.live.topics import key_of
-from frontend.sockets.gate import hear, say, tell_always
+from frontend.sockets.gate import receive_message, send_message, send_news
 from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InvalidRequest
@@ -60,9 +60,9 @@ class Connection:
         Raises:
             Refused: the page was silent for too long.
         """
-        writer = asyncio.create_task(tell_always(self._news, self._views, self._tell))
+        writer = asyncio.create_task(send_news(self._news, self._views, self._tell))
         try:
-            while (text := await hear(self._receive)) is not None:
+            while (text := await receive_message(self._receive)) is not None:
                 await self._take(text)
         finally:
             writer.cancel()
@@ -73,9 +73,9 @@ class Connection:
         try:
             message = decode(text)
         except InvalidRequest:
-            return await say(self._send, NotWatched(""))
+            return await send_message(self._send, NotWatched(""))
         if isinstance(message, Ping):
-            await say(self._send, Pong())
+            await send_message(self._send, Pong())
         elif isinstance(message, Watch):
             await self._watch(message)
         else:
@@ -85,7 +85,7 @@ class Connection:
         self._unwatch(Unwatch(watch.id))
         key = key_of(self._board.topics.get(watch.topic), self._ticket)
         if key is None or len(self._views) >= MAX_WATCHED:
-            return await say(self._send, NotWatched(watch.id))
+            return await send_message(self._send, NotWatched(watch.id))
         view = View(watch, self._news)
         view.number = self._board.number(watch.after)
         view.feed = self._board.watch(key, view.tell)
@@ -101,4 +101,4 @@ class Connection:
         if data is None or self._views.get(view.watch.id) is not view:
             return
         view.number = view.feed.number
-        await say(self._send, News(view.watch.id, self._board.seq(view.number), data))
+        await send_message(self._send, News(view.watch.id, self._board.seq(view.number), data))

@@ -10,7 +10,14 @@ import asyncio
 
 from frontend.playground.answers import Answer, Owner, Playground, View
 from frontend.playground.messages import Failed, Resume, Start, Stop, decode, id_of
-from frontend.sockets.gate import GONE, NOT_ALLOWED, Refused, hear, say, tell_always
+from frontend.sockets.gate import (
+    GONE,
+    NOT_ALLOWED,
+    Refused,
+    receive_message,
+    send_message,
+    send_news,
+)
 from frontend.sockets.messages import Ping, Pong
 from frontend.sockets.tickets import Ticket
 from inference.errors import InferenceError, NotFound
@@ -49,7 +56,7 @@ class Connection:
         """
         reading = asyncio.create_task(self._read())
         leaving = asyncio.create_task(self._leave(closed))
-        writer = asyncio.create_task(tell_always(self._news, self._views, self._tell))
+        writer = asyncio.create_task(send_news(self._news, self._views, self._tell))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
@@ -62,7 +69,7 @@ class Connection:
                 self._playground.leave(view.answer, self._news.set)
 
     async def _read(self) -> None:
-        while (text := await hear(self._receive)) is not None:
+        while (text := await receive_message(self._receive)) is not None:
             await self._take(text)
 
     async def _leave(self, closed: asyncio.Event) -> None:
@@ -78,11 +85,11 @@ class Connection:
         try:
             message = decode(text)
             if isinstance(message, Ping):
-                return await say(self._send, Pong())
+                return await send_message(self._send, Pong())
             id = message.id
             self._act(message)
         except InferenceError as error:
-            await say(self._send, Failed.of(id or id_of(text), error))
+            await send_message(self._send, Failed.of(id or id_of(text), error))
 
     def _act(self, message: Start | Stop | Resume) -> None:
         if isinstance(message, Start):
@@ -102,7 +109,7 @@ class Connection:
 
     async def _tell(self, view: View) -> None:
         for message in view.news():
-            await say(self._send, message)
+            await send_message(self._send, message)
         if view.over and self._views.get(view.answer.id) is view:
             del self._views[view.answer.id]
             self._playground.leave(view.answer, self._news.set)

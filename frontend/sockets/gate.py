@@ -189,7 +189,7 @@ class Gate:
             await send({"type": "websocket.accept"})
             try:
                 async with asyncio.timeout(OPENING_S):
-                    text = await hear(receive)
+                    text = await receive_message(receive)
             except TimeoutError:
                 raise Refused(GONE) from None
         if text is None:
@@ -308,7 +308,7 @@ def _verdict(ticket: Ticket, notice: Notice | None) -> int | None:
     return None
 
 
-async def hear(receive: Receive) -> str | bytes | None:
+async def receive_message(receive: Receive) -> str | bytes | None:
     """The next message; None if the page has disconnected.
 
     Raises:
@@ -324,12 +324,12 @@ async def hear(receive: Receive) -> str | bytes | None:
     return event.get("text") or event.get("bytes") or ""
 
 
-async def say(send: Send, message: Message) -> None:
+async def send_message(send: Send, message: Message) -> None:
     """Send one message as JSON; waits while the page reads slowly."""
     await send({"type": "websocket.send", "text": msgspec.json.encode(message).decode()})
 
 
-async def tell_always(
+async def send_news(
     news: asyncio.Event, views: Mapping[str, V], tell: Callable[[V], Awaitable[None]]
 ) -> None:
     """Call `tell` for each view whenever `news` is set, until cancelled or the socket closes."""

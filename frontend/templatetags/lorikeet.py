@@ -118,7 +118,7 @@ def live(
 ) -> SafeString:
     """The attributes of a <live-part> that follows the topic: in the page's tenant, else in
     `tenant`, else in the whole installation. It is fetched with `given`, or `query`, as its
-    query string; a part with a `seen` mark has no URL of its own: its page is fetched."""
+    query string; a part with a `seen` fingerprint has no URL of its own: its page is fetched."""
     caller = context.get("caller")
     tenant = caller.tenant.slug if caller else tenant
     found = format_html('topic="{}" tenant="{}" every="{}"', topic, tenant, TOPICS[topic].every_s)

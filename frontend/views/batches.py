@@ -17,10 +17,10 @@ from django.views.decorators.http import require_GET, require_POST
 from frontend import bulk
 from frontend.lists import older_than, page_of, words_of
 from frontend.pages import tenant_page
-from frontend.views.adapters.marks import as_seen
+from frontend.views.adapters.fingerprints import not_modified
 from inference.errors import BatchEnded
 from inference.gateway.lines.seals import line_id
-from tenants.batches.states import ENDED, Status
+from tenants.batch_states import ENDED, Status
 from tenants.files.content import answer_with
 from tenants.models import AuditEntry, Batch, StoredFile, Tenant
 from tenants.models.audit import actor_of
@@ -47,17 +47,17 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
     if before := found.filter(pk=after).first():
         found = older_than(found, before, "created_at")
     rows, last = page_of(found)
-    mark = _mark(rows)
-    if as_seen(request, mark):
+    fingerprint = _fingerprint(rows)
+    if not_modified(request, fingerprint):
         return HttpResponse(status=304)
     context = {
         "rows": [(row, row.status in CANCELLABLE) for row in rows],
         "last": last,
-        "mark": mark,
+        "fingerprint": fingerprint,
         "paged": bool(after),
         "bulk": [CANCEL.of("batches-cancel-some", caller.tenant.slug)],
     }
-    return render(request, "batches.html", context)
+    return render(request, "batches/batches.html", context)
 
 
 @never_cache
@@ -65,7 +65,7 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
 @tenant_page(Permission.USE_FILES)
 def batch(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
     """One batch."""
-    return render(request, "batch.html", state(caller.tenant, batch_id))
+    return render(request, "batches/batch.html", state(caller.tenant, batch_id))
 
 
 @require_POST
@@ -124,7 +124,7 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
     }
 
 
-def _mark(rows: Iterable[Batch]) -> str:
+def _fingerprint(rows: Iterable[Batch]) -> str:
     """A value that changes whenever the list does, apart from its relative times."""
     told = [(row.pk, row.status, row.done) for row in rows]
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from frontend.formats import number
 from frontend.pages import refusals_told, tenant_page
-from tenants.content import choice
+from tenants.content import retention
 from tenants.models import StoredContent, User
 from tenants.models.content import MAX_COUNTED
 from tenants.naming import REQUEST, RESPONSE
@@ -45,14 +45,14 @@ def content(request: HttpRequest, caller: Caller) -> HttpResponse:
         caller.require(Permission.EDIT_CONTENT)
         if form.is_valid():
             with refusals_told(request):
-                choice.keep_for(caller.tenant, form.cleaned_data["days"])
+                retention.keep_for(caller.tenant, form.cleaned_data["days"])
                 messages.success(request, "Saved. It applies within a second.")
             return redirect("content", caller.tenant.slug)
     context: dict[str, Any] = {
         "form": form,
         "days": caller.tenant.content_days,
-        "possible": choice.is_possible(),
-        "key": choice.live_key(caller.tenant),
+        "possible": retention.is_possible(),
+        "key": retention.live_key(caller.tenant),
         "requests": _stored(caller, REQUEST),
         "responses": _stored(caller, RESPONSE),
         "may_edit": caller.may(Permission.EDIT_CONTENT),
@@ -74,7 +74,7 @@ def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Destroy the encryption key, after which nobody can read what was stored."""
     assert isinstance(caller.user, User)
     with refusals_told(request):
-        choice.destroy(caller.tenant, caller.user)
+        retention.destroy(caller.tenant, caller.user)
         messages.success(
             request,
             "Encryption key destroyed. The stored prompts and answers can no longer be read.",

@@ -20,7 +20,7 @@ from tenants.permissions import Caller, Permission
 @require_GET
 @tenant_page(Permission.READ_ADAPTERS)
 def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
-    return render(request, "engines.html", state(caller.tenant))
+    return render(request, "engines/engines.html", state(caller.tenant))
 
 
 def state(tenant: Tenant) -> dict[str, Any]:

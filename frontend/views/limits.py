@@ -25,7 +25,8 @@ from frontend.formats import entered, money, number, price
 from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
 from inference.interfaces.directory import MICRO
-from tenants.limits import ceilings, consumption
+from tenants.fleet import limit_usage
+from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets
 from tenants.limits.kinds import KINDS, Kind, Kinds
 from tenants.models import (
@@ -142,14 +143,14 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
         form = edited.get(TENANT)
         if form is not None:
             form.auto_id = "loaded_%s"  # the list of keys already has such a form, for new keys
-        return render(request, "limits_dialog.html", {"scope": scope, "form": form})
+        return render(request, "limits/dialog.html", {"scope": scope, "form": form})
     context = _shown(scope, sets, ceiling) | {
         "query": query_of(scope),
         "own_form": edited.get(TENANT),
         "ceiling_form": edited.get(OPERATOR),
         **(_others(request, caller) if scope.whole else {}),
     }
-    return render(request, "limits.html", context, status=200 if author is None else 422)
+    return render(request, "limits/limits.html", context, status=200 if author is None else 422)
 
 
 def state(scope: LimitScope) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def _author(
 
 def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     limited = ceilings.limits(scope.id, "", sets)
-    used = consumption.used(scope, limited[0] if limited else None)
+    used = limit_usage.used(scope, limited[0] if limited else None)
     lines = lines_of(scope, sets, ceiling, used)
     refused = refused_by(scope)
     return {

@@ -39,12 +39,12 @@ Shown = tuple[str, Mapping[str, Any]]
 
 
 def engines(request: HttpRequest, caller: Caller) -> Shown:
-    return "engines_part.html", engines_page.state(caller.tenant)
+    return "engines/engines_part.html", engines_page.state(caller.tenant)
 
 
 def steps(request: HttpRequest, caller: Caller) -> Shown:
     found = overview_page.steps(overview_page.progress(caller.tenant), caller)
-    return "overview_steps.html", {"steps": found, "slug": caller.tenant.slug}
+    return "overview/steps.html", {"steps": found, "slug": caller.tenant.slug}
 
 
 def limits(request: HttpRequest, caller: Caller) -> Shown:
@@ -52,7 +52,7 @@ def limits(request: HttpRequest, caller: Caller) -> Shown:
     scope = limits_page.scope_of(caller.tenant, request.GET.get("of", ""))
     if scope is None:
         raise Http404
-    return "limits_table.html", limits_page.state(scope)
+    return "limits/table.html", limits_page.state(scope)
 
 
 def health(request: HttpRequest, caller: Caller) -> Shown:
@@ -64,7 +64,7 @@ def health_of_all(request: HttpRequest) -> Shown:
 
 
 def fleet(request: HttpRequest) -> Shown:
-    return "operate/engines_table.html", fleet_page.fleet()
+    return "operate/engines/engines_table.html", fleet_page.fleet()
 
 
 def figures(request: HttpRequest) -> Shown:
@@ -72,7 +72,7 @@ def figures(request: HttpRequest) -> Shown:
 
 
 def history(request: HttpRequest) -> Shown:
-    return "operate/history.html", fleet_page.past(fleet_page.chosen(request))
+    return "operate/engines/history.html", fleet_page.past(fleet_page.chosen(request))
 
 
 def rollouts(request: HttpRequest) -> Shown:
@@ -80,7 +80,7 @@ def rollouts(request: HttpRequest) -> Shown:
     pk = request.GET.get("rollout", "")
     if not pk.isdecimal() or len(pk) > 18:
         raise Http404
-    return "operate/rollout_part.html", rollouts_page.state(int(pk))
+    return "operate/models/rollout_part.html", rollouts_page.state(int(pk))
 
 
 # --- Requests ------------------------------------------------------------------------------------
@@ -88,7 +88,9 @@ def rollouts(request: HttpRequest) -> Shown:
 
 def batches(request: HttpRequest, caller: Caller) -> Shown:
     """The batch that the query names."""
-    return "batch_part.html", batches_page.state(caller.tenant, request.GET.get("batch", ""))
+    return "batches/batch_part.html", batches_page.state(
+        caller.tenant, request.GET.get("batch", "")
+    )
 
 
 def requests(request: HttpRequest, caller: Caller) -> HttpResponseBase:
@@ -119,7 +121,7 @@ def _rendered(
 ) -> Iterator[dict[str, str]]:
     for row in reversed(rows_of(where.marked(marks, form.filter), tenant)):
         context = {"row": row, "all_tenants": tenant is None}
-        yield {"id": row.event.id, "html": render_to_string("requests_row.html", context)}
+        yield {"id": row.event.id, "html": render_to_string("requests/row.html", context)}
 
 
 # --- URLs ----------------------------------------------------------------------------------------

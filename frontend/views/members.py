@@ -13,7 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from frontend import bulk, shown_once
-from frontend.lists import page_of, place_of, words_of
+from frontend.lists import id_in_url, page_of, words_of
 from frontend.pages import refusals_told, tenant_page
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
@@ -159,7 +159,7 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpRespons
     found = caller.tenant.memberships.select_related("user")
     if words := words_of(request):
         found = found.filter(user__username__icontains=words)
-    if (after := place_of(request, "after")) is not None:
+    if (after := id_in_url(request, "after")) is not None:
         found = found.filter(pk__gt=after)
     rows, last = page_of(found)
     may_edit = caller.may(Permission.EDIT_MEMBERS)

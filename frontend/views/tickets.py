@@ -22,14 +22,14 @@ MAX_OWN = 200
 """Maximum number of own keys, the newest, whose requests a user is told of; kept in the ticket."""
 
 
-class Wish(msgspec.Struct, forbid_unknown_fields=True):
+class TicketRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The socket that a page wants to open; without a `tenant`, for the whole installation."""
 
     purpose: str
     tenant: str = ""
 
 
-_wishes = msgspec.json.Decoder(Wish)
+_requests = msgspec.json.Decoder(TicketRequest)
 
 
 @require_POST
@@ -38,8 +38,8 @@ def ticket(request: HttpRequest) -> JsonResponse:
     if not isinstance(request.user, User):
         return JsonResponse({"detail": "You are not signed in."}, status=401)
     try:
-        wish = _wishes.decode(request.body)
-        granted = GRANTS[wish.purpose](request, request.user, wish.tenant)
+        asked = _requests.decode(request.body)
+        granted = GRANTS[asked.purpose](request, request.user, asked.tenant)
     except (msgspec.DecodeError, RecursionError, KeyError):
         return JsonResponse({"detail": "There is no such socket."}, status=400)
     except PermissionDenied as denied:

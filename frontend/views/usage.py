@@ -26,7 +26,7 @@ from frontend.views.requests.failures import failures
 from inference.interfaces.directory import MICRO, PICO
 from tenants.limits import ceilings
 from tenants.models import LimitScope, Tenant, User
-from tenants.models.usage.ledger import FIGURES, SumsQuerySet
+from tenants.models.usage.sums import FIGURES, SumsQuerySet
 from tenants.permissions import Caller, Permission
 from tenants.utc import DAY, HOUR, day_start, month_end, month_start
 
@@ -226,7 +226,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class UsageScope:
     """The usage that a page shows: what it sums up, how groups are named, and the URLs with
     details of a group or an hour."""
 
@@ -254,7 +254,7 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     asked = form.question(now)
     listed = reverse("requests", args=[tenant.slug])
     names, closer = partial(_names, tenant), partial(_closer, listed)
-    whose = Whose(caller.usage(), caller.totals(), names, listed, closer)
+    scope = UsageScope(caller.usage(), caller.totals(), names, listed, closer)
     context: dict[str, Any] = {
         "own": not caller.sees_all_sums,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
@@ -264,24 +264,24 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
         context["failures"] = failures(tenant, asked.start, asked.end)
     if caller.sees_all_sums:
         context["budget"] = ceilings.in_force(LimitScope(tenant).sets())[MONTHLY]
-    return page(request, form, asked, whose, context)
+    return page(request, form, asked, scope, context)
 
 
 def page(
     request: HttpRequest,
     form: UsageForm,
     asked: Question,
-    whose: Whose,
+    scope: UsageScope,
     context: Mapping[str, Any],
     template: str = "usage.html",
 ) -> HttpResponse:
     """The page of this usage."""
-    totals, now = whose.totals, timezone.now()
-    rows = groups(asked, whose.used)
-    buckets = stacks(asked, whose, rows[:MAX_SERIES])
+    totals, now = scope.totals, timezone.now()
+    rows = groups(asked, scope.used)
+    buckets = stacks(asked, scope, rows[:MAX_SERIES])
     total = added_up(buckets.values())
-    names = whose.names(asked.by, [row[asked.by] for row in rows])
-    more_stats, more = whose.more(asked, total, rows)
+    names = scope.names(asked.by, [row[asked.by] for row in rows])
+    more_stats, more = scope.more(asked, total, rows)
     month = added_up(totals.sums([], month_start(now), month_end(now)))
     cost, *others = stats(total, added_up(totals.sums([], *asked.before)))
     context = {
@@ -298,11 +298,11 @@ def page(
         "more": more,
         "chart": (drawn := chart(asked, buckets, rows, names) if rows else None),
         "lines": [
-            (at, cells, drill(asked, at, whose.requests))
+            (at, cells, drill_down_url(asked, at, scope.requests))
             for at, cells in (drawn.lines if drawn else ())
         ],
         "rows": [
-            (names[row[asked.by]], row | {"url": whose.closer(asked, row[asked.by])})
+            (names[row[asked.by]], row | {"url": scope.closer(asked, row[asked.by])})
             for row in _with_shares(total, rows)
         ],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
@@ -310,7 +310,7 @@ def page(
         "ever": bool(rows) or totals.exists(),
         "by_title": form.groups[asked.by],
         "show_title": SHOW[asked.show],
-        "requests_url": whose.requests,
+        "requests_url": scope.requests,
         "failures_in": within(asked.start, asked.end),
     }
     with timezone.override(UTC):  # its days are those of the bill
@@ -323,7 +323,7 @@ def within(start: datetime, end: datetime) -> str:
     return urlencode({"since": f"{start:{form}}", "until": f"{end:{form}}"})
 
 
-def drill(asked: Question, at: datetime, requests: str) -> str:
+def drill_down_url(asked: Question, at: datetime, requests: str) -> str:
     """URL with the details of a bar: a month's days, a day's hours, an hour's requests."""
     if asked.bucket == "hour":
         return f"{requests}?{within(at, at + HOUR)}"
@@ -364,14 +364,16 @@ def groups(asked: Question, used: Used) -> list[dict[str, Any]]:
     return [_with_uncached(row) for row in rows]
 
 
-def stacks(asked: Question, whose: Whose, series: Sequence[Row]) -> dict[datetime, dict[str, Any]]:
+def stacks(
+    asked: Question, scope: UsageScope, series: Sequence[Row]
+) -> dict[datetime, dict[str, Any]]:
     """The sums of each bucket, with the value of each series as `part0` and so on, where it has
     one."""
     parts = {row[asked.by]: f"part{i}" for i, row in enumerate(series)}
-    sums = asked.sums(whose.used, asked.bucket, asked.by)
+    sums = asked.sums(scope.used, asked.bucket, asked.by)
     # Read before the totals, so that those have all of its buckets.
     told = list(sums.filter(**{f"{asked.by}__in": list(parts)}))
-    found = {row[asked.bucket]: dict(row) for row in asked.sums(whose.totals, asked.bucket)}
+    found = {row[asked.bucket]: dict(row) for row in asked.sums(scope.totals, asked.bucket)}
     for row in told:
         found[row[asked.bucket]][parts[row[asked.by]]] = asked.value(row)
     return found

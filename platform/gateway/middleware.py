@@ -51,7 +51,7 @@ class CompressedPages(GZipMiddleware):
         return super().process_response(request, response) if page else response
 
 
-class RoomForFrames:
+class PreallocatedFrames:
     """Preallocates stack space for the deep calls of a page's templates.
 
     CPython keeps the frames of a thread in chunks of 16 KiB: a call that needs a new chunk maps it

@@ -216,7 +216,7 @@ INSTALLED_APPS = [
     *(["demo"] if find_spec("demo") else []),  # not in the wheel
 ]
 MIDDLEWARE = [
-    "gateway.middleware.RoomForFrames",
+    "gateway.middleware.PreallocatedFrames",
     "gateway.middleware.ConnectionReturned",
     "gateway.middleware.RequestId",
     "gateway.middleware.CompressedPages",
@@ -396,8 +396,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "TenantStatusEnum": "tenants.models.accounts.Tenant.Status",
-        "TenantEventEnum": "tenants.api.webhook_serializers.TENANT_EVENTS",
-        "InstallationEventEnum": "tenants.api.webhook_serializers.INSTALLATION_EVENTS",
+        "TenantEventEnum": "tenants.api.serializers.webhooks.TENANT_EVENTS",
+        "InstallationEventEnum": "tenants.api.serializers.webhooks.INSTALLATION_EVENTS",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",

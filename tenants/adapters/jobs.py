@@ -29,8 +29,8 @@ from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 from procrastinate.jobs import Job
 
-from tenants.adapters import probe, store
-from tenants.adapters.checks.findings import Code, Finding, told
+from tenants.adapters import probe, store, trials
+from tenants.adapters.checks.findings import Code, Finding, message_of
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.keeping import Destination, keep
 from tenants.adapters.uploads.refusals import UploadRefused
@@ -39,7 +39,6 @@ from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
 from tenants.models.audit import Actor, acting
 from tenants.queueing import has_job
-from tenants.rollouts import trials
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -149,7 +148,7 @@ def judge_version(version_id: int) -> None:
     except IllegalTransition:  # another run of the job, or a user, changed the state first
         log.info("adapter_judged_elsewhere", version=str(version), state=version.state)
     except Exception as error:
-        _note(version, waiting_for=told(error))
+        _note(version, waiting_for=message_of(error))
         raise
 
 
@@ -194,7 +193,7 @@ def _note_failed_load(version: AdapterVersion, error: probe.LoadFailed) -> None:
     if failed < LOAD_ATTEMPTS:
         _note(version, failed_loads=failed)
         raise error
-    message = f"The engine could not load the adapter ({failed} attempts): {told(error)}"
+    message = f"The engine could not load the adapter ({failed} attempts): {message_of(error)}"
     _reject(version, _with(_settled(version.report), Finding(Code.LOAD_FAILED, message)))
 
 

@@ -1,9 +1,9 @@
-"""Errors as RFC 9457 problem details: one format for all errors."""
+"""Errors of the management API, as problem details."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -30,16 +30,11 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
-from inference.errors import short
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.errors import Refused
+from tenants.problem_details import MEDIA_TYPE, problem
 
 log = structlog.get_logger(__name__)
-
-MEDIA_TYPE = "application/problem+json"
-
-MAX_ERRORS = 20
-"""Field errors in one answer, so that it stays short whatever was sent."""
 
 
 OF_VALUES = {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05"}
@@ -94,21 +89,6 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField(help_text="Human-readable explanation of the error.")
     code = serializers.CharField(help_text="Machine-readable error code.")
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
-
-
-def problem(
-    status: int, detail: str, code: str, errors: Sequence[Mapping[str, str]] = ()
-) -> dict[str, Any]:
-    """The body of an error; texts that repeat long input are shortened."""
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": short(detail),
-        "code": code,
-    }
-    shown = [{name: short(text) for name, text in error.items()} for error in errors[:MAX_ERRORS]]
-    return body | ({"errors": shown} if shown else {})
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:

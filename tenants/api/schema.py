@@ -13,8 +13,9 @@ from rest_framework.permissions import SAFE_METHODS
 
 from tenants.api.authentication import ApiKeyAuthentication
 from tenants.api.openai import document
-from tenants.api.problems import MEDIA_TYPE, ProblemSerializer
-from tenants.api.serializers import StrictMixin
+from tenants.api.problems import ProblemSerializer
+from tenants.api.serializers.strict import StrictMixin
+from tenants.problem_details import MEDIA_TYPE
 
 TENANT = OpenApiParameter(
     "tenant",

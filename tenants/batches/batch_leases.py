@@ -9,14 +9,14 @@ from typing import Self
 
 from django.db import connection, transaction
 
+from tenants.batch_states import RUNNING, Status
 from tenants.batches import jobs
 from tenants.batches.leases import LEASE_S, Lease, Lost, Result
 from tenants.batches.sources import FileLines
-from tenants.batches.states import RUNNING, Status
 from tenants.batches.writing import OK
 from tenants.files import disk
 from tenants.models import Batch, BatchLine
-from tenants.models.usage.ledger import TOKENS
+from tenants.models.usage.sums import TOKENS
 
 TENANT_AT_ONCE = 4
 """Batches of one tenant that run at a time; the others wait."""
@@ -59,7 +59,7 @@ ON CONFLICT DO NOTHING RETURNING number
 class BatchLease(Lease):
     """The lease of a batch; `done` are the lines that already have answers."""
 
-    PLACES = 32
+    MAX_LEASES = 32
     RENEW_S = 2.0
 
     file_id: str = ""

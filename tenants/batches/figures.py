@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inference.operations.responses.framing import LIVE
-from tenants.batches.states import ENDED, Status
+from tenants.batch_states import ENDED, Status
 
 UNFINISHED = [status.value for status in Status if status not in ENDED]
 

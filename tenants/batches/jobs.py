@@ -18,9 +18,9 @@ from procrastinate.contrib.django import app as django_app
 from inference.errors import short
 from tenants.adapters import sandbox
 from tenants.adapters.jobs import Backoff
+from tenants.batch_states import Status
 from tenants.batches import response_leases, writing
 from tenants.batches.reading import MAX_BYTES
-from tenants.batches.states import Status
 from tenants.files import disk
 from tenants.models import AdapterVersion, BaseModel, Batch, State
 from tenants.queueing import has_job

@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from inference.gateway.lines.frames import Open
 from inference.link.accounts import Usage
+from tenants.batch_states import Status
 from tenants.batches.sources import Source
-from tenants.batches.states import Status
 
 LEASE_S = 15
 
@@ -41,7 +41,7 @@ class Lease(ABC):
     """A batch or response that this worker runs. The methods block on the database or on files:
     call them in a thread."""
 
-    PLACES: ClassVar[int]
+    MAX_LEASES: ClassVar[int]
     """How many leases of this kind one worker holds at most."""
     RENEW_S: ClassVar[float]
     """Longest time between renewals, each of which also checks for cancellation."""

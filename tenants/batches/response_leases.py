@@ -18,9 +18,9 @@ from inference.errors import GenerationTimeout, InferenceError
 from inference.gateway.lines.frames import Open
 from inference.operations.responses.framing import FAILED, IN_PROGRESS, LIVE
 from inference.operations.responses.responses import RESPONSES
+from tenants.batch_states import Status
 from tenants.batches.leases import LEASE_S, Lease, Lost, Result
 from tenants.batches.sources import OneLine
-from tenants.batches.states import Status
 from tenants.batches.writing import OK
 from tenants.models.background import BackgroundResponse
 
@@ -64,7 +64,7 @@ _LIVE = [*LIVE]
 class ResponseLease(Lease):
     """The lease of a background response."""
 
-    PLACES = 128
+    MAX_LEASES = 128
     RENEW_S = 1.0
 
     size_bytes: int = 0

@@ -29,12 +29,12 @@ from django.db import DatabaseError, connection
 
 from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
 from inference.process.supervision import in_background, supervised
+from tenants.batch_states import Status
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.gateways import Gateways
 from tenants.batches.leases import Lease, Lost, Result
 from tenants.batches.response_leases import ResponseLease
 from tenants.batches.sources import Source
-from tenants.batches.states import Status
 from tenants.batches.window import Line, OutOfTurns, Verdict, Window
 from tenants.models import GatewayProcess
 
@@ -95,7 +95,7 @@ class Runner:
             self._gateways.set(await self.in_thread(_live_gateways))
             for kind in KINDS:
                 taken = sum(type(one.lease) is kind for one in self._running.values())
-                for lease in await self.in_thread(partial(kind.claim, kind.PLACES - taken)):
+                for lease in await self.in_thread(partial(kind.claim, kind.MAX_LEASES - taken)):
                     self._start(lease)
             await asyncio.sleep(LOOK_S)
 

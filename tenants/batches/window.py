@@ -35,7 +35,7 @@ from inference.gateway.lines.frames import (
 )
 
 MAX_FAILURES = 3
-PATIENT = (RateLimitExceeded, InsufficientQuota, Overloaded)
+CAPACITY_ERRORS = (RateLimitExceeded, InsufficientQuota, Overloaded)
 """Errors that are not the line's fault."""
 ENDING = (InvalidApiKey, PermissionDenied)
 """Errors after which no line of the batch can be answered."""
@@ -171,7 +171,7 @@ class Window:
         kind = BY_CODE.get(answer.code, InferenceError)
         line.turns += answer.sent
         if answer.again_s is not None and not self._has_failed(line, answer, kind):
-            if issubclass(kind, PATIENT) and answer.again_s:
+            if issubclass(kind, CAPACITY_ERRORS) and answer.again_s:
                 self._hold(now + answer.again_s)
             self._put_back(line, now + answer.again_s)
             return Verdict.AGAIN
@@ -183,7 +183,7 @@ class Window:
 
     @staticmethod
     def _has_failed(line: Line, answer: Answer, kind: type[InferenceError]) -> bool:
-        line.failures += answer.sent and not issubclass(kind, PATIENT)
+        line.failures += answer.sent and not issubclass(kind, CAPACITY_ERRORS)
         return line.failures >= MAX_FAILURES
 
     def _hold(self, until: float) -> None:

@@ -10,8 +10,8 @@ from typing import IO, Any
 import msgspec
 
 from inference.gateway.lines.seals import line_id
+from tenants.batch_states import Status
 from tenants.batches.reading import Request, lines, request_of
-from tenants.batches.states import Status
 from tenants.files import disk, keeping
 from tenants.models import Batch, BatchLine, Purpose, StoredFile
 from tenants.models.files import new_file_id

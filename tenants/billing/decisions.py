@@ -40,7 +40,7 @@ WHERE id = %s
 IN_LEDGER = "This attempt of the request is already in the ledger. Dismiss the entry."
 
 
-def said(entry: QuarantinedEntry) -> LedgerEntry | None:
+def reported_entry(entry: QuarantinedEntry) -> LedgerEntry | None:
     """The entry as the engine sent it; None if its text was not kept or cannot be decoded."""
     try:
         return msgspec.json.decode(entry.entry, type=LedgerEntry)

@@ -28,7 +28,7 @@ from inference.process.supervision import supervised
 from tenants.billing.journals import Journals, Report
 from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep
 from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.models import EngineJournal
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end
 
 

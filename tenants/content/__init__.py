@@ -4,7 +4,7 @@ A tenant's admin chooses for how many days (`Tenant.content_days`, 0: nothing is
 opt out for its own requests (`ApiKey.keeps_nothing`), but not keep more than its tenant. Content is
 encrypted with a key per tenant (`sealing`), which is encrypted with the master key CONTENT_KEY:
 destroying the tenant's key makes all of its content unreadable, and is confirmed with a signature
-(`choice`).
+(`retention`).
 
 For code that stores content in a gateway:
 
@@ -16,5 +16,5 @@ For code that stores content in a gateway:
 
 Responses of the Responses API are stored by `responses`, for `inference.gateway.stored.responses`.
 Requests are collected by `inference.gateway.measuring.content`, which never blocks, and written by
-`gateway.planes.content`.
+`gateway.planes.recording.content`.
 """

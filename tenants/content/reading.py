@@ -10,7 +10,7 @@ import msgspec
 
 from inference.gateway.measuring.content import Kept
 from tenants.content import sealing
-from tenants.content.sealing import Place, Unreadable
+from tenants.content.sealing import Location, Unreadable
 from tenants.models import Tenant
 from tenants.models.content import Kind, StoredContent, StoredContentQuerySet
 
@@ -33,10 +33,13 @@ def read(tenant: Tenant, request_id: str) -> Exchange | None:
     found = _of(tenant, request_id).select_related("content_key").first()
     if found is None or found.content_key.wrapped is None:
         return None
-    wrapped, place = bytes(found.content_key.wrapped), Place(tenant.pk, found.kind, found.name)
+    wrapped, location = (
+        bytes(found.content_key.wrapped),
+        Location(tenant.pk, found.kind, found.name),
+    )
     try:
         key = sealing.tenant_key(sealing.master_keys(), tenant.pk, wrapped)
-        kept = msgspec.json.decode(key.open(place, bytes(found.data)), type=Kept)
+        kept = msgspec.json.decode(key.open(location, bytes(found.data)), type=Kept)
     except Unreadable:
         return None
     return Exchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)

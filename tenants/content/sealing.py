@@ -29,7 +29,7 @@ class Unreadable(Exception):
     """The text was encrypted with another key or for another place, or was changed."""
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a text is kept."""
 
     tenant_id: int
@@ -47,12 +47,12 @@ class TenantKey:
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
 
-    def seal(self, place: Place, text: bytes) -> bytes:
-        return _sealed(self._cipher, text, place.bound)
+    def seal(self, location: Location, text: bytes) -> bytes:
+        return _sealed(self._cipher, text, location.bound)
 
-    def open(self, place: Place, sealed: bytes) -> bytes:
+    def open(self, location: Location, sealed: bytes) -> bytes:
         """Raises Unreadable."""
-        return _opened(self._cipher, sealed, place.bound)
+        return _opened(self._cipher, sealed, location.bound)
 
 
 def new_key(master: str, tenant_id: int) -> bytes:

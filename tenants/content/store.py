@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from tenants.content import sealing
-from tenants.content.sealing import Place, TenantKey, Unreadable
+from tenants.content.sealing import Location, TenantKey, Unreadable
 from tenants.database import ANSWER_S, Database
 
 log = structlog.get_logger(__name__)
@@ -58,8 +58,8 @@ class Item(NamedTuple):
     text: bytes
 
     @property
-    def place(self) -> Place:
-        return Place(self.tenant_id, self.kind, self.name)
+    def location(self) -> Location:
+        return Location(self.tenant_id, self.kind, self.name)
 
 
 class Version(NamedTuple):
@@ -105,7 +105,7 @@ class PostgresContents(Database):
         for item in items:
             if (known := keys.get(item.tenant_id)) is not None:
                 id, key = known
-                rows.append((id, item.kind, item.name, item.at, key.seal(item.place, item.text)))
+                rows.append((id, item.kind, item.name, item.at, key.seal(item.location, item.text)))
                 await asyncio.sleep(0)  # sealing half a megabyte takes a fraction of a millisecond
         if not rows:
             return 0
@@ -125,7 +125,7 @@ class PostgresContents(Database):
             return None
         (row,) = rows
         key = sealing.tenant_key(sealing.master_keys(), tenant_id, row.wrapped)
-        text = key.open(Place(tenant_id, kind, name), row.data)
+        text = key.open(Location(tenant_id, kind, name), row.data)
         return Version(text, bytes(row.data[: sealing.NONCE_BYTES]))
 
     async def replace(self, item: Item, version: bytes) -> bool:
@@ -147,7 +147,7 @@ class PostgresContents(Database):
     async def sealed(self, item: Item) -> Sealed | None:
         """The item, encrypted with its tenant's key; None if the tenant keeps nothing."""
         found = (await self._keys({item.tenant_id})).get(item.tenant_id)
-        return None if found is None else Sealed(found[0], found[1].seal(item.place, item.text))
+        return None if found is None else Sealed(found[0], found[1].seal(item.location, item.text))
 
     async def delete(self, tenant_id: int, kind: str, name: str) -> bool:
         """Delete the content. Returns whether there was any."""

@@ -11,28 +11,24 @@ import asyncio
 import hmac
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from inference.errors import ApiKeyRevoked, InferenceError, InvalidApiKey, RequestError, Unavailable
+from inference.errors import InferenceError, InvalidApiKey, Unavailable
 from inference.interfaces.directory import INFERENCE, Grant, ModelCard, Target
 from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions
 from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue
 from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag
+from tenants.directory.known_keys import KnownKey, UnknownKey, admit, attributed, revocation
 from tenants.directory.notices import Notice
-from tenants.directory.outage import Outage
-from tenants.directory.reader import EngineRow, KeyRow, Reader
+from tenants.directory.reader import EngineRow, Reader
+from tenants.directory.shared_reads import SharedReads
 from tenants.naming import PLAYGROUND, TOUCH_INTERVAL, hmac_of, prefix_of
 
 log = structlog.get_logger(__name__)
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 MAX_KEYS = 50_000
 MAX_UNKNOWN = 10_000
@@ -40,7 +36,6 @@ MAX_UNKNOWN = 10_000
 MAX_CATALOGUES = 2_000
 UNKNOWN_S = 1.0
 """How long a key is cached as unknown."""
-READ_ATTEMPTS = 3
 RETRY_S = 0.5
 TICK_S = 1.0
 EXPIRY_HORIZON_S = 3600.0
@@ -54,68 +49,6 @@ Tried = dict[str, Revisions]
 """The revisions on which each adapter may be loaded, by the adapter's digest."""
 
 
-@dataclass(slots=True)
-class KnownKey:
-    """A cached key: its grant, or why it has none. `touched_at` is a monotonic time in seconds."""
-
-    id: int
-    tenant_id: int
-    verdict: Grant | InvalidApiKey
-    touched_at: float = float("-inf")
-    limited_by: int | None = None
-    """The key whose limits apply to it, if not its own."""
-
-    def tags(self) -> list[Tag]:
-        tags: list[Tag] = [("key", self.id), ("tenant", self.tenant_id)]
-        if self.limited_by is not None:
-            tags.append(("key", self.limited_by))
-        if isinstance(self.verdict, Grant) and INFERENCE in self.verdict.scopes:
-            tags.append(("infers", self.id))
-        return tags
-
-
-def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
-    """The grant, if it is valid at this unix time.
-
-    Raises:
-        InvalidApiKey: it is not.
-    """
-    if isinstance(verdict, InvalidApiKey):
-        raise InvalidApiKey(verdict.message)
-    if verdict.expires_at is not None and verdict.expires_at <= now:
-        raise InvalidApiKey("This API key has expired.")
-    return verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Stranger:
-    """A text that is not a key, with the key that has the same prefix and its tenant; 0 if none
-    has."""
-
-    tenant_id: int = 0
-    key_id: int = 0
-
-    def refused(self) -> InvalidApiKey:
-        return _whose(InvalidApiKey(), self.tenant_id, self.key_id)
-
-
-def _whose(error: InvalidApiKey, tenant_id: int, key_id: int) -> InvalidApiKey:
-    error.tenant_id, error.key_id = tenant_id, key_id
-    return error
-
-
-def revocation(row: KeyRow | None, now: float) -> ApiKeyRevoked | None:
-    """Why a key can no longer run inference; None if it still can. `row` is None if it was
-    deleted."""
-    if row is None:
-        return ApiKeyRevoked("This API key was deleted.")
-    try:
-        admit(row.verdict(), now).require(INFERENCE)
-    except RequestError as error:
-        return ApiKeyRevoked(error.message)
-    return None
-
-
 class CachedDirectory:
     """Answers from caches and reads what they lack.
 
@@ -127,13 +60,12 @@ class CachedDirectory:
         """While the database is down, cached values remain valid until `without_database_s` after
         it was last heard from."""
         self._without_database_s = without_database_s
-        self._outage = Outage()
+        self._reads = SharedReads(without_database_s)
         self._keys: InvalidatingCache[bytes, KnownKey] = InvalidatingCache(MAX_KEYS)
-        self._unknown: InvalidatingCache[bytes, Stranger] = InvalidatingCache(MAX_UNKNOWN)
+        self._unknown: InvalidatingCache[bytes, UnknownKey] = InvalidatingCache(MAX_UNKNOWN)
         self._names: InvalidatingCache[int, Catalogue] = InvalidatingCache(MAX_CATALOGUES)
         self._bases: InvalidatingCache[str, Mapping[str, BaseRow]] = InvalidatingCache(1)
         self._caches = (self._keys, self._unknown, self._names, self._bases)
-        self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._reader = reader
         self._on_revoked: list[Callable[[int, InferenceError], None]] = []
         self._on_archived: list[Callable[[str], None]] = []
@@ -164,10 +96,10 @@ class CachedDirectory:
         if prefix is None:
             raise InvalidApiKey
         digest = hmac_of(secret)
-        stranger = self._unknown.get(digest, time.monotonic())
-        if stranger is not None:
-            raise stranger.refused()
-        known = await self._get(
+        unknown = self._unknown.get(digest, time.monotonic())
+        if unknown is not None:
+            raise unknown.error()
+        known = await self._reads.get(
             self._keys,
             digest,
             load=lambda: self._find_key(prefix, digest),
@@ -176,7 +108,7 @@ class CachedDirectory:
         try:
             grant = admit(known.verdict, time.time())
         except InvalidApiKey as error:
-            raise _whose(error, known.tenant_id, known.id) from None
+            raise attributed(error, known.tenant_id, known.id) from None
         self._note_use(known, grant)
         return grant
 
@@ -267,7 +199,7 @@ class CachedDirectory:
 
     async def _granted(self, name: str, load: Callable[[], Awaitable[KnownKey]]) -> Grant:
         """The grant of a key that is cached under a name instead of the HMAC of its text."""
-        known = await self._get(self._keys, name.encode(), load=load, tags=KnownKey.tags)
+        known = await self._reads.get(self._keys, name.encode(), load=load, tags=KnownKey.tags)
         grant = admit(known.verdict, time.time())
         self._note_use(known, grant)
         return grant
@@ -277,9 +209,9 @@ class CachedDirectory:
             row = await self._reader.key(prefix)
             if row is not None and hmac.compare_digest(row.secret_hmac, digest):
                 return KnownKey(row.id, row.tenant_id, row.verdict())
-            stranger = Stranger(row.tenant_id, row.id) if row is not None else Stranger()
-            self._unknown.put(reading, digest, stranger, until=time.monotonic() + UNKNOWN_S)
-        raise stranger.refused()
+            unknown = UnknownKey(row.tenant_id, row.id) if row is not None else UnknownKey()
+            self._unknown.put(reading, digest, unknown, until=time.monotonic() + UNKNOWN_S)
+        raise unknown.error()
 
     async def _find_playground(self, tenant_id: int, user_id: int) -> KnownKey:
         row = await self._reader.playground_key(tenant_id, user_id)
@@ -298,12 +230,12 @@ class CachedDirectory:
         if self._keys.has(("infers", grant.key_id), time.monotonic()):
             return
         tag = ("infers", grant.key_id)
-        if self._had(tag) and self._outage.spares(time.monotonic()):
+        if self._had(tag) and self._reads.outage.spares(time.monotonic()):
             return
         try:
             rows = await self._reader.keys([grant.key_id], [])
         except Unavailable:
-            self._outage.found(time.monotonic())
+            self._reads.outage.found(time.monotonic())
             if not self._had(tag):
                 raise
             return
@@ -322,60 +254,11 @@ class CachedDirectory:
             return Catalogue(await self._reader.ready_versions(grant.tenant_id))
 
         tags: list[Tag] = [("tenant", grant.tenant_id)]
-        bases = await self._get(self._bases, BASES, load=read_bases, tags=lambda _: [BASES])
-        own = await self._get(
+        bases = await self._reads.get(self._bases, BASES, load=read_bases, tags=lambda _: [BASES])
+        own = await self._reads.get(
             self._names, grant.tenant_id, load=read_catalogue, tags=lambda _: tags
         )
         return bases, own
-
-    async def _get(
-        self,
-        cache: InvalidatingCache[K, V],
-        key: K,
-        *,
-        load: Callable[[], Awaitable[V]],
-        tags: Callable[[V], Collection[Tag]],
-    ) -> V:
-        """The cached value, else a read; concurrent callers share one read.
-
-        While the database is down, the last value may be used for `without_database_s`.
-        """
-        value = cache.get(key, time.monotonic())
-        if value is not None:
-            return value
-        last = partial(cache.last, key, within_s=self._without_database_s)
-        known = last(time.monotonic())
-        if known is not None and self._outage.spares(time.monotonic()):
-            return known
-        try:
-            value = await self._read_shared(cache, key, load, tags)
-        except Unavailable:
-            self._outage.found(time.monotonic())
-            if (known := last(time.monotonic())) is None:
-                raise
-            return known
-        self._outage.over()
-        return value
-
-    async def _read_shared(
-        self,
-        cache: InvalidatingCache[K, V],
-        key: K,
-        load: Callable[[], Awaitable[V]],
-        tags: Callable[[V], Collection[Tag]],
-    ) -> V:
-        flight = self._flights.get((id(cache), key))
-        if flight is None:
-            flight = asyncio.create_task(_read(cache, key, load, tags))
-            self._flights[id(cache), key] = flight
-            flight.add_done_callback(lambda done: self._landed((id(cache), key), done))
-        value: V = await asyncio.shield(flight)  # one caller's cancellation must not end the read
-        return value
-
-    def _landed(self, key: Hashable, flight: asyncio.Task[Any]) -> None:
-        self._flights.pop(key, None)
-        if not flight.cancelled():
-            flight.exception()  # retrieve the exception even if every caller has gone
 
     # --- For the listener ------------------------------------------------------------------------
 
@@ -555,18 +438,3 @@ async def _whenever(due: asyncio.Event, work: Callable[[], Awaitable[None]], fai
             log.error(failed, error=str(error))
             await asyncio.sleep(RETRY_S)
             due.set()
-
-
-async def _read(
-    cache: InvalidatingCache[K, V],
-    key: K,
-    load: Callable[[], Awaitable[V]],
-    tags: Callable[[V], Collection[Tag]],
-) -> V:
-    for _ in range(READ_ATTEMPTS):
-        with cache.reading() as reading:
-            value = await load()
-            if cache.put(reading, key, value, tags(value)):
-                return value
-    # The value changes faster than it can be read, and one from before a change must not be used.
-    raise Unavailable(retry_after_s=1.0)

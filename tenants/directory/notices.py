@@ -15,8 +15,8 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import psycopg
 import structlog
-from django.conf import settings
-from psycopg.conninfo import make_conninfo
+
+from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)
 
@@ -59,21 +59,6 @@ def parse(payload: str) -> Notice | None:
         return _decoder.decode(payload)
     except msgspec.MsgspecError:
         return None
-
-
-def conninfo(application: str) -> str:
-    """libpq's connection string for Django's default database, with this application name."""
-    configured: dict[str, Any] = settings.DATABASES["default"]
-    parts: dict[str, Any] = {
-        "dbname": configured["NAME"],
-        "user": configured["USER"],
-        "password": configured["PASSWORD"],
-        "host": configured["HOST"],
-        "port": configured["PORT"],
-    }
-    options = {key: value for key, value in configured["OPTIONS"].items() if key != "pool"}
-    given = {key: value for key, value in parts.items() if value}
-    return make_conninfo("", **{**given, **options, "application_name": application})
 
 
 class Listener:

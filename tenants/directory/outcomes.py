@@ -20,10 +20,10 @@ TIMES = ("first_tokens", "totals")
 WHAT = "outcome, code, limit_kind, limit_scope"
 WHOSE = "key_id, version_id, adapter, base_model"
 
-TALLIES = """
+SENT = """
 WITH sent AS (
     SELECT one.*, date_trunc('{span}', to_timestamp(one.minute), 'UTC') AS at
-    FROM jsonb_to_recordset(%(tallies)s::jsonb) AS one(
+    FROM jsonb_to_recordset(%(sums)s::jsonb) AS one(
         minute bigint, tenant_id bigint, key_id bigint, version_id bigint, adapter text,
         base_model text, outcome text, code text, limit_kind text, limit_scope text,
         requests bigint, prompt_tokens bigint, cached_tokens bigint, output_tokens bigint,
@@ -47,11 +47,11 @@ ADDED = ", ".join(
 
 
 def _add(table: str, span: str, columns: str, grouped: str) -> str:
-    """A statement that adds sums over groups of the sent tallies to a table. Rows are written in
+    """A statement that adds totals over groups of the sent sums to a table. Rows are written in
     sorted order, so that concurrent gateways cannot deadlock."""
     made = [f"sum({name})" for name in SUMS]
     made += [each(name, "sum(coalesce({0}[{1}], 0))") for name in TIMES]
-    return f"""{TALLIES.format(span=span)}
+    return f"""{SENT.format(span=span)}
         INSERT INTO {table} AS known ({columns}, {", ".join((*SUMS, *TIMES))})
         SELECT {columns}, {", ".join(made)} FROM sent GROUP BY {grouped} ORDER BY {columns}
         ON CONFLICT ({columns}) DO UPDATE SET {ADDED}"""
@@ -92,21 +92,21 @@ ON CONFLICT (id) DO NOTHING
 """
 
 
-def batches(tallies: Mapping[Group, OutcomeSums]) -> Iterator[Sequence[tuple[Group, OutcomeSums]]]:
+def batches(sums: Mapping[Group, OutcomeSums]) -> Iterator[Sequence[tuple[Group, OutcomeSums]]]:
     """Split the groups into batches of at most BATCH, each of one minute."""
-    in_order = sorted(tallies.items(), key=itemgetter(0))
+    in_order = sorted(sums.items(), key=itemgetter(0))
     for _, of_minute in groupby(in_order, key=lambda one: one[0].minute):
         groups = list(of_minute)
         yield from (groups[at : at + BATCH] for at in range(0, len(groups), BATCH))
 
 
-def encoded_tallies(tallies: Sequence[tuple[Group, OutcomeSums]]) -> str:
-    """The tallies as JSON for `TALLIES`."""
+def encoded_sums(sums: Sequence[tuple[Group, OutcomeSums]]) -> str:
+    """The sums as JSON for `SENT`."""
     return msgspec.json.encode(
         [
             {**group._asdict(), "version_id": group.version_id or None}
-            | msgspec.structs.asdict(tally)
-            for group, tally in tallies
+            | msgspec.structs.asdict(figures)
+            for group, figures in sums
         ]
     ).decode()
 

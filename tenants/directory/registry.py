@@ -109,9 +109,9 @@ class Registry(Database):
         values = {"url": url, "engines": Jsonb(engines), "traffic": Jsonb(rows)}
         await self.execute_all((SHARE_ENGINES, ADD_TRAFFIC), values)
 
-    async def add_outcomes(self, tallies: Sequence[tuple[Group, OutcomeSums]]) -> None:
+    async def add_outcomes(self, sums: Sequence[tuple[Group, OutcomeSums]]) -> None:
         """Add to the outcomes of requests; all groups are of one minute."""
-        values = {"tallies": outcomes.encoded_tallies(tallies)}
+        values = {"sums": outcomes.encoded_sums(sums)}
         await self.execute_all(outcomes.ADD, values)
 
     async def keep_refusals(self, refusals: Sequence[Refusal]) -> None:

@@ -6,5 +6,5 @@ commands and answers of a store of counters; `state` (over `counters`, `window`,
 `reservation`) is the arithmetic, sans-IO. `memory` keeps the state in this process; `redis_store`
 does the same on Redis for all gateways, with the script in `lua/`; `failover` chooses between the
 two. `limiter` is the interface to the token path, `refusals` writes the error messages. `spent`
-reads from the ledger what seeds a budget, `consumption` what pages show as used.
+reads from the ledger what seeds a budget.
 """

@@ -24,16 +24,7 @@ from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
 from tenants.models.saved.votes import SetRun
 from tenants.models.uploads import UploadSession
-from tenants.models.usage.ledger import (
-    EngineJournal,
-    Price,
-    SupersededAttempt,
-    Tier,
-    UsageEvent,
-    UsageMonth,
-    UsageRollup,
-    UsageSum,
-)
+from tenants.models.usage.ledger import EngineJournal, SupersededAttempt, UsageEvent
 from tenants.models.usage.outcomes import (
     RefusedRequest,
     RequestHour,
@@ -41,6 +32,8 @@ from tenants.models.usage.outcomes import (
     TotalHour,
     TotalMinute,
 )
+from tenants.models.usage.prices import Price, Tier
+from tenants.models.usage.sums import UsageMonth, UsageRollup, UsageSum
 from tenants.models.usage.totals import TenantSum, UsageTotal
 from tenants.naming import LIVE
 

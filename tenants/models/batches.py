@@ -1,8 +1,8 @@
 """Batches: many requests in one file, answered within a day in the batch lane.
 
-A batch moves from state to state by compare-and-set (`tenants.batches.states`). Its lines are run
-by the worker that leases it: `run` counts the leases, and a worker without the latest one cannot
-write to it (`tenants.batches.leases`). An answered line has a row until the batch has its files.
+A batch moves from state to state by compare-and-set (`tenants.batch_states`). Its lines are run by
+the worker that leases it: `run` counts the leases, and a worker without the latest one cannot write
+to it (`tenants.batches.leases`). An answered line has a row until the batch has its files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.utils import timezone
 from inference.errors import BatchEnded
 from inference.gateway.lines.frames import Open
 from inference.gateway.lines.seals import new_batch_id
-from tenants.batches.states import ENDED, Status, before
+from tenants.batch_states import ENDED, Status, before
 from tenants.models.accounts import Tenant
 from tenants.models.files import StoredFile
 from tenants.models.keys import ApiKey

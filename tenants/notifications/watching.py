@@ -11,12 +11,13 @@ from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
 from tenants.billing.reconciliation import drifts
-from tenants.limits import ceilings, consumption
+from tenants.fleet import limit_usage
+from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import Kind as LimitKind
 from tenants.models import ApiKey, EngineCredential, LimitScope, LimitSet, Tenant, UsageSum
 from tenants.models.notifications import Kind, Notification, Target
-from tenants.models.usage.ledger import Span
+from tenants.models.usage.sums import Span
 from tenants.notifications import mail
 from tenants.utc import day_start, month_start
 
@@ -86,7 +87,7 @@ def budgets(now: datetime) -> None:
 def _budgets(scope: LimitScope, now: datetime) -> None:
     in_force = ceilings.in_force(scope.sets())
     limits = {kind: in_force[kind.name] for kind in KINDS.values() if kind.is_budget}
-    used = consumption.budgets(scope) if any(limits.values()) else {}
+    used = limit_usage.budgets(scope) if any(limits.values()) else {}
     for kind, limit in limits.items():
         if limit:
             _budget(scope, kind, used[kind.name], limit, now)

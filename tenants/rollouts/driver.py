@@ -72,7 +72,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """The observations of a rollout at one moment; times in seconds."""
 
     step_age_s: float
@@ -125,31 +125,31 @@ class RollBack:
 Decision = Wait | Raise | Finish | RollBack
 
 
-def decide(plan: Plan, seen: Seen) -> Decision:
+def decide(plan: Plan, observed: Observed) -> Decision:
     """The next step."""
-    if (reason := failed_guard(plan, seen)) is not None:
+    if (reason := failed_guard(plan, observed)) is not None:
         return RollBack(reason)
     if plan.paused:
         return Wait("an operator to resume it")
-    if seen.gone_s is not None:
+    if observed.gone_s is not None:
         return Wait("an engine of the new revision")
-    if (wait := _not_yet(plan, seen)) is not None:
+    if (wait := _not_yet(plan, observed)) is not None:
         return wait
     if plan.next_weight is not None:
         return Raise(plan.next_weight)
-    if seen.behind:
+    if observed.behind:
         return Wait(
-            f"an operator: {_counted(seen.behind, 'tenant')} cannot move because an adapter failed "
-            "on the new revision"
+            f"an operator: {_counted(observed.behind, 'tenant')} cannot move because an adapter "
+            "failed on the new revision"
         )
     return Finish()
 
 
-def failed_guard(plan: Plan, seen: Seen) -> str | None:
+def failed_guard(plan: Plan, observed: Observed) -> str | None:
     """Why the rollout has to be rolled back; None if no guard failed. Rule 1."""
-    if seen.isolation is False:
+    if observed.isolation is False:
         return "The isolation check failed on the new revision."
-    old, new = seen.old, seen.new
+    old, new = observed.old, observed.new
     allowed = old.error_percent + plan.max_error_percent
     if new.errors >= MIN_ERRORS and new.error_percent > allowed:
         return (
@@ -165,24 +165,24 @@ def failed_guard(plan: Plan, seen: Seen) -> str | None:
                     f"The TTFT p95 on the new revision is {now_s:.2f} s. The limit is "
                     f"{most_s:.2f} s; on the current revisions it is {before_s:.2f} s."
                 )
-    if plan.weight and seen.gone_s is not None and seen.gone_s >= ENGINE_GONE_S:
-        return f"The new revision has had no engine for {seen.gone_s:.0f} s."
+    if plan.weight and observed.gone_s is not None and observed.gone_s >= ENGINE_GONE_S:
+        return f"The new revision has had no engine for {observed.gone_s:.0f} s."
     return None
 
 
-def _not_yet(plan: Plan, seen: Seen) -> Wait | None:
+def _not_yet(plan: Plan, observed: Observed) -> Wait | None:
     """What the next step waits for. Rule 2."""
-    if plan.weight and seen.step_age_s < plan.step_s:
-        left_s = plan.step_s - seen.step_age_s
+    if plan.weight and observed.step_age_s < plan.step_s:
+        left_s = plan.step_s - observed.step_age_s
         return Wait(f"{left_s:.0f} s more at {plan.weight}%")
-    if plan.weight and seen.moved and seen.answered < plan.min_requests:
+    if plan.weight and observed.moved and observed.answered < plan.min_requests:
         return Wait(
-            f"{_counted(plan.min_requests - seen.answered, 'more request')} on the new revision "
-            f"at {plan.weight}%"
+            f"{_counted(plan.min_requests - observed.answered, 'more request')} on the new "
+            f"revision at {plan.weight}%"
         )
-    if seen.untried:
-        return Wait(f"the test of {_counted(seen.untried, 'adapter')} on the new revision")
-    if plan.needs_isolation and seen.isolation is None:
+    if observed.untried:
+        return Wait(f"the test of {_counted(observed.untried, 'adapter')} on the new revision")
+    if plan.needs_isolation and observed.isolation is None:
         return CheckIsolation("an isolation check on the new revision")
     return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """An open rollout. `report` is the result of its last check (`tenants.rollouts.tending`)."""
+    """An open rollout. `report` is the result of its last check (`pool_checks`)."""
 
     base_model: str
     paused: bool

@@ -25,7 +25,7 @@ from tenants.models import (
     Turn,
 )
 from tenants.naming import ACTIVE, ISOLATION_TENANTS
-from tenants.rollouts.driver import Plan, Seen, Side
+from tenants.rollouts.driver import Observed, Plan, Side
 
 WINDOW = timedelta(minutes=10)
 """How far guards look back, within the time at the present weight."""
@@ -49,7 +49,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Placement:
     """Where the tenants are."""
 
     tenants: int
@@ -74,7 +74,7 @@ def turns(rollout: Rollout, weight: int) -> pools.Rollout:
     return pools.Rollout(rollout.pk, rollout.revision.digest, weight, first, last)
 
 
-def places(rollout: Rollout) -> Places:
+def placement(rollout: Rollout) -> Placement:
     """Where the tenants are now."""
     now = turns(rollout, rollout.weight)
     then = turns(rollout, rollout.next_weight or rollout.weight)
@@ -86,7 +86,7 @@ def places(rollout: Rollout) -> Places:
         slug for slug in customers if now.takes(slug) and (slug not in members or slug in ready)
     ]
     next_ = [one for one in members.values() if now.takes(one.slug) or then.takes(one.slug)]
-    return Places(
+    return Placement(
         tenants=len(customers),
         moved=len(moved),
         behind=[one for one in next_ if one.failed],
@@ -149,22 +149,24 @@ def _minutes(since: datetime) -> QuerySet[RevisionMinute]:
     return RevisionMinute.objects.filter(minute__gte=since.replace(second=0, microsecond=0))
 
 
-def seen(rollout: Rollout, there: Places, engines: dict[str, int], now: datetime) -> Seen:
+def observe(
+    rollout: Rollout, placed: Placement, engines: dict[str, int], now: datetime
+) -> Observed:
     """The rollout at this moment; `engines` is the number of engines by revision digest."""
     old, new = sides(rollout, now)
     gone_s = None
     if not engines.get(rollout.revision.digest):
         said = rollout.report.get("gone_since")
         gone_s = (now - datetime.fromisoformat(said)).total_seconds() if said else 0.0
-    return Seen(
+    return Observed(
         step_age_s=(now - rollout.stepped_at).total_seconds(),
         old=old,
         new=new,
         answered=_answered(rollout),
         gone_s=gone_s,
-        moved=there.moved,
-        untried=there.untried,
-        behind=len(there.behind),
+        moved=placed.moved,
+        untried=placed.untried,
+        behind=len(placed.behind),
         isolation=_isolation(rollout),
     )
 
@@ -187,13 +189,13 @@ def _isolation(rollout: Rollout) -> bool | None:
     return True if checks.filter(at__gte=rollout.stepped_at).exists() else None
 
 
-def told(rollout: Rollout) -> dict[str, Any]:
+def report(rollout: Rollout) -> dict[str, Any]:
     """The last report on the rollout with current figures, for people."""
     nothing = {"waits_for": "", "tenants": 0, "moved": 0, "untried": 0, "behind": []}
-    report = {**nothing, "behind_count": 0, **rollout.report}
-    report.pop("gone_since", None)
+    last = {**nothing, "behind_count": 0, **rollout.report}
+    last.pop("gone_since", None)
     old, new = sides(rollout, rollout.ended_at or timezone.now())
-    return report | {"old": figures(old), "new": figures(new)}
+    return last | {"old": figures(old), "new": figures(new)}
 
 
 def figures(one: Side) -> dict[str, Any]:

@@ -73,7 +73,9 @@ def path_of(version: AdapterVersion, name: str) -> str:
     return f"/engine/adapters/{version.digest}/{name}"
 
 
-async def test_served_while_it_may_be(version: AdapterVersion, database: Database) -> None:
+async def test_files_are_served_while_the_engine_may_have_them(
+    version: AdapterVersion, database: Database
+) -> None:
     async with (
         serving(files(database)) as url,
         httpx.AsyncClient(base_url=url, headers=shown(version), timeout=60) as client,

@@ -90,7 +90,9 @@ async def ask(
         [(b"cookie", b"csrftoken=x")],
     ],
 )
-async def test_nobody(headers: list[tuple[bytes, bytes]]) -> None:
+async def test_an_upload_without_valid_credentials_is_refused(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
     status, problem = await ask(BodyGuard(Application()), headers)
     assert (status, problem["code"], problem["status"]) == (401, "invalid_api_key", 401)
 

@@ -153,7 +153,7 @@ async def test_no_room_beside_what_is_pinned(tmp_path: Path) -> None:
         await store.get(b, SOURCE)
 
 
-async def test_what_waits_for_its_turn_takes_no_room_from_what_runs(tmp_path: Path) -> None:
+async def test_a_waiting_request_evicts_no_adapter_that_is_in_use(tmp_path: Path) -> None:
     gateway = Gateway()
     a, b, c = (gateway.add(content(seed)) for seed in "abc")
     async with AdapterStore(tmp_path, 250, gateway) as store:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.bench.machinery.client import Address
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 """Seconds to wait for an answer; without one, `silence` is counted and the attacker continues."""
 PAUSE_S = 0.01
 """Seconds between two tries of an attacker, so that requests which the server refuses cheaply are
@@ -67,7 +67,7 @@ async def send(target: Target, address: Address, data: bytes, *, whole: bool = F
     `whole`: read the answer to its end, as a client does that wants all of the work to be done.
     """
     try:
-        async with connected(address) as (reader, writer), asyncio.timeout(PATIENCE_S):
+        async with connected(address) as (reader, writer), asyncio.timeout(TIMEOUT_S):
             writing = asyncio.create_task(_write(writer, data))
             try:
                 line = await reader.readline()

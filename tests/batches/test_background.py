@@ -16,11 +16,11 @@ from inference.errors import GenerationTimeout, InferenceError, RateLimitExceede
 from inference.gateway.lines.frames import TURNS_OF_A_RUN
 from inference.gateway.lines.seals import background_id, line_id
 from inference.interfaces.stored import Ended, Queued, Standing, StoredResponses
+from tenants.batch_states import Status
 from tenants.batches import response_leases
 from tenants.batches.leases import Lost, Result
 from tenants.batches.response_leases import ResponseLease
-from tenants.batches.states import Status
-from tenants.content import choice, responses
+from tenants.content import responses, retention
 from tenants.content.responses import PostgresResponses
 from tenants.content.store import PostgresContents
 from tenants.housekeeping import forget_content
@@ -37,7 +37,7 @@ COMPLETED = Ended("completed", DONE)
 def keeping(slug: str = "acme", days: int = 7) -> ApiKey:
     """A key of a tenant that stores content for `days` days."""
     tenant = make_tenant(slug)
-    choice.keep_for(tenant, days)
+    retention.keep_for(tenant, days)
     return make_key(tenant)[0]
 
 
@@ -195,10 +195,10 @@ async def test_a_response_whose_key_was_destroyed_is_neither_run_nor_stored(
     await stored.begin(one.tenant_id, one.id, 1024)
     tenant = await Tenant.objects.aget(pk=key.tenant_id)
     member = await sync_to_async(make_member)(tenant, "owner")
-    await sync_to_async(choice.destroy)(tenant, member)
+    await sync_to_async(retention.destroy)(tenant, member)
     assert not await stored.end(one.tenant_id, one.id, 1024, COMPLETED)
     assert await stored.begin(one.tenant_id, one.id, 2048) is None
-    await sync_to_async(choice.keep_for)(tenant, 7)
+    await sync_to_async(retention.keep_for)(tenant, 7)
     assert not await stored.end(one.tenant_id, one.id, 2048, COMPLETED), "another key's"
 
 
@@ -316,7 +316,7 @@ def test_a_response_that_is_never_run_fails_after_its_deadline(owner: ApiKey) ->
 def test_a_response_that_cannot_be_decrypted_is_stopped(owner: ApiKey) -> None:
     make(owner)
     (lease,) = claim()
-    choice.destroy(owner.tenant, make_member(owner.tenant, "owner"))
+    retention.destroy(owner.tenant, make_member(owner.tenant, "owner"))
     with pytest.raises(Lost):
         lease.renew()
 

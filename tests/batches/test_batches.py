@@ -11,7 +11,7 @@ from pytest_django.fixtures import Settings
 
 from inference.gateway.lines.seals import holds
 from inference.operations.registry import OPERATIONS
-from tenants.batches.states import Status
+from tenants.batch_states import Status
 from tenants.models import Batch, StoredFile, Tenant
 from tests.batches.conftest import Ask
 from tests.tenants.making import make_key, make_tenant

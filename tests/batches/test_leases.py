@@ -11,10 +11,10 @@ from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
 from inference.link.accounts import Usage
+from tenants.batch_states import Status
 from tenants.batches import batch_leases
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Lost, Result
-from tenants.batches.states import Status
 from tenants.models import ApiKey, Batch, Tenant
 from tests.tenants.making import make_batch, make_key, make_tenant
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenants.batches.states import ENDED, NEXT, Status, before
+from tenants.batch_states import ENDED, NEXT, Status, before
 
 pytestmark = pytest.mark.pure
 

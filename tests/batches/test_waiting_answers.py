@@ -15,11 +15,11 @@ from django.utils import timezone
 
 from inference.gateway.lines.frames import MAX_UNBEGUN, Answer, Ask, Message, Open
 from inference.operations.chat import CHAT
+from tenants.batch_states import Status
 from tenants.batches import runner
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Lease, Result
 from tenants.batches.runner import MAX_RESULT_BYTES, Running
-from tenants.batches.states import Status
 from tenants.files import disk
 from tests.inference.operations.examples import EXAMPLES
 from tests.inference.rig import HANGS_S

@@ -44,7 +44,7 @@ from tenants.models import (
     User,
 )
 from tenants.models.audit import Actor, acting
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tests.frontend.addresses import Subject
 from tests.tenants.making import make_batch
 

@@ -17,27 +17,27 @@ from tests.chaos.processes import ROOT, Failed
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from tests.chaos.plan import STORMS  # noqa: E402
-from tests.chaos.stage import Places  # noqa: E402
+from tests.chaos.stage import Folders  # noqa: E402
 
 
 def main() -> None:
     """Run, print the tables, and exit with status 1 if any check has faults."""
     options = _options()
     console = Console(width=140, highlight=False)
-    places = Places(Path(tempfile.mkdtemp(prefix="lorikeet-chaos-")))
-    for folder in (places.archive, places.root / "log", places.root / "static"):
+    folders = Folders(Path(tempfile.mkdtemp(prefix="lorikeet-chaos-")))
+    for folder in (folders.archive, folders.root / "log", folders.root / "static"):
         folder.mkdir()
-    os.environ |= places.settings()
-    console.print(f"seed {options.seed}, {options.seconds} s; files are in {places.root}")
+    os.environ |= folders.settings()
+    console.print(f"seed {options.seed}, {options.seconds} s; files are in {folders.root}")
     try:
-        sound = _run(options, places, console)
+        sound = _run(options, folders, console)
     except Failed as failure:
         console.print(f"chaos: {failure}", style="red", markup=False)
         sound = False
     except KeyboardInterrupt:
         sys.exit(130)
     if sound and not options.keep:
-        shutil.rmtree(places.root, ignore_errors=True)
+        shutil.rmtree(folders.root, ignore_errors=True)
     if not sound:
         arguments = " ARGS=--only-gateways" if options.only_gateways else ""
         again = f"make chaos SECONDS={options.seconds} SEED={options.seed}{arguments}"
@@ -57,14 +57,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(options: argparse.Namespace, places: Places, console: Console) -> bool:
+def _run(options: argparse.Namespace, folders: Folders, console: Console) -> bool:
     from tests.chaos.run import Run  # Django reads its settings from the environment set above
 
     run = Run(
         options.seed,
         options.seconds,
         options.engine,
-        places,
+        folders,
         console,
         only_gateways=options.only_gateways,
     )

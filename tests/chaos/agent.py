@@ -13,7 +13,7 @@ from pathlib import Path
 from inference.agent.__main__ import main, start_engine
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import EngineProfile
-from tests.chaos.judging.recorder import Record, Recorded
+from tests.chaos.judging.sources.recorder import Record, Recorded
 
 
 def run(folder: Path, arguments: list[str]) -> None:

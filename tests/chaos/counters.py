@@ -18,8 +18,8 @@ from inference.interfaces.directory import MICRO
 from tenants.limits import commands
 from tenants.limits.commands import end_of
 from tenants.limits.kinds import Period
-from tests.chaos.judging import ledger
-from tests.chaos.judging.facts import Leftovers, Purse, Spent
+from tests.chaos.judging.facts import BudgetState, Leftovers, Spent
+from tests.chaos.judging.sources import ledger
 
 PERIODS: dict[str, Period] = {"day": "day", "month": "month"}
 _LUA = Path(commands.__file__).parent / "lua" / "base.lua"
@@ -64,19 +64,19 @@ class Counters:
         streams = {str(name): int(count) for name, count in taken.items()}
         reserved = {}
         for key in await self._keys("b:*"):
-            purse = await self.client.hgetall(key)
-            reserved[key] = int(purse["reserved_tokens"]) + int(purse["reserved_cost"])
+            budget = await self.client.hgetall(key)
+            reserved[key] = int(budget["reserved_tokens"]) + int(budget["reserved_cost"])
         return Leftovers(reservations=reservations, streams=streams, reserved=reserved)
 
     async def budgets(self) -> list[str]:
         """The names of the budgets of current periods; yesterday's may still be there."""
         return [name for name in await self._keys("b:*") if _period(name)[1] > time.time()]
 
-    async def purse(self, name: str, before: Spent) -> Purse:
+    async def budget(self, name: str, before: Spent) -> BudgetState:
         """What is counted and what is billed for a budget. `before` is what had been billed
         earlier."""
         values = await self.client.hgetall(name)
-        return Purse(
+        return BudgetState(
             name=name,
             spent=Spent(int(values.get("tokens", 0)), int(values.get("cost", 0))),
             billed=await billed(name),

@@ -120,14 +120,14 @@ class Actor:
             await asyncio.sleep(POLL_S)
         life.ready = time.time()
 
-    async def until_ready(self, patience_s: float) -> None:
+    async def until_ready(self, timeout_s: float) -> None:
         """Wait until it serves.
 
         Raises:
             Failed: it does not in time.
         """
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 while not self.is_ready:  # noqa: ASYNC110 - other processes have no events
                     await asyncio.sleep(POLL_S)
         except TimeoutError:

@@ -22,25 +22,26 @@ from django.core.management import call_command  # noqa: E402
 
 from gateway.local import seed  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
-from tests.chaos import background, customers  # noqa: E402
-from tests.chaos.background import InBackground  # noqa: E402
-from tests.chaos.batches import ENDED, Batches  # noqa: E402
-from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
+from tests.chaos.clients import background, customers  # noqa: E402
+from tests.chaos.clients.background import InBackground  # noqa: E402
+from tests.chaos.clients.batches import ENDED, Batches  # noqa: E402
+from tests.chaos.clients.crowd import TIMEOUT_S, Crowd  # noqa: E402
+from tests.chaos.clients.customers import Customer  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
-from tests.chaos.customers import Customer  # noqa: E402
-from tests.chaos.judging import journals, ledger, logs, report  # noqa: E402
-from tests.chaos.judging.answers import receive  # noqa: E402
+from tests.chaos.judging import report  # noqa: E402
 from tests.chaos.judging.facts import (  # noqa: E402
     PREFIX_DIGITS,
+    BudgetState,
     Counts,
     Facts,
-    Purse,
     Received,
     Seen,
     Twin,
     Unseen,
 )
-from tests.chaos.judging.recorder import Record  # noqa: E402
+from tests.chaos.judging.sources import journals, ledger, logs  # noqa: E402
+from tests.chaos.judging.sources.answers import receive  # noqa: E402
+from tests.chaos.judging.sources.recorder import Record  # noqa: E402
 from tests.chaos.judging.verdict import judge  # noqa: E402
 from tests.chaos.plan import (  # noqa: E402
     CONSOLE,
@@ -58,7 +59,7 @@ from tests.chaos.stage import (  # noqa: E402
     READY_S,
     SHORT_DRAIN_S,
     WITHOUT_REDIS,
-    Places,
+    Folders,
     Stage,
     batches,
     database,
@@ -93,7 +94,7 @@ class Run:
         seed: int,
         seconds: float,
         engine: str,
-        places: Places,
+        folders: Folders,
         console: Console,
         *,
         only_gateways: bool = False,
@@ -101,7 +102,7 @@ class Run:
         """`only_gateways`: only gateways die, with short drains."""
         self.seed, self.seconds, self.engine = seed, seconds, engine
         drain_s = SHORT_DRAIN_S if only_gateways else DRAIN_S
-        self.stage, self.console = Stage(places, gateways_drain_s=drain_s), console
+        self.stage, self.console = Stage(folders, gateways_drain_s=drain_s), console
         self.customers: list[Customer] = []
         self.facts = Facts(
             planned=plan(seed, seconds, GATEWAYS_ALONE if only_gateways else STORMS[engine]),
@@ -161,7 +162,7 @@ class Run:
             await self._strike(self.facts.planned)
             await _until(crowd.all_served)  # returns at once, unless the machine was very busy
             crowd.over.set()
-            await asyncio.wait_for(sending, READY_S + 3 * PATIENCE_S)  # some wait for a gateway
+            await asyncio.wait_for(sending, READY_S + 3 * TIMEOUT_S)  # some wait for a gateway
         finally:
             sending.cancel()
             showing.cancel()
@@ -212,9 +213,9 @@ class Run:
         await stage.until_ready()
         facts.kills = list(stage.kills)
         for gateway in GATEWAYS:
-            facts.moved += logs.moved(stage.places.log(gateway))
-            facts.adopted += logs.adopted(stage.places.log(gateway))
-            facts.stayed |= set(logs.stayed(stage.places.log(gateway)))
+            facts.moved += logs.moved(stage.folders.log(gateway))
+            facts.adopted += logs.adopted(stage.folders.log(gateway))
+            facts.stayed |= set(logs.stayed(stage.folders.log(gateway)))
         await self._batches_end()
         await self._responses_end()
         await self._ask_again()
@@ -222,7 +223,7 @@ class Run:
         async with Counters.connected() as counters:
             await _until(counters.idle)
             facts.leftovers = await counters.leftovers()
-            facts.purses = await self._compared(counters)
+            facts.compared = await self._compared(counters)
             stage.strike(Strike(0.0, "redis", "redis"), random.Random())
             await stage.until_ready()
             facts.reseeded = await self._compared(counters)
@@ -291,7 +292,7 @@ class Run:
         headers = {"Authorization": f"Bearer {one.key}"}
         url = self.stage.urls[one.gateway] + one.path
         async with (
-            httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
+            httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as http,
             http.stream("POST", url, json=one.body, headers=headers) as response,
         ):
             await receive(response, again, None, four_letters=self.engine == "synthetic")
@@ -303,7 +304,7 @@ class Run:
         await _until(lambda: asyncio.to_thread(self._is_settled))
 
     def _is_settled(self) -> bool:
-        files = [self.stage.places.journal(agent) / "journal" for agent in ENGINES]
+        files = [self.stage.folders.journal(agent) / "journal" for agent in ENGINES]
         ends = [journals.read(file).end for file in files]
         try:
             sums = self.facts.journal_sums = ledger.journal_sums()
@@ -328,21 +329,21 @@ class Run:
         self.facts.leftovers.drains_s = self.stage.drains_s
         self.facts.lives = self.stage.lives
 
-    async def _compared(self, counters: Counters) -> list[Purse]:
+    async def _compared(self, counters: Counters) -> list[BudgetState]:
         """The budgets, each compared with the ledger. Repeated, as after another minute, if a
         delayed process kept the gateway from comparing."""
         if not await _until(lambda: counters.has_all(len(GATEWAYS))):
             raise Failed("the gateways do not count in Redis")
-        purses: list[Purse] = []
+        compared: list[BudgetState] = []
 
         async def agree() -> bool:
-            purses[:] = await self._compared_once(counters)
-            return len(purses) == customers.BUDGETS and all(one.agrees for one in purses)
+            compared[:] = await self._compared_once(counters)
+            return len(compared) == customers.BUDGETS and all(one.agrees for one in compared)
 
         await _until(agree)
-        return purses
+        return compared
 
-    async def _compared_once(self, counters: Counters) -> list[Purse]:
+    async def _compared_once(self, counters: Counters) -> list[BudgetState]:
         """The budgets, after each was charged once and thereby compared with the ledger."""
         await self._ask_once_each()  # now Redis counts every budget
         await self._settled()
@@ -351,14 +352,14 @@ class Run:
         await self._ask_once_each()
         await self._settled()
         await _until(counters.idle)
-        return [await counters.purse(name, spent) for name, spent in before.items()]
+        return [await counters.budget(name, spent) for name, spent in before.items()]
 
     async def _ask_once_each(self) -> None:
         """Send one small request with each key of each customer with a budget, to the gateway that
         refuses without Redis."""
         (url,) = (self.stage.urls[name] for name in GATEWAYS if WITHOUT_REDIS[name] == "refuse")
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=TIMEOUT_S) as http:
             for customer in customers.budgeted(self.customers):
                 for key in customer.keys:
                     await _ask(http, key, body | {"model": customer.models[0]})
@@ -366,19 +367,19 @@ class Run:
     # --- what the files say ----------------------------------------------------------------------
 
     def _read_files(self) -> None:
-        facts, places = self.facts, self.stage.places
+        facts, folders = self.facts, self.stage.folders
         for agent in ENGINES:
-            files = [journals.read(path) for path in sorted(places.archive.glob(f"{agent}-*"))]
+            files = [journals.read(path) for path in sorted(folders.archive.glob(f"{agent}-*"))]
             facts.entries += [entry for file in files for entry in file.closed]
             facts.journal_ends.append(files[-1].end)
-        for path in sorted(places.records.iterdir()):
+        for path in sorted(folders.records.iterdir()):
             facts.seen += _seen(path)
-        for path in sorted(places.root.glob("log/*.log")):
+        for path in sorted(folders.root.glob("log/*.log")):
             facts.crashes += logs.crashes(path, may_be_cut=facts.only_gateways)
         for gateway in GATEWAYS:
             lives = self.stage.actors[gateway].lives
-            facts.degraded += logs.degraded(places.log(gateway), lives)
-            facts.unkept[gateway] = list(logs.unkept(places.log(gateway)))
+            facts.degraded += logs.degraded(folders.log(gateway), lives)
+            facts.unkept[gateway] = list(logs.unkept(folders.log(gateway)))
 
 
 def _seen(path: Path) -> Iterable[Seen]:

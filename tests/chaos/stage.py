@@ -57,7 +57,7 @@ TOKENS_PER_SECOND = 30
 
 
 @dataclass(frozen=True)
-class Places:
+class Folders:
     """Where a run keeps its files; `root` is created for it."""
 
     root: Path
@@ -101,7 +101,7 @@ class Places:
 class Stage:
     """The running installation."""
 
-    places: Places
+    folders: Folders
     actors: dict[str, Actor] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
     """Of each gateway, for clients."""
@@ -189,16 +189,16 @@ class Stage:
 
     def archive(self, life: Life) -> None:
         """Copy an agent's journal after the agent ended, because its next start shortens it."""
-        file = self.places.journal(life.name) / "journal"
+        file = self.folders.journal(life.name) / "journal"
         if life.kind == "agent" and file.exists():
             number = len(self.actors[life.name].lives)
-            shutil.copy(file, self.places.archive / f"{life.name}-{number:04d}")
+            shutil.copy(file, self.folders.archive / f"{life.name}-{number:04d}")
 
 
 @asynccontextmanager
 async def database(stage: Stage) -> AsyncIterator[None]:
     """Runs PostgreSQL in the block."""
-    async with running(_actor(stage, _postgres(stage.places))) as actor:
+    async with running(_actor(stage, _postgres(stage.folders))) as actor:
         await actor.until_ready(READY_S)
         yield
 
@@ -223,7 +223,7 @@ async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
     stage.links = dict(zip(GATEWAYS, map(_url, relayed), strict=True))
     stage.relays = {name: Relay((HOST, port)) for name, port in zip(GATEWAYS, own, strict=True)}
     programs = [
-        _redis(stage.places),
+        _redis(stage.folders),
         *(_gateway(stage, name) for name in GATEWAYS),
         *(_agent(stage, name, engine) for name in ENGINES),
     ]
@@ -245,14 +245,14 @@ def _actor(stage: Stage, program: Program) -> Actor:
 # --- programs ------------------------------------------------------------------------------------
 
 
-def _postgres(places: Places) -> Program:
+def _postgres(folders: Folders) -> Program:
     """The embedded PostgreSQL, run directly here so that it can be killed."""
-    Postgres(places.postgres).initialise()
+    Postgres(folders.postgres).initialise()
 
     async def answers() -> bool:
         try:
             async with await psycopg.AsyncConnection.connect(
-                host=str(places.postgres), user="postgres", dbname="postgres", connect_timeout=2
+                host=str(folders.postgres), user="postgres", dbname="postgres", connect_timeout=2
             ) as connection:
                 await connection.execute("SELECT 1")
         except psycopg.Error:
@@ -267,17 +267,17 @@ def _postgres(places: Places) -> Program:
         "postgres",
         "postgres",
         command,
-        places.log("postgres"),
+        folders.log("postgres"),
         answers,
         user=account_to_run(),
-        folder=places.postgres,
+        folder=folders.postgres,
         stop_signal=signal.SIGINT,  # fast shutdown: does not wait for clients
     )
 
 
-def _redis(places: Places) -> Program:
+def _redis(folders: Folders) -> Program:
     async def answers() -> bool:
-        client = redis.asyncio.Redis(unix_socket_path=str(places.redis_socket))
+        client = redis.asyncio.Redis(unix_socket_path=str(folders.redis_socket))
         try:
             return bool(await client.ping())
         except (redis.asyncio.RedisError, OSError):
@@ -285,8 +285,8 @@ def _redis(places: Places) -> Program:
         finally:
             await client.aclose()
 
-    command = redis_command(places.redis_socket)
-    return Program("redis", "redis", command, places.log("redis"), answers)
+    command = redis_command(folders.redis_socket)
+    return Program("redis", "redis", command, folders.log("redis"), answers)
 
 
 def _gateway(stage: Stage, name: str) -> Program:
@@ -299,7 +299,7 @@ def _gateway(stage: Stage, name: str) -> Program:
         "LIMITS_WITHOUT_REDIS": WITHOUT_REDIS[name],
         "CONSOLE_INTERNAL_URL": stage.console_url,
     }
-    return Program(name, "gateway", command, stage.places.log(name), _answers(url), settings)
+    return Program(name, "gateway", command, stage.folders.log(name), _answers(url), settings)
 
 
 def _answers(url: str) -> Ready:
@@ -317,11 +317,11 @@ def _console(stage: Stage) -> Program:
     port = stage.console_url.rpartition(":")[2]
     command = [sys.executable, str(ROOT / "manage.py"), "console", "--port", port]
     ready = _answers(stage.console_url)
-    return Program(CONSOLE, "console", command, stage.places.log(CONSOLE), ready)
+    return Program(CONSOLE, "console", command, stage.folders.log(CONSOLE), ready)
 
 
 def _worker(stage: Stage, name: str) -> Program:
-    file = stage.places.root / f"{name}.ready"
+    file = stage.folders.root / f"{name}.ready"
 
     async def works() -> bool:
         began = stage.actors[name].lives[-1].began
@@ -329,7 +329,7 @@ def _worker(stage: Stage, name: str) -> Program:
 
     command = [sys.executable, "-m", "tests.chaos.worker"]
     told = {"READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
-    return Program(name, "worker", command, stage.places.log(name), works, told)
+    return Program(name, "worker", command, stage.folders.log(name), works, told)
 
 
 SYNTHETIC = [
@@ -344,26 +344,26 @@ POOL = [*SYNTHETIC, "--runner", "pooling"]
 
 
 def _agent(stage: Stage, name: str, engine: str) -> Program:
-    places, pools = stage.places, name in POOLERS
+    folders, pools = stage.folders, name in POOLERS
     options = {
         "--id": name,
         "--gateway": ",".join(stage.links.values()),
-        "--journal-dir": places.journal(name),
-        "--cache-dir": places.root / "cache" / name,
+        "--journal-dir": folders.journal(name),
+        "--cache-dir": folders.root / "cache" / name,
         "--model": demo.EMBEDDING if pools else demo.BASE,
         "--served-name": EMBEDDING if pools else MODEL,
         "--drain": AGENTS_DRAIN_S["synthetic" if pools else engine],
     }
-    command = [sys.executable, "-m", "tests.chaos.agent", str(places.records)]
+    command = [sys.executable, "-m", "tests.chaos.agent", str(folders.records)]
     command += [str(part) for option in options.items() for part in option]
 
     async def generates() -> bool:
         """Whether its engine has started: then the recorder has created a file."""
-        return (places.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
+        return (folders.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
 
     credential = {"ENGINE_CREDENTIAL": stage.credentials[name]}
     command = [*command, *(POOL if pools else GENERATE[engine])]
-    return Program(name, "agent", command, places.log(name), generates, credential)
+    return Program(name, "agent", command, folders.log(name), generates, credential)
 
 
 def _url(port: int) -> str:

@@ -33,7 +33,7 @@ def program(tmp_path: Path, code: str = SLEEPER) -> Program:
     return Program("sleeper", "agent", command, tmp_path / "log", ready)
 
 
-async def test_who_hangs_goes_on_and_who_is_drained_comes_back(tmp_path: Path) -> None:
+async def test_a_stopped_process_continues_and_a_drained_one_restarts(tmp_path: Path) -> None:
     ended: list[Life] = []
     async with running(Actor(program(tmp_path), ended.append)) as actor:
         assert not actor.drain(), "it is not ready"
@@ -44,7 +44,7 @@ async def test_who_hangs_goes_on_and_who_is_drained_comes_back(tmp_path: Path) -
     assert (ended[0].killed, ended[0].status) == (DRAINED, 0)
 
 
-async def test_the_killed_come_back(tmp_path: Path) -> None:
+async def test_a_killed_process_is_restarted(tmp_path: Path) -> None:
     ended: list[Life] = []
     async with running(Actor(program(tmp_path), ended.append)) as actor:
         await actor.until_ready(READY_S)
@@ -63,14 +63,14 @@ async def test_the_killed_come_back(tmp_path: Path) -> None:
     assert [life.pid for life in actor.lives] == [life.pid for life in ended]
 
 
-async def test_who_ends_by_itself_is_noted(tmp_path: Path) -> None:
+async def test_a_process_that_exits_by_itself_is_recorded(tmp_path: Path) -> None:
     ended: list[Life] = []
     async with running(Actor(program(tmp_path, "raise SystemExit(3)"), ended.append)):
         await until(lambda: len(ended) > 1)
     assert {(life.killed, life.status, life.ready) for life in ended} == {("", 3, None)}
 
 
-async def test_nobody_stays(tmp_path: Path) -> None:
+async def test_no_process_outlives_the_run(tmp_path: Path) -> None:
     """However the run ends, and whatever the process has started."""
     parent = "import subprocess, sys\n" + SLEEPER.replace(
         "time.sleep", "subprocess.Popen([sys.executable, '-c', 'input()']); time.sleep"

@@ -17,9 +17,9 @@ from django.db import connections
 from inference.link.accounts import Usage
 from lorikeet import batches, retries
 from lorikeet.transfer import files
+from tenants.batch_states import Status
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Result
-from tenants.batches.states import Status
 from tenants.models import Batch, StoredFile, Tenant, Upload, UploadPart
 from tests.adapters.working import run_worker
 from tests.batches.conftest import files_dir

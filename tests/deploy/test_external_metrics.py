@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway.management.commands.kubernetes_secrets import external_metrics
-from gateway.planes import external_metrics as listener
-from gateway.planes.external_metrics import (
+from gateway.planes.monitoring import external_metrics as listener
+from gateway.planes.monitoring.external_metrics import (
     MAX_PER_ADDRESS,
     ROOT,
     ExternalMetrics,

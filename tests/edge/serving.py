@@ -20,7 +20,7 @@ from gateway.edge.proxies import Proxies
 from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import configured
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """Longest wait; anything slower is taken to hang."""
 SOON = 0.2
 """Seconds for bounds whose expiry a test waits for."""
@@ -123,10 +123,10 @@ class Served:
         return seen
 
     def dial(self) -> Client:
-        return Client(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S))
+        return Client(socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S))
 
     def until(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while not condition():
             assert time.monotonic() < end, "it never came true"
             time.sleep(0.01)
@@ -162,7 +162,7 @@ class Client:
         """Send `part` repeatedly until the server closes the connection; returns what it sent."""
         said = b""
         self.sock.settimeout(pause_s)
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
             try:
                 self.sock.sendall(part)
@@ -258,6 +258,6 @@ def serving(
         yield served
     finally:
         server.should_exit = server.force_exit = True
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         listener.close()
     assert not thread.is_alive()

@@ -11,7 +11,7 @@ from tests.edge.serving import SOON, Served, error_of, get, post, serving, statu
 LOOPBACK = "127.0.0.1"
 
 
-def test_those_of_one_address_are_bounded() -> None:
+def test_connections_of_one_address_are_bounded() -> None:
     with serving(bounds=Bounds(connections_per_address=3)) as served, ExitStack() as stack:
         first, *_ = [stack.enter_context(served.dial()) for _ in range(3)]
         first.ask()
@@ -29,7 +29,7 @@ def asked(served: Served) -> bool:
         return client.rest().startswith(b"HTTP/1.1 200")
 
 
-def test_who_waits_makes_room() -> None:
+def test_connections_that_wait_for_their_client_are_evicted_first() -> None:
     """Connections that wait for their client are evicted for new ones, the longest waiting first;
     those that wait for an answer never are."""
     with serving(bounds=Bounds(connections=4)) as served, ExitStack() as stack:
@@ -71,7 +71,7 @@ def test_what_has_ended_is_not_counted() -> None:
 # --- Proxies -------------------------------------------------------------------------------------
 
 
-def test_nobody_is_believed_who_is_not_trusted() -> None:
+def test_forwarded_headers_of_untrusted_addresses_are_ignored() -> None:
     with serving() as served, served.dial() as client:
         said = client.ask("/", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https")
         assert (said["client"], said["scheme"]) == (LOOPBACK, "http")

@@ -37,7 +37,7 @@ def cors(answer: httpx.Response) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name.startswith("access-")}
 
 
-async def test_it_is_off_by_default() -> None:
+async def test_cors_is_off_by_default() -> None:
     app = Application()
     async with client(app) as one:
         answers = [await one.get("/", headers=ASKED), await one.options("/", headers=ASKED)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.edge.bounds import MAX_HEADERS, MAX_PIPELINED, MAX_URL_BYTES, SMALL_CHUNKS, Bounds
-from gateway.edge.census import Visit
+from gateway.edge.census import Slot
 from gateway.edge.http import PIECE_BYTES
 from tests.edge.serving import Served, error_of, get, post, serving, status_of
 
@@ -35,7 +35,7 @@ def served() -> object:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", (400, "invalid_request")),
     ],
 )
-def test_it_is_refused_and_the_connection_closed(
+def test_an_unacceptable_head_is_refused_and_the_connection_closed(
     served: Served, head: bytes, expected: tuple[int, str]
 ) -> None:
     reached = len(served.seen.requests)
@@ -51,7 +51,7 @@ def test_an_address_that_is_refused_again_and_again_waits_for_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = [0.05, 1000.0]
-    monkeypatch.setattr(Visit, "hold_s", lambda visit, now: held.pop(0))
+    monkeypatch.setattr(Slot, "hold_s", lambda slot, now: held.pop(0))
     with serving() as served, served.dial() as first, served.dial() as second:
         first.send(b"no request at all\r\n\r\n" + b"x" * PIECE_BYTES)
         assert error_of(first.rest()) == (400, "invalid_request")
@@ -60,7 +60,7 @@ def test_an_address_that_is_refused_again_and_again_waits_for_its_turn(
     assert held == []
 
 
-def test_as_much_as_is_allowed_passes(served: Served) -> None:
+def test_the_maximum_number_of_headers_is_accepted(served: Served) -> None:
     with served.dial() as client:
         said = client.ask("/", *["X: x"] * (MAX_HEADERS - 1))
         assert said["headers"] == MAX_HEADERS
@@ -82,7 +82,7 @@ def test_as_much_as_is_allowed_passes(served: Served) -> None:
     ],
     ids=["blank lines", "a value", "a name", "a chunk's extension", "a trailer"],
 )
-def test_what_never_ends_is_cut_off_while_others_are_served(served: Served, start: bytes) -> None:
+def test_an_endless_head_is_cut_off_while_others_are_served(served: Served, start: bytes) -> None:
     """The bound is on bytes: no more of them are read, however many a client sends."""
     with served.dial() as client, served.dial() as neighbour:
         client.send(start)

@@ -64,7 +64,7 @@ async def test_a_few_mistakes_are_free(waits: list[float]) -> None:
 
 
 @pytest.mark.parametrize("word", ["abracadabra", "again"])
-async def test_who_guesses_on_waits_for_each_answer(waits: list[float], word: str) -> None:
+async def test_continued_guessing_delays_each_answer(waits: list[float], word: str) -> None:
     await guess(door := Door(), FEW + 30, word)
     spaced = [pytest.approx(turn * SPACING_S) for turn in range(1, round(MAX_WAIT_S / SPACING_S))]
     assert waits[: len(spaced)] == spaced
@@ -72,7 +72,9 @@ async def test_who_guesses_on_waits_for_each_answer(waits: list[float], word: st
     assert len(door.statuses) == FEW + 30, "every guess is answered"
 
 
-async def test_who_is_let_in_never_waits_whatever_its_neighbour_does(waits: list[float]) -> None:
+async def test_accepted_requests_are_never_delayed_by_refusals_of_their_address(
+    waits: list[float],
+) -> None:
     await guess(door := Door(), 2 * FEW)
     waits.clear()
     await guess(door, 5, "sesame")

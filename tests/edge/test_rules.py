@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.edge.bounds import MAX_TICK_S, Bounds
 from gateway.edge.census import Census
-from gateway.edge.patience import Owed, Patience, Unread
 from gateway.edge.proxies import Proxies, plain
+from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
 from gateway.edge.websocket import FrameBudget
 from inference.addresses import network_of
 from inference.errors import Overloaded, RateLimitExceeded
@@ -23,45 +23,45 @@ BOUNDS = Bounds()
 
 
 @pytest.mark.parametrize(
-    ("owed", "longest_s"),
+    ("expected", "longest_s"),
     [
-        (Owed.HEAD, BOUNDS.header_s),
-        (Owed.BODY, BOUNDS.body_s),
-        (Owed.SURPLUS, BOUNDS.surplus_s),
-        (Owed.REST, BOUNDS.keep_alive_s),
+        (Expected.HEAD, BOUNDS.header_s),
+        (Expected.BODY, BOUNDS.body_s),
+        (Expected.SURPLUS, BOUNDS.surplus_s),
+        (Expected.IDLE, BOUNDS.keep_alive_s),
     ],
 )
-def test_what_is_owed_is_owed_for_so_long(owed: Owed, longest_s: float) -> None:
-    patience = Patience(BOUNDS, 0.0)
-    patience.expect(owed, 100.0)
-    assert not patience.over(100.0 + longest_s)
-    assert patience.over(100.1 + longest_s)
-    patience.expect(owed, 1000.0)
-    assert not patience.over(1000.0 + longest_s)
+def test_what_is_expected_times_out_after_its_bound(expected: Expected, longest_s: float) -> None:
+    read_timeout = ReadTimeout(BOUNDS, 0.0)
+    read_timeout.expect(expected, 100.0)
+    assert not read_timeout.expired(100.0 + longest_s)
+    assert read_timeout.expired(100.1 + longest_s)
+    read_timeout.expect(expected, 1000.0)
+    assert not read_timeout.expired(1000.0 + longest_s)
 
 
-def test_who_waits_owes_nothing() -> None:
-    patience = Patience(BOUNDS, 0.0)
-    assert patience.over(BOUNDS.header_s + 1)
-    patience.expect(Owed.NOTHING, 1.0)
-    assert not patience.over(1e12)
+def test_a_client_that_waits_for_its_answer_never_times_out() -> None:
+    read_timeout = ReadTimeout(BOUNDS, 0.0)
+    assert read_timeout.expired(BOUNDS.header_s + 1)
+    read_timeout.expect(Expected.NOTHING, 1.0)
+    assert not read_timeout.expired(1e12)
 
 
-def test_a_connection_is_looked_at_in_time() -> None:
+def test_the_tick_is_a_quarter_of_the_shortest_timeout() -> None:
     assert BOUNDS.tick_s == MAX_TICK_S
     assert Bounds(write_s=2).tick_s == 0.5
 
 
-def test_unread_bytes_are_forgiven_while_they_become_fewer() -> None:
-    unread = Unread(10.0)
-    assert not unread.over(1000, 100.0)
-    assert not unread.over(1000, 110.0)
-    assert not unread.over(999, 111.0)
-    assert not unread.over(999, 121.0)
-    assert unread.over(2000, 121.1)
-    assert not unread.over(0, 200.0)
-    assert not unread.over(5, 300.0)
-    assert unread.over(5, 310.1)
+def test_the_write_timeout_restarts_whenever_unread_bytes_become_fewer() -> None:
+    write_timeout = WriteTimeout(10.0)
+    assert not write_timeout.expired(1000, 100.0)
+    assert not write_timeout.expired(1000, 110.0)
+    assert not write_timeout.expired(999, 111.0)
+    assert not write_timeout.expired(999, 121.0)
+    assert write_timeout.expired(2000, 121.1)
+    assert not write_timeout.expired(0, 200.0)
+    assert not write_timeout.expired(5, 300.0)
+    assert write_timeout.expired(5, 310.1)
 
 
 def test_frames_are_paced() -> None:
@@ -96,14 +96,14 @@ def test_the_one_that_has_waited_longest_goes() -> None:
     assert evicted == [2, 1, 9, 0] and len(census) == 3
 
 
-def test_where_all_work_nobody_enters() -> None:
+def test_a_new_connection_is_refused_if_none_can_be_evicted() -> None:
     census = Census(2, 2)
-    visits = [census.enter(None, lambda: None) for _ in range(2)]
-    for visit in visits:
-        visit.works()
+    slots = [census.enter(None, lambda: None) for _ in range(2)]
+    for slot in slots:
+        slot.works()
     with pytest.raises(Overloaded):
         census.enter("10.0.0.1", lambda: None)
-    visits[0].leave()
+    slots[0].leave()
     census.enter("10.0.0.1", lambda: None)
 
 
@@ -126,8 +126,8 @@ def test_each_address_has_its_share() -> None:
 
 def test_refusals_of_an_address_are_spaced_and_those_of_a_proxy_are_not() -> None:
     census = Census(100, 100)
-    visits = [census.enter(f"2001:db8::{n}", lambda: None) for n in range(3)]
-    held = [visits[n % 3].hold_s(0.0) for n in range(int(FREE) + 30)]
+    slots = [census.enter(f"2001:db8::{n}", lambda: None) for n in range(3)]
+    held = [slots[n % 3].hold_s(0.0) for n in range(int(FREE) + 30)]
     assert not any(held[: int(FREE)]) and held[-1] == MAX_WAIT_S
     assert census.enter("10.0.0.1", lambda: None).hold_s(0.0) == 0
     proxy = census.enter(None, lambda: None)
@@ -135,23 +135,23 @@ def test_refusals_of_an_address_are_spaced_and_those_of_a_proxy_are_not() -> Non
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60))
-def test_nothing_is_left_of_those_that_have_left(steps: list[tuple[int, int]]) -> None:
+def test_closed_connections_leave_nothing_in_the_census(steps: list[tuple[int, int]]) -> None:
     census = Census(4, 3)
-    visits = []
+    slots = []
     for act, number in steps:
         match act:
             case 0:
                 try:
-                    visits.append(census.enter(f"10.0.0.{number}", lambda: None))
+                    slots.append(census.enter(f"10.0.0.{number}", lambda: None))
                 except (Overloaded, RateLimitExceeded):
                     continue
-            case 1 | 2 | 3 if visits:
-                visit = visits[number % len(visits)]
-                (visit.waits, visit.works, visit.leave)[act - 1]()
+            case 1 | 2 | 3 if slots:
+                slot = slots[number % len(slots)]
+                (slot.waits, slot.works, slot.leave)[act - 1]()
         assert len(census) <= 4 and len(census.waiting) <= len(census)
-    for visit in visits:
-        visit.leave()
-        visit.waits()
+    for slot in slots:
+        slot.leave()
+        slot.waits()
     assert not len(census) and not census.waiting and not census._of
 
 
@@ -187,7 +187,7 @@ def test_the_client_is_the_nearest_hop_that_is_not_ours(forwarded: list[str], cl
     assert TRUSTED.client("10.0.0.1", headers) == client
 
 
-def test_who_is_trusted() -> None:
+def test_trusted_proxies() -> None:
     assert TRUSTED.trust("10.255.0.1") and TRUSTED.trust("::ffff:10.0.0.1")
     assert TRUSTED.trust("2001:db8:f:1::9") and TRUSTED.trust("192.0.2.1")
     assert not TRUSTED.trust("192.0.2.2") and not TRUSTED.trust("")
@@ -204,12 +204,12 @@ def test_the_scheme_is_what_the_nearest_proxy_says(said: list[str], https: bool 
 
 
 @pytest.mark.parametrize("wrong", ["proxy", "10.0.0.1/8", "10.0.0.0/33", "*"])
-def test_what_is_no_network_stops_the_start(wrong: str) -> None:
+def test_an_invalid_trusted_proxy_stops_the_start(wrong: str) -> None:
     with pytest.raises(BadSetting, match="TRUSTED_PROXIES"):
         Proxies([wrong])
 
 
-def test_whose_address_it_is() -> None:
+def test_addresses_are_counted_by_network() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == plain("::ffff:10.0.0.1")
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"

@@ -18,14 +18,14 @@ SHORT = Bounds(header_s=SOON, keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, wr
 @pytest.mark.parametrize(
     "start", [b"G", get()[:-2], b"\r\n", get("/hold", "Content-Length: 0") + b"GET"]
 )
-def test_a_head_that_does_not_end(start: bytes) -> None:
+def test_an_incomplete_head_times_out(start: bytes) -> None:
     with serving(bounds=replace(LONG, header_s=SOON)) as served, served.dial() as client:
         client.send(start)
         answer = client.rest()
         assert answer == b"" or error_of(answer) == (408, "request_timeout")
 
 
-def test_bytes_win_no_time_for_a_head() -> None:
+def test_further_bytes_do_not_extend_the_time_of_a_head() -> None:
     with serving(bounds=replace(LONG, header_s=SOON)) as served, served.dial() as client:
         client.send(b"GET / HTTP/1.1\r\nX: ")
         client.sock.settimeout(SOON / 20)
@@ -39,18 +39,18 @@ def test_bytes_win_no_time_for_a_head() -> None:
         assert error_of(answer) == (408, "request_timeout")
 
 
-def test_blank_lines_win_no_time_either() -> None:
+def test_blank_lines_do_not_extend_the_time_of_a_head() -> None:
     with serving(bounds=replace(LONG, header_s=SOON)) as served, served.dial() as client:
         client.ask()
         assert error_of(client.pour_slowly(b"\r\n", SOON / 20)) == (408, "request_timeout")
 
 
-def test_a_connection_that_says_nothing() -> None:
+def test_a_silent_new_connection_times_out() -> None:
     with serving(bounds=replace(LONG, header_s=SOON)) as served, served.dial() as client:
         assert client.rest() == b""
 
 
-def test_a_connection_that_says_nothing_more() -> None:
+def test_an_idle_connection_times_out() -> None:
     with serving(bounds=replace(LONG, keep_alive_s=SOON)) as served, served.dial() as client:
         client.ask()
         assert client.rest() == b""
@@ -66,7 +66,7 @@ def test_a_connection_is_kept_alive() -> None:
             time.sleep(2 * SOON)
 
 
-def test_a_body_that_does_not_go_on() -> None:
+def test_a_stalled_body_times_out() -> None:
     with serving(bounds=replace(LONG, body_s=SOON)) as served, served.dial() as client:
         client.send(post("Content-Length: 10", body=b"x"))
         assert error_of(client.rest()) == (408, "request_timeout")
@@ -74,7 +74,7 @@ def test_a_body_that_does_not_go_on() -> None:
         assert served.seen.bodies == []
 
 
-def test_a_body_that_goes_on_slowly() -> None:
+def test_a_slow_body_does_not_time_out() -> None:
     """Each part extends the time, in total beyond the bound."""
     with (
         serving(bounds=replace(SHORT, header_s=1000, body_s=10 * SOON)) as served,
@@ -94,14 +94,14 @@ def test_an_answer_may_take_its_time() -> None:
         assert client.rest().count(b"xxxxxxxxxx") == 10
 
 
-def test_who_was_answered_before_he_has_sent_all() -> None:
+def test_the_rest_of_an_answered_body_must_arrive_in_time() -> None:
     with serving(bounds=replace(LONG, surplus_s=SOON)) as served, served.dial() as client:
         client.send(post("Content-Length: 1000000", path="/early"))
         assert status_of(client.answer()) == 200
         assert client.pour_slowly(b"x", SOON / 20) == b""
 
 
-def test_who_sends_the_rest_of_it_may_go_on() -> None:
+def test_the_connection_is_kept_once_the_rest_of_an_answered_body_arrived() -> None:
     with serving(bounds=replace(LONG, keep_alive_s=SOON)) as served, served.dial() as client:
         client.send(post("Content-Length: 10", path="/early"))
         assert status_of(client.answer()) == 200
@@ -110,14 +110,14 @@ def test_who_sends_the_rest_of_it_may_go_on() -> None:
         assert client.rest() == b""
 
 
-def test_who_reads_nothing() -> None:
+def test_a_client_that_reads_nothing_of_a_stream_is_disconnected() -> None:
     """The application waits for room in the buffer, and is told that the client is gone."""
     with serving(bounds=replace(LONG, write_s=SOON)) as served, served.dial() as client:
         client.send(get("/stream/1000/1000000/0"))
         served.until(lambda: served.seen.ended)
 
 
-def test_who_reads_nothing_of_an_end() -> None:
+def test_a_client_that_reads_nothing_of_a_complete_answer_is_disconnected() -> None:
     """A complete answer that is still in the buffer keeps no connection open."""
     bounds = replace(LONG, write_s=SOON)
     with serving(bounds=bounds) as served, served.dial() as client:
@@ -125,7 +125,7 @@ def test_who_reads_nothing_of_an_end() -> None:
         served.until(lambda: not served.server.server_state.connections)
 
 
-def test_who_reads_slowly() -> None:
+def test_a_client_that_reads_slowly_is_not_disconnected() -> None:
     """It reads for many times the bound, but too little for the application to write meanwhile."""
     with serving(bounds=replace(LONG, write_s=5 * SOON)) as served:
         with socket.socket() as sock:

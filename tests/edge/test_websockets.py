@@ -129,7 +129,7 @@ def test_the_link_of_an_engine_is_not_paced() -> None:
     assert len(served.seen.messages) == 1 + 10 * FrameBudget.BURST
 
 
-def test_who_reads_nothing_is_let_go() -> None:
+def test_a_websocket_client_that_reads_nothing_is_disconnected() -> None:
     with serving(bounds=Bounds(write_s=SOON)) as served, served.dial() as client:
         client.send(get("/ws/pour", *UPGRADE))
         served.until(lambda: "/ws/pour" in served.seen.ended)
@@ -145,7 +145,7 @@ def test_a_silent_socket_stays_open_as_long_as_the_application_likes() -> None:
         assert socket.recv(60) == "1"
 
 
-def test_it_is_counted_until_it_ends() -> None:
+def test_a_websocket_counts_as_a_connection_until_it_ends() -> None:
     with serving(bounds=Bounds(connections_per_address=1)) as served:
         for _ in range(3):
             with upgraded(served) as client:

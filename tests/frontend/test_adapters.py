@@ -15,7 +15,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from frontend.views.adapters.marks import mark
+from frontend.views.adapters.fingerprints import fingerprint
 from frontend.views.adapters.versions import changes
 from tenants.adapters.uploads import parts
 from tenants.models import (
@@ -140,7 +140,7 @@ def test_changes_take_a_developer(
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_nothing_reaches_into_another_tenant(
+def test_adapters_of_another_tenant_are_not_found(
     tenant: Tenant, ready: AdapterVersion, action: str
 ) -> None:
     other = make_tenant()
@@ -203,7 +203,7 @@ def test_the_list_is_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
     assert "No adapter matches" in text(client.get(url(tenant), {"q": "zzz"}))
 
 
-def test_nothing_yet_offers_the_upload(tenant: Tenant) -> None:
+def test_an_empty_list_offers_the_upload(tenant: Tenant) -> None:
     page = text(client_of(tenant, "developer").get(url(tenant)))
     assert "No adapters yet" in page and "No adapter matches" not in page
 
@@ -334,7 +334,7 @@ def test_the_form_says_where_a_worker_takes_longer(
     assert not Adapter.objects.exists()
 
 
-def test_what_a_worker_finds_wrong_is_told_in_the_form(
+def test_the_form_shows_why_a_worker_refused_the_upload(
     worker: None, tenant: Tenant, folders: Path
 ) -> None:
     make_base()
@@ -498,14 +498,14 @@ def test_the_page_follows_the_checks(tenant: Tenant, adapter: Adapter) -> None:
     where = url(tenant, "support", "versions", 1)
     page = client.get(where)
     watched = f'topic="adapters" tenant="{tenant.slug}" every="1.0" seen="'
-    assert watched + page.context["mark"] in text(page)
+    assert watched + page.context["fingerprint"] in text(page)
     version.advance(State.PROBING, report={"waiting_for": "no engine is connected"})
     moved = client.get(where)
     assert "no engine is connected" in text(moved) and "is probing" in text(moved)
     version.become_ready(report=REPORT)
     ended = client.get(where)
     assert "is ready" in text(ended)
-    assert len({shown.context["mark"] for shown in (page, moved, ended)}) == 3
+    assert len({shown.context["fingerprint"] for shown in (page, moved, ended)}) == 3
 
 
 def test_a_version_in_use_is_neither_archived_nor_deleted(
@@ -606,7 +606,7 @@ def test_changes_name_keys_that_only_one_side_has() -> None:
     assert changes(old, new) == [("modules", "a, b", "a"), ("use_rslora", "", "yes")]
 
 
-def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin: Client) -> None:
+def test_a_page_is_never_older_than_its_fingerprint(tenant: Tenant, admin: Client) -> None:
     """At whichever query it becomes ready: a page with a newer mark would never be told of it."""
     version = make_version(make_adapter(tenant))
     mine = AdapterVersion.objects.filter(pk=version.pk)
@@ -623,7 +623,9 @@ def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin
             page = admin.get(f"/t/{tenant.slug}/adapters/support/versions/{version.number}")
         mine.update(state="ready", report=REPORT)  # if the page made fewer queries
         shown = page.context["version"].state
-        assert shown == "ready" or page.context["mark"] != mark(tenant, version), moment
+        assert shown == "ready" or page.context["fingerprint"] != fingerprint(tenant, version), (
+            moment
+        )
 
 
 # --- Usage ---------------------------------------------------------------------------------------

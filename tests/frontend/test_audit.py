@@ -37,7 +37,7 @@ def test_who_reads_it(tenant: Tenant, role: str, status: int) -> None:
         assert client.get(address(tenant, page)).status_code == status
 
 
-def test_it_tells_who_changed_what_and_from_where(tenant: Tenant) -> None:
+def test_an_entry_shows_who_changed_what_and_from_where(tenant: Tenant) -> None:
     owner = make_member(tenant, "owner")
     one = make_member(tenant, "viewer").memberships.get()
     client = Client(REMOTE_ADDR="192.0.2.7")
@@ -67,7 +67,7 @@ def test_secrets_are_not_there(tenant: Tenant, admin: Client) -> None:
     assert "secret" not in text and "hmac" not in text
 
 
-def test_it_is_filtered(tenant: Tenant, admin: Client) -> None:
+def test_the_log_is_filtered(tenant: Tenant, admin: Client) -> None:
     make_key(tenant)
     ApiKey.objects.update(name="renamed")
     where = address(tenant, "audit")
@@ -103,7 +103,9 @@ def test_a_filter_that_makes_no_sense_is_told(
     assert admin.get(address(tenant, "audit/csv"), query).status_code == 422
 
 
-def test_it_is_paged(tenant: Tenant, admin: Client, django_assert_max_num_queries: Any) -> None:
+def test_the_log_is_paged(
+    tenant: Tenant, admin: Client, django_assert_max_num_queries: Any
+) -> None:
     for i in range(60):
         ApiKey.objects.issue(tenant, name=f"key {i:02}", scopes=["inference"])
     where = address(tenant, "audit")

@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from inference.gateway.lines.seals import line_id
-from tenants.batches.states import Status
+from tenants.batch_states import Status
 from tenants.models import ApiKey, AuditEntry, Batch, Tenant, UsageEvent
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_batch, make_key, make_tenant
@@ -59,7 +59,7 @@ def test_an_empty_list_says_how_to_begin(tenant: Tenant) -> None:
     assert "client.batches.create" in text(client_of(tenant, "owner"), f"/t/{tenant.slug}/batches")
 
 
-def test_it_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
+def test_a_batch_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
     client = client_of(tenant, "developer")
     assert "Cancel this batch?" in text(client, at(batch))
     assert client.post(at(batch, "cancel")).headers["Location"] == at(batch)
@@ -114,9 +114,9 @@ def test_the_list_comes_in_pages_and_is_told_apart(tenant: Tenant, key: ApiKey) 
     assert [row.pk for row, _ in first.context["rows"]] == [one.pk for one in made[:50]]
     rest = client.get(f"/t/{tenant.slug}/batches?after={made[49].pk}")
     assert [row.pk for row, _ in rest.context["rows"]] == [one.pk for one in made[50:]]
-    mark = f'"{first.context["mark"]}"'
-    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": mark})
+    fingerprint = f'"{first.context["fingerprint"]}"'
+    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": fingerprint})
     assert again.status_code == 304
     Batch.objects.filter(pk=made[0].pk).update(completed=1)
-    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": mark})
+    again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": fingerprint})
     assert again.status_code == 200

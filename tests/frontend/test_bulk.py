@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from frontend.lists import PAGE
-from tenants.batches.states import Status
+from tenants.batch_states import Status
 from tenants.models import (
     ApiKey,
     AuditEntry,
@@ -39,7 +39,7 @@ from tests.tenants.making import (
     make_user,
     make_version,
 )
-from tests.tenants.test_notifications import listen
+from tests.tenants.notifications.test_notifications import listen
 
 
 def sent(client: Client, where: str, *rows: Any) -> str:

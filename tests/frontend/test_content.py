@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from tenants.content import choice, sealing
-from tenants.content.sealing import Place
+from tenants.content import retention, sealing
+from tenants.content.sealing import Location
 from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
 from tenants.models.content import MAX_COUNTED
 from tenants.naming import CONVERSATION, REQUEST, RESPONSE
@@ -26,7 +26,7 @@ PROMPT, ANSWER = "what only members may read", "the answer to that"
 
 def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
     """Store a request with its prompt. Returns its id."""
-    choice.keep_for(tenant, 7)
+    retention.keep_for(tenant, 7)
     event = spend(make_key(tenant)[0], timezone.now())
     key = ContentKey.objects.get(tenant=tenant, destroyed_at=None)
     assert key.wrapped is not None
@@ -35,7 +35,7 @@ def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
     StoredContent.objects.create(
         tenant=tenant, kind=REQUEST, name=event.pk, content_key=key, at=timezone.now(),
         expires_at=timezone.now() + timedelta(days=7),
-        data=cipher.seal(Place(tenant.pk, REQUEST, event.pk), text.encode()),
+        data=cipher.seal(Location(tenant.pk, REQUEST, event.pk), text.encode()),
     )  # fmt: skip
     return event.pk
 
@@ -70,7 +70,7 @@ def test_who_chooses(tenant: Tenant, role: str, sees: int, chooses: int) -> None
     tenant.refresh_from_db()
     chose = chooses == 302 and role != "nobody"
     assert tenant.content_days == (7 if chose else 0)
-    choice.keep_for(tenant, 7)
+    retention.keep_for(tenant, 7)
     assert client.post(f"{where}/destroy").status_code == chooses
     assert ContentKey.objects.filter(destroyed_at=None).exists() != chose
     key = ContentKey.objects.get()
@@ -81,7 +81,7 @@ def test_who_chooses(tenant: Tenant, role: str, sees: int, chooses: int) -> None
 
 
 @pytest.mark.parametrize("days", ["31", "-1", "2", "x", ""])
-def test_what_cannot_be_chosen(tenant: Tenant, days: str) -> None:
+def test_invalid_numbers_of_days_are_refused(tenant: Tenant, days: str) -> None:
     answer = client_of(tenant, "owner").post(f"/t/{tenant.slug}/content", {"days": days})
     assert answer.status_code == 422
     assert not ContentKey.objects.exists()
@@ -123,7 +123,7 @@ def test_there_is_nothing_to_read_of_other_requests(tenant: Tenant) -> None:
     page = owner.get(where).content.decode()
     assert "Show prompt" not in page and "Not stored." in page
     assert owner.post(f"{where}/content").status_code == 404
-    choice.destroy(tenant, user_of(owner))
+    retention.destroy(tenant, user_of(owner))
     assert owner.post(f"/t/{tenant.slug}/requests/{id}/content").status_code == 404
     assert not AuditEntry.objects.filter(kind="content").exists()
 
@@ -149,7 +149,7 @@ CHAT = {
 }  # fmt: skip
 
 
-def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
+def test_a_stored_request_opens_in_the_playground(tenant: Tenant) -> None:
     make_base()
     owner, id = client_of(tenant, "owner"), stored(tenant, json.dumps(CHAT))
     where = f"/t/{tenant.slug}/requests/{id}"
@@ -171,7 +171,7 @@ def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("request_body", ['["x"]', "{", '{"model": "base", "prompt": "x"}'])
-def test_what_is_no_chat_is_not_opened(tenant: Tenant, request_body: str) -> None:
+def test_only_chats_open_in_the_playground(tenant: Tenant, request_body: str) -> None:
     owner, id = client_of(tenant, "owner"), stored(tenant, request_body)
     where = f"/t/{tenant.slug}/requests/{id}"
     assert "Open with this prompt" not in owner.post(f"{where}/content").text

@@ -42,7 +42,7 @@ def test_pictures_are_served_from_here(viewer: Client) -> None:
     assert '<img src="/static/documents/usage' in viewer.get(documents.address("bill")).text
 
 
-def test_it_is_for_those_who_are_signed_in(viewer: Client) -> None:
+def test_documents_require_sign_in(viewer: Client) -> None:
     answer = Client().get(documents.address())
     assert answer.status_code == 302 and "/account/login/" in answer.headers["Location"]
     assert viewer.get("/documentation/nothing").status_code == 404

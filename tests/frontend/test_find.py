@@ -75,14 +75,14 @@ def test_others_find_no_tenant_but_their_own(full: Tenant) -> None:
     assert client_of(full, "nobody").get("/find").status_code == 302
 
 
-def test_it_goes_to_what_it_found(full: Tenant) -> None:
+def test_results_link_to_their_pages(full: Tenant) -> None:
     client = client_of(full, "owner")
     answer = client.get(address(full, "find"), {"q": "blue"}).json()["found"]
     assert [client.get(one["url"]).status_code for one in answer] == [200, 200]
     assert answer[1]["url"] == "/t/acme/keys?q=Blue+acme"
 
 
-def test_it_is_bounded_and_takes_any_words(tenant: Tenant) -> None:
+def test_results_are_bounded_and_any_words_are_accepted(tenant: Tenant) -> None:
     for i in range(9):
         make_adapter(tenant, f"many-{i}")
     client = client_of(tenant, "owner")

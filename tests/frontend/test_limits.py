@@ -151,7 +151,7 @@ def test_other_tenants_keys_and_adapters_are_not_there(tenant: Tenant, admin: Cl
     assert "theirs" not in admin.get(address(tenant, "limits")).content.decode()
 
 
-def test_those_with_limits_are_listed_first_and_found(
+def test_adapters_with_limits_are_listed_first_and_found(
     tenant: Tenant, admin: Client, django_assert_max_num_queries: Any
 ) -> None:
     for name in ("alpha", "omega"):

@@ -65,7 +65,9 @@ def test_a_long_list_is_paged_and_filtered(
         ("outsider", "viewer", "developer", 404),
     ],
 )
-def test_who_gives_which_role(tenant: Tenant, role: str, old: str, new: str, status: int) -> None:
+def test_which_roles_may_be_given_by_whom(
+    tenant: Tenant, role: str, old: str, new: str, status: int
+) -> None:
     make_member(tenant, "owner")
     one, client = member(tenant, old), client_of(tenant, role)
     for what, body in ((f"{one.pk}/role", {"role": new}), (f"{one.pk}/remove", {})):

@@ -11,7 +11,7 @@ from tenants.models import Delivery, Muted, Notification, Target, Tenant
 from tenants.models.notifications import Kind
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_tenant
-from tests.tenants.test_notifications import listen
+from tests.tenants.notifications.test_notifications import listen
 
 
 @pytest.mark.parametrize(

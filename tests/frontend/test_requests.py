@@ -93,7 +93,7 @@ def test_a_key_made_in_another_tenant_opens_nothing(tenant: Tenant, key: ApiKey)
     assert listed(client, at(elsewhere)) == [event.id]
 
 
-def test_nobody_else_sees_any(tenant: Tenant, key: ApiKey) -> None:
+def test_outsiders_and_anonymous_users_see_no_requests(tenant: Tenant, key: ApiKey) -> None:
     event = spend(key, ago())
     for where in (at(tenant), at(tenant, event.id), at(tenant, event.id, "receipt")):
         assert client_of(tenant, "outsider").get(where).status_code == 404
@@ -330,7 +330,7 @@ def test_nothing_yet_and_nothing_that_matches_differ(
     assert "No request matches" in said(outcome="failed", period="7d")
 
 
-def test_who_may_make_no_key_is_not_told_to_use_one(tenant: Tenant) -> None:
+def test_a_viewer_is_not_told_to_use_an_api_key(tenant: Tenant) -> None:
     page = client_of(tenant, "viewer").get(at(tenant)).content.decode()
     assert "see the requests of every key" in page and "curl http" not in page
     page = client_of(tenant, "developer").get(at(tenant)).content.decode()

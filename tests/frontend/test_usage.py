@@ -368,7 +368,7 @@ def test_the_csv_is_of_the_same_usage_as_the_page(shared: tuple[Client, Client])
         assert {dict(zip(header, line, strict=True))["prompt_tokens"] for line in lines} == expected
 
 
-def test_who_has_no_keys_is_told_so(tenant: Tenant, key: ApiKey) -> None:
+def test_a_developer_without_keys_is_told_so(tenant: Tenant, key: ApiKey) -> None:
     spend(key, timezone.now())
     page = client_of(tenant, "developer").get(address(tenant, "usage"))
     assert "None of your keys have been used yet." in page.content.decode()

@@ -57,7 +57,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 @pytest.mark.usefixtures("crowd")
 class TestCrowd:
-    def test_there_is_some_of_everything(self, crowd: list[Tenant]) -> None:
+    def test_the_crowd_has_every_kind_of_data(self, crowd: list[Tenant]) -> None:
         assert len(crowd) == Tenant.objects.count() == SIZE.tenants
         assert crowd[1].name == LONG_NAME and len(LONG_NAME) == 60
         assert crowd[0].adapters.count() == SIZE.adapters // 5

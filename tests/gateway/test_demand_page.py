@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.planes.demand import DemandPage
+from gateway.planes.monitoring.demand import DemandPage
 from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
 from inference.errors import NoEngine
 from inference.gateway.fleet.demand import Demand, FleetDemand
@@ -29,7 +29,7 @@ def page(bench: Bench, token: str = TOKEN) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers)
 
 
-async def test_only_who_knows_the_token_reads_it() -> None:
+async def test_the_demand_page_requires_the_token() -> None:
     async with benched() as bench:
         async with page(bench) as client:
             assert (await client.get("/demand", headers={"Authorization": "x"})).status_code == 401
@@ -38,7 +38,7 @@ async def test_only_who_knows_the_token_reads_it() -> None:
             assert (await client.get("/demand")).status_code == 404
 
 
-async def test_it_tells_of_pools_and_engines() -> None:
+async def test_the_demand_page_lists_pools_and_engines() -> None:
     async with benched() as bench:
         await bench.join()
         bench.submit()

@@ -161,7 +161,7 @@ def test_a_client_that_wants_xet_is_told_how_to_go_without(hub: Hub, settings: S
         (FILES | {CONFIG: config_bytes(base_model_name_or_path="other/model")}, "other/model"),
     ],
 )
-def test_what_is_refused_says_why_and_leaves_nothing(
+def test_a_refused_push_says_why_and_leaves_no_files(
     hub: Hub, files: dict[str, bytes], told: str, settings: Settings,
     object_storage: InMemoryStorage,
 ) -> None:  # fmt: skip
@@ -228,7 +228,7 @@ def test_a_revision_is_a_number_an_alias_or_a_commit(
             hub.api.model_info("acme/pirate", revision=revision)
 
 
-def test_what_is_not_ready_is_not_given(hub: Hub) -> None:
+def test_versions_that_are_not_ready_cannot_be_pulled(hub: Hub) -> None:
     push(hub)
     for revision in ("main", "1"):
         with pytest.raises(RevisionNotFoundError):
@@ -271,7 +271,9 @@ def attempts(hub: Hub, repo: str) -> Iterator[httpx.Response]:
     yield hub("POST", f"api/models/{repo}/commit/main", content=body)
 
 
-def test_what_is_anothers_is_not_there(hub: Hub, live: AdapterVersion, settings: Settings) -> None:
+def test_adapters_of_other_tenants_look_like_missing_ones(
+    hub: Hub, live: AdapterVersion, settings: Settings
+) -> None:
     """Another tenant cannot tell an adapter of this tenant from one that does not exist."""
     other = hub.with_key(make_tenant("other"), "admin", "adapters:write", "inference")
     for theirs, nobodys in zip(
@@ -288,9 +290,7 @@ def test_what_is_anothers_is_not_there(hub: Hub, live: AdapterVersion, settings:
     until(lambda: left(settings) == [])
 
 
-def test_what_a_key_may_is_what_its_scopes_say(
-    hub: Hub, live: AdapterVersion, tenant: Tenant
-) -> None:
+def test_permitted_requests_by_scope(hub: Hub, live: AdapterVersion, tenant: Tenant) -> None:
     told = {}
     for scope in ("inference", "usage:read", "adapters:write", "admin"):
         answers = attempts(hub.with_key(tenant, scope), "acme/pirate")
@@ -304,7 +304,9 @@ def test_what_a_key_may_is_what_its_scopes_say(
 
 
 @pytest.mark.parametrize("token", ["", "lk_wrong", "hf_abc", "lk_" + "a" * 12 + "_" + "b" * 43])
-def test_nobody_gets_in_without_a_key(hub: Hub, live: AdapterVersion, token: str) -> None:
+def test_requests_without_a_valid_key_are_refused(
+    hub: Hub, live: AdapterVersion, token: str
+) -> None:
     for answer in attempts(Hub(hub.url, token or "-"), "acme/pirate"):
         assert answer.status_code == 401
         assert answer.headers["x-error-message"] == "Invalid credentials in Authorization header"
@@ -317,7 +319,7 @@ def test_a_key_that_is_revoked_meanwhile(hub: Hub, tenant: Tenant, settings: Set
     until(lambda: left(settings) == [])
 
 
-def test_whose_key_it_is(hub: Hub) -> None:
+def test_whoami_names_the_tenant_of_the_key(hub: Hub) -> None:
     assert hub.api.whoami()["name"] == "acme"
 
 
@@ -383,7 +385,7 @@ def test_a_commit_that_breaks_off_leaves_nothing(hub: Hub, settings: Settings) -
         (COMMIT, b"\xff\0"),
     ],
 )  # fmt: skip
-def test_what_is_ill_formed_is_a_clear_400(
+def test_malformed_requests_get_a_clear_400(
     hub: Hub, path: str, body: bytes, settings: Settings
 ) -> None:
     answer = hub("POST", path, content=body)
@@ -444,7 +446,7 @@ def test_an_object_that_nobody_commits_expires(hub: Hub, settings: Settings) -> 
     until(lambda: left(settings) == [])
 
 
-def test_who_has_no_signed_address_sends_nothing(hub: Hub, settings: Settings) -> None:
+def test_objects_are_only_accepted_at_a_signed_address(hub: Hub, settings: Settings) -> None:
     url = address(announce(hub))
     for wrong in (url[:-1] + ("a" if url[-1] != "a" else "b"), url.rsplit(":", 2)[0],
                   f"{hub.endpoint}/objects/x"):  # fmt: skip
@@ -498,7 +500,7 @@ def test_addresses_that_this_hub_has_not(hub: Hub) -> None:
         assert answer.status_code == 404 and answer.json()["error"]
 
 
-def test_what_is_printed_after_a_push_leads_to_the_page(hub: Hub) -> None:
+def test_the_url_printed_after_a_push_leads_to_the_page(hub: Hub) -> None:
     url = push(hub).commit_url
     answer = httpx.get(url, timeout=60)
     assert (answer.status_code, answer.headers["location"]) == (302, "/t/acme/adapters/pirate/")

@@ -48,7 +48,7 @@ IMAGES = Kind(
 )
 WITH_IMAGES = table(*KINDS.values(), IMAGES)
 """The kinds with one more, which counts something that no other kind counts."""
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """Seconds. A busy machine must not look like a dead Redis."""
 
 

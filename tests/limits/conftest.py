@@ -9,7 +9,7 @@ import pytest
 from tenants.limits.commands import Store
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
-from tests.limits.asking import PATIENCE_S, Clock
+from tests.limits.asking import TIMEOUT_S, Clock
 from tests.limits.redis_server import RedisServer
 
 
@@ -48,6 +48,6 @@ async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[S
     made: Store = MemoryStore(clock)
     if request.param == "redis":
         url = request.getfixturevalue("redis_server").url
-        made = RedisStore(url, clock=clock, timeout_s=PATIENCE_S)
+        made = RedisStore(url, clock=clock, timeout_s=TIMEOUT_S)
     yield made
     await made.close()

@@ -32,7 +32,7 @@ from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import MAX_WAITING, RedisStore
 from tenants.limits.state import LEASE_MS
 from tests.limits.asking import (
-    PATIENCE_S,
+    TIMEOUT_S,
     Clock,
     FakeSpent,
     FlakyStore,
@@ -64,7 +64,7 @@ async def gateway(
     redis: RedisStore | None = None,
 ) -> AsyncIterator[StoreLimiter]:
     """A limiter as a gateway process has it, but with more patience for a slow Redis."""
-    redis = redis or RedisStore(server.url, timeout_s=PATIENCE_S)
+    redis = redis or RedisStore(server.url, timeout_s=TIMEOUT_S)
     failover = Failover(MemoryStore(), redis, refuse=refuse, retry_s=0.01)
     async with asyncio.timeout(HANGS_S), StoreLimiter(failover, FakeSpent(), "usd") as limiter:
         yield limiter
@@ -130,7 +130,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
         assert held == 100 - tokens.remaining <= 100
 
 
-async def test_what_another_gateway_hears_does_not_end_what_goes_on(
+async def test_a_report_to_another_gateway_does_not_end_a_running_request(
     redis_server: RedisServer,
 ) -> None:
     """It hears of an attempt whose engine was lost, while the request runs on another engine."""
@@ -160,7 +160,9 @@ async def test_a_request_that_has_ended_does_not_grow_and_count_again(
         assert tokens.remaining == 980
 
 
-async def test_who_leaves_settles_first_and_gives_back_the_rest(redis_server: RedisServer) -> None:
+async def test_a_leaving_gateway_settles_and_then_releases_its_reservations(
+    redis_server: RedisServer,
+) -> None:
     async with gateway(redis_server) as other:
         async with gateway(redis_server) as leaving:
             await leaving.reserve("r1", STREAMS, target(), wanted(10, 500))
@@ -188,7 +190,9 @@ async def test_without_redis_each_gateway_counts_for_itself(mortal_redis: RedisS
         assert [log["event"] for log in logs] == ["limits_degraded"] * 2
 
 
-async def test_without_redis_requests_are_refused_if_so_set(mortal_redis: RedisServer) -> None:
+async def test_requests_without_redis_can_be_refused_by_a_setting(
+    mortal_redis: RedisServer,
+) -> None:
     async with gateway(mortal_redis, refuse=True) as gate:
         reservation = await gate.reserve("r1", STREAMS, target(), wanted())
         mortal_redis.kill()
@@ -203,7 +207,7 @@ async def test_without_redis_requests_are_refused_if_so_set(mortal_redis: RedisS
 
 
 @pytest.mark.parametrize("refuse", [False, True])
-async def test_it_starts_without_redis(mortal_redis: RedisServer, refuse: bool) -> None:
+async def test_a_gateway_starts_without_redis(mortal_redis: RedisServer, refuse: bool) -> None:
     mortal_redis.kill()
     async with gateway(mortal_redis, refuse=refuse) as gate:
         assert gate.degraded
@@ -251,7 +255,7 @@ async def test_redis_is_killed_and_comes_back_amid_a_storm(
 
 async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: RedisServer) -> None:
     """What Redis did after its caller had given up waiting is undone."""
-    redis = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
+    redis = RedisStore(mortal_redis.url, timeout_s=TIMEOUT_S)
     async with gateway(mortal_redis, redis=redis) as gate:
         await gate.reserve("before", STREAMS, target(), wanted())
         mortal_redis.freeze()
@@ -260,7 +264,7 @@ async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: Re
         gate.settle("before", USED)
         for number in range(4):
             gate.settle(f"frozen{number}", USED)
-        redis.timeout_s = PATIENCE_S
+        redis.timeout_s = TIMEOUT_S
         mortal_redis.thaw()
         await until(lambda: not gate.degraded)
         await gate.flushed()
@@ -276,7 +280,7 @@ async def test_a_busy_gateway_does_not_take_its_own_silence_for_that_of_redis(
         with redis_server.client() as client:
             while not client.exists("limits3:r:r1"):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # until the command was sent
-        later = time.monotonic() + PATIENCE_S + 1
+        later = time.monotonic() + TIMEOUT_S + 1
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later)
         await asked
         assert gate.redis_failures == 0
@@ -379,7 +383,7 @@ async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(clock: Clock
 
 
 async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
+    store = RedisStore(redis_server.url, timeout_s=TIMEOUT_S)
     scopes = [scope(f"t{n}", requests_per_minute=1000 + n) for n in range(700)]
     looks = await asyncio.gather(*(store.run(Look((each,)), Look((each,))) for each in scopes))
     for number, answers in enumerate(looks):
@@ -391,7 +395,7 @@ async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -
 
 
 async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> None:
-    store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
+    store = RedisStore(mortal_redis.url, timeout_s=TIMEOUT_S)
     await store.run(Renew("g1", LEASE_MS))
     mortal_redis.freeze()
     store.timeout_s = SOON_S
@@ -399,22 +403,22 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
         *(store.run(Renew("g1", LEASE_MS)) for _ in range(300)), return_exceptions=True
     )
     assert all(isinstance(each, StoreDown) for each in results)
-    store.timeout_s = PATIENCE_S
+    store.timeout_s = TIMEOUT_S
     mortal_redis.thaw()
     assert await store.run(Renew("g1", LEASE_MS))
     await store.close()
 
 
-async def test_late_answers_are_nobody_s(mortal_redis: RedisServer) -> None:
+async def test_late_answers_of_redis_are_discarded(mortal_redis: RedisServer) -> None:
     """What a thawed Redis answers to old commands is not taken for the answer to a new one."""
-    store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
+    store = RedisStore(mortal_redis.url, timeout_s=TIMEOUT_S)
     await store.run(Look(()))
     mortal_redis.freeze()
     store.timeout_s = SOON_S
     for number in range(3):
         with pytest.raises(StoreDown):
             await store.run(Look((scope(f"t{number}", requests_per_minute=number),)))
-    store.timeout_s = PATIENCE_S
+    store.timeout_s = TIMEOUT_S
     mortal_redis.thaw()
     answer = await ask(store, Look((scope("t9", requests_per_minute=9),)))
     assert isinstance(answer, Rooms) and answer.left[0].limit == 9
@@ -436,7 +440,7 @@ async def test_a_command_whose_answer_is_lost_is_not_sent_again(tmp_path: Path) 
 
     path = tmp_path / "redis.sock"
     async with await asyncio.start_unix_server(serve, path):
-        store = RedisStore(f"unix://{path}", timeout_s=PATIENCE_S)
+        store = RedisStore(f"unix://{path}", timeout_s=TIMEOUT_S)
         with pytest.raises(StoreDown):
             await store.run(charge("r1", scope(requests_per_minute=5)))
         await store.close()
@@ -452,7 +456,7 @@ async def test_a_server_that_answers_nonsense_is_as_good_as_none() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}?protocol=2"
-        store = RedisStore(url, timeout_s=PATIENCE_S)
+        store = RedisStore(url, timeout_s=TIMEOUT_S)
         for _ in range(2):
             with pytest.raises(StoreDown, match="malformed"):
                 await store.run(Renew("g1", 0))
@@ -460,7 +464,7 @@ async def test_a_server_that_answers_nonsense_is_as_good_as_none() -> None:
 
 
 async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: RedisServer) -> None:
-    store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
+    store = RedisStore(mortal_redis.url, timeout_s=TIMEOUT_S)
     with mortal_redis.client() as client:
         client.config_set("maxmemory", 1)
         with pytest.raises(StoreDown, match="maxmemory"):
@@ -482,7 +486,7 @@ async def test_too_many_calls_are_turned_away(mortal_redis: RedisServer) -> None
 
 
 async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
+    store = RedisStore(redis_server.url, timeout_s=TIMEOUT_S)
     only = scope(requests_per_minute=5)
     calls = [asyncio.create_task(ask(store, charge(f"r{n}", only))) for n in range(4)]
     await asyncio.sleep(0)
@@ -493,7 +497,7 @@ async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -
 
 
 async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
+    store = RedisStore(redis_server.url, timeout_s=TIMEOUT_S)
     only = scope(requests_per_minute=1)
     await granted(store, charge("r1", only))
     answer = await refused(store, charge("r2", only))
@@ -505,8 +509,10 @@ async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: Re
     await store.close()
 
 
-async def test_nothing_but_what_runs_and_leases_stays_for_ever(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
+async def test_keys_in_redis_expire_except_running_reservations_and_leases(
+    redis_server: RedisServer,
+) -> None:
+    store = RedisStore(redis_server.url, timeout_s=TIMEOUT_S)
     only = scope("t1", requests_per_minute=5, tokens_per_day=100, concurrent_streams=5)
     answer = await ask(store, charge("r1", only))
     assert isinstance(answer, Unseeded)

@@ -28,7 +28,7 @@ def kind(name: str = "images_per_minute", **fields: Any) -> Kind:
         ({"window": "concurrent", "measure": "requests", "header": "x"}, "with a sliding window"),
     ],
 )
-def test_what_nothing_could_count_is_refused(fields: dict[str, str], why: str) -> None:
+def test_an_inconsistent_kind_is_refused(fields: dict[str, str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         kind(**fields)
 

@@ -45,7 +45,7 @@ async def settled(limiter: StoreLimiter, *ids: str, usage: Usage | None = USED) 
     await limiter.flushed()
 
 
-async def test_without_limits_no_store_is_asked(limiter: StoreLimiter) -> None:
+async def test_a_request_without_limits_needs_no_store(limiter: StoreLimiter) -> None:
     reservation = await limiter.reserve("r1", grant(limits()), target(), wanted())
     assert reservation == Reservation("r1")
     assert limiter.reservations == 0
@@ -54,7 +54,7 @@ async def test_without_limits_no_store_is_asked(limiter: StoreLimiter) -> None:
     await settled(limiter, "r1")
 
 
-async def test_who_is_counted_from_now_on_is_told(limiter: StoreLimiter) -> None:
+async def test_listeners_are_told_of_counted_reservations(limiter: StoreLimiter) -> None:
     told: list[int] = []
     limiter.on_reserved(told.append)
     await limiter.reserve("r1", grant(limits()), target(), wanted())
@@ -79,7 +79,7 @@ async def test_a_reservation_tells_what_it_got_and_what_is_left(limiter: StoreLi
     assert limiter.reservations == 1
 
 
-async def test_where_only_requests_are_limited_output_is_not(limiter: StoreLimiter) -> None:
+async def test_output_is_unlimited_if_only_requests_are_limited(limiter: StoreLimiter) -> None:
     caller = grant(
         limits(requests_per_minute=10, concurrent_streams=2, prompt_tokens_per_minute=99)
     )
@@ -102,7 +102,7 @@ async def test_a_refusal_names_the_scope_and_reserves_nothing(limiter: StoreLimi
     assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 9, 60)
 
 
-async def test_looking_reserves_nothing(limiter: StoreLimiter) -> None:
+async def test_reading_the_remaining_limits_reserves_nothing(limiter: StoreLimiter) -> None:
     caller = grant(limits(requests_per_minute=10, tokens_per_minute=100))
     for _ in range(2):
         rooms = await limiter.look(caller.limits)
@@ -110,7 +110,7 @@ async def test_looking_reserves_nothing(limiter: StoreLimiter) -> None:
     assert await limiter.look(()) == Reservation("")
 
 
-async def test_it_tells_what_a_scope_has_used(limiter: StoreLimiter) -> None:
+async def test_usage_of_a_scope(limiter: StoreLimiter) -> None:
     mine = limits("t1", requests_per_minute=10, output_tokens_per_minute=99, tokens_per_day=500)
     await limiter.reserve("r1", grant(mine), target(), wanted(10, 20))
     for _ in range(2):
@@ -133,7 +133,7 @@ async def test_settling_gives_the_rest_back(limiter: StoreLimiter) -> None:
     assert reservation.rooms["requests"] == Room(10, 8, 60)
 
 
-async def test_the_first_word_on_a_request_counts(limiter: StoreLimiter) -> None:
+async def test_the_first_settlement_of_a_request_counts(limiter: StoreLimiter) -> None:
     caller = grant(limits(tokens_per_minute=100))
     await limiter.reserve("r1", caller, target(), wanted(10, 50))
     await settled(limiter, "r1", usage=None)
@@ -164,7 +164,7 @@ async def test_a_reservation_grows_by_what_there_is(limiter: StoreLimiter) -> No
     assert reservation.output_tokens == 90
 
 
-async def test_what_has_ended_does_not_grow(limiter: StoreLimiter) -> None:
+async def test_an_ended_reservation_does_not_grow(limiter: StoreLimiter) -> None:
     caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
     reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
     await settled(limiter, "r1")
@@ -249,7 +249,7 @@ async def test_many_first_requests_ask_the_ledger_once(
     assert len(spent.asked) == 1
 
 
-async def test_without_the_ledger_a_new_budget_lets_nothing_through(
+async def test_a_new_budget_admits_nothing_while_the_ledger_is_unavailable(
     limiter: StoreLimiter, spent: FakeSpent
 ) -> None:
     spent.away = True
@@ -322,7 +322,7 @@ async def on_flaky(
         yield limiter
 
 
-async def test_rooms_are_those_of_the_store_that_counts(
+async def test_remaining_limits_are_those_of_the_store_in_use(
     flaky: FlakyStore, on_flaky: StoreLimiter
 ) -> None:
     caller = grant(limits(requests_per_minute=5))
@@ -426,7 +426,7 @@ async def test_a_refresh_that_finds_the_store_gone_harms_nothing(
     assert on_flaky.degraded
 
 
-async def test_leaving_waits_for_no_ledger(flaky: FlakyStore, clock: Clock) -> None:
+async def test_shutdown_does_not_wait_for_the_ledger(flaky: FlakyStore, clock: Clock) -> None:
     spent, caller = FakeSpent(), grant(limits(tokens_per_day=100))
     async with StoreLimiter(Failover(MemoryStore(clock), flaky), spent, "usd") as limiter:
         await limiter.reserve("r1", caller, target(), wanted(10, 10))
@@ -444,7 +444,7 @@ async def test_a_store_that_forgets_all_the_time_is_given_up(
     assert on_flaky.reservations == 0
 
 
-async def test_what_redis_has_again_after_a_crash_is_ended(
+async def test_reservations_that_reappear_after_a_crash_of_redis_are_ended(
     flaky: FlakyStore, on_flaky: StoreLimiter
 ) -> None:
     caller = grant(limits(concurrent_streams=2))
@@ -462,7 +462,7 @@ async def test_what_redis_has_again_after_a_crash_is_ended(
         await on_flaky.reserve("r2", caller, target(), wanted())
 
 
-async def test_strays_are_not_looked_for_without_redis(
+async def test_stray_reservations_are_not_searched_for_without_redis(
     flaky: FlakyStore, on_flaky: StoreLimiter, clock: Clock
 ) -> None:
     flaky.away = True
@@ -500,7 +500,7 @@ async def test_another_gateway_goes_on_with_a_reservation(
     await limiter.reserve("r2", caller, target(), wanted(1, 1))
 
 
-async def test_what_was_given_back_is_not_counted_again(limiter: StoreLimiter) -> None:
+async def test_taking_over_a_released_reservation_counts_nothing(limiter: StoreLimiter) -> None:
     caller = grant(limits(tokens_per_minute=100))
     taken = await limiter.take_over("r1", caller, target())
     assert taken == Reservation("r1") and limiter.reservations == 0
@@ -526,7 +526,7 @@ async def test_an_answer_goes_on_though_redis_is_away(
     assert on_flaky.degraded
 
 
-async def test_what_is_left_to_another_gateway_outlives_this_one(
+async def test_a_handed_over_reservation_outlives_its_gateway(
     flaky: FlakyStore, clock: Clock
 ) -> None:
     caller = grant(limits(concurrent_streams=1))

@@ -31,7 +31,7 @@ from tenants.models import LimitScope, LimitSet
 from tenants.models.limits import add_columns, in_bounds
 from tests.limits.asking import (
     IMAGES,
-    PATIENCE_S,
+    TIMEOUT_S,
     WITH_IMAGES,
     Clock,
     FakeSpent,
@@ -83,7 +83,7 @@ async def limiter(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator
     redis = None
     if request.param == "redis":
         url = request.getfixturevalue("redis_server").url
-        redis = RedisStore(url, clock=clock, timeout_s=PATIENCE_S, kinds=WITH_IMAGES)
+        redis = RedisStore(url, clock=clock, timeout_s=TIMEOUT_S, kinds=WITH_IMAGES)
     async with StoreLimiter(Failover(local, redis), FakeSpent(), "usd", WITH_IMAGES) as limiter:
         yield limiter
 
@@ -92,7 +92,7 @@ async def used(limiter: StoreLimiter) -> int:
     return (await limiter.used(CALLER.limits[0]))["images_per_minute"]
 
 
-async def test_it_is_counted_and_refused_by_its_own_words(limiter: StoreLimiter) -> None:
+async def test_the_new_kind_is_counted_and_refused_in_its_own_words(limiter: StoreLimiter) -> None:
     reservation = await limiter.reserve("r1", CALLER, target(), images(3))
     assert reservation.rooms["images"] == Room(5, 2, 60)
     assert reservation.output_tokens is None, "it limits no output"
@@ -110,7 +110,7 @@ async def test_it_is_counted_and_refused_by_its_own_words(limiter: StoreLimiter)
     assert (await limiter.look(CALLER.limits)).rooms["images"] == Room(5, 0, 60)
 
 
-async def test_what_was_started_stays_counted_until_it_has_left_the_window(
+async def test_started_images_count_until_they_leave_the_window(
     limiter: StoreLimiter, clock: Clock
 ) -> None:
     for id, end in {"settled": Usage(prompt_tokens=8), "kept": None}.items():
@@ -125,7 +125,7 @@ async def test_what_was_started_stays_counted_until_it_has_left_the_window(
     assert await used(limiter) == 0
 
 
-async def test_what_a_dead_gateway_started_stays_counted(
+async def test_images_started_by_a_dead_gateway_stay_counted(
     limiter: StoreLimiter, clock: Clock
 ) -> None:
     other = StoreLimiter(
@@ -226,6 +226,6 @@ def test_its_line_and_bar_are_in_the_table() -> None:
     ceiling = ceilings.ceiling(sets, WITH_IMAGES)
     used = {"images_per_minute": 40}
     *_, line = lines_of(LimitScope(), sets, ceiling, used, kinds=WITH_IMAGES)
-    text = render_to_string("limits_table.html", {"lines": [line], "currency": "USD"})
+    text = render_to_string("limits/table.html", {"lines": [line], "currency": "USD"})
     assert "Images per minute" in text and IMAGES.help in text
     assert 'max="100"' in text and 'value="40"' in text and "40 of 100" in text

@@ -60,7 +60,7 @@ def test_a_wait_is_a_second_at_least() -> None:
     assert error.message.endswith("2 concurrent requests; used 100, requested 1. Try again in 1 s.")
 
 
-def test_what_never_fits_is_not_to_be_tried_again() -> None:
+def test_a_request_above_the_limit_is_not_retryable() -> None:
     error = error_of(
         refusal("tokens_per_minute", used=0, requested=500), limits(tokens_per_minute=100), "usd"
     )

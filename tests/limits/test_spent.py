@@ -19,7 +19,7 @@ from tenants.limits.limiter import configured
 from tenants.limits.spent import LedgerSpent
 from tenants.models import ApiKey, LimitSet, Tenant, UsageMonth
 from tenants.utc import month_end, month_start
-from tests.limits.asking import PATIENCE_S, FakeSpent, grant, limits, target, wanted
+from tests.limits.asking import TIMEOUT_S, FakeSpent, grant, limits, target, wanted
 from tests.limits.redis_server import RedisServer
 from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import NOON, PRICE, spend
@@ -116,7 +116,7 @@ def rewrite_month() -> None:
 
 
 @pytest.mark.parametrize("scope_id", ["t999999", "k999999", "a999999"])
-async def test_what_is_gone_has_spent_nothing(pool: Database, scope_id: str) -> None:
+async def test_a_deleted_scope_has_spent_nothing(pool: Database, scope_id: str) -> None:
     await a_day_of_two_tenants()
     assert await LedgerSpent(pool).spent(scope_id, MIDNIGHT, MIDNIGHT + DAY) == (0, 0)
 
@@ -132,7 +132,7 @@ async def test_the_settings_choose_the_store(
     settings: Settings, redis_server: RedisServer, with_redis: bool
 ) -> None:
     settings.REDIS_URL = redis_server.url if with_redis else ""
-    patient = partial(configured, FakeSpent(), timeout_s=PATIENCE_S)
+    patient = partial(configured, FakeSpent(), timeout_s=TIMEOUT_S)
     async with patient() as one, patient() as two:
         caller = grant(limits(concurrent_streams=1))
         await one.reserve("r1", caller, target(), wanted())

@@ -43,7 +43,7 @@ def used(made: Charge, now_ms: int, state: LimitState) -> None:
     state.run(Settle(made.id, 1, 0, 1), now_ms)
 
 
-def test_what_counts_nothing_any_more_is_forgotten() -> None:
+def test_expired_counters_are_forgotten() -> None:
     state = LimitState()
     state.run(Seed(DAY, 0, 0), NOW_MS)
     used(charge("r1", ALL), NOW_MS, state)
@@ -54,7 +54,7 @@ def test_what_counts_nothing_any_more_is_forgotten() -> None:
     assert held == {"_leases": 1, "_held": 1}
 
 
-def test_it_looks_for_what_to_forget_once_a_minute() -> None:
+def test_expired_counters_are_searched_for_once_a_minute() -> None:
     state = LimitState()
     renew(state, NOW_MS)
     used(charge("r1", scope("t1", requests_per_minute=9)), NOW_MS, state)
@@ -83,7 +83,7 @@ def test_a_request_may_outlive_the_budget_that_it_belongs_to() -> None:
     assert held_by(state)["_counters"] == held_by(state)["_reservations"] == 0
 
 
-def test_what_a_long_request_used_at_its_end_counts_for_others() -> None:
+def test_the_final_usage_of_a_long_request_counts_for_others() -> None:
     state, only = LimitState(), scope("t1", tokens_per_minute=100)
     assert isinstance(state.run(charge("r1", only, prompt=10, output=20), NOW_MS), Granted)
     for step in range(10):

@@ -61,7 +61,7 @@ pytestmark = pytest.mark.pure
 # --- one decision over all scopes ----------------------------------------------------------------
 
 
-async def test_what_is_reserved_counts_in_every_scope(store: Store) -> None:
+async def test_a_reservation_counts_in_every_scope(store: Store) -> None:
     tenant = scope("t1", requests_per_minute=10, tokens_per_minute=1000)
     key = scope("k1", tokens_per_minute=500)
     answer = await ask(store, charge("r1", tenant, key, prompt=100, output=50))
@@ -123,7 +123,7 @@ async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: Sto
     assert await remaining(store, both) == [9, 100]
 
 
-async def test_it_tells_what_is_counted_of_each_limit_that_is_set(store: Store) -> None:
+async def test_count_answers_for_each_limit_that_is_set(store: Store) -> None:
     every = scope("t1", **dict.fromkeys(KINDS, 1000))
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
     assert await ask(store, Count(every)) == Counts([Used(name, 0) for name in COUNTED])
@@ -197,7 +197,7 @@ async def test_an_exhausted_budget_refuses_even_what_is_free(store: Store) -> No
 # --- time ----------------------------------------------------------------------------------------
 
 
-async def test_it_says_when_there_is_room(store: Store, clock: Clock) -> None:
+async def test_a_refusal_says_when_there_is_room(store: Store, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=100)
     await granted(store, charge("r1", only, prompt=0, output=30))
     await live_on(store, clock, 10.25)
@@ -213,7 +213,7 @@ async def test_it_says_when_there_is_room(store: Store, clock: Clock) -> None:
     assert await granted(store, charge("r3", only, prompt=0, output=40)) == 40
 
 
-async def test_what_can_never_fit_is_not_told_to_wait(store: Store) -> None:
+async def test_a_request_above_the_limit_is_not_told_to_wait(store: Store) -> None:
     answer = await refused(store, charge("r1", scope("t1", tokens_per_minute=29)))
     assert answer == Refused(0, "tokens_per_minute", 0, 30, None, None)
 
@@ -380,7 +380,7 @@ async def test_a_request_that_never_ran_leaves_no_trace(store: Store) -> None:
 
 @pytest.mark.parametrize("late", [Settle("r1", 1, 0, 1), Keep("r1"), Release("r1")])
 @pytest.mark.parametrize("first", [Settle("r1", 90, 0, 20), Keep("r1"), Release("r1")])
-async def test_who_ends_it_first_decides(
+async def test_the_first_end_of_a_reservation_counts(
     store: Store, first: Settle | Keep | Release, late: Settle | Keep | Release
 ) -> None:
     await reserve_everything(store)
@@ -390,7 +390,7 @@ async def test_who_ends_it_first_decides(
     assert await spent_of(store) == before
 
 
-async def test_what_has_left_the_window_is_not_given_back(store: Store, clock: Clock) -> None:
+async def test_tokens_that_left_the_window_are_not_given_back(store: Store, clock: Clock) -> None:
     await reserve_everything(store)
     clock.pass_s(61)
     await granted(store, charge("r2", EVERYTHING, prompt=100, output=50))
@@ -398,7 +398,7 @@ async def test_what_has_left_the_window_is_not_given_back(store: Store, clock: C
     assert await spent_of(store) == counted(1, 150, 100, 50, 1, 150, 0)
 
 
-async def test_ending_what_never_was_changes_nothing(store: Store) -> None:
+async def test_ending_an_unknown_reservation_changes_nothing(store: Store) -> None:
     await reserve_everything(store)
     before = await spent_of(store)
     assert await store.run(Settle("r9", 5, 0, 5), Keep("r9"), Release("r9")) == [Done()] * 3
@@ -412,7 +412,7 @@ async def test_a_release_that_overtakes_its_charge_stops_it(store: Store) -> Non
     assert await remaining(store, only) == [100]
 
 
-async def test_what_others_report_of_it_does_not_end_what_goes_on(
+async def test_a_report_by_another_gateway_does_not_end_a_reservation(
     store: Store, clock: Clock
 ) -> None:
     """Its engine was lost to the gateway that reserved, and reported it to another gateway."""
@@ -427,7 +427,7 @@ async def test_what_others_report_of_it_does_not_end_what_goes_on(
     await granted(store, charge("r2", only))
 
 
-async def test_what_others_report_counts_when_its_gateway_is_dead(
+async def test_reports_by_other_gateways_count_once_the_holder_is_dead(
     store: Store, clock: Clock
 ) -> None:
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=2)
@@ -468,7 +468,7 @@ async def test_a_reservation_can_grow(store: Store) -> None:
     assert await spent_of(store) == counted(1, 220, 100, 120, 0, 220, 340)
 
 
-async def test_it_grows_by_what_there_is_and_at_last_not_at_all(store: Store) -> None:
+async def test_a_reservation_grows_by_what_is_left_until_nothing_is(store: Store) -> None:
     only = scope("t1", tokens_per_minute=100, concurrent_streams=1)
     made = charge("r1", only, prompt=30, output=20)
     assert await granted(store, made) == 20
@@ -698,7 +698,7 @@ async def test_a_dead_gateway_s_reservations_are_given_back(store: Store, clock:
     assert await spent_of(store) == counted(1, 0, 0, 0, 0, 0, 0)
 
 
-async def test_any_request_finds_the_slots_of_the_dead(store: Store, clock: Clock) -> None:
+async def test_any_request_frees_the_slots_of_dead_gateways(store: Store, clock: Clock) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     clock.pass_s(LEASE_MS / 1000)
@@ -707,7 +707,7 @@ async def test_any_request_finds_the_slots_of_the_dead(store: Store, clock: Cloc
     assert (await refused(store, charge("r3", only, holder="g2"))).used == 1
 
 
-async def test_who_asks_is_not_dead_however_much_time_has_passed(
+async def test_a_gateway_that_sends_commands_is_alive_however_much_time_has_passed(
     store: Store, clock: Clock
 ) -> None:
     """A clock that was set, or a machine that was paused, frees no stream that still runs."""
@@ -718,7 +718,9 @@ async def test_who_asks_is_not_dead_however_much_time_has_passed(
         assert (await refused(store, charge(id, only))).used == 1
 
 
-async def test_what_a_dead_gateway_used_is_asked_of_the_ledger(store: Store, clock: Clock) -> None:
+async def test_a_budget_is_reread_from_the_ledger_after_a_gateway_died(
+    store: Store, clock: Clock
+) -> None:
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
     await granted(store, charge("r1", only))
@@ -736,7 +738,7 @@ async def test_renewing_keeps_what_is_held(store: Store, clock: Clock) -> None:
     assert (await refused(store, charge("r2", only, holder="g2"))).used == 1
 
 
-async def test_who_leaves_gives_back_at_once(store: Store) -> None:
+async def test_a_leaving_gateway_releases_its_reservations_at_once(store: Store) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     await ask(store, Renew("g1", 0))
@@ -753,7 +755,7 @@ async def test_a_gateway_can_ask_what_it_holds(store: Store) -> None:
     assert await ask(store, Holds("g9")) == Ids([])
 
 
-async def test_what_was_reported_before_it_is_settled_is_not_counted_twice(store: Store) -> None:
+async def test_usage_in_the_ledger_before_settlement_is_not_counted_twice(store: Store) -> None:
     """The ledger had it when a budget was compared; it is settled only afterwards."""
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
@@ -784,7 +786,9 @@ async def test_another_gateway_goes_on_with_a_reservation(store: Store, clock: C
     assert await ask(store, Holds("g2")) == Ids([])
 
 
-async def test_it_ends_with_the_lease_of_who_took_it(store: Store, clock: Clock) -> None:
+async def test_a_taken_over_reservation_ends_with_the_lease_of_its_new_holder(
+    store: Store, clock: Clock
+) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     await ask(store, Renew("g2", LEASE_MS))
@@ -795,7 +799,7 @@ async def test_it_ends_with_the_lease_of_who_took_it(store: Store, clock: Clock)
     await granted(store, charge("r2", only, holder="g3"))
 
 
-async def test_what_has_ended_can_not_be_taken(store: Store, clock: Clock) -> None:
+async def test_an_ended_reservation_cannot_be_taken_over(store: Store, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
     await granted(store, charge("r1", only))
     clock.pass_s(LEASE_MS / 1000)

@@ -50,7 +50,7 @@ from tenants.limits.commands import (
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tenants.limits.state import LEASE_MS
-from tests.limits.asking import PATIENCE_S, WITH_IMAGES, Clock, charge, more
+from tests.limits.asking import TIMEOUT_S, WITH_IMAGES, Clock, charge, more
 from tests.limits.asking import scope as scope_of
 from tests.limits.redis_server import RedisServer
 
@@ -261,9 +261,7 @@ class Lives(RuleBasedStateMachine):
         self.numbers = iter(range(10_000))
 
     async def make_redis(self) -> RedisStore:
-        return RedisStore(
-            self.server.url, clock=self.clock, timeout_s=PATIENCE_S, kinds=WITH_IMAGES
-        )
+        return RedisStore(self.server.url, clock=self.clock, timeout_s=TIMEOUT_S, kinds=WITH_IMAGES)
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):

@@ -53,7 +53,7 @@ def test_a_clock_that_was_set_back_by_more_than_a_minute_begins_anew() -> None:
     assert window.used == 0
 
 
-def test_what_is_given_back_leaves_its_own_second() -> None:
+def test_giving_back_removes_from_the_second_of_the_use() -> None:
     window = filled((100, 5), (110, 7))
     window.give_back(100, 5)
     assert window.used == 7
@@ -72,7 +72,7 @@ def test_a_second_gives_back_only_what_is_in_it(second: int) -> None:
     assert window.used == 0
 
 
-def test_it_says_when_enough_has_left() -> None:
+def test_leaves_at_is_when_the_amount_has_left_the_window() -> None:
     window = filled((100, 5), (110, 7), (120, 1))
     leaving = [window.leaves_at(amount) for amount in (1, 5, 6, 12, 13)]
     assert leaving == [s + GONE_S for s in (100, 100, 110, 110, 120)]
@@ -80,7 +80,7 @@ def test_it_says_when_enough_has_left() -> None:
         window.leaves_at(14)
 
 
-def test_it_says_when_it_will_be_empty() -> None:
+def test_empty_at_is_when_the_newest_second_leaves() -> None:
     window = filled((100, 5), (110, 7))
     assert window.empty_at() == 110 + GONE_S
     window.give_back(110, 7)
@@ -117,7 +117,7 @@ def test_no_minute_holds_more_than_the_limit(
 
 
 @given(arrivals)
-def test_it_is_the_sum_of_the_last_61_seconds(steps: list[tuple[int, int, bool]]) -> None:
+def test_used_is_the_sum_of_the_last_61_seconds(steps: list[tuple[int, int, bool]]) -> None:
     window, now_ms, added = Window(), 0, list[tuple[int, int]]()
     for gap_ms, amount, _ in steps:
         now_ms += gap_ms

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from inference.link.engine_info import ModelInfo
-from tenants.batches.states import Status
+from tenants.batch_states import Status
 from tenants.directory import pools
 from tenants.files import disk
 from tenants.models import (

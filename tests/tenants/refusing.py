@@ -10,7 +10,7 @@ from django.db import connection
 
 from inference.gateway.measuring.outcomes import Group, OutcomeSums
 from inference.gateway.measuring.sums import BUCKETS
-from tenants.directory.outcomes import ADD, encoded_tallies
+from tenants.directory.outcomes import ADD, encoded_sums
 from tenants.models import AdapterVersion, ApiKey, RefusedRequest
 
 _numbers = itertools.count(1)
@@ -49,7 +49,7 @@ def met(
     minute = int(at.replace(second=0, microsecond=0).timestamp())
     ids = key.tenant_id, key.pk, version.pk if version else 0
     group = Group(minute, *ids, outcome=outcome, **whose)
-    tally = OutcomeSums(requests, **fields, first_tokens=times, totals=times)
+    sums = OutcomeSums(requests, **fields, first_tokens=times, totals=times)
     with connection.cursor() as cursor:
         for statement in ADD:
-            cursor.execute(statement, {"tallies": encoded_tallies([(group, tally)])})
+            cursor.execute(statement, {"sums": encoded_sums([(group, sums)])})

@@ -13,7 +13,7 @@ from inference.interfaces.directory import Price
 from inference.link.accounts import Usage
 from tenants.billing.ledger import Connect, Ledger, connect
 from tenants.models import ApiKey, UsageEvent, UsageRollup
-from tenants.models.usage.ledger import FIGURES, TOKENS
+from tenants.models.usage.sums import FIGURES, TOKENS
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 PRICE = Price(prompt=150_000, cached_prompt=75_000, output=600_000)

@@ -63,7 +63,7 @@ class TestOneAtATime:
         assert alias.version != live
 
     @pytest.mark.parametrize("state", [state for state in State if state != State.READY])
-    def test_only_ready_versions(self, live: AdapterVersion, state: State) -> None:
+    def test_only_ready_versions_can_be_promoted(self, live: AdapterVersion, state: State) -> None:
         other = make_version(live.adapter, state=state)
         for name in ("live", "new"):
             with pytest.raises(VersionNotReady):

@@ -24,7 +24,7 @@ from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.gateway.idempotency import Idempotency, Send
 from inference.interfaces.answers import Answers, Claim, KeptAnswer
 from tenants.answers import CLAIM_TIME, GIVEN_BACK_TIME, KEPT_TIME, PostgresAnswers
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 from tenants.models import IdempotentAnswer
 from tests.inference.answers import CLAIM_S, GIVEN_BACK_S, KEPT_S, MemoryAnswers
 from tests.tenants.making import make_key, make_tenant
@@ -172,7 +172,7 @@ async def test_a_claim_runs_out_unless_it_is_renewed(kept: Kept) -> None:
         assert await kept.other.claim(replace(claim, request_id="retry")) is True
 
 
-async def test_who_lost_the_claim_changes_nothing_any_more(kept: Kept) -> None:
+async def test_a_lost_claim_can_change_nothing(kept: Kept) -> None:
     slow, quick = kept.claim("slow"), kept.claim("quick")
     await kept.one.claim(slow)
     await kept.age(CLAIM_TIME)
@@ -240,7 +240,7 @@ async def test_a_claim_is_taken_over_in_the_next_turn_by_one(kept: Kept) -> None
         ({}, {}),
     ],
 )
-async def test_what_is_another_request_is_not_taken_over(
+async def test_a_claim_of_a_different_request_is_not_taken_over(
     kept: Kept, fields: dict[str, Any], turns: dict[str, int]
 ) -> None:
     first = kept.claim("first")
@@ -269,7 +269,7 @@ async def test_a_claim_whose_heir_died_too_is_taken_over_when_it_ran_out(kept: K
     assert await kept.other.renew([heir]) == [heir]
 
 
-async def test_what_was_taken_over_in_vain_is_its_first_ones_again(kept: Kept) -> None:
+async def test_a_claim_given_back_belongs_to_its_first_holder_again(kept: Kept) -> None:
     first = kept.claim("first")
     await kept.one.claim(first)
     heir = await kept.other.take_over(kept.claim("heir"), {"first": 1})
@@ -290,7 +290,7 @@ async def test_what_was_taken_over_in_vain_is_its_first_ones_again(kept: Kept) -
     assert await kept.other.claim(kept.claim("heir", name="order 18")) is True, "it is dead"
 
 
-async def test_who_lost_the_claim_to_another_request_is_not_told_that_it_goes_on(
+async def test_a_claim_lost_to_another_request_is_not_renewed(
     kept: Kept,
 ) -> None:
     slow = kept.claim("slow")
@@ -385,7 +385,7 @@ UPDATE tenants_idempotentanswer SET request_id = 'quick', body_digest = 'another
     ],
     ids=["claim taken over", "old answer overwritten", "claim released"],
 )
-async def test_what_changes_under_a_claim_is_seen(
+async def test_a_claim_sees_concurrent_changes(
     postgres: Kept, older_by: timedelta, answered: bool, change: str, found: bool
 ) -> None:
     """The claim's statement waits for another transaction's row lock, with a snapshot from before

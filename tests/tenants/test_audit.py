@@ -35,7 +35,7 @@ def test_a_change_is_written_with_who_made_it_and_what_differs(tenant: Tenant) -
     assert (entry.before, entry.after) == ({"name": "Acme"}, {"name": "Renamed"})
 
 
-def test_what_nobody_claims_is_the_systems(tenant: Tenant) -> None:
+def test_changes_without_an_actor_are_attributed_to_the_system(tenant: Tenant) -> None:
     with acting(ADA):
         pass
     make_adapter(tenant)

@@ -27,13 +27,13 @@ from tenants.isolation import (
     QUESTION,
     QUESTIONS,
     ROUNDS,
-    AskedHere,
-    CannotTell,
+    Answer,
+    Asker,
+    Inconclusive,
     Installation,
+    InstallationService,
     NotReady,
     Question,
-    Said,
-    Voice,
 )
 from tenants.models import ApiKey, IsolationCheck, Tenant
 from tests.adapters.checks.builder import TARGETS
@@ -49,40 +49,40 @@ from tests.tenants.making import (
 from tests.tenants.spending import spend
 
 A, B = "a", "b"
-VOICES = [Voice(A, "k1", "base"), Voice(B, "k2", "base"), Voice(A, "k1", "x"), Voice(B, "k2", "y")]
-BASE_A, BASE_B, ADAPTER_A, ADAPTER_B = VOICES
+ASKERS = [Asker(A, "k1", "base"), Asker(B, "k2", "base"), Asker(A, "k1", "x"), Asker(B, "k2", "y")]
+BASE_A, BASE_B, ADAPTER_A, ADAPTER_B = ASKERS
 PREAMBLE = 32
 """Tokens that a chat template puts before every prompt."""
 
 
 class Fleet:
-    """Each voice answers as its model, with one prefix cache per tenant. Each leak can be switched
+    """Each asker answers as its model, with one prefix cache per tenant. Each leak can be switched
     on."""
 
     def __init__(
         self, *, shares_cache: bool = False, caches: bool = True, always_cached: bool = True
     ) -> None:
-        self.swapped: dict[Voice, Said] = {}
-        """What these voices answer beside concurrent requests."""
+        self.swapped: dict[Asker, Answer] = {}
+        """What these askers answer beside concurrent requests."""
         self.always_cached = always_cached
         self._shares_cache, self._caches = shares_cache, caches
         self._seen: set[tuple[str, str]] = set()
-        self._alone: Counter[Voice] = Counter()
+        self._alone: Counter[Asker] = Counter()
         self._lock = threading.Lock()
 
-    def said(self, voice: Voice, prompt: str) -> Said:
+    def answer(self, asker: Asker, prompt: str) -> Answer:
         with self._lock:
-            self._seen.add(("" if self._shares_cache else voice.tenant, ""))
-            self._alone[voice] += 1
-            alone = self._alone[voice] == 1
-        said = self.answer(voice)
-        return said if alone else self.swapped.get(voice, said)
+            self._seen.add(("" if self._shares_cache else asker.tenant, ""))
+            self._alone[asker] += 1
+            alone = self._alone[asker] == 1
+        answer = self.own_answer(asker)
+        return answer if alone else self.swapped.get(asker, answer)
 
-    def answer(self, voice: Voice) -> Said:
-        return f"I am {voice.model}"
+    def own_answer(self, asker: Asker) -> Answer:
+        return f"I am {asker.model}"
 
-    def cached_tokens(self, voice: Voice, prompt: str) -> int:
-        whose = "" if self._shares_cache else voice.tenant
+    def cached_tokens(self, asker: Asker, prompt: str) -> int:
+        whose = "" if self._shares_cache else asker.tenant
         cached = PREAMBLE if (whose, "") in self._seen else 0
         cached += 96 if (whose, prompt) in self._seen else 0
         self._seen |= {(whose, ""), (whose, prompt)}
@@ -90,22 +90,22 @@ class Fleet:
 
 
 class Embedding(Fleet):
-    """Each voice answers with a vector of its model, with a different rounding error each time."""
+    """Each asker answers with a vector of its model, with a different rounding error each time."""
 
-    def answer(self, voice: Voice) -> Said:
+    def own_answer(self, asker: Asker) -> Answer:
         with self._lock:
             wobble = self._alone.total() % 7 * CLOSE / 10
-        return (float(len(voice.model)), float(ord(voice.model[0])) + wobble)
+        return (float(len(asker.model)), float(ord(asker.model[0])) + wobble)
 
 
 def test_a_fleet_that_keeps_tenants_apart_passes() -> None:
-    assert isolation.findings(Fleet(), VOICES) == []
+    assert isolation.findings(Fleet(), ASKERS) == []
 
 
 def test_a_base_model_that_answers_as_an_adapter_is_found() -> None:
     fleet = Fleet()
     fleet.swapped = {BASE_B: "I am x"}
-    assert isolation.findings(fleet, VOICES) == [
+    assert isolation.findings(fleet, ASKERS) == [
         "With concurrent requests of others, base of b answered like x of a "
         f"({ROUNDS} of {ROUNDS} times)."
     ]
@@ -114,38 +114,38 @@ def test_a_base_model_that_answers_as_an_adapter_is_found() -> None:
 def test_an_answer_that_nobody_gives_alone_is_found() -> None:
     fleet = Fleet()
     fleet.swapped = {ADAPTER_A: "I am!!", ADAPTER_B: "I am x"}
-    first, second = isolation.findings(fleet, VOICES)
+    first, second = isolation.findings(fleet, ASKERS)
     assert "x of a answered differently than alone" in first
     assert "y of b answered like x of a" in second
 
 
 def test_vectors_are_told_apart_by_more_than_rounding() -> None:
-    assert isolation.findings(Embedding(), VOICES) == []
+    assert isolation.findings(Embedding(), ASKERS) == []
     leaking = Embedding()
-    leaking.swapped = {ADAPTER_B: leaking.answer(ADAPTER_A)}
-    assert isolation.findings(leaking, VOICES) == [
+    leaking.swapped = {ADAPTER_B: leaking.own_answer(ADAPTER_A)}
+    assert isolation.findings(leaking, ASKERS) == [
         "With concurrent requests of others, y of b answered like x of a "
         f"({ROUNDS} of {ROUNDS} times)."
     ]
 
 
 def test_a_model_that_never_caches_shares_no_cache() -> None:
-    assert isolation.findings(Embedding(caches=False, always_cached=False), VOICES) == []
+    assert isolation.findings(Embedding(caches=False, always_cached=False), ASKERS) == []
     shared = Embedding(shares_cache=True, always_cached=False)
-    assert "cache hit for b" in isolation.findings(shared, VOICES)[0]
+    assert "cache hit for b" in isolation.findings(shared, ASKERS)[0]
 
 
 def test_a_cache_that_tenants_share_is_found() -> None:
-    assert isolation.findings(Fleet(shares_cache=True), VOICES) == [
+    assert isolation.findings(Fleet(shares_cache=True), ASKERS) == [
         "96 tokens of a prompt of a were a cache hit for b."
     ]
 
 
-def test_without_a_cache_or_without_differences_nothing_can_be_told() -> None:
-    with pytest.raises(CannotTell, match="did not cache"):
-        isolation.findings(Fleet(caches=False), VOICES)
-    alike = [*VOICES[:3], Voice(B, "k2", "x")]
-    with pytest.raises(CannotTell, match="do not differ"):
+def test_a_check_without_a_cache_or_differing_answers_is_inconclusive() -> None:
+    with pytest.raises(Inconclusive, match="did not cache"):
+        isolation.findings(Fleet(caches=False), ASKERS)
+    alike = [*ASKERS[:3], Asker(B, "k2", "x")]
+    with pytest.raises(Inconclusive, match="do not differ"):
         isolation.findings(Fleet(), alike)
 
 
@@ -179,7 +179,7 @@ def gateway(answer: httpx.Response | httpx.HTTPError) -> Installation:
 
 
 CHAT = QUESTIONS[0]
-ANSWERS: dict[str, tuple[dict[str, Any], Said]] = {
+ANSWERS: dict[str, tuple[dict[str, Any], Answer]] = {
     "chat": ({"choices": [{"message": {"content": "blue"}}]}, "blue"),
     "embeddings": ({"data": [{"embedding": [0.6, 0.8]}]}, (0.6, 0.8)),
     "score": ({"data": [{"score": 0.5}, {"score": 0.25}]}, (0.5, 0.25)),
@@ -190,24 +190,24 @@ ANSWERS: dict[str, tuple[dict[str, Any], Said]] = {
 }
 
 
-def test_there_is_a_question_for_all_that_pools() -> None:
+def test_every_pooling_operation_has_a_question() -> None:
     asked = {one.operation.name for one in QUESTIONS}
     assert asked == {"chat"} | {one.name for one in OPERATIONS if one.pools}
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.operation.name)
 def test_an_answer_is_read_and_its_request_noted(question: Question) -> None:
-    body, said = ANSWERS[question.operation.name]
+    body, answer = ANSWERS[question.operation.name]
     one = gateway(httpx.Response(200, json=body, headers={"x-request-id": "req_1"}))
-    assert AskedHere(one, question).said(BASE_A, QUESTION) == said
+    assert InstallationService(one, question).answer(BASE_A, QUESTION) == answer
     assert one.ids == ["req_1"]
     question.operation.parse(json.dumps({"model": "m"} | question.fields(QUESTION)).encode())
 
 
-def test_what_was_cached_is_in_the_answer() -> None:
+def test_cached_tokens_are_read_from_the_answer() -> None:
     body = {"usage": {"prompt_tokens_details": {"cached_tokens": 32}}}
     one = gateway(httpx.Response(200, json=body, headers={"x-request-id": "req_1"}))
-    assert AskedHere(one, CHAT).cached_tokens(BASE_A, QUESTION) == 32
+    assert InstallationService(one, CHAT).cached_tokens(BASE_A, QUESTION) == 32
 
 
 @pytest.mark.django_db
@@ -217,12 +217,14 @@ def test_or_else_in_the_ledger(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) 
     body = {"usage": {"prompt_tokens": 100}}
     for id in (event.pk, "0" * 32):
         headers = {"x-request-id": f"req_{id}"}
-        asked = AskedHere(gateway(httpx.Response(200, json=body, headers=headers)), QUESTIONS[1])
+        service = InstallationService(
+            gateway(httpx.Response(200, json=body, headers=headers)), QUESTIONS[1]
+        )
         if id == event.pk:
-            assert asked.cached_tokens(BASE_A, QUESTION) == 40
+            assert service.cached_tokens(BASE_A, QUESTION) == 40
         else:
-            with pytest.raises(CannotTell, match="not in the ledger"):
-                asked.cached_tokens(BASE_A, QUESTION)
+            with pytest.raises(Inconclusive, match="not in the ledger"):
+                service.cached_tokens(BASE_A, QUESTION)
 
 
 @pytest.mark.django_db
@@ -232,24 +234,25 @@ def test_each_model_is_asked_for_what_its_engines_do() -> None:
     bases = [make_base("silent"), *map(make_base_of, (pooling, tokens))]
     asked = [[one.operation.name for one in isolation.questions_of(base)] for base in bases]
     assert asked == [["chat"], ["embeddings", "score"], []]
-    assert isolation.that_can_be_asked() == [bases[1], bases[0]]
+    assert isolation.checkable() == [bases[1], bases[0]]
     found = isolation.check(bases[2])
     reason = "Its engines support no operation that this check can use."
     assert (found.passed, found.findings) == (None, [reason])
 
 
 def test_a_refusal_tells_nothing_of_isolation() -> None:
-    with pytest.raises(CannotTell, match="base of a got 429: too many"):
+    with pytest.raises(Inconclusive, match="base of a got 429: too many"):
         gateway(httpx.Response(429, text="too many")).ask(CHAT, BASE_A, QUESTION)
-    with pytest.raises(CannotTell, match="The gateway: gone"):
+    with pytest.raises(Inconclusive, match="The gateway: gone"):
         gateway(httpx.ConnectError("gone")).ask(CHAT, BASE_A, QUESTION)
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("state", "error"), [("validating", NotReady), ("probing", NotReady), ("rejected", CannotTell)]
+    ("state", "error"),
+    [("validating", NotReady), ("probing", NotReady), ("rejected", Inconclusive)],
 )
-def test_an_adapter_that_is_not_served_yet(state: str, error: type[CannotTell]) -> None:
+def test_an_adapter_that_is_not_served_yet(state: str, error: type[Inconclusive]) -> None:
     one = gateway(httpx.Response(201, json={"state": state, "report": {}}))
     with pytest.raises(error, match=state):
         one.install(ADAPTER_A, make_base(), 0)
@@ -283,7 +286,7 @@ def test_its_keys_end_with_it(unused_tcp_port: int, settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_it_runs_by_itself_and_forgets_old_results() -> None:
+def test_the_periodic_check_deletes_old_results() -> None:
     make_base()
     old = timezone.now() - isolation.KEPT - timedelta(days=1)
     IsolationCheck.objects.create(base_model="base", passed=True, at=old)

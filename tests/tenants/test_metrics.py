@@ -18,7 +18,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.planes.metrics import Metrics
+from gateway.planes.monitoring.metrics import Metrics
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.hub import Hub
@@ -75,9 +75,7 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     ("token", "header", "status"),
     [(TOKEN, None, 401), (TOKEN, "Bearer wrong", 401), ("", "Bearer ", 404), ("", None, 404)],
 )
-async def test_only_who_knows_the_token_reads_them(
-    token: str, header: str | None, status: int
-) -> None:
+async def test_metrics_require_the_token(token: str, header: str | None, status: int) -> None:
     async with client(Database("closed"), token) as one:
         answer = await one.get("/metrics", headers={"Authorization": header} if header else {})
     assert answer.status_code == status
@@ -116,7 +114,7 @@ async def test_drift_is_exported_for_each_journal(database: Database) -> None:
     assert "lorikeet_pool_expected_wait_seconds" not in found, "nothing has ended yet"
 
 
-async def test_what_waits_and_what_moved_is_exported(database: Database) -> None:
+async def test_held_and_moved_requests_are_exported(database: Database) -> None:
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(holding=Holding(60.0)) as bench:
         first = await bench.join("first", model=MOVABLE)

@@ -141,7 +141,7 @@ def test_a_key_is_stored_without_its_text(tenant: Tenant) -> None:
     assert ApiKey.objects.find(text) == key
 
 
-def test_only_the_whole_text_finds_a_key(tenant: Tenant) -> None:
+def test_a_key_is_found_by_its_complete_text_only(tenant: Tenant) -> None:
     key, text = make_key(tenant)
     other = make_key(tenant)[1]
     crossed = f"lk_{key.prefix}_{other.rpartition('_')[2]}"
@@ -176,7 +176,7 @@ def test_which_keys_are_usable(tenant: Tenant) -> None:
     assert not usable()
 
 
-def test_the_first_revocation_counts(tenant: Tenant) -> None:
+def test_revoking_again_keeps_the_first_time(tenant: Tenant) -> None:
     key, _ = make_key(tenant)
     key.revoke()
     first = key.revoked_at

@@ -21,13 +21,13 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend import bulk
 from frontend.lists import older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
-from frontend.views.adapters.marks import as_seen, mark
+from frontend.views.adapters.fingerprints import fingerprint, not_modified
 from frontend.views.adapters.traffic import Traffic, of_adapters, of_versions
 from tenants.adapters.quota import Storage
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.adapters.uploads.room import reservation
+from tenants.adapters.uploads.reservations import reservation
 from tenants.fleet.gateways import gateways
 from tenants.models import (
     LIVE,
@@ -123,8 +123,8 @@ def _list(
     request: HttpRequest, caller: Caller, upload: Mapping[str, Any], status: int = 200
 ) -> HttpResponse:
     """Render the list of adapters; `upload` is the context of its upload dialog."""
-    seen = mark(caller.tenant)  # before the rest is read, which must not be older
-    if as_seen(request, seen):
+    seen = fingerprint(caller.tenant)  # before the rest is read, which must not be older
+    if not_modified(request, seen):
         return HttpResponseNotModified()
     form = FilterForm(request.GET)
     form.is_valid()
@@ -142,11 +142,11 @@ def _list(
         "unfinished": caller.tenant.uploads.unfinished().named().select_related("created_by"),
         "storage": Storage.of(caller.tenant),
         "base_models": BaseModel.objects.values_list("name", flat=True),
-        "mark": seen,
+        "fingerprint": seen,
         **uploading(request, caller),
         **upload,
     }
-    return render(request, "adapters.html", context, status=status)
+    return render(request, "adapters/adapters.html", context, status=status)
 
 
 def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
@@ -272,8 +272,8 @@ def find(caller: Caller, name: str) -> Adapter:
 def _page(
     request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
 ) -> HttpResponse:
-    seen = mark(caller.tenant)  # before the rest is read, which must not be older
-    if as_seen(request, seen):
+    seen = fingerprint(caller.tenant)  # before the rest is read, which must not be older
+    if not_modified(request, seen):
         return HttpResponseNotModified()
     versions = adapter.versions.select_related("created_by").defer("config", "report")
     rows, last = older_page_of(request, versions, VERSIONS, by="number")
@@ -287,14 +287,14 @@ def _page(
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),
         "may_try": caller.may(Permission.USE_PLAYGROUND),
-        "mark": seen,
+        "fingerprint": seen,
         "bulk": [
             ARCHIVE.of("adapters-archive-some", caller.tenant.slug, adapter.name),
             DELETE.of("adapters-remove-some", caller.tenant.slug, adapter.name),
         ],
         **uploading(request, caller),
     }
-    return render(request, "adapter.html", context, status=422 if form.errors else 200)
+    return render(request, "adapters/adapter.html", context, status=422 if form.errors else 200)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from django.views.decorators.http import require_POST
 from frontend import bulk
 from frontend.formats import duration
 from frontend.formats import number as number_of
-from frontend.lists import place_of
+from frontend.lists import id_in_url
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
-from frontend.views.adapters.marks import as_seen, mark
+from frontend.views.adapters.fingerprints import fingerprint, not_modified
 from frontend.views.adapters.traffic import of_versions
 from frontend.views.overview.health import later, points, tone
 from frontend.views.playground.prompts import scores_of, usable_sets
@@ -48,12 +48,12 @@ class Stage:
 def version(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """The page of a version."""
     # Before the rest is read: otherwise the page would never learn of a change in between.
-    seen = mark(caller.tenant, find(caller, name, number))
-    if as_seen(request, seen):
+    seen = fingerprint(caller.tenant, find(caller, name, number))
+    if not_modified(request, seen):
         return HttpResponseNotModified()
     found = find(caller, name, number)
-    context = _context(caller, found) | {"known": "known" in request.GET, "mark": seen}
-    return render(request, "version.html", context)
+    context = _context(caller, found) | {"known": "known" in request.GET, "fingerprint": seen}
+    return render(request, "adapters/version.html", context)
 
 
 def find(caller: Caller, name: str, number: int) -> AdapterVersion:
@@ -150,7 +150,7 @@ def stages(here: State) -> list[Stage]:
 def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """Differences between this version's configuration and that of `?with=<number>`."""
     new = find(caller, name, number)
-    old = find(caller, name, place_of(request, "with") or 0)
+    old = find(caller, name, id_in_url(request, "with") or 0)
     ready = {old.state, new.state} == {State.READY}
     may_try = ready and caller.may(Permission.USE_PLAYGROUND)
     context = {
@@ -165,7 +165,7 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
         else [],
         "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
     }
-    return render(request, "version_diff.html", context)
+    return render(request, "adapters/version_diff.html", context)
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, str]]:

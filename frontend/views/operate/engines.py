@@ -48,7 +48,7 @@ def fleet() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class HistoryPoint:
     """A point of the history, of one engine or all. `kv_usage` is that of the fullest engine."""
 
     at: datetime
@@ -60,7 +60,7 @@ class Past:
     kv_usage: float
 
     @classmethod
-    def of(cls, at: float, loads: Sequence[Load]) -> Past:
+    def of(cls, at: float, loads: Sequence[Load]) -> HistoryPoint:
         rates = [load.rate for load in loads if load.rate is not None]
         return cls(
             datetime.fromtimestamp(at, UTC),
@@ -80,7 +80,7 @@ def past(engine: str = "") -> dict[str, Any]:
         for point in points
     ]
     known = sorted({id for point in points for id in point.loads})
-    return {"past": [Past.of(at, loads) for at, loads in of if loads], "known": known}
+    return {"past": [HistoryPoint.of(at, loads) for at, loads in of if loads], "known": known}
 
 
 def chosen(request: HttpRequest) -> str:
@@ -94,7 +94,7 @@ def engines(request: HttpRequest) -> HttpResponse:
     """The connected engines and their history; `?engine=` selects one for the charts."""
     engine = chosen(request)
     context = {"chosen": engine} | fleet() | past(engine)
-    return render(request, "operate/engines.html", context)
+    return render(request, "operate/engines/engines.html", context)
 
 
 @require_http_methods(["GET", "POST"])
@@ -117,4 +117,4 @@ def drain(request: HttpRequest) -> HttpResponse:
         for one in connected
         if one["base_model"] == engine["base_model"] and one["id"] != id and not one["draining"]
     ]
-    return render(request, "operate/drain.html", {"engine": engine, "others": others})
+    return render(request, "operate/engines/drain.html", {"engine": engine, "others": others})

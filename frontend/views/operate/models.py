@@ -47,7 +47,7 @@ def models(request: HttpRequest) -> HttpResponse:
     context = {
         "models": [(one, prices.get(one.pk), serving[one.name]) for one in found],
     }
-    return render(request, "operate/models.html", context)
+    return render(request, "operate/models/models.html", context)
 
 
 class SettingsForm(forms.Form):
@@ -124,7 +124,7 @@ def page(
         "prices": list(Price.objects.at(timezone.now()).filter(base_model=base_model)[:20]),
     }
     status = 200 if settings_form is None and rollout_form is None else 422
-    return render(request, "operate/model.html", context, status=status)
+    return render(request, "operate/models/model.html", context, status=status)
 
 
 def module_kinds(modules: Mapping[str, Sequence[int]]) -> list[ModuleKind]:

@@ -25,7 +25,7 @@ from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, TenantSum
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tenants.models.usage.totals import TenantSumQuerySet
 from tenants.utc import day_end, day_start
 

@@ -17,12 +17,12 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.formats import utc
-from frontend.lists import older_than, page_of, place_of, words_of
+from frontend.lists import id_in_url, older_than, page_of, words_of
 from frontend.pages import operator_page, refusals_told
-from frontend.times import Moment
+from frontend.times import MinuteField
 from inference.interfaces.directory import MICRO
 from tenants.models import Adapter, BaseModel, Price
-from tenants.models.usage.ledger import MAX_PRICE, PriceQuerySet, Tier
+from tenants.models.usage.prices import MAX_PRICE, PriceQuerySet, Tier
 
 CHOICES = {"": "In force and scheduled", "past": "Past", "all": "All"}
 STATES = {"": ("in force", "scheduled"), "past": ("past",), "all": ()}
@@ -67,7 +67,7 @@ class PriceForm(forms.Form):
     prompt = Amount(label="Prompt tokens", help_text="Prompt tokens not in the prefix cache.")
     cached_prompt = Amount(label="Cached prompt tokens", help_text="At most the prompt price.")
     output = Amount(label="Output tokens")
-    starts_at = Moment(
+    starts_at = MinuteField(
         required=False,
         label="From (UTC)",
         help_text="Leave empty to start now. Earlier usage keeps its price.",
@@ -141,7 +141,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
 def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
     words, state = words_of(request), request.GET.get("state", "")
     state = state if state in STATES else ""
-    found = _after(_narrowed(words, state), place_of(request, "after"))
+    found = _after(_narrowed(words, state), id_in_url(request, "after"))
     rows, last = page_of(found.select_related("base_model", "adapter__tenant"))
     context = {
         "prices": rows,

@@ -40,7 +40,7 @@ class Row:
     billed to, None if there are none with these ids."""
 
     kept: QuarantinedEntry
-    said: LedgerEntry | None
+    reported: LedgerEntry | None
     tenant: Tenant | None
     key: ApiKey | None
     billable: bool
@@ -53,8 +53,8 @@ class Row:
 
 def rows_of(found: Sequence[QuarantinedEntry]) -> list[Row]:
     """The entries with the tenants and keys that they name."""
-    said = [decisions.said(entry) for entry in found]
-    accounts = [entry.account for entry in said if entry is not None]
+    reported = [decisions.reported_entry(entry) for entry in found]
+    accounts = [entry.account for entry in reported if entry is not None]
     tenants = Tenant.objects.in_bulk(_ids(account.tenant_id for account in accounts))
     keys = ApiKey.objects.in_bulk(_ids(account.key_id for account in accounts))
 
@@ -65,12 +65,12 @@ def rows_of(found: Sequence[QuarantinedEntry]) -> list[Row]:
         billable = tenant is not None and decisions.is_billable(entry)
         return Row(kept, entry, tenant, key, billable)
 
-    return [row(kept, entry) for kept, entry in zip(found, said, strict=True)]
+    return [row(kept, entry) for kept, entry in zip(found, reported, strict=True)]
 
 
-def _ids(said: Iterable[int]) -> set[int]:
+def _ids(ids: Iterable[int]) -> set[int]:
     """The ids that a row can have."""
-    return {id for id in said if 0 < id <= BIGGEST_ID}
+    return {id for id in ids if 0 < id <= BIGGEST_ID}
 
 
 @require_GET

@@ -136,7 +136,7 @@ def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
 def state(pk: int) -> dict[str, Any]:
     """Context of the live part of the page."""
     found = _find(pk)
-    told = progress.told(found)
+    told = progress.report(found)
     engines = GatewayProcess.objects.engines_of()
     return {
         "rollout": found,
@@ -168,4 +168,4 @@ def _page(
         "weight_form": weight_form,
     }
     status = 422 if turn_form.errors or weight_form.errors else 200
-    return render(request, "operate/rollout.html", context, status=status)
+    return render(request, "operate/models/rollout.html", context, status=status)

@@ -18,12 +18,12 @@ from frontend.formats import money, percent, signed_money
 from frontend.pages import as_file, operator_page
 from frontend.views.operate.overview import used_by_customers
 from frontend.views.requests.failures import failures
-from frontend.views.usage import Question, Row, Stat, UsageForm, UsageSums, Whose, page
+from frontend.views.usage import Question, Row, Stat, UsageForm, UsageScope, UsageSums, page
 from inference.interfaces.directory import MICRO
 from tenants.api.tables import CHUNK_ROWS
 from tenants.billing.money import amount
 from tenants.models import EngineHour, Tenant
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 
 BY = {"tenant": "tenant", "base_model": "base model"}
 
@@ -41,8 +41,8 @@ def usage(request: HttpRequest) -> HttpResponse:
     }
     named, used = Named(), used_by_customers()
     listed = reverse("operate_requests")
-    whose = Whose(used, used, named.names, listed, named.closer, margins)
-    return page(request, form, asked, whose, context, "operate/usage.html")
+    scope = UsageScope(used, used, named.names, listed, named.closer, margins)
+    return page(request, form, asked, scope, context, "operate/usage.html")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class Figure:
     url: str
 
 
-class Met:
+class RequestSums:
     """Counts, cost, TTFT and output speed of requests, summed over rows of figures."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -171,10 +171,10 @@ def context_of(
 
 def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
     """The six figures; `rows` are sums by step, of both periods."""
-    by_step = {row["start"]: Met([row]) for row in rows}
+    by_step = {row["start"]: RequestSums([row]) for row in rows}
     steps = [by_step.get(at) for at in window.steps()]
-    now = Met(row for row in rows if row["start"] >= window.start)
-    before = Met(row for row in rows if row["start"] < window.start)
+    now = RequestSums(row for row in rows if row["start"] >= window.start)
+    before = RequestSums(row for row in rows if row["start"] < window.start)
 
     def ttft(share: float) -> Figure:
         value, was = now.ttft_s(share), before.ttft_s(share)

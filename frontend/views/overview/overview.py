@@ -101,7 +101,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         expiring,
         found.rejected if caller.may(Permission.EDIT_ADAPTERS) else None,
     )
-    return render(request, "overview.html", context)
+    return render(request, "overview/overview.html", context)
 
 
 @dataclass(frozen=True, slots=True)

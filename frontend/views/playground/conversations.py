@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from frontend import bulk
-from frontend.lists import older_than, page_of, place_of, words_of
+from frontend.lists import id_in_url, older_than, page_of, words_of
 from frontend.pages import member_to_save, refusals_told, tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
@@ -55,7 +55,7 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     count = found.count()
     if words := words_of(request):
         found = found.filter(title__icontains=words)
-    if (before := place_of(request, "before")) is not None:
+    if (before := id_in_url(request, "before")) is not None:
         found = older_than(found, get_object_or_404(found, pk=before), "updated_at")
     rows, last = page_of(found)
     context = {
@@ -66,7 +66,7 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
         "most": MAX_CONVERSATIONS,
         "bulk": [DELETE.of("playground-delete-some", caller.tenant.slug)],
     }
-    return render(request, "playground_conversations.html", context)
+    return render(request, "playground/conversations.html", context)
 
 
 @require_GET

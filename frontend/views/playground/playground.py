@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from frontend.lists import place_of
+from frontend.lists import id_in_url
 from frontend.pages import tenant_page
 from frontend.views.playground import prompts
 from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
@@ -60,9 +60,9 @@ def show(
         "may_keep": caller.role is not None and not read_only,
         "prompts": [] if read_only else prompts.usable(caller),
         "sets": [] if read_only else prompts.usable_sets(caller),
-        "set": place_of(request, "set"),
+        "set": id_in_url(request, "set"),
     }
-    return render(request, "playground.html", context)
+    return render(request, "playground/playground.html", context)
 
 
 def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> str:

@@ -78,7 +78,7 @@ def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
         shown["may_open"] = reopened.pane_of(exchange.request, "") is not None
     if "HX-Request" in request.headers:
         shown |= {"caller": caller, "id": found.pk}
-        return render(request, "request_content.html", shown)
+        return render(request, "requests/content.html", shown)
     return _page(request, caller, request_id, shown)
 
 
@@ -120,7 +120,7 @@ def _page(
     if event is None and error is None:
         if not may_be_unrecorded(request_id):
             raise Http404
-        return render(request, "request_unrecorded.html", {"caller": caller}, status=202)
+        return render(request, "requests/unrecorded.html", {"caller": caller}, status=202)
     limit = error and limit_words(error.limit_kind, error.limit_scope)
     context: dict[str, Any] = {"error": error, "limit": limit, **shown}
     found = event or error
@@ -132,15 +132,15 @@ def _page(
     if caller.may(Permission.USE_PLAYGROUND):
         context["playground"] = playground_url(caller, found)
     if event is not None:
-        context |= context_of(caller, event) | {"body": "request_body.html"}
+        context |= context_of(caller, event) | {"body": "requests/request_body.html"}
     elif error is not None:
-        context |= refused_context(caller, error) | {"body": "refused_body.html"}
+        context |= refused_context(caller, error) | {"body": "requests/refused_body.html"}
     context |= {
         "is_kept": reading.is_kept(caller.tenant, found.id),
         "may_read": caller.may(Permission.READ_CONTENT),
     }
     part = "HX-Request" in request.headers
-    template: str = context["body"] if part else "request.html"
+    template: str = context["body"] if part else "requests/request.html"
     return render(request, template, context | {"part": part})
 
 

@@ -27,7 +27,7 @@ from frontend.formats import duration
 from frontend.lists import MAX_DIGITS, address
 from frontend.pages import as_file, tenant_page
 from frontend.templatetags.lorikeet import options
-from frontend.times import Moment
+from frontend.times import MinuteField
 from frontend.views.requests.counts import counts
 from tenants.billing.money import amount
 from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, Words, mark_of
@@ -112,8 +112,8 @@ class RequestFilter(forms.Form):
     )
     ttft = at_least("TTFT over", TTFTS_S)
     total = at_least("Total over", TOTALS_S)
-    since = Moment(required=False, label="From, UTC")
-    until = Moment(required=False, label="Before, UTC")
+    since = MinuteField(required=False, label="From, UTC")
+    until = MinuteField(required=False, label="Before, UTC")
     periods = PERIODS
     usual = "24h"
     """The default period."""
@@ -370,7 +370,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
         "may_keep": caller.role is not None,
         "views": views_of(caller, query),
     }
-    return render(request, "requests.html", context, status=422 if form.errors else 200)
+    return render(request, "requests/requests.html", context, status=422 if form.errors else 200)
 
 
 def views_of(caller: Caller, query: str) -> list[tuple[SavedView, bool]]:

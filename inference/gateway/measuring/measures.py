@@ -1,4 +1,4 @@
-"""What a gateway measures of its requests, by engine and base model; `planes.metrics` exports it.
+"""What a gateway measures of its requests, by engine and model; `planes.monitoring` exports it.
 
 It covers this gateway's requests only, so the figures of several gateways can be summed. Everything
 is a plain number, used on one event loop. The histogram that is updated per token is looked up once

@@ -1,6 +1,6 @@
 """Counts and bounds connections, in total and for each address. Sans-IO.
 
-When all places are taken, the connection that has waited longest for its client is evicted for a
+When all slots are taken, the connection that has waited longest for its client is evicted for a
 new one, so a client that opens connections and sends little or nothing can't lock out others.
 Refusals to one address are spaced out, because a refused client can reconnect at once.
 """
@@ -16,8 +16,8 @@ from inference.errors import Overloaded, RateLimitExceeded
 from inference.pacing import Pacing
 
 
-class Visit:
-    """One connection's place."""
+class Slot:
+    """The admission of one connection."""
 
     def __init__(self, census: Census, network: str | None, evict: Callable[[], None]) -> None:
         """`evict` ends the connection."""
@@ -46,20 +46,20 @@ class Census:
 
     def __init__(self, most: int, most_per_address: int) -> None:
         self._most, self._most_per_address = most, most_per_address
-        self._visits: set[Visit] = set()
+        self._slots: set[Slot] = set()
         self._of: Counter[str] = Counter()
         """Connections by network; behind proxies, requests by the client's network."""
-        self.waiting: OrderedDict[Visit, None] = OrderedDict()
+        self.waiting: OrderedDict[Slot, None] = OrderedDict()
         """Connections that wait for their clients, longest wait first."""
         self.pacing = Pacing()
         """Spaces out refusals, by network."""
 
     def __len__(self) -> int:
-        return len(self._visits)
+        return len(self._slots)
 
-    def enter(self, address: str | None, evict: Callable[[], None]) -> Visit:
+    def enter(self, address: str | None, evict: Callable[[], None]) -> Slot:
         """Admit a connection from this address (None for a trusted proxy), evicting another one if
-        all places are taken.
+        all slots are taken.
 
         Raises:
             RateLimitExceeded: this address has too many connections.
@@ -68,33 +68,33 @@ class Census:
         network = None if address is None else network_of(address)
         if network is not None:
             self._require_room(network)
-        if len(self._visits) >= self._most and self.waiting:
+        if len(self._slots) >= self._most and self.waiting:
             oldest = next(iter(self.waiting))
             oldest.leave()
             oldest.evict()
-        if len(self._visits) >= self._most:
+        if len(self._slots) >= self._most:
             raise Overloaded(
                 "This server has reached its maximum number of connections.", retry_after_s=1
             )
-        visit = Visit(self, network, evict)
-        self._visits.add(visit)
+        slot = Slot(self, network, evict)
+        self._slots.add(slot)
         if network is not None:
             self._of[network] += 1
-        visit.waits()
-        return visit
+        slot.waits()
+        return slot
 
-    def waits(self, visit: Visit) -> None:
-        if visit in self._visits:
-            self.waiting[visit] = None
-            self.waiting.move_to_end(visit)
+    def waits(self, slot: Slot) -> None:
+        if slot in self._slots:
+            self.waiting[slot] = None
+            self.waiting.move_to_end(slot)
 
-    def remove(self, visit: Visit) -> None:
-        if visit not in self._visits:
+    def remove(self, slot: Slot) -> None:
+        if slot not in self._slots:
             return
-        self._visits.remove(visit)
-        self.waiting.pop(visit, None)
-        if visit.network is not None:
-            self._release(visit.network)
+        self._slots.remove(slot)
+        self.waiting.pop(slot, None)
+        if slot.network is not None:
+            self._release(slot.network)
 
     @contextmanager
     def request(self, address: str) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 The parser (llhttp) has no bounds: it collects a header in quadratic time however long it is, and
 accepts any number of headers, chunks and pipelined requests. So it is fed small pieces, and its
-progress is checked after each. `patience` determines what a client has to send, and by when.
+progress is checked after each. `timeouts` determines what a client has to send, and by when.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gateway.edge.bounds import (
     SMALL_CHUNKS,
     Bounds,
 )
-from gateway.edge.census import Census, Visit
-from gateway.edge.patience import Owed, Patience, Unread
+from gateway.edge.census import Census, Slot
 from gateway.edge.proxies import Proxies
+from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
 from inference.errors import (
     HeadersTooLarge,
     InferenceError,
@@ -69,9 +69,9 @@ class HttpConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._bounds, self._census, self._proxies = bounds, census, proxies
-        self._patience = Patience(bounds, self.loop.time())
-        self._unread = Unread(bounds.write_s)
-        self._visit: Visit | None = None
+        self._read_timeout = ReadTimeout(bounds, self.loop.time())
+        self._write_timeout = WriteTimeout(bounds.write_s)
+        self._slot: Slot | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deaf = False
         """Received data is ignored: the connection was refused, or is a websocket now."""
@@ -90,7 +90,7 @@ class HttpConnection(HttpToolsProtocol):
         peer = (get_remote_addr(transport) or ("", 0))[0]
         address = None if self._proxies.trust(peer) else peer
         try:
-            self._visit = self._census.enter(address, transport.abort)
+            self._slot = self._census.enter(address, transport.abort)
         except InferenceError as error:
             self._deaf = True
             transport.write(answer_of(error))
@@ -100,9 +100,9 @@ class HttpConnection(HttpToolsProtocol):
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._visit is None:  # it was never admitted
+        if self._slot is None:  # it was never admitted
             return
-        self._visit.leave()
+        self._slot.leave()
         self._stop_looking()
         super().connection_lost(exc)
 
@@ -114,45 +114,45 @@ class HttpConnection(HttpToolsProtocol):
         """Called every tick: end the connection if its client takes too long."""
         now = self.loop.time()
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
-        if self.flow.read_paused and self._patience.owed is Owed.BODY:
-            self._expect(Owed.BODY)
+        if self.flow.read_paused and self._read_timeout.expected is Expected.BODY:
+            self._expect(Expected.BODY)
         closing = self.transport.is_closing()
         awaited = closing or self.flow.write_paused
         unsent = unsent_bytes(self.transport) if awaited else 0
-        if self._unread.over(unsent, now):
+        if self._write_timeout.expired(unsent, now):
             log.info("client_reads_nothing", bytes=unsent)
             self.transport.abort()
-        elif not closing and self._patience.over(now):
+        elif not closing and self._read_timeout.expired(now):
             self._give_up()
 
     def _give_up(self) -> None:
-        match self._patience.owed:
-            case Owed.HEAD if self._head_bytes or self._unparsed_bytes:
+        match self._read_timeout.expected:
+            case Expected.HEAD if self._head_bytes or self._unparsed_bytes:
                 most = self._bounds.header_s
                 self._refuse(
                     RequestTimeout(f"The request headers did not arrive within {most:g} s.")
                 )
-            case Owed.BODY:
+            case Expected.BODY:
                 most = self._bounds.body_s
                 self._refuse(RequestTimeout(f"No part of the request body arrived for {most:g} s."))
-            case Owed.GOODBYE:
+            case Expected.CLOSE:
                 self.transport.abort()
             case _:
                 self.transport.close()
 
-    def _expect(self, owed: Owed) -> None:
-        assert self._visit is not None
-        self._patience.expect(owed, self.loop.time())
-        if owed is Owed.NOTHING or (owed is Owed.HEAD and self._is_answering()):
-            self._visit.works()
+    def _expect(self, expected: Expected) -> None:
+        assert self._slot is not None
+        self._read_timeout.expect(expected, self.loop.time())
+        if expected is Expected.NOTHING or (expected is Expected.HEAD and self._is_answering()):
+            self._slot.works()
         else:
-            self._visit.waits()
+            self._slot.waits()
 
     # --- What arrives ----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._patience.owed is Owed.REST:
-            self._expect(Owed.HEAD)
+        if self._read_timeout.expected is Expected.IDLE:
+            self._expect(Expected.HEAD)
         for at in range(0, len(data), PIECE_BYTES):
             if self._deaf:
                 return self._discard(len(data) - at)
@@ -177,8 +177,8 @@ class HttpConnection(HttpToolsProtocol):
             self._raise(InvalidRequest(f"At most {MAX_PIPELINED} requests can be pipelined."))
         super().on_message_begin()
         self._head_bytes = self._headers = 0
-        if self._patience.owed is not Owed.HEAD:
-            self._expect(Owed.HEAD)
+        if self._read_timeout.expected is not Expected.HEAD:
+            self._expect(Expected.HEAD)
 
     def on_url(self, url: bytes) -> None:
         self._event = True
@@ -196,7 +196,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._headers > MAX_HEADERS:
             self._raise(HeadersTooLarge(f"The request has more than {MAX_HEADERS} headers."))
         # Trailers are ignored: the headers have been read by then.
-        if self._patience.owed is Owed.HEAD:
+        if self._read_timeout.expected is Expected.HEAD:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -205,7 +205,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not earlier:
             self.cycle.__class__ = Answer if self.scope["http_version"] == "1.1" else UntilClose
-        self._expect(Owed.BODY)
+        self._expect(Expected.BODY)
 
     def on_chunk_header(self) -> None:
         self._event = True
@@ -216,26 +216,26 @@ class HttpConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._event = True
         self._body_bytes += len(body)
-        if self._patience.owed is Owed.BODY:
-            self._expect(Owed.BODY)
+        if self._read_timeout.expected is Expected.BODY:
+            self._expect(Expected.BODY)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._event = True
         super().on_message_complete()
-        surplus = self._patience.owed is Owed.SURPLUS
-        self._expect(Owed.REST if surplus else Owed.NOTHING)
+        surplus = self._read_timeout.expected is Expected.SURPLUS
+        self._expect(Expected.IDLE if surplus else Expected.NOTHING)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._chunks = self._body_bytes = 0
         if self._is_answering():  # the next, pipelined request
             return
-        match self._patience.owed:
-            case Owed.BODY:
-                self._expect(Owed.SURPLUS)
-            case Owed.NOTHING:
-                self._expect(Owed.REST)
+        match self._read_timeout.expected:
+            case Expected.BODY:
+                self._expect(Expected.SURPLUS)
+            case Expected.NOTHING:
+                self._expect(Expected.IDLE)
 
     def handle_websocket_upgrade(self) -> None:
         """Like uvicorn, but without cookies: no application reads them, and `websockets`, which
@@ -250,10 +250,10 @@ class HttpConnection(HttpToolsProtocol):
         headers = [(name, value) for name, value in self.scope["headers"] if name != b"cookie"]
         self.scope["headers"] = headers
         protocol: Any = self.config.ws_protocol_class
-        taking_over: Any = partial(protocol, bounds=self._bounds, visit=self._visit)
+        taking_over: Any = partial(protocol, bounds=self._bounds, slot=self._slot)
         self.ws_protocol_class = taking_over
-        assert self._visit is not None
-        self._visit.works()
+        assert self._slot is not None
+        self._slot.works()
         self._deaf = True
         self._stop_looking()
         super().handle_websocket_upgrade()
@@ -280,15 +280,15 @@ class HttpConnection(HttpToolsProtocol):
         """Answer with the error unless another answer has begun, and ignore what the client sends
         from now on. If its address is refused repeatedly, the answer is delayed and nothing is read
         until then."""
-        assert self._visit is not None
+        assert self._slot is not None
         self._deaf = True
-        self._expect(Owed.GOODBYE)
+        self._expect(Expected.CLOSE)
         if self._is_answering():
             if self.cycle.response_started or self.pipeline:
                 return self.transport.abort()
             self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
             self.cycle.message_event.set()
-        if hold_s := self._visit.hold_s(self.loop.time()):
+        if hold_s := self._slot.hold_s(self.loop.time()):
             self.flow.pause_reading()
             self.loop.call_later(hold_s, self._say, error)
         else:
@@ -298,7 +298,7 @@ class HttpConnection(HttpToolsProtocol):
     def _say(self, error: InferenceError) -> None:
         if self.transport.is_closing():
             return
-        self._expect(Owed.GOODBYE)
+        self._expect(Expected.CLOSE)
         self.flow.resume_reading()
         self.transport.write(answer_of(error))
         self.transport.write_eof()

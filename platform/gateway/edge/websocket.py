@@ -19,9 +19,9 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request
 
 from gateway.edge.bounds import Bounds
-from gateway.edge.census import Visit
+from gateway.edge.census import Slot
 from gateway.edge.http import answer_of, unsent_bytes
-from gateway.edge.patience import Unread
+from gateway.edge.timeouts import WriteTimeout
 from inference.errors import InvalidRequest
 from inference.gateway.sockets import TRUST
 
@@ -52,7 +52,7 @@ class FrameBudget:
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
-    """A websocket of a server. Takes over the connection and the `visit` of an HttpConnection."""
+    """A websocket of a server. Takes over the connection and the `slot` of an HttpConnection."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class SocketConnection(WebSocketsSansIOProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         bounds: Bounds,
-        visit: Visit,
+        slot: Slot,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._bounds, self._visit = bounds, visit
-        self._unread = Unread(bounds.write_s)
+        self._bounds, self._slot = bounds, slot
+        self._write_timeout = WriteTimeout(bounds.write_s)
         self._budget: FrameBudget | None = FrameBudget(self.loop.time())
         self._piece_bytes = 0
         self.conn.max_message_size = STRANGERS_BYTES
         self._timer = self.loop.call_later(bounds.tick_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._visit.leave()
+        self._slot.leave()
         self._timer.cancel()
         super().connection_lost(exc)
 
@@ -82,7 +82,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
         awaited = self.transport.is_closing() or not self.writable.is_set()
         unsent = unsent_bytes(self.transport) if awaited else 0
-        if self._unread.over(unsent, self.loop.time()):
+        if self._write_timeout.expired(unsent, self.loop.time()):
             log.info("client_reads_nothing", bytes=unsent)
             self.transport.abort()
 

@@ -61,14 +61,14 @@ class Child:
         if self.nice:
             give_way(self.nice)
 
-    async def stop(self, patience_s: float = STOP_S) -> None:
-        """Ask it to stop, kill it after `patience_s`, then kill the rest of its process group."""
+    async def stop(self, timeout_s: float = STOP_S) -> None:
+        """Ask it to stop, kill it after `timeout_s`, then kill the rest of its process group."""
         if self.process is None:
             return
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(timeout_s):
                     await self.process.wait()
             except TimeoutError:
                 pass

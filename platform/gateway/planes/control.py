@@ -24,7 +24,7 @@ from inference.errors import Unavailable
 from inference.gateway.health import Health
 from tenants.adapters.uploads.guard import BodyGuard
 from tenants.adapters.uploads.intake import Intake
-from tenants.adapters.uploads.room import Room
+from tenants.adapters.uploads.reservations import UploadReservation
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.reader import Reader
 from tenants.files.intake import FileIntake
@@ -82,7 +82,7 @@ def application(parts: Parts) -> Any:
         route(r"^v1/", Cors(FileIntake(django, directory), settings.CORS_ORIGINS)),
         route(r"^(healthz|health|readyz)$", _health(parts)),
         route(f"^{BODIES.pattern[1:]}$", Bodies(django)),
-        route(r"", BodyGuard(Room(Intake(pages)), directory)),
+        route(r"", BodyGuard(UploadReservation(Intake(pages)), directory)),
     ]
     routes = ProtocolTypeRouter({"http": URLRouter(http), "lifespan": Listening(parts)})
     return HeaderLimit(SlowRefusals(routes, REFUSALS))

@@ -19,7 +19,7 @@ from inference.errors import HeadersTooLarge
 from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI
-from tenants.api.problems import MEDIA_TYPE, problem
+from tenants.problem_details import MEDIA_TYPE, problem
 
 log = structlog.get_logger(__name__)
 

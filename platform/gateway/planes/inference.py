@@ -31,14 +31,14 @@ from frontend.sockets.gate import Gate, Origins
 from frontend.sockets.redeeming import PostgresRedeemer
 from frontend.sockets.tickets import Signer
 from gateway.edge.cors import Cors
-from gateway.planes import content, outcomes, traffic
-from gateway.planes import demand as demand_page
 from gateway.planes.asgi import Lifespan, route
-from gateway.planes.demand import DemandPage
-from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import ROUTE, Forward
 from gateway.planes.internal import Internal
-from gateway.planes.metrics import Metrics
+from gateway.planes.monitoring import demand as demand_page
+from gateway.planes.monitoring.demand import DemandPage
+from gateway.planes.monitoring.external_metrics import ExternalMetrics
+from gateway.planes.monitoring.metrics import Metrics
+from gateway.planes.recording import content, outcomes, traffic
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.dispatcher import Dispatcher

@@ -22,7 +22,7 @@ from inference.gateway.hub import Hub
 from inference.link.session import LOST_S
 from inference.process.environ import BadSetting, base_urls
 from inference.process.logs import configure
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)
 

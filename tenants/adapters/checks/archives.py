@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from tenants.adapters.checks.findings import shown, told
+from tenants.adapters.checks.findings import message_of, shown
 from tenants.adapters.uploads.content import MAX_RATIO, RATIO_FREE_BYTES
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 
@@ -247,4 +247,4 @@ def _damage_as_refusal() -> Iterator[None]:
         LookupError,
         TypeError,
     ) as error:
-        raise _invalid(told(error)) from error
+        raise _invalid(message_of(error)) from error

@@ -105,6 +105,6 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """An error's message, made safe to be part of another message as by `shown`."""
     return ascii(str(error) or type(error).__name__)[1:-1][:MAX_TOLD]

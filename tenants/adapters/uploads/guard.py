@@ -25,8 +25,8 @@ from inference.interfaces.directory import Directory, Grant
 from inference.key_headers import api_key, shows_key
 from tenants.adapters.uploads import tus
 from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
-from tenants.api.problems import MEDIA_TYPE, problem
 from tenants.permissions import TABLE, Permission
+from tenants.problem_details import MEDIA_TYPE, problem
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -39,7 +39,7 @@ def receive(
 ) -> UploadSession:
     """Keep the files of a request, two or one archive, and hand them to a worker for the actor.
 
-    `reserved` is the upload that `room` created for this request, if it did.
+    `reserved` is the upload that `reservations` created for this request, if it did.
 
     Raises:
         UploadRefused: the file names are not those of an adapter, they can't become a version

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import StrictMixin
-from tenants.content import choice
+from tenants.api.serializers.strict import StrictMixin
+from tenants.content import retention
 from tenants.models import ContentKey, StoredContent, Tenant, User
 from tenants.models.accounts import MAX_CONTENT_DAYS
 from tenants.models.content import MAX_COUNTED
@@ -89,13 +89,13 @@ class Content(TenantView, GenericViewSet[Tenant]):
                     f"`days` is {now}; an API key can only reduce it. Ask an admin of the tenant."
                 )
                 raise NotPermitted(said, "insufficient_permissions")
-            choice.keep_for(tenant, days)
+            retention.keep_for(tenant, days)
 
     def _shown(self) -> Response:
         tenant, live = self.caller.tenant, StoredContent.objects.live()
         body = {
             "days": tenant.content_days,
-            "available": choice.is_possible(),
+            "available": retention.is_possible(),
             "stored": sum(live.counted(tenant, kind) for kind in (REQUEST, RESPONSE)),
         }
         return Response(self.get_serializer(body).data)
@@ -118,5 +118,5 @@ class ContentKeys(TenantView, mixins.ListModelMixin, GenericViewSet[ContentKey])
         """Destroy the key: stored content becomes unreadable, and nothing is stored from now on.
         The answer has a signed confirmation. This cannot be undone, and API keys may not do it."""
         assert isinstance(self.caller.user, User)
-        key = choice.destroy(self.caller.tenant, self.caller.user)
+        key = retention.destroy(self.caller.tenant, self.caller.user)
         return Response(self.get_serializer(key).data, status.HTTP_200_OK)

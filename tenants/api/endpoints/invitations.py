@@ -14,7 +14,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import InvitationFilter
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import InvitationSerializer, NewInvitationSerializer
+from tenants.api.serializers.accounts import InvitationSerializer, NewInvitationSerializer
 from tenants.models import Invitation, Role
 from tenants.permissions import Permission
 

@@ -15,7 +15,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import KeyFilter
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import KeySerializer, NewKeySerializer
+from tenants.api.serializers.keys import KeySerializer, NewKeySerializer
 from tenants.errors import KeyRevoked
 from tenants.models import ApiKey
 from tenants.permissions import Permission

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.permissions import Operating, TenantView
-from tenants.api.serializers import StrictMixin
+from tenants.api.serializers.strict import StrictMixin
 from tenants.api.strict_view import StrictView
 from tenants.errors import KeyRevoked
 from tenants.limits import ceilings

@@ -15,7 +15,7 @@ from rest_framework.viewsets import GenericViewSet
 from tenants.api.authentication import KeyHolder
 from tenants.api.filters import MemberFilter, TenantFilter
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import MemberSerializer, OneTenantSerializer, TenantSerializer
+from tenants.api.serializers.accounts import MemberSerializer, OneTenantSerializer, TenantSerializer
 from tenants.api.strict_view import StrictView
 from tenants.models import Membership, Role, Tenant
 from tenants.permissions import Permission

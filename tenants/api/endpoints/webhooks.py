@@ -13,14 +13,14 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import DeliveryFilter
 from tenants.api.permissions import Operating, TenantView
-from tenants.api.strict_view import StrictView
-from tenants.api.webhook_serializers import (
+from tenants.api.serializers.webhooks import (
     DeliverySerializer,
     InstallationWebhookSerializer,
     NewInstallationWebhookSerializer,
     NewWebhookSerializer,
     WebhookSerializer,
 )
+from tenants.api.strict_view import StrictView
 from tenants.models import Delivery, Target, Tenant, User
 from tenants.permissions import Permission
 

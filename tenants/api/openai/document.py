@@ -16,10 +16,25 @@ from inference.operations.error_shapes import ANTHROPIC, OPENAI, ErrorShape
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from inference.operations.responses import items as response_items
-from tenants.api.endpoints.openai import batches, files
+from tenants.api.endpoints.openai.batches import MAX_PAGE as BATCHES_PAGE
+from tenants.api.endpoints.openai.files import LEAST_S, MOST_S, PURPOSES
+from tenants.api.endpoints.openai.files import MAX_PAGE as FILES_PAGE
 from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.usage.receipts import MAX_LIMIT
-from tenants.api.openai import shapes
+from tenants.api.openai.shapes import (
+    batches,
+    errors,
+    files,
+    generation,
+    messages,
+    models,
+    pooling,
+    receipts,
+    responses,
+    tokens,
+    usage,
+)
+from tenants.api.openai.shapes.base import Open
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import Purpose
 
@@ -27,25 +42,25 @@ Object = dict[str, Any]
 
 REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
-    "chat": (shapes.ChatRequest, shapes.ChatCompletion),
-    "completion": (shapes.CompletionRequest, shapes.Completion),
-    "responses": (shapes.ResponsesRequest, shapes.ResponseObject),
-    "embeddings": (shapes.EmbeddingsRequest, shapes.Embeddings),
-    "score": (shapes.ScoreRequest, shapes.Scores),
-    "rerank": (shapes.RerankRequest, shapes.Reranking),
-    "messages": (shapes.MessagesRequest, shapes.AnthropicMessage),
-    "count_tokens": (shapes.CountRequest, shapes.TokenCount),
-    "tokenize": (shapes.TokenizeRequest, shapes.Tokens),
-    "detokenize": (shapes.DetokenizeRequest, shapes.DetokenizedText),
+    "chat": (generation.ChatRequest, generation.ChatCompletion),
+    "completion": (generation.CompletionRequest, generation.Completion),
+    "responses": (responses.ResponsesRequest, responses.ResponseObject),
+    "embeddings": (pooling.EmbeddingsRequest, pooling.Embeddings),
+    "score": (pooling.ScoreRequest, pooling.Scores),
+    "rerank": (pooling.RerankRequest, pooling.Reranking),
+    "messages": (messages.MessagesRequest, messages.AnthropicMessage),
+    "count_tokens": (messages.CountRequest, messages.TokenCount),
+    "tokenize": (tokens.TokenizeRequest, tokens.Tokens),
+    "detokenize": (tokens.DetokenizeRequest, tokens.DetokenizedText),
 }
 """Request and answer of each operation in the registry, by the operation's name."""
-ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
-           shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
-           shapes.AnthropicErrorAnswer, shapes.ResponseItems, shapes.DeletedResponse,
-           shapes.ConversationRequest, shapes.ConversationUpdate, shapes.ConversationItems,
-           shapes.ConversationObject, shapes.DeletedConversation, shapes.Item,
-           shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
-           shapes.FileUpload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
+ANSWERS = [models.Models, models.Model, usage.UsagePage, usage.CostPage, receipts.Receipts,
+           receipts.SignedReceipt, receipts.JwkSet, receipts.ReceiptKey, errors.ErrorAnswer,
+           errors.AnthropicErrorAnswer, responses.ResponseItems, responses.DeletedResponse,
+           responses.ConversationRequest, responses.ConversationUpdate, responses.ConversationItems,
+           responses.ConversationObject, responses.DeletedConversation, responses.Item,
+           files.Files, files.DeletedFile, files.UploadRequest, files.UploadEnding,
+           files.FileUpload, files.UploadPart, batches.BatchRequest, batches.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -62,8 +77,8 @@ GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 AT_THE_EDGE = {414, 431}
 """Refused before the operation is known: always in OpenAI's format."""
 ERROR_SHAPES: Mapping[ErrorShape, tuple[str, type]] = {
-    OPENAI: ("OpenAI", shapes.ErrorAnswer),
-    ANTHROPIC: ("Anthropic", shapes.AnthropicErrorAnswer),
+    OPENAI: ("OpenAI", errors.ErrorAnswer),
+    ANTHROPIC: ("Anthropic", errors.AnthropicErrorAnswer),
 }
 """Each with the name of its responses and its type."""
 RETRYING = ["retry-after", "x-should-retry"]
@@ -84,16 +99,17 @@ def add(result: Object) -> None:
     """Add `/v1` to the document, which is mutated."""
     types = [*ANSWERS, *chain(*BODIES.values())]
     _, schemas = msgspec.json.schema_components(types, ref_template=REF)
+    open_types = set(_open_types())
     for name, schema in schemas.items():
-        schema["additionalProperties"] = issubclass(getattr(shapes, name), shapes.Open)
+        schema["additionalProperties"] = name in open_types
         for field in schema["properties"].values():
-            _tell_the_truth(field)
+            _correct(field)
     result["components"]["schemas"] |= schemas
     result["components"]["responses"] |= {
         f"{name}{status}": _error(status, kinds, shape)
         for name, shape in ERROR_SHAPES.values()
         for status, kinds in _kinds().items()
-        if shape is shapes.ErrorAnswer or status not in AT_THE_EDGE
+        if shape is errors.ErrorAnswer or status not in AT_THE_EDGE
     }
     server = {"url": settings.API_URL, "description": "The gateways, for `/v1`."}
     for path, method, operation in _operations():
@@ -101,7 +117,14 @@ def add(result: Object) -> None:
         result["paths"].setdefault(path, {})[method] = described
 
 
-def _tell_the_truth(field: Object) -> None:
+def _open_types(kind: type[Open] = Open) -> Iterator[str]:
+    """The names of the types that may have other fields."""
+    for one in kind.__subclasses__():
+        yield one.__name__
+        yield from _open_types(one)
+
+
+def _correct(field: Object) -> None:
     """Correct a field's schema. An optional field is absent rather than null, so it gets no default
     (client generators treat a field with a default as always present). An object without a schema
     may have any properties."""
@@ -122,20 +145,20 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}
     of_receipts = _query([START, END, ("limit", limit), ("after", WORD)])
     for path, name, answer, parameters in (
-        ("models", "models_list", shapes.Models, []),
-        ("models/{model}", "models_retrieve", shapes.Model, [_within("model")]),
-        ("organization/usage/completions", "organization_usage", shapes.UsagePage, of_usage),
-        ("organization/costs", "organization_costs", shapes.CostPage, of_costs),
-        ("usage/receipts", "receipts_list", shapes.Receipts, of_receipts),
+        ("models", "models_list", models.Models, []),
+        ("models/{model}", "models_retrieve", models.Model, [_within("model")]),
+        ("organization/usage/completions", "organization_usage", usage.UsagePage, of_usage),
+        ("organization/costs", "organization_costs", usage.CostPage, of_costs),
+        ("usage/receipts", "receipts_list", receipts.Receipts, of_receipts),
         (
             "usage/receipts/{request_id}",
             "receipts_retrieve",
-            shapes.SignedReceipt,
+            receipts.SignedReceipt,
             [_within("request_id")],
         ),
     ):
         yield f"/v1/{path}", "get", _asking(name, answer, parameters)
-    for path, shape in (("jwks.json", shapes.JwkSet), ("key", shapes.ReceiptKey)):
+    for path, shape in (("jwks.json", receipts.JwkSet), ("key", receipts.ReceiptKey)):
         operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
         yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
     yield from _of_responses()
@@ -147,31 +170,31 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
 
 def _of_responses() -> Iterator[tuple[str, str, Object]]:
     id, path = _within("id"), "/v1/responses/{id}"
-    stored = _looking_up("responses_retrieve", shapes.ResponseObject, [id])
+    stored = _looking_up("responses_retrieve", responses.ResponseObject, [id])
     yield path, "get", stored
-    yield path, "delete", _looking_up("responses_delete", shapes.DeletedResponse, [id])
+    yield path, "delete", _looking_up("responses_delete", responses.DeletedResponse, [id])
     page = _pages(response_items.MAX_PAGE)
-    listed = _looking_up("responses_input_items", shapes.ResponseItems, [id, *page])
+    listed = _looking_up("responses_input_items", responses.ResponseItems, [id, *page])
     yield f"{path}/input_items", "get", listed
-    cancelled = _looking_up("responses_cancel", shapes.ResponseObject, [id])
+    cancelled = _looking_up("responses_cancel", responses.ResponseObject, [id])
     yield f"{path}/cancel", "post", cancelled
 
 
 def _of_conversations() -> Iterator[tuple[str, str, Object]]:
-    id, item, whole = _within("id"), _within("item"), shapes.ConversationObject
+    id, item, whole = _within("id"), _within("item"), responses.ConversationObject
     path = "/v1/conversations/{id}"
     made = _changing("conversations_create", whole)
-    yield "/v1/conversations", "post", made | _body(shapes.ConversationRequest)
+    yield "/v1/conversations", "post", made | _body(responses.ConversationRequest)
     yield path, "get", _looking_up("conversations_retrieve", whole, [id])
     updated = _changing("conversations_update", whole, [id])
-    yield path, "post", updated | _body(shapes.ConversationUpdate)
-    yield path, "delete", _changing("conversations_delete", shapes.DeletedConversation, [id])
+    yield path, "post", updated | _body(responses.ConversationUpdate)
+    yield path, "delete", _changing("conversations_delete", responses.DeletedConversation, [id])
     page = _pages(response_items.MAX_PAGE)
-    listed = _looking_up("conversation_items_list", shapes.ResponseItems, [id, *page])
+    listed = _looking_up("conversation_items_list", responses.ResponseItems, [id, *page])
     yield f"{path}/items", "get", listed
-    added = _changing("conversation_items_create", shapes.ResponseItems, [id])
-    yield f"{path}/items", "post", added | _body(shapes.ConversationItems)
-    one = _looking_up("conversation_items_retrieve", shapes.Item, [id, item])
+    added = _changing("conversation_items_create", responses.ResponseItems, [id])
+    yield f"{path}/items", "post", added | _body(responses.ConversationItems)
+    one = _looking_up("conversation_items_retrieve", responses.Item, [id, item])
     yield f"{path}/items/{{item}}", "get", one
     yield (
         f"{path}/items/{{item}}",
@@ -185,28 +208,28 @@ def _body(shape: type) -> Object:
 
 
 def _of_files() -> Iterator[tuple[str, str, Object]]:
-    id, page = _within("id"), _pages(files.MAX_PAGE)
+    id, page = _within("id"), _pages(FILES_PAGE)
     purposes = {"type": "string", "enum": [*Purpose]}
     listed = [*page, *_query([("purpose", purposes)])]
-    yield "/v1/files", "get", _asking("files_list", shapes.Files, listed)
+    yield "/v1/files", "get", _asking("files_list", files.Files, listed)
     form = {
         "type": "object",
         "required": ["file", "purpose"],
         "properties": {
             "file": {"type": "string", "format": "binary"},
-            "purpose": {"type": "string", "enum": files.PURPOSES},
+            "purpose": {"type": "string", "enum": PURPOSES},
             "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
             "expires_after[seconds]": {
-                "type": "integer", "minimum": files.LEAST_S, "maximum": files.MOST_S
+                "type": "integer", "minimum": LEAST_S, "maximum": MOST_S
             },
         },
     }  # fmt: skip
     body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-    made = _changing("files_create", shapes.File) | {"requestBody": body}
+    made = _changing("files_create", files.File) | {"requestBody": body}
     yield "/v1/files", "post", made
-    yield "/v1/files/{id}", "get", _asking("files_retrieve", shapes.File, [id])
-    yield "/v1/files/{id}", "delete", _changing("files_delete", shapes.DeletedFile, [id])
-    content = _asking("files_content", shapes.File, [id])
+    yield "/v1/files/{id}", "get", _asking("files_retrieve", files.File, [id])
+    yield "/v1/files/{id}", "delete", _changing("files_delete", files.DeletedFile, [id])
+    content = _asking("files_content", files.File, [id])
     schema = {"schema": {"type": "string", "format": "binary"}}
     content["responses"]["200"]["content"] = {"application/octet-stream": schema}
     yield "/v1/files/{id}/content", "get", content
@@ -214,8 +237,8 @@ def _of_files() -> Iterator[tuple[str, str, Object]]:
 
 def _of_uploads() -> Iterator[tuple[str, str, Object]]:
     id = _within("id")
-    made = _changing("file_uploads_create", shapes.FileUpload)
-    body = {"required": True, "content": _json(shapes.UploadRequest)}
+    made = _changing("file_uploads_create", files.FileUpload)
+    body = {"required": True, "content": _json(files.UploadRequest)}
     yield "/v1/uploads", "post", made | {"requestBody": body}
     form = {
         "type": "object",
@@ -223,27 +246,27 @@ def _of_uploads() -> Iterator[tuple[str, str, Object]]:
         "properties": {"data": {"type": "string", "format": "binary"}},
     }
     body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-    sent = _changing("file_uploads_parts_create", shapes.UploadPart, [id])
+    sent = _changing("file_uploads_parts_create", files.UploadPart, [id])
     yield "/v1/uploads/{id}/parts", "post", sent | {"requestBody": body}
-    ended = _changing("file_uploads_complete", shapes.FileUpload, [id])
-    body = {"required": True, "content": _json(shapes.UploadEnding)}
+    ended = _changing("file_uploads_complete", files.FileUpload, [id])
+    body = {"required": True, "content": _json(files.UploadEnding)}
     yield "/v1/uploads/{id}/complete", "post", ended | {"requestBody": body}
     yield (
         "/v1/uploads/{id}/cancel",
         "post",
-        _changing("file_uploads_cancel", shapes.FileUpload, [id]),
+        _changing("file_uploads_cancel", files.FileUpload, [id]),
     )
 
 
 def _of_batches() -> Iterator[tuple[str, str, Object]]:
     id = _within("id")
-    listed = _asking("batches_list", shapes.Batches, _pages(batches.MAX_PAGE))
+    listed = _asking("batches_list", batches.Batches, _pages(BATCHES_PAGE))
     yield "/v1/batches", "get", listed
-    made = _changing("batches_create", shapes.Batch, [IDEMPOTENCY_KEY])
-    body = {"required": True, "content": _json(shapes.BatchRequest)}
+    made = _changing("batches_create", batches.Batch, [IDEMPOTENCY_KEY])
+    body = {"required": True, "content": _json(batches.BatchRequest)}
     yield "/v1/batches", "post", made | {"requestBody": body}
-    yield "/v1/batches/{id}", "get", _asking("batches_retrieve", shapes.Batch, [id])
-    yield "/v1/batches/{id}/cancel", "post", _changing("batches_cancel", shapes.Batch, [id])
+    yield "/v1/batches/{id}", "get", _asking("batches_retrieve", batches.Batch, [id])
+    yield "/v1/batches/{id}/cancel", "post", _changing("batches_cancel", batches.Batch, [id])
 
 
 def _pages(most: int) -> list[Object]:
@@ -255,9 +278,9 @@ def _pages(most: int) -> list[Object]:
 
 def _changing(name: str, answer: type, parameters: Sequence[Object] = ()) -> Object:
     """An operation that creates, ends or deletes something."""
-    errors = _errors(CHANGING)
     operation = _asking(name, answer, parameters)
-    return operation | {"responses": {"200": operation["responses"]["200"], **errors}}
+    answered = {"200": operation["responses"]["200"], **_errors(CHANGING)}
+    return operation | {"responses": answered}
 
 
 def _looking_up(name: str, answer: type, parameters: Sequence[Object]) -> Object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from tenants.models.usage.ledger import Span, SumsQuerySet, TenantFigures
+from tenants.models.usage.sums import Span, SumsQuerySet, TenantFigures
 
 
 class Total(TenantFigures):

@@ -62,7 +62,7 @@ def test_a_path_may_come_before_a_long_content() -> None:
     assert unpack(commit)[1] == LONG
 
 
-def test_what_is_no_part_of_an_adapter_is_left_out() -> None:
+def test_other_files_of_a_commit_are_skipped() -> None:
     others = [file("README.md", b"# It"), file("tokenizer.json", LONG), file("a/" + CONFIG, b"no")]
     gone = [{"key": "deletedFile", "value": {"path": CONFIG}},
             {"key": "deletedFolder", "value": {"path": "old/"}}]  # fmt: skip

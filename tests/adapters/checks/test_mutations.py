@@ -107,5 +107,5 @@ def test_mutated_configuration(raw: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_garbage(config: bytes, weights: bytes) -> None:
+def test_random_bytes_are_not_accepted(config: bytes, weights: bytes) -> None:
     assert not judge(config, weights).accepted

@@ -54,14 +54,14 @@ def packed(tmp_path: Path) -> Iterator[sandbox.Files]:
         yield opened(tmp_path, stack, {"archive": make_tar(), CONFIG: b"", WEIGHTS: b"left over"})
 
 
-def test_what_a_child_says(two: sandbox.Files) -> None:
+def test_the_result_of_a_check(two: sandbox.Files) -> None:
     found = sandbox.run(CHECK, two, ROOMY)
     assert found["report"]["findings"] == []
     assert found["config"]["r"] == 4
     assert found["config_sha256"] == sandbox.run({"task": "read"}, two, ROOMY)["config_sha256"]
 
 
-def test_what_a_child_writes(packed: sandbox.Files, tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_to_the_given_files(packed: sandbox.Files, tmp_path: Path) -> None:
     found = sandbox.run(UNPACK, packed, ROOMY)
     assert (tmp_path / CONFIG).read_bytes() == config_bytes()
     assert (tmp_path / WEIGHTS).read_bytes() == lora().bytes()

@@ -343,7 +343,7 @@ def test_an_archive_that_grows_too_large(client: Tus, settings: Settings) -> Non
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
-def test_whoever_completes_it_answers_for_it(client: Tus, tenant: Tenant) -> None:
+def test_the_audit_log_names_who_completed_the_upload(client: Tus, tenant: Tenant) -> None:
     client.append(client.begin(), 0, TAR)
     entry = AuditEntry.objects.filter(kind="version", action="created").get()
     assert (entry.actor_kind, entry.actor_name, entry.tenant) == ("key", "a key", tenant)
@@ -447,7 +447,7 @@ def test_a_key_that_is_revoked_in_between(tenant: Tenant, settings: Settings) ->
 # --- Quota and time ------------------------------------------------------------------------------
 
 
-def test_so_many_at_once(client: Tus, settings: Settings) -> None:
+def test_open_uploads_of_a_tenant_are_bounded(client: Tus, settings: Settings) -> None:
     settings.MAX_TENANT_UPLOADS = 2
     first, _ = client.begin(), client.begin()
     refused = client.create()
@@ -460,7 +460,7 @@ def test_so_many_at_once(client: Tus, settings: Settings) -> None:
     assert other.create().status_code == 201, "another tenant's are its own"
 
 
-def test_so_many_bytes_at_once(client: Tus, settings: Settings) -> None:
+def test_bytes_of_open_uploads_are_bounded(client: Tus, settings: Settings) -> None:
     settings.MAX_TENANT_UPLOAD_BYTES = 1000
     url = client.begin(600)
     refused = client.create(401)
@@ -497,7 +497,7 @@ def test_the_quota_holds_against_requests_at_once(client: Tus, settings: Setting
     assert UploadSession.objects.count() == 2
 
 
-def test_it_expires(client: Tus, settings: Settings) -> None:
+def test_an_upload_expires(client: Tus, settings: Settings) -> None:
     settings.MAX_TENANT_UPLOADS = 2
     url, other = client.begin(), client.begin()
     client.append(url, 0, TAR[:10])
@@ -539,7 +539,7 @@ def test_many_send_the_same_upload_at_once(client: Tus) -> None:
 
 
 @pytest.mark.parametrize(("how", "status"), [("completed", 409), ("given up", 404)])
-def test_one_that_ends_before_its_next_bytes(
+def test_an_upload_that_ends_before_its_next_bytes(
     client: Tus, tenant: Tenant, how: str, status: int
 ) -> None:
     """It ends between the permission to append, which names the offset, and the first byte."""
@@ -651,7 +651,7 @@ def test_broken_off_half_way(client: Tus, settings: Settings, how: str) -> None:
     assert client("GET", url).json()["version"]["digest"] == digest_of(*digests)
 
 
-def test_whoever_comes_back_takes_over(client: Tus, settings: Settings) -> None:
+def test_a_reconnecting_client_takes_over_its_upload(client: Tus, settings: Settings) -> None:
     """A connection that died unnoticed blocks no other, and what still arrives on it is ignored."""
     url = client.begin()
     gateway = Gateway(settings)

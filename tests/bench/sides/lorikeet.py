@@ -17,7 +17,7 @@ from django.db.models import Count, Sum
 from gateway.local import seed
 from gateway.local.supervisor import Child
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageRollup
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tests.bench.machinery.client import Address, Connection, Refused, post
 from tests.bench.machinery.processes import (
     HOST,

@@ -308,7 +308,7 @@ class Spent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class BudgetState:
     """A budget in Redis just after it was compared with the ledger: what Redis counts as spent,
     what is billed, and what had been billed before the request that triggered the comparison.
 
@@ -387,9 +387,9 @@ class Facts:
     """When a gateway counted without Redis or refused without it; unix times in seconds."""
     unkept: dict[str, list[float]] = field(default_factory=dict)
     """By gateway: when it could not store or find the answer of an idempotency key."""
-    purses: list[Purse] = field(default_factory=list)
+    compared: list[BudgetState] = field(default_factory=list)
     """After the run, compared with the ledger once more."""
-    reseeded: list[Purse] = field(default_factory=list)
+    reseeded: list[BudgetState] = field(default_factory=list)
     """After Redis had lost them and they were read from the ledger again."""
     budgets: int = 0
     """Expected number."""

@@ -8,8 +8,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.judging.check import Check
 from tests.chaos.judging.facts import Facts, Life, Received
+from tests.chaos.judging.rules.check import Check
 
 WITHOUT_DEATH = {
     "backend": "one backend of {}",

@@ -9,24 +9,13 @@ from typing import Any
 import pytest
 
 from inference.link.accounts import first_attempt
-from tests.chaos.judging.background import responses_are_answered_once
-from tests.chaos.judging.batches import CANCELLED, lines_are_answered_once
-from tests.chaos.judging.bills import (
-    CUT,
-    clients_are_billed_enough,
-    cut_requests,
-    each_id_once,
-    ledger_is_journals,
-    ledger_is_recorder,
-    recorder_is_sound,
-    regenerated_is_not_billed,
-)
 from tests.chaos.judging.facts import (
     DRAINED,
     KILLED,
     STOPPED,
     Adopted,
     BatchGot,
+    BudgetState,
     Counts,
     Entry,
     Event,
@@ -38,7 +27,6 @@ from tests.chaos.judging.facts import (
     Life,
     LineGot,
     Moved,
-    Purse,
     Received,
     ResponseGot,
     Seen,
@@ -47,15 +35,27 @@ from tests.chaos.judging.facts import (
     Twin,
     Unseen,
 )
-from tests.chaos.judging.limits import budgets_are_the_ledgers, limits_held, nothing_leaked
-from tests.chaos.judging.outcomes import (
+from tests.chaos.judging.rules.background import responses_are_answered_once
+from tests.chaos.judging.rules.batches import CANCELLED, lines_are_answered_once
+from tests.chaos.judging.rules.bills import (
+    CUT,
+    clients_are_billed_enough,
+    cut_requests,
+    each_id_once,
+    ledger_is_journals,
+    ledger_is_recorder,
+    recorder_is_sound,
+    regenerated_is_not_billed,
+)
+from tests.chaos.judging.rules.limits import budgets_are_the_ledgers, limits_held, nothing_leaked
+from tests.chaos.judging.rules.outcomes import (
     answers_equal_their_twins,
     engines_failed_nobody,
     everybody_was_answered,
     gateways_failed_nobody,
     one_bill_per_idempotency_key,
 )
-from tests.chaos.judging.sums import (
+from tests.chaos.judging.rules.sums import (
     costs_are_right,
     journal_sums_are_events,
     journals_are_read_whole,
@@ -79,10 +79,10 @@ def event(id: str, counts: Counts, reason: str = "length", started_at: float = 1
     return Event(entry, started_at - 0.1, "agent-0", PRICES, cost, GROUP)
 
 
-def purse(tokens: int, cost: int) -> Purse:
+def budget(tokens: int, cost: int) -> BudgetState:
     """A budget with this spent, where 10 tokens were billed before the last request and 11 after
     it."""
-    return Purse("tenant 1", Spent(tokens, cost), Spent(11, 20), Spent(10, 18))
+    return BudgetState("tenant 1", Spent(tokens, cost), Spent(11, 20), Spent(10, 18))
 
 
 def with_sums(facts: Facts) -> Facts:
@@ -135,8 +135,8 @@ def facts() -> Facts:
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
             prices={(1, "plain"): PRICES},
             requests_per_minute={1: 3},
-            purses=[purse(11, 20), purse(10, 20)],
-            reseeded=[purse(11, 20), purse(10, 18)],
+            compared=[budget(11, 20), budget(10, 20)],
+            reseeded=[budget(11, 20), budget(10, 18)],
         )
     )  # fmt: skip
 
@@ -257,7 +257,7 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         there_was_a_storm, lambda f: setattr(f.received[0], "complete", False), "acme never",
     ),
     "budgets not looked at": (
-        budgets_are_the_ledgers, lambda f: f.purses.clear(), "0 of 2 budgets",
+        budgets_are_the_ledgers, lambda f: f.compared.clear(), "0 of 2 budgets",
     ),
     "missing event": (ledger_is_journals, lambda f: f.events.pop(0), "not in the ledger"),
     "event from nowhere": (
@@ -436,10 +436,10 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         lambda f: f.events.append(event("fourth", PART, started_at=159.8)), "4 requests",
     ),
     "budget over the ledger": (
-        budgets_are_the_ledgers, lambda f: f.purses.__setitem__(0, purse(12, 20)), "tokens=12",
+        budgets_are_the_ledgers, lambda f: f.compared.__setitem__(0, budget(12, 20)), "tokens=12",
     ),
     "budget below the ledger": (
-        budgets_are_the_ledgers, lambda f: f.reseeded.__setitem__(0, purse(9, 18)), "tokens=9",
+        budgets_are_the_ledgers, lambda f: f.reseeded.__setitem__(0, budget(9, 18)), "tokens=9",
     ),
     "hung": (
         everybody_was_answered, lambda f: setattr(f.received[0], "wrong", "hung"), "hung",

@@ -6,9 +6,9 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 
-from tests.chaos.judging import background, batches, bills, limits, outcomes, sums
-from tests.chaos.judging.check import Check
 from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Facts
+from tests.chaos.judging.rules import background, batches, bills, limits, outcomes, sums
+from tests.chaos.judging.rules.check import Check
 
 STARTS_IN_VAIN = ("gateway", "postgres", "console")
 HIT_SHARE = 0.8

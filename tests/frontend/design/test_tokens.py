@@ -75,7 +75,7 @@ def _oklab(colour: Colour) -> Colour:
     )
 
 
-def test_the_arithmetic() -> None:
+def test_contrast_and_distance_of_colours() -> None:
     black, white = linear("#000"), linear("#ffffff")
     assert contrast(black, white) == pytest.approx(21)
     assert contrast(linear("#777"), white) == pytest.approx(4.48, abs=0.005)

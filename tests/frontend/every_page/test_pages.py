@@ -51,14 +51,14 @@ def test_members_and_operators_see_the_pages_of_a_tenant(
 
 
 @pytest.mark.parametrize("entry", TENANT, ids=lambda entry: entry.page)
-def test_nobody_else_does(tenant: Tenant, entry: Any) -> None:
+def test_outsiders_and_anonymous_users_get_no_page(tenant: Tenant, entry: Any) -> None:
     where = address(tenant, entry.page)
     assert client_of(tenant, "outsider").get(where).status_code == 404
     away = client_of(tenant, "nobody").get(where)
     assert (away.status_code, away["Location"]) == (302, f"/account/login/?next={where}")
 
 
-def test_who_may_not_see_a_page_is_told_so_in_a_sentence(tenant: Tenant) -> None:
+def test_a_forbidden_page_says_why_in_a_sentence(tenant: Tenant) -> None:
     page = client_of(tenant, "viewer").get(address(tenant, "audit"))
     assert (page.status_code, "<p>You may not see the audit log. " in page.content.decode()) == (
         403,
@@ -138,7 +138,7 @@ def test_a_key_may_be_made_with_limits_of_its_own(tenant: Tenant) -> None:
     assert not LimitSet.objects.filter(key__name="free").exists()
 
 
-def test_who_may_not_set_limits_makes_keys_without(tenant: Tenant) -> None:
+def test_a_member_who_may_not_set_limits_creates_keys_without_limits(tenant: Tenant) -> None:
     body = {"name": "ci", "scopes": "inference", "lane": "batch"}
     client, where = client_of(tenant, Role.DEVELOPER), address(tenant, "keys")
     made = client.post(where, body | {"tenant-requests_per_minute": "60"}, follow=True)

@@ -18,7 +18,7 @@ from frontend.sockets.tickets import Signer
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ORIGIN, LOOPBACK = "http://localhost:8001", "127.0.0.1"
 
 
@@ -32,7 +32,7 @@ class Tab:
         await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def event(self) -> Any:
-        return await self._socket.receive_output(timeout=PATIENCE_S)
+        return await self._socket.receive_output(timeout=TIMEOUT_S)
 
     async def hear(self) -> dict[str, Any]:
         event = await self.event()
@@ -76,7 +76,7 @@ async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory
     directory.on_people(lambda notice: listening.set())
     await database.open()
     async with directory:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await listening.wait()
         yield gate, directory
     await database.close()
@@ -89,21 +89,21 @@ async def connected(
     """An accepted socket that has sent the ticket, if there is one. It disconnects at the end."""
     socket = _dial(app, path, ORIGIN, client)
     await socket.send_input({"type": "websocket.connect"})
-    assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
+    assert (await socket.receive_output(timeout=TIMEOUT_S))["type"] == "websocket.accept"
     if ticket is not None:
         await Tab(socket).say(type="ticket", ticket=ticket)
     try:
         yield socket
     finally:
         await socket.send_input({"type": "websocket.disconnect", "code": 1001})
-        await socket.wait(timeout=PATIENCE_S)
+        await socket.wait(timeout=TIMEOUT_S)
 
 
 async def turned_away(app: Any, path: str, *, origin: str = ORIGIN, client: str = LOOPBACK) -> bool:
     """Whether a page of this origin, from this client address, is refused its socket."""
     socket = _dial(app, path, origin, client)
     await socket.send_input({"type": "websocket.connect"})
-    answer = await socket.receive_output(timeout=PATIENCE_S)
+    answer = await socket.receive_output(timeout=TIMEOUT_S)
     return bool(answer["type"] == "websocket.close")
 
 

@@ -129,7 +129,7 @@ def test_the_ticket_says_whose_requests_he_hears_of(
         {"type": "watch", "id": "1", "topic": "state", "after": "x" * 201},
     ],
 )
-async def test_what_is_no_message_is_refused(message: dict[str, str]) -> None:
+async def test_malformed_messages_are_refused(message: dict[str, str]) -> None:
     async with board_of() as board, opened(LiveSocket(board)) as page:
         await page.say(**message)
         assert await page.hear() == {"type": "refused", "id": ""}
@@ -137,7 +137,7 @@ async def test_what_is_no_message_is_refused(message: dict[str, str]) -> None:
         assert await page.hear() == {"type": "pong"}
 
 
-async def test_what_is_not_there_is_refused() -> None:
+async def test_an_unknown_topic_is_refused() -> None:
     async with board_of() as board, opened(LiveSocket(board)) as page:
         await page.watch("nothing")
         assert await page.hear() == {"type": "refused", "id": "1"}
@@ -163,7 +163,7 @@ async def test_a_page_that_goes_watches_nothing() -> None:
 # --- Messages ------------------------------------------------------------------------------------
 
 
-async def test_that_it_changed_is_told_and_what_it_is_never() -> None:
+async def test_a_page_is_told_that_a_topic_changed_but_not_its_content() -> None:
     signal = Watched()
     async with board_of(topics(signal, 0.0)) as board:
         async with opened(LiveSocket(board)) as page:

@@ -159,7 +159,7 @@ async def test_a_topic_is_looked_at_again_after_a_reader_that_raised() -> None:
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
 
-async def test_who_comes_back_is_told_what_he_lacks_and_only_by_the_same_board() -> None:
+async def test_a_returning_reader_gets_what_it_missed_from_the_same_board() -> None:
     async with board_of() as board, board_of() as other:
         reader = Reader(board, Key("state", 1))
         reader.read()
@@ -210,7 +210,7 @@ async def test_requests_come_to_those_who_may_hear_of_them() -> None:
         assert all(reader.read() is None and reader.told < 2 for reader in readers)
 
 
-async def test_who_comes_back_has_each_request_once() -> None:
+async def test_a_returning_reader_gets_each_request_once() -> None:
     async with board_of() as board:
         reader = Reader(board, whose(1))
         reader.read()
@@ -222,7 +222,7 @@ async def test_who_comes_back_has_each_request_once() -> None:
         assert again.read() is None
 
 
-async def test_who_was_away_too_long_is_told_that_he_missed_some() -> None:
+async def test_a_reader_that_was_away_too_long_is_told_that_it_missed_some() -> None:
     async with board_of(linger_s=0.0) as board:
         reader, other = (Reader(board, whose(1)) for _ in range(2))
         reader.read()

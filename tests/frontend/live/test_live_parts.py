@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from frontend.live.topics import TOPICS
-from frontend.views.adapters.marks import marks
+from frontend.views.adapters.fingerprints import fingerprints
 from frontend.views.live import OF_ALL, OF_TENANT
 from inference.gateway.measuring.history import STEP_S, History
 from tenants.models import (
@@ -96,7 +96,7 @@ def test_the_installations_parts_are_for_operators(
     assert found.status_code == status
 
 
-def test_who_is_not_signed_in_is_told_where_to(tenant: Tenant) -> None:
+def test_a_live_part_redirects_anonymous_users_to_sign_in(tenant: Tenant) -> None:
     answer = Client().get("/t/acme/live/engines", headers={"HX-Request": "true"})
     assert (answer.status_code, answer["HX-Redirect"]) == (204, "/account/login/")
 
@@ -188,7 +188,7 @@ def test_the_first_steps_turn_green(tenant: Tenant, gateways: FakeGateways) -> N
     assert done() == 3
 
 
-def test_the_past_is_of_all_engines_or_of_one(operator: Client, gateways: FakeGateways) -> None:
+def test_the_history_is_of_all_engines_or_of_one(operator: Client, gateways: FakeGateways) -> None:
     history, at = History(), (timezone.now() - timedelta(minutes=5)).timestamp()
     for step in range(3):
         one = counted(step * 100, step * 10, "one", running=1, kv_usage=0.2)
@@ -226,10 +226,10 @@ def test_a_change_changes_the_mark_of_its_tenant_alone(
     other = make_tenant()
     version = make_version(make_adapter(tenant), state=State.VALIDATING)
     asked = [(tenant.pk, ""), (other.pk, "")]
-    before = marks(asked)
-    assert marks(asked) == before
+    before = fingerprints(asked)
+    assert fingerprints(asked) == before
     change(version)
-    after = marks(asked)
+    after = fingerprints(asked)
     assert [after[one] != before[one] for one in asked] == [True, False]
 
 
@@ -240,15 +240,15 @@ def test_how_checks_go_and_where_it_is_loaded_change_it(
     whole, one, foreign = asked = [
         (tenant.pk, ""), (tenant.pk, str(version.pk)), (make_tenant().pk, str(version.pk))
     ]  # fmt: skip
-    seen = [marks(asked)]
+    seen = [fingerprints(asked)]
     AdapterVersion.objects.update(report={"waiting_for": "an engine"})
-    seen.append(marks(asked))
+    seen.append(fingerprints(asked))
     assert [seen[0][key] != seen[1][key] for key in asked] == [False, True, False]
     gateways.engines[0]["resident_adapters"] = []
     with django_assert_num_queries(2):
-        seen.append(marks(asked))
+        seen.append(fingerprints(asked))
     assert [seen[1][key] != seen[2][key] for key in (whole, one, foreign)] == [True, True, False]
-    assert marks([(10**9, ""), (tenant.pk, "x"), (tenant.pk, "9" * 30)]).keys() == {
+    assert fingerprints([(10**9, ""), (tenant.pk, "x"), (tenant.pk, "9" * 30)]).keys() == {
         (tenant.pk, "x"), (tenant.pk, "9" * 30)
     }  # fmt: skip
 
@@ -260,9 +260,9 @@ def test_a_page_that_is_as_it_was_seen_is_not_made_again(
     version = make_version(make_adapter(tenant, "support"))
     client, where = client_of(tenant, "viewer"), f"/t/acme/adapters{page}"
     seen = client.get(where)
-    mark = seen.context["mark"]
-    assert f'seen="{mark}"' in seen.content.decode()
-    asked = {"If-None-Match": f'"{mark}"'}
+    fingerprint = seen.context["fingerprint"]
+    assert f'seen="{fingerprint}"' in seen.content.decode()
+    asked = {"If-None-Match": f'"{fingerprint}"'}
     assert client.get(where, headers=asked).status_code == 304
     version.advance(State.ARCHIVED)
-    assert client.get(where, headers=asked).context["mark"] != mark
+    assert client.get(where, headers=asked).context["fingerprint"] != fingerprint

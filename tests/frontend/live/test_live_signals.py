@@ -121,7 +121,7 @@ def test_what_is_used_of_a_minute_falls_for_so_long(world: World) -> None:
 BY_WORKERS = {"rollouts", "batches acme", "batches globex"}
 
 
-def test_what_workers_do_is_looked_at_every_few_seconds(world: World) -> None:
+def test_changes_by_workers_are_polled_every_few_seconds(world: World) -> None:
     before = world.values()
     assert changed(before, world.values(NOON + ROLLOUTS_S)) == BY_WORKERS
     assert changed(before, world.values(NOON + ROLLOUTS_S / 2)) == set()

@@ -171,7 +171,9 @@ def test_rows_are_for_those_who_see_them_on_the_page(
 
 
 @pytest.mark.parametrize(("role", "status"), [("outsider", 404), ("nobody", 302)])
-def test_nobody_else_has_rows(tenant: Tenant, key: ApiKey, role: str, status: int) -> None:
+def test_other_roles_get_no_rows_of_the_tail(
+    tenant: Tenant, key: ApiKey, role: str, status: int
+) -> None:
     client = client_of(tenant, role)
     mark = mark_of(spend(key, timezone.now()))
     assert ask(client, TAIL, [mark]).status_code == status

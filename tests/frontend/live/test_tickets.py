@@ -13,7 +13,14 @@ from django.db import connection
 from django.test import Client
 
 from frontend.sockets import gate
-from frontend.sockets.gate import GONE, NOT_ALLOWED, NOT_SIGNED_IN, Origins, hear, say
+from frontend.sockets.gate import (
+    GONE,
+    NOT_ALLOWED,
+    NOT_SIGNED_IN,
+    Origins,
+    receive_message,
+    send_message,
+)
 from frontend.sockets.messages import Ping
 from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
 from inference.gateway.exchanges.exchange import Receive, Scope, Send
@@ -85,7 +92,7 @@ def test_others_are_none(text: str, purpose: str, late_s: float) -> None:
         ("", False),
     ],
 )
-def test_whose_pages_may_open_sockets(origin: str, allowed: bool) -> None:
+def test_allowed_origins_of_sockets(origin: str, allowed: bool) -> None:
     others = ["http://other.example:8080", "http://*.sub.example:8080", "wrong"]
     hosts = ["localhost", "[::1]", ".served.example"]
     origins = Origins("https://console.example", hosts, others)
@@ -123,7 +130,7 @@ def test_any_name_may_serve_the_console_but_no_other_port(origin: str, allowed: 
         ("sauna", "acme", "owner", 400),
     ],
 )
-def test_who_gets_a_ticket(tenant: Tenant, purpose: str, slug: str, role: str, status: int) -> None:
+def test_tickets_by_role(tenant: Tenant, purpose: str, slug: str, role: str, status: int) -> None:
     slug = slug and tenant.slug
     assert asked(client_of(tenant, role), purpose, slug).status_code == status
 
@@ -145,8 +152,8 @@ def test_an_operators_visit_is_noted_when_he_gets_one(tenant: Tenant) -> None:
 
 
 async def echo(ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
-    while await hear(receive) is not None:
-        await say(send, Ping())
+    while await receive_message(receive) is not None:
+        await send_message(send, Ping())
 
 
 @asynccontextmanager
@@ -178,13 +185,13 @@ async def test_a_ticket_opens_one_socket(viewer: Client) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "{}", '{"type":"ticket","ticket":"x.y"}', "x" * 5000])
-async def test_what_is_no_ticket_opens_nothing(transactional_db: None, said: str) -> None:
+async def test_an_invalid_ticket_opens_no_socket(transactional_db: None, said: str) -> None:
     async with door() as app, connected(app, "ws/live") as socket:
         await socket.send_input({"type": "websocket.receive", "text": said})
         assert await Tab(socket).closed() == GONE
 
 
-async def test_who_shows_none_is_closed(
+async def test_a_socket_without_a_ticket_is_closed(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "OPENING_S", 0.01)
@@ -272,7 +279,7 @@ def _break_listener() -> None:
         (_break_listener, GONE),
     ],
 )
-async def test_who_loses_his_rights_loses_his_socket(
+async def test_a_socket_is_closed_when_its_user_loses_access(
     viewer: Client, change: Any, code: int
 ) -> None:
     ticket = await give(viewer, "live", "acme")

@@ -88,7 +88,7 @@ def test_what_is_quarantined_is_shown_and_decided() -> None:
 
 
 @pytest.mark.parametrize("role", ["owner", "outsider"])
-def test_nobody_else_hears_of_them(role: str) -> None:
+def test_other_roles_cannot_see_or_change_credentials(role: str) -> None:
     tenant = make_tenant("acme")
     client, entry = client_of(tenant, role), quarantined(tenant, "r1")
     credential, _ = EngineCredential.objects.issue(name="gpu-1")

@@ -104,13 +104,13 @@ def test_an_operator_sees_every_page(
 
 @pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
 @pytest.mark.parametrize("page", [*PAGES, "operate_engines-drain"])
-def test_nobody_else_hears_of_them(tenant: Tenant, page: str, role: str) -> None:
+def test_operators_pages_do_not_exist_for_others(tenant: Tenant, page: str, role: str) -> None:
     assert client_of(tenant, role).get(reverse(page)).status_code == 404
 
 
 @pytest.mark.parametrize("role", ["owner", "outsider"])
 @pytest.mark.parametrize("page", ["operate_tenants", "operate_prices"])
-def test_nobody_else_changes_anything(tenant: Tenant, page: str, role: str) -> None:
+def test_only_operators_change_tenants(tenant: Tenant, page: str, role: str) -> None:
     tenants = Tenant.objects.count() + (role == "outsider")
     client = client_of(tenant, role)
     assert client.post(reverse(page), {"name": "X", "slug": "x", "weight": 1}).status_code == 404
@@ -601,7 +601,7 @@ def test_tenants_with_ceilings_of_their_own_are_listed(operator: Client, tenant:
 
 
 @pytest.mark.parametrize("role", ["owner", "outsider"])
-def test_nobody_else_sets_defaults(tenant: Tenant, role: str) -> None:
+def test_only_operators_set_default_limits(tenant: Tenant, role: str) -> None:
     body = {"operator-requests_per_minute": "1"}
     assert client_of(tenant, role).post(reverse("operate_limits"), body).status_code == 404
     assert not LimitSet.objects.exists()

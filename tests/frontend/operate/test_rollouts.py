@@ -118,7 +118,9 @@ def test_how_far_it_is(operator: Client, rollout: Rollout) -> None:
         assert "of 12" in text and "globex" in text
 
 
-def test_only_what_is_there_is_told_of(operator: Client, rollout: Rollout) -> None:
+def test_the_live_part_of_an_unknown_rollout_is_not_found(
+    operator: Client, rollout: Rollout
+) -> None:
     live = reverse("operate_live-rollouts")
     for query in ("", "?rollout=x", f"?rollout={'9' * 30}", "?rollout=0"):
         assert operator.get(live + query).status_code == 404
@@ -191,7 +193,7 @@ def test_settings_of_a_base_model(operator: Client, tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("role", ["owner", "viewer", "outsider"])
-def test_nobody_else_hears_of_them(tenant: Tenant, rollout: Rollout, role: str) -> None:
+def test_only_operators_see_and_steer_rollouts(tenant: Tenant, rollout: Rollout, role: str) -> None:
     client = client_of(tenant, role)
     live = reverse("operate_live-rollouts") + f"?rollout={rollout.pk}"
     assert client.get(at(rollout)).status_code == client.get(live).status_code == 404

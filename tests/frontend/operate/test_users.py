@@ -58,7 +58,7 @@ def test_the_list_is_paged_and_filtered(
 
 @pytest.mark.parametrize("role", ["owner", "outsider", "nobody"])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_nobody_else_touches_an_account(tenant: Tenant, role: str, action: str) -> None:
+def test_only_operators_change_accounts(tenant: Tenant, role: str, action: str) -> None:
     someone, client = make_user(), client_of(tenant, role)
     answer = client.post(reverse(f"operate_users-{action}", args=[someone.pk]), {"operator": "yes"})
     assert answer.status_code == (302 if role == "nobody" else 404)
@@ -66,7 +66,7 @@ def test_nobody_else_touches_an_account(tenant: Tenant, role: str, action: str) 
     assert someone.is_active and not someone.is_staff
 
 
-def test_who_is_switched_off_is_signed_out_and_cannot_sign_in(
+def test_a_deactivated_user_is_signed_out_and_cannot_sign_in(
     operator: Client, tenant: Tenant
 ) -> None:
     user = make_member(tenant, "owner")
@@ -154,7 +154,7 @@ def test_a_password_link_works_once_and_is_not_kept(operator: Client, tenant: Te
     assert "password1" not in again.content.decode()
 
 
-def test_nobody_who_is_switched_off_gets_a_password_link(operator: Client) -> None:
+def test_a_deactivated_user_gets_no_password_link(operator: Client) -> None:
     gone = make_user("gone", is_active=False)
     assert act(operator, gone, "password").status_code == 404
 

@@ -102,14 +102,14 @@ def test_a_title_is_how_it_begins_unless_one_is_given(client: Client) -> None:
         {"panes": "all", "title": 1},
     ],
 )
-def test_what_is_no_conversation_is_refused(client: Client, body: Any) -> None:
+def test_an_invalid_conversation_is_refused(client: Client, body: Any) -> None:
     refused = send(client, **body)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
     assert refused.json()["message"]
     assert not Conversation.objects.exists()
 
 
-def test_what_is_no_json_is_refused(client: Client) -> None:
+def test_invalid_json_is_refused(client: Client) -> None:
     assert client.post(LIST, "{", "application/json").status_code == 400
 
 
@@ -178,7 +178,9 @@ def test_continuing_makes_a_copy_of_ones_own(tenant: Tenant, member: Membership)
     kept.refresh_from_db()
 
 
-def test_who_has_too_many_is_told_so_when_continuing(client: Client, member: Membership) -> None:
+def test_copying_a_conversation_is_refused_at_the_maximum(
+    client: Client, member: Membership
+) -> None:
     link = keep(member).share()
     full = [Conversation(member=member, title="t", panes="[]") for _ in range(MAX_CONVERSATIONS)]
     Conversation.objects.bulk_create(full)
@@ -247,7 +249,7 @@ def test_a_long_list_has_pages(
     assert client.get(LIST, {"before": 10**6}).status_code == 404
 
 
-def test_nothing_saved_yet_has_a_way_on(client: Client) -> None:
+def test_an_empty_list_says_what_to_do(client: Client) -> None:
     assert "No saved conversations yet" in client.get(LIST).content.decode()
 
 

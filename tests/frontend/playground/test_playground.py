@@ -149,7 +149,7 @@ def test_what_members_use_there_is_told_as_theirs(tenant: Tenant) -> None:
         '{"type":"nap","id":"a"}',
     ],
 )
-def test_what_is_no_message_is_refused(text: str) -> None:
+def test_malformed_messages_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         decode(text)
 
@@ -224,7 +224,7 @@ def test_tools_are_offered_and_their_calls_read_as_the_api_has_them() -> None:
     assert isinstance(told, messages.Delta) and (told.calls, told.call_seq) == (parts[1:], 2)
 
 
-def test_who_comes_back_gets_the_text_and_tokens_that_it_lacks() -> None:
+def test_a_reconnecting_view_gets_the_text_and_tokens_that_it_lacks() -> None:
     answer = Answer((1, 1), "a")
     answer.enter("queued", 2)
     first = View(answer)

@@ -95,7 +95,7 @@ def test_a_prompt_set_is_ones_own_or_shared(tenant: Tenant) -> None:
         (json.dumps(["x"] * 51), "has 51"), (json.dumps(["x" * 20_001]), "Prompt 1 has more than"),
     ],
 )  # fmt: skip
-def test_what_is_no_prompt_set_is_not_kept(tenant: Tenant, prompts: str, said: str) -> None:
+def test_an_invalid_prompt_set_is_refused(tenant: Tenant, prompts: str, said: str) -> None:
     owner = client_of(tenant, "owner")
     sent = owner.post(address(tenant, "playground/sets"), {"name": "x", "prompts": prompts})
     assert sent.status_code == 422 and said in sent.json()["message"]
@@ -177,7 +177,7 @@ def test_the_runs_of_a_set_are_bounded(
         ({"choices": 7}, "pane's letter"), ({"run": "me"}, "valid UUID"),
     ],
 )  # fmt: skip
-def test_what_is_no_vote_is_not_kept(
+def test_an_invalid_vote_is_refused(
     tenant: Tenant, owner: Client, refunds: PromptSet, wrong: dict[str, Any], said: str
 ) -> None:
     where = address(tenant, f"playground/sets/{refunds.pk}/votes")

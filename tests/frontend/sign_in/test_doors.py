@@ -69,7 +69,7 @@ def acme(tenant: Tenant) -> Tenant:
     return tenant
 
 
-def test_the_walk_reaches_everything() -> None:
+def test_every_address_is_among_the_doors() -> None:
     names = {door.name for door in DOORS}
     assert {"operate_users", "overview", "account_login", "mfa_authenticate", "docs"} <= names
     assert len(DOORS) > 120
@@ -133,7 +133,7 @@ def test_a_password_alone_opens_nothing_where_there_is_a_second_factor(
                 assert door.name in OPEN | {"mfa_authenticate"}, door
 
 
-def test_nothing_of_ours_signs_anybody_in() -> None:
+def test_only_allauth_signs_users_in() -> None:
     """Users are signed in by allauth only, whose checks come first; Django's own backend is not
     configured."""
     assert configured.AUTHENTICATION_BACKENDS == [

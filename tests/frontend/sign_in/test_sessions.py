@@ -49,7 +49,7 @@ def long_before(stamp: str) -> str:
     return b62_encode(b62_decode(stamp) - ANONYMOUS_S - 1)
 
 
-def test_it_becomes_a_row_when_somebody_signs_in_and_keeps_what_it_had() -> None:
+def test_a_session_is_stored_at_sign_in_with_its_earlier_data() -> None:
     session = saved(invitation="token")
     session = SessionStore(session.session_key)
     session.cycle_key()

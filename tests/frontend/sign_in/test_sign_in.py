@@ -98,7 +98,7 @@ def test_refusals_do_not_tell_which_accounts_exist(ada: User) -> None:
     assert [SLOWED in text for text in texts[0]] == [False] * 5 + [True] * 2
 
 
-def test_the_right_password_forgets_typing_errors(ada: User) -> None:
+def test_a_correct_password_resets_the_count_of_failures(ada: User) -> None:
     for _ in range(3):
         guess("ada", 4)
         assert came_in(sign_in("ada", PASSWORD))

@@ -387,7 +387,7 @@ def test_a_code_of_another_browser_is_no_good(provider: IdentityProvider) -> Non
     assert refused(thief, thief.go(re.sub("code=[^&]+", stolen[0], thief.ask())))
 
 
-def test_without_a_code(provider: IdentityProvider) -> None:
+def test_a_callback_without_a_code_is_refused(provider: IdentityProvider) -> None:
     browser = Browser()
     assert refused(browser, browser.go(re.sub("code=[^&]+", "", browser.ask())))
     provider.denies = "server_error"

@@ -28,7 +28,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listening
 
 
-def test_nobody_is_told_where_nobody_listens(
+def test_announcing_without_a_listener_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announce.ready()

@@ -74,7 +74,7 @@ def test_a_killed_user_does_not_keep_the_server_alive(folder: Path) -> None:
     until(lambda: gone(server))
 
 
-def test_who_comes_while_another_starts_or_stops_the_server_waits(folder: Path) -> None:
+def test_a_process_waits_while_another_starts_or_stops_the_server(folder: Path) -> None:
     first = user(folder)
     with Postgres(folder)._turn():
         second = begun(folder)

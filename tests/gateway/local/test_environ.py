@@ -85,7 +85,7 @@ def test_refusals(
 
 
 @pytest.mark.parametrize("raw", ["", "a:8000", "ftp://a", "http://", "http://a?b", "http://a,"])
-def test_what_is_no_server(raw: str) -> None:
+def test_invalid_base_urls(raw: str) -> None:
     with pytest.raises(BadSetting, match="is not a base URL such as"):
         environ.base_urls(raw)
 

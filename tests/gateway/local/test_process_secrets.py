@@ -58,7 +58,7 @@ def test_a_process_keeps_its_own_secrets_and_all_that_is_none() -> None:
     assert environment_of("migrate", variables) == variables
 
 
-def test_every_secret_that_up_makes_is_somebodys() -> None:
+def test_every_secret_that_up_makes_belongs_to_a_process() -> None:
     assert set(SECRETS) <= ALL
 
 

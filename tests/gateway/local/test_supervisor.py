@@ -14,7 +14,7 @@ from gateway.local.supervisor import Child, Supervisor
 from tests.stack.asking import until
 from tests.stack.running import gone
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 FOREVER = "import time, sys; print('ready', flush=True); time.sleep(600)"
 
 
@@ -23,7 +23,7 @@ def child(tmp_path: Path, code: str, name: str = "one") -> Child:
 
 
 async def said(one: Child, text: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while text not in one.last_lines():  # noqa: ASYNC110 - a file of another process
             await asyncio.sleep(0.01)
 
@@ -59,7 +59,7 @@ async def test_a_crash_is_reported_with_the_last_lines_and_the_child_starts_agai
     )
     one = child(tmp_path, code)
     await boss.start(one)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         report = await reports.get()
     assert "one ended with status 1" in report
     assert "out of luck" in report
@@ -79,7 +79,7 @@ async def test_a_crash_takes_the_grandchildren_along(tmp_path: Path) -> None:
         "p.stdout.readline(); print('pid', p.pid, flush=True); os._exit(3)",
     )
     await boss.start(one)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         report = await reports.get()
     grandchild = int(report.split("pid ")[1].split()[0])
     await boss.stop()
@@ -92,7 +92,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     one = child(tmp_path, "import signal; signal.signal(15, signal.SIG_IGN)\n" + FOREVER)
     await one.start()
     await said(one, "ready")
-    await one.stop(patience_s=0.1)
+    await one.stop(timeout_s=0.1)
     assert one.process is not None and one.process.returncode == -9
 
 

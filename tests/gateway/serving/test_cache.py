@@ -38,7 +38,7 @@ def test_gateways_count_together_on_redis(redis: RedisServer) -> None:
     assert one.delete("failed") and two.get("failed", []) == []
 
 
-def test_nobody_is_kept_out_by_a_redis_that_is_down_and_it_is_counted_on(
+def test_failures_are_counted_locally_while_redis_is_down(
     redis: RedisServer,
 ) -> None:
     cache = Patient(redis.url, {})

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from gateway.connections import kept_connections
 from gateway.middleware import ConnectionReturned
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 from tenants.models.audit import Actor, act_as
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +53,7 @@ def test_the_next_request_has_the_connection_of_the_last() -> None:
     assert in_a_request(process) == in_a_request(process)
 
 
-def test_without_that_each_request_has_its_own() -> None:
+def test_without_pooling_each_request_has_its_own_connection() -> None:
     assert in_a_request(process) != in_a_request(process)
 
 
@@ -64,7 +64,7 @@ def test_a_pages_queries_are_neither_compiled_nor_shared_out() -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_who_acted_in_a_request_does_not_act_in_the_next() -> None:
+def test_the_actor_of_a_request_is_not_that_of_the_next() -> None:
     def act() -> Any:
         act_as(Actor("key", 7, "mallory"))
         return process()

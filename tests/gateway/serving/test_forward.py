@@ -70,7 +70,9 @@ async def test_the_console_finds_the_key_where_it_looks(headers: dict[str, str])
     ("method", "headers", "status"),
     [("POST", {}, 405), ("DELETE", {}, 405), ("GET", {"x-lorikeet-forwarded": "1"}, 503)],
 )
-async def test_what_is_refused(method: str, headers: dict[str, str], status: int) -> None:
+async def test_requests_that_are_not_forwarded(
+    method: str, headers: dict[str, str], status: int
+) -> None:
     console = Responder(lambda scope, body: (200, b""))
     async with (
         serving(console) as url,

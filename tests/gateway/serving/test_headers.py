@@ -25,7 +25,7 @@ from gateway.planes.headers import (
 Headers = list[tuple[bytes, bytes]]
 
 HOST: Headers = [(b"host", b"localhost"), (b"origin", b"http://localhost")]
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -56,7 +56,7 @@ async def first_events(app: Any, scope: dict[str, Any], count: int = 1) -> list[
     opening = "websocket.connect" if scope["type"] == "websocket" else "http.request"
     await client.send_input({"type": opening})
     try:
-        return [await client.receive_output(timeout=PATIENCE_S) for _ in range(count)]
+        return [await client.receive_output(timeout=TIMEOUT_S) for _ in range(count)]
     finally:
         client.stop(exceptions=False)
 

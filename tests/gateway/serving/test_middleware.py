@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from gateway.middleware import CompressedPages, NotStored, RequestId, RoomForFrames
+from gateway.middleware import CompressedPages, NotStored, PreallocatedFrames, RequestId
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -33,8 +33,8 @@ def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
 
 
 def test_no_depth_of_calls_maps_memory_for_each_of_them() -> None:
-    assert _most_faults(lambda view: view) > CALLS, "CPython does without RoomForFrames"
-    assert _most_faults(RoomForFrames) < CALLS / 2
+    assert _most_faults(lambda view: view) > CALLS, "CPython does without PreallocatedFrames"
+    assert _most_faults(PreallocatedFrames) < CALLS / 2
 
 
 CALLS = 2_000
@@ -126,6 +126,6 @@ def test_pages_travel_compressed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/csv", "application/jsonl"])
-def test_what_is_downloaded_does_not(kind: str) -> None:
+def test_downloads_are_not_compressed(kind: str) -> None:
     answer = compressed(HttpResponse("1,2,3\n" * 1000, content_type=kind))
     assert "Content-Encoding" not in answer

@@ -43,7 +43,7 @@ def _tick(source: Path) -> None:
         probe.touch()
 
 
-def test_what_was_collected_is_not_collected_again(source: Path) -> None:
+def test_collected_files_are_not_collected_again(source: Path) -> None:
     assert not storage.are_collected()
     first = collect(source)
     assert storage.are_collected()

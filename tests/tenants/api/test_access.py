@@ -248,7 +248,9 @@ def concrete(row: Row, path_of: dict[str, str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.endpoint)
-def test_who_gets_what(row: Row, tenant: Tenant, path_of: dict[str, str]) -> None:
+def test_status_codes_of_every_endpoint_by_role(
+    row: Row, tenant: Tenant, path_of: dict[str, str]
+) -> None:
     method, path = concrete(row, path_of)
     answers = {}
     for name, ask in everybody(tenant).items():
@@ -285,7 +287,7 @@ def test_every_endpoint_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("stranger", sorted(STRANGERS))
-def test_without_naming_a_tenant_a_stranger_sees_his_own(
+def test_without_a_tenant_parameter_outsiders_see_their_own_tenant(
     live: AdapterVersion, stranger: str
 ) -> None:
     """And acme's resources look exactly like ones that do not exist."""

@@ -21,7 +21,8 @@ from django.test import Client
 from django.utils import timezone
 
 from tenants.api.problems import handle
-from tenants.api.serializers import KeySerializer, TenantSerializer
+from tenants.api.serializers.accounts import TenantSerializer
+from tenants.api.serializers.keys import KeySerializer
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -157,7 +158,7 @@ def test_a_value_that_no_column_holds_is(error: Exception) -> None:
         caused(ProgrammingError("x"), psycopg.ProgrammingError("a placeholder is missing")),
     ],
 )
-def test_what_is_our_fault_is_neither(error: Exception) -> None:
+def test_bugs_are_not_reported_as_problems(error: Exception) -> None:
     assert handle(error, {}) is None
 
 
@@ -168,9 +169,7 @@ def test_what_is_our_fault_is_neither(error: Exception) -> None:
         (Alias.DoesNotExist("no row"), 404, "not_found"),
     ],
 )
-def test_what_others_did_since_the_view_looked_is_no_server_error(
-    error: Exception, status: int, code: str
-) -> None:
+def test_concurrent_changes_are_no_server_errors(error: Exception, status: int, code: str) -> None:
     answer = handle(error, {})
     assert answer is not None
     assert (answer.status_code, answer.data["code"]) == (status, code)
@@ -185,9 +184,7 @@ def test_what_others_did_since_the_view_looked_is_no_server_error(
         ("adapters/support/versions/9", "There is no adapter version with this name or id."),
     ],
 )
-def test_what_is_not_there_is_said_in_words(
-    owner: Api, adapter: Adapter, path: str, told: str
-) -> None:
+def test_a_404_names_what_is_missing(owner: Api, adapter: Adapter, path: str, told: str) -> None:
     answer = owner("GET", path)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert answer.json()["detail"] == told
@@ -249,7 +246,7 @@ def test_no_null_character_reaches_the_database(
     assert (answer.status_code, answer.json()["code"]) == (400, "parse_error")
 
 
-def test_what_an_address_takes_is_in_the_document_alone(owner: Api) -> None:
+def test_options_is_not_allowed(owner: Api) -> None:
     answer = owner("OPTIONS", "keys")
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
 
@@ -343,7 +340,7 @@ def test_members_come_by_invitation_change_and_go(owner: Api, tenant: Tenant) ->
     assert owner("DELETE", path).status_code == 204
 
 
-def test_nobody_becomes_a_member_without_saying_yes(owner: Api, tenant: Tenant) -> None:
+def test_members_cannot_be_added_without_an_invitation(owner: Api, tenant: Tenant) -> None:
     """The attack: add another tenant's user, or the operator, by name."""
     make_member(make_tenant("other"), "owner")
     make_user("theoperator", is_staff=True)
@@ -492,7 +489,7 @@ def test_a_change_does_not_undo_what_was_done_meanwhile(tenant: Tenant) -> None:
     assert tenant.name == "New" and not tenant.active
 
 
-def test_nobody_gives_more_than_he_has(tenant: Tenant) -> None:
+def test_a_key_gets_no_scopes_that_its_creator_lacks(tenant: Tenant) -> None:
     developer, me = person(tenant, "developer")
     key, _ = with_key(tenant, "admin", "usage:read")
     wanted = {"name": "k", "scopes": ["admin", "inference"]}
@@ -606,7 +603,9 @@ def test_a_promotion_that_cannot_be(owner: Api, live: AdapterVersion) -> None:
 
 
 @pytest.mark.parametrize("how", ["archive", "delete"])
-def test_what_is_live_stays(owner: Api, live: AdapterVersion, how: str) -> None:
+def test_a_live_version_cannot_be_archived_or_deleted(
+    owner: Api, live: AdapterVersion, how: str
+) -> None:
     second = make_version(live.adapter)
 
     def end(number: int) -> Any:

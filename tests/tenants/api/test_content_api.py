@@ -60,7 +60,7 @@ def test_a_key_that_stores_nothing_makes_none_that_do(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     "body", [{"days": 31}, {"days": -1}, {"days": "7"}, {"days": None}, {"stored": 1}, [], "7"]
 )
-def test_what_cannot_be_chosen(tenant: Tenant, body: Any) -> None:
+def test_invalid_choices_are_refused(tenant: Tenant, body: Any) -> None:
     ask, _ = person(tenant, "owner")
     assert ask("PATCH", "content", body).status_code == 400
     assert not ContentKey.objects.exists()

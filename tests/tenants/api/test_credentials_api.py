@@ -61,7 +61,7 @@ def test_a_credential_from_its_making_to_its_end(operator: Client) -> None:
         ({"name": "a", "pools": None}, 201),
     ],
 )
-def test_what_a_credential_may_be(operator: Client, body: Any, status: int) -> None:
+def test_valid_and_invalid_credentials(operator: Client, body: Any, status: int) -> None:
     EngineCredential.objects.issue(name="taken")
     assert post(operator, "engine-credentials", body).status_code == status
 

@@ -258,7 +258,7 @@ def test_a_list_that_makes_no_sense_is_refused(
     assert errors(owner("GET", "requests", **(MAY | query))) == {field}
 
 
-def test_what_began_long_ago_is_asked_for_by_its_time(owner: Api, key: ApiKey) -> None:
+def test_older_requests_need_a_period(owner: Api, key: ApiKey) -> None:
     spend(key, datetime.now(UTC) - timedelta(hours=30))
     spend(key, datetime.now(UTC) - timedelta(hours=1))
     assert len(owner("GET", "requests").json()["results"]) == 1

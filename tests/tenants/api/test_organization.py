@@ -180,7 +180,7 @@ def test_pages(used: ApiKey, secret: str) -> None:
     assert (second["has_more"], second["next_page"]) == (False, None)
 
 
-def test_without_an_end_it_goes_to_now(key: ApiKey, secret: str) -> None:
+def test_the_default_end_is_now(key: ApiKey, secret: str) -> None:
     now = timezone.now()
     spend(key, now)
     body = page(secret, start_time=int(now.timestamp()) - DAY)
@@ -224,7 +224,7 @@ def test_groups_of_costs(used: ApiKey, secret: str) -> None:
     assert shown == [("base", None, 0.0000162), ("support", None, 0.0000162)]
 
 
-def test_what_is_not_kept_is_one_group(used: ApiKey, secret: str) -> None:
+def test_groupings_without_data_give_one_group(used: ApiKey, secret: str) -> None:
     query: dict[str, Any] = {"end_time": MIDNIGHT + DAY, "group_by": ["project_id", "user_id"]}
     for path in (USAGE, COSTS):
         (bucket,) = page(secret, path, **query)["data"]
@@ -266,7 +266,7 @@ def test_filters(used: ApiKey, tenant: Tenant, secret: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", [USAGE, COSTS])
-def test_what_cannot_be_asked_for(
+def test_invalid_queries_are_refused(
     secret: str, path: str, query: dict[str, Any], param: str, message: str
 ) -> None:
     error = refusal(ask(secret, path, **({"start_time": MIDNIGHT} | query)))
@@ -284,7 +284,7 @@ def test_names_with_a_null_character_name_nothing(used: ApiKey, secret: str) -> 
     assert refusal(ask(secret, USAGE, start_time=MIDNIGHT, models="a\0"))["param"] == "models"
 
 
-def test_who_may_ask(tenant: Tenant, used: ApiKey) -> None:
+def test_usage_and_costs_by_role(tenant: Tenant, used: ApiKey) -> None:
     answers = {}
     for name, api in everybody(tenant).items():
         for path in (USAGE, COSTS):

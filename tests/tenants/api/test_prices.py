@@ -83,7 +83,7 @@ def test_an_operator_prices_a_tenants_adapter(operator: Api, adapter: Adapter) -
     assert Price.objects.get().adapter == adapter
 
 
-def test_who_sees_which_price(operator: Api, adapter: Adapter) -> None:
+def test_visible_prices_by_role(operator: Api, adapter: Adapter) -> None:
     """A tenant sees those of base models and of its own adapters; an operator those of one tenant,
     or all."""
     foreign = make_adapter(make_tenant("other"), "secret")
@@ -134,7 +134,7 @@ def test_a_price_that_cannot_be(
     assert not Price.objects.exists()
 
 
-def test_there_is_one_price_from_one_moment_on(operator: Api, adapter: Adapter) -> None:
+def test_two_prices_cannot_start_at_the_same_time(operator: Api, adapter: Adapter) -> None:
     body = {"starts_at": LATER.isoformat(), **VALUES}
     for thing in ({"base_model": "base"}, {"adapter": "support"}):
         assert operator("POST", "prices", body | thing, tenant="acme").status_code == 201

@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 
 from inference.errors import MAX_MESSAGE
-from tenants.api.problems import MAX_ERRORS
 from tenants.models import AdapterVersion, LimitSet, Scope, Tenant
+from tenants.problem_details import MAX_ERRORS
 from tests.document.document import document
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_key, make_user
@@ -71,7 +71,7 @@ def test_a_method_that_is_not_taken_is_not_taken_from_anybody(tenant: Tenant, pa
         assert (answer.status_code, "GET" in answer["Allow"]) == (405, True)
 
 
-def test_what_is_allowed_is_answered(tenant: Tenant) -> None:
+def test_allow_names_exactly_the_supported_methods(tenant: Tenant) -> None:
     """No address names a method in Allow that it answers with 405, nor leaves one out."""
     operator = Api(make_user(is_staff=True))
     for path, item in document()["paths"].items():
@@ -165,7 +165,7 @@ def test_a_parameter_of_another_type_is_refused(
     assert refused(answer).keys() == query.keys() and len(answer.content) < 2000
 
 
-def test_what_is_right_is_taken(owner: Api) -> None:
+def test_valid_query_parameters_are_accepted(owner: Api) -> None:
     for query in ({"revoked": "true"}, {"revoked": "False"}, {"page": "1", "limit": "007"}):
         assert owner("GET", "keys", **query).status_code == 200
 
@@ -177,7 +177,7 @@ FORMS = ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
 
 
 @pytest.mark.parametrize("content_type", FORMS)
-def test_a_form_is_not_read(owner: Api, content_type: str) -> None:
+def test_form_bodies_are_refused(owner: Api, content_type: str) -> None:
     """Rather than ignored, with a 200 for a change that was not made."""
     for method, path in (("PATCH", "limits"), ("PUT", "limits"), ("POST", "keys")):
         answer = owner.client.generic(
@@ -261,7 +261,7 @@ def test_whatever_is_sent_the_answer_is_short(owner: Api, body: str) -> None:
     assert len(answer.json()["detail"]) <= MAX_MESSAGE
 
 
-def test_what_is_cut_shows_its_beginning_and_its_end(owner: Api) -> None:
+def test_a_shortened_message_shows_the_beginning_and_the_end_of_the_value(owner: Api) -> None:
     answer = owner("POST", "keys", {"name": "k", "scopes": ["a" * 1000]})
     (told,) = refused(answer).values()
     assert told.startswith('"aaa') and told.endswith('aaa" is not a valid choice.')

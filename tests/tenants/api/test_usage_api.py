@@ -154,7 +154,7 @@ def test_filters(owner: Api, used: ApiKey) -> None:
     assert requests(end="2026-07-01", tenant="acme") == 4
 
 
-def test_without_a_period_it_is_the_last_30_days(owner: Api, key: ApiKey) -> None:
+def test_the_default_period_is_the_last_30_days(owner: Api, key: ApiKey) -> None:
     now = timezone.now()
     spend(key, now)
     spend(key, now - timedelta(days=29))
@@ -221,7 +221,7 @@ def test_a_page_takes_few_queries(owner: Api, used: ApiKey) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["usage", "costs"])
-def test_what_cannot_be_asked_for(
+def test_invalid_queries_are_refused(
     owner: Api, path: str, query: dict[str, str], field: str, message: str
 ) -> None:
     told = errors(owner("GET", path, **({"start": "2026-05-01"} | query)))

@@ -9,7 +9,7 @@ import pytest
 from tenants.models import AuditEntry, Delivery, Notification, Target, Tenant
 from tenants.models.notifications import MAX_TARGETS, DeliveryState, Kind
 from tests.tenants.callers import person
-from tests.tenants.test_notifications import listen
+from tests.tenants.notifications.test_notifications import listen
 
 pytestmark = pytest.mark.django_db
 
@@ -41,13 +41,13 @@ def test_a_webhook_from_its_making_to_its_end(tenant: Tenant) -> None:
      {"events": ["engine.lost"]}, {"events": "adapter.ready"}, {"secret": "whsec_AAAA"},
      {"url": "https://x/" + "a" * 500}],
 )  # fmt: skip
-def test_what_is_no_webhook(tenant: Tenant, change: dict[str, Any]) -> None:
+def test_an_invalid_webhook_is_refused(tenant: Tenant, change: dict[str, Any]) -> None:
     ask, _ = person(tenant, "owner")
     assert ask("POST", "webhooks", NEW | change).status_code == 400
     assert not Target.objects.exists()
 
 
-def test_there_are_not_more_than_there_may_be(tenant: Tenant) -> None:
+def test_the_number_of_webhooks_is_bounded(tenant: Tenant) -> None:
     for _ in range(MAX_TARGETS):
         listen(tenant)
     ask, _ = person(tenant, "owner")

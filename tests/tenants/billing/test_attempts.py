@@ -30,7 +30,7 @@ from tenants.billing.reconciliation import (
 )
 from tenants.billing.statements import Line, write, write_reports
 from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageMonth, UsageRollup
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end, month_start
 from tests.tenants.billing.test_ledger import NOON, Customer, Told, make_customer, waits_for_a_lock
 from tests.tenants.spending import patient_ledger
@@ -207,7 +207,7 @@ def test_the_same_id_at_another_time_is_another_request(acme: Customer) -> None:
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations([FIRST, SECOND, THIRD])])
-def test_who_waits_for_another_gateway_sees_what_that_one_wrote(
+def test_a_writer_that_waited_for_another_gateway_sees_its_attempts(
     acme: Customer, order: Sequence[Attempt]
 ) -> None:
     """One attempt is there; two gateways write the others, the second one before the first has

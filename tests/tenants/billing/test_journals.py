@@ -59,7 +59,7 @@ def test_an_agent_without_a_journal_says_nothing() -> None:
     assert not journals
 
 
-def test_what_the_ledger_has_beyond_the_journal_shows_with_the_next_report() -> None:
+def test_a_surplus_of_the_ledger_is_in_the_next_report() -> None:
     journals = Journals()
     journals.written([Seen("j1", 10, 1000)], now=0)
     journals.heard("e1", stats(Totals(8, 700, 0, 200)), SETTLED_S)

@@ -19,7 +19,7 @@ from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import BATCH, connect
 from tenants.billing.statements import Connection, Line, write
 from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant
 from tests.tenants.spending import patient_ledger
@@ -167,7 +167,7 @@ async def test_the_same_again_is_not_billed_again(acme: Customer, pg: Connection
     assert of_ledger(await journal()) == (2, 200, 80, 14)
 
 
-async def test_only_what_is_new_of_a_batch_is_added(acme: Customer, pg: Connection) -> None:
+async def test_only_new_entries_of_a_batch_are_added(acme: Customer, pg: Connection) -> None:
     await write(pg, lines(acme.entry("a"), acme.entry("b")))
     await write(pg, lines(acme.entry("b"), acme.entry("c"), acme.entry("c")))
     assert await ids() == ["a", "b", "c"]
@@ -427,7 +427,7 @@ async def test_callers_are_told_of_their_own(acme: Customer) -> None:
     assert await ids() == ["a", "b", "c"]
 
 
-async def test_what_was_there_before_counts_as_written(acme: Customer, pg: Connection) -> None:
+async def test_known_entries_are_acknowledged_as_written(acme: Customer, pg: Connection) -> None:
     await write(pg, lines(acme.entry("a")))
     told = Told()
     async with patient_ledger() as recorder:
@@ -445,7 +445,7 @@ async def test_many_are_written_in_several_batches(acme: Customer) -> None:
     assert [sums[0] for sums in (await rollups()).values()] == [3 * BATCH]
 
 
-async def test_whoever_listens_is_told_of_what_is_committed(acme: Customer) -> None:
+async def test_listeners_are_told_of_committed_entries(acme: Customer) -> None:
     heard: list[tuple[int, list[str]]] = []
 
     def broken(lines: Sequence[Line]) -> None:
@@ -476,7 +476,7 @@ async def test_a_caller_that_fails_does_not_stop_the_others(acme: Customer) -> N
     assert [log["event"] for log in logs] == ["ledger_callback_failed"]
 
 
-async def test_what_does_not_fit_is_left_to_the_engine(acme: Customer) -> None:
+async def test_entries_beyond_the_capacity_are_left_to_the_engine(acme: Customer) -> None:
     told, late = Told(), Told()
     with capture_logs() as logs:
         async with patient_ledger(capacity=2) as recorder:
@@ -501,7 +501,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_what_can_never_be_written_does_not_stop_the_others(acme: Customer) -> None:
+async def test_unwritable_entries_do_not_stop_the_others(acme: Customer) -> None:
     bad = [acme.entry(id, **fields) for id, fields in BAD.items()]
     good = [acme.entry(f"good {n}") for n in range(len(bad) + 3)]
     mixed = [entry for pair in zip(good, bad, strict=False) for entry in pair] + good[len(bad) :]
@@ -518,9 +518,7 @@ async def test_what_can_never_be_written_does_not_stop_the_others(acme: Customer
     assert (recorder.unbillable, recorder.written) == (len(bad), len(mixed))
 
 
-async def test_a_month_that_was_taken_away_does_not_stop_the_others(
-    acme: Customer, pg: Connection
-) -> None:
+async def test_a_detached_month_does_not_stop_the_others(acme: Customer, pg: Connection) -> None:
     late, told = datetime(2034, 5, 1, tzinfo=UTC), Told()
     await write(pg, lines(acme.entry("before", late)))
     detach = "ALTER TABLE tenants_usageevent DETACH PARTITION tenants_usageevent_2034_05"
@@ -674,7 +672,9 @@ async def test_a_batch_that_takes_too_long_is_written_in_parts(
     assert of_ledger(await journal())[0] == 8
 
 
-async def test_what_cannot_be_written_at_the_end_is_left_to_the_engines(acme: Customer) -> None:
+async def test_entries_that_cannot_be_written_at_shutdown_are_left_to_the_engines(
+    acme: Customer,
+) -> None:
     door, told = Door(), Told()
     door.shut = True
     with capture_logs() as logs:

@@ -196,7 +196,7 @@ async def test_the_same_entries_again_change_nothing(forge: Forge) -> None:
     assert await kept() == [("r2", "not_dispatched")]
 
 
-async def test_what_another_gateway_dispatched_is_billed_after_its_death(forge: Forge) -> None:
+async def test_requests_dispatched_by_a_dead_gateway_are_billed(forge: Forge) -> None:
     """This gateway does not know the request: the signature is enough."""
     secret = await joined(forge, "honest")
     credential = forge.engines.identify(secret)
@@ -228,7 +228,7 @@ async def test_an_engine_that_is_revoked_is_cut_off_and_known_no_more(forge: For
         forge.engines.identify(secret)
 
 
-async def test_what_a_rotated_credential_was_given_stays_its_own_to_bill(forge: Forge) -> None:
+async def test_a_rotated_credential_can_still_bill_what_was_dispatched_to_it(forge: Forge) -> None:
     secret = await joined(forge, "honest")
     async with forge.engine(secret, "honest") as engine:
         submit = await forge.dispatch(engine, "r1")
@@ -288,7 +288,7 @@ async def test_no_more_wait_than_somebody_could_look_at(
         assert await keep(pg, suspects("c")) == {("c", 1)}
 
 
-async def test_what_is_not_kept_is_not_acknowledged(
+async def test_entries_beyond_the_quarantines_capacity_are_not_acknowledged(
     async_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "MAX_OPEN", 0)
@@ -392,7 +392,7 @@ def test_an_operator_dismisses_an_entry(waiting: Waiting) -> None:
     assert AuditEntry.objects.filter(kind="quarantined", action="changed").count() == 1
 
 
-def test_nothing_is_decided_twice(waiting: Waiting) -> None:
+def test_a_quarantined_entry_is_decided_once(waiting: Waiting) -> None:
     decisions.bill(waiting.row, waiting.operator, None)
     with pytest.raises(AlreadyDecided):
         decisions.bill(waiting.row, waiting.operator, None)
@@ -401,9 +401,9 @@ def test_nothing_is_decided_twice(waiting: Waiting) -> None:
     assert UsageEvent.objects.count() == 1 and waiting.decided()[0] == "billed"
 
 
-def test_what_the_ledger_has_already_is_not_billed_again(waiting: Waiting) -> None:
+def test_a_quarantined_entry_that_is_in_the_ledger_is_not_billed_again(waiting: Waiting) -> None:
     decisions.bill(waiting.row, waiting.operator, None)
-    entry = decisions.said(waiting.row)
+    entry = decisions.reported_entry(waiting.row)
     assert entry is not None
     other = make_row(msgspec.structs.replace(entry, usage=Usage(5, 0, 9)))
     with pytest.raises(NotBillable, match="already"):
@@ -413,7 +413,7 @@ def test_what_the_ledger_has_already_is_not_billed_again(waiting: Waiting) -> No
 
 
 def _altered(waiting: Waiting) -> Sequence[QuarantinedEntry]:
-    entry = decisions.said(waiting.row)
+    entry = decisions.reported_entry(waiting.row)
     assert entry is not None
     account = entry.account
     return [
@@ -433,7 +433,7 @@ def _altered(waiting: Waiting) -> Sequence[QuarantinedEntry]:
     ]
 
 
-def test_what_the_ledger_cannot_take_stays_open(waiting: Waiting) -> None:
+def test_an_unbillable_entry_stays_undecided(waiting: Waiting) -> None:
     for row in _altered(waiting):
         with pytest.raises(NotBillable):
             decisions.bill(row, waiting.operator, None)
@@ -449,7 +449,7 @@ def quarantine_command(*arguments: str) -> str:
 
 
 def test_many_are_decided_by_command(waiting: Waiting) -> None:
-    entry = decisions.said(waiting.row)
+    entry = decisions.reported_entry(waiting.row)
     assert entry is not None
     make_row(msgspec.structs.replace(entry, id="r2"), engine_id="e2")
     make_row(msgspec.structs.replace(entry, id="r3"), engine_id="e2", reason="unsigned")

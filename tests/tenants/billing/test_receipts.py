@@ -96,7 +96,7 @@ def test_openssl_verifies_a_receipt(tmp_path: Path) -> None:
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text()))
-def test_what_was_signed_is_verified_after_a_journey_as_json(fields: dict[str, Any]) -> None:
+def test_a_receipt_is_verified_after_a_round_trip_through_json(fields: dict[str, Any]) -> None:
     made = Signer(SECRET)
     try:
         signed = made.sign(fields | RECEIPT)
@@ -161,7 +161,7 @@ def test_a_receipt_that_was_given_out_before_still_verifies() -> None:
         ("signature.value", None, "does not match"),
     ],
 )
-def test_what_was_changed_of_an_old_receipt_is_invalid(path: str, value: Any, why: str) -> None:
+def test_a_changed_legacy_receipt_is_invalid(path: str, value: Any, why: str) -> None:
     with pytest.raises(InvalidReceipt, match=why):
         verify(changed(LEGACY, path, value), [KEY])
 
@@ -194,7 +194,7 @@ def test_a_jws_that_is_no_receipt_is_invalid(token: str, why: str) -> None:
         verify({"jws": token}, [KEY])
 
 
-def test_what_is_read_of_a_receipt_is_what_was_signed() -> None:
+def test_a_receipt_that_differs_from_its_signed_payload_is_invalid() -> None:
     signed = Signer(SECRET).sign(RECEIPT)
     for path, value in (("receipt.cost_pico", 2), ("receipt.extra", None), ("receipt", None)):
         with pytest.raises(InvalidReceipt, match="differs from the payload of `jws`"):
@@ -310,7 +310,7 @@ def test_a_receipt_by_each_name_of_its_request(event: UsageEvent, prefix: str) -
     assert verify(answer.json(), [signer().public_key]) == describe(event)
 
 
-def test_who_gets_a_receipt(event: UsageEvent) -> None:
+def test_receipts_by_role(event: UsageEvent) -> None:
     answers = {}
     for name, api in everybody(event.tenant).items():
         answer = ask(api, f"/{event.id}")

@@ -32,7 +32,7 @@ from tenants.billing.reconciliation import (
     total_differences,
 )
 from tenants.billing.statements import write_reports
-from tenants.directory.notices import conninfo
+from tenants.database import conninfo
 from tenants.models import (
     ApiKey,
     EngineJournal,
@@ -62,7 +62,7 @@ def drift_of(row: EngineJournal, now: datetime) -> Drift:
 # --- Drift ---------------------------------------------------------------------------------------
 
 
-def test_what_was_acknowledged_and_is_not_in_the_ledger() -> None:
+def test_acknowledged_entries_missing_in_the_ledger_are_drift() -> None:
     drift = drift_of(journal(
         counted_requests=5, counted_prompt_tokens=500, counted_completion_tokens=50,
         ledger_requests=4, ledger_prompt_tokens=400, ledger_completion_tokens=45,
@@ -71,12 +71,12 @@ def test_what_was_acknowledged_and_is_not_in_the_ledger() -> None:
     assert drift
 
 
-def test_what_is_in_the_ledger_and_not_acknowledged_yet_is_no_drift() -> None:
+def test_entries_not_acknowledged_yet_are_no_drift() -> None:
     counted = journal(counted_requests=4, ledger_requests=9, ledger_prompt_tokens=900)
     assert not drift_of(counted, NOON)
 
 
-def test_what_the_ledger_has_beyond_the_journal() -> None:
+def test_a_surplus_of_the_ledger_is_negative_drift() -> None:
     drift = drift_of(journal(surplus_requests=2, surplus_tokens=30), NOON)
     assert (drift.requests, drift.tokens) == (-2, -30)
     assert drift
@@ -88,7 +88,7 @@ def test_tokens_beyond_the_journal() -> None:
     assert drift
 
 
-def test_what_waits_is_missing_where_its_engine_is_silent() -> None:
+def test_waiting_entries_of_a_silent_engine_are_drift() -> None:
     waits = journal(counted_requests=4, waiting_requests=3, ledger_requests=5)
     waits.reported_at = NOON
     assert drift_of(waits, NOON + SILENT).requests == 0
@@ -281,7 +281,7 @@ def bill_journal(**figures: int) -> None:
     EngineJournal.objects.create(journal="j1", engine_id="e1", **sums)
 
 
-def test_nothing_to_compare(key: ApiKey) -> None:
+def test_an_empty_ledger_agrees(key: ApiKey) -> None:
     assert "All agree" in reconcile("--check-rollups")
 
 
@@ -319,7 +319,7 @@ def test_a_sum_that_is_missing_and_one_too_many(key: ApiKey) -> None:
     assert "Differences found: 3" in refused("--check-rollups")  # the journal has two requests
 
 
-def test_a_month_that_is_wrong(key: ApiKey) -> None:
+def test_a_wrong_month_is_reported(key: ApiKey) -> None:
     """Months follow their hours, so the month's own row is corrupted."""
     spend(key)
     spend(key, NOON + HOUR, model="support", adapter="support")
@@ -352,7 +352,7 @@ def test_a_tenants_day_that_is_wrong(key: ApiKey) -> None:
     assert "Differences found: 2" in refused("--check-rollups")
 
 
-def test_a_month_without_hours(key: ApiKey) -> None:
+def test_a_month_without_hours_is_reported(key: ApiKey) -> None:
     spend(key)
     bill_journal(requests=1, prompt_tokens=100, cached_tokens=40, completion_tokens=7)
     UsageMonth.objects.update(month=NOON.replace(month=9, day=1, hour=0))
@@ -375,7 +375,7 @@ def test_a_drift_fails_without_reading_events(key: ApiKey) -> None:
     assert "1/86" in shown  # 300 counted tokens, 214 in the ledger
 
 
-def test_only_the_hours_that_are_asked_for(key: ApiKey) -> None:
+def test_only_the_requested_hours_are_compared(key: ApiKey) -> None:
     spend(key)
     spend(key, NOON + HOUR)
     bill_journal(requests=99)

@@ -15,8 +15,16 @@ from django.db.models import Sum
 from django.db.models.functions import TruncMonth
 
 from inference.link.accounts import Usage
-from tenants.models import ApiKey, Tenant, TenantSum, UsageEvent, UsageMonth, UsageRollup, UsageSum
-from tenants.models.usage.ledger import FIGURES, Span
+from tenants.models import (
+    ApiKey,
+    Tenant,
+    TenantSum,
+    UsageEvent,
+    UsageMonth,
+    UsageRollup,
+    UsageSum,
+)
+from tenants.models.usage.sums import FIGURES, Span
 from tenants.utc import month_end, month_start
 from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import NOON, spend
@@ -68,7 +76,7 @@ def test_months_follow_hours_that_are_changed_by_hand(key: ApiKey) -> None:
     assert [row for row in months() if row["requests"]] == months_of_hours()
 
 
-def test_what_is_rolled_back_is_in_no_month(key: ApiKey) -> None:
+def test_rolled_back_usage_is_in_no_month(key: ApiKey) -> None:
     spend(key)
     before = months()
     with pytest.raises(ZeroDivisionError), transaction.atomic():
@@ -137,7 +145,7 @@ def test_any_period_of_all_tenants_is_exact(tenant: Tenant, key: ApiKey, by: lis
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_what_no_members_keys_used_is_summed_up_too(
+def test_usage_of_keys_without_a_member_is_summed(
     tenant: Tenant, key: ApiKey, deleted: bool
 ) -> None:
     member = make_user()

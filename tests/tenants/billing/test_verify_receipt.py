@@ -121,7 +121,7 @@ def test_the_command_as_a_process() -> None:
         ("{}", "INVALID: it is not a receipt"),
     ],
 )
-def test_what_is_no_receipt(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_receipt_fails_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
     answer = verify(text, tmp_path)
     assert "FAILED" in answer and why in answer
 

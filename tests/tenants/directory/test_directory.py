@@ -156,7 +156,7 @@ async def test_a_key_is_read_once(directory: CachedDirectory, rows: Rows) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "sk-abc", "lk_a_b", TEXT + "x", TEXT[:-1] + "é", "\x00"])
-async def test_what_is_no_key_never_reaches_the_database(
+async def test_malformed_keys_are_refused_without_a_query(
     directory: CachedDirectory, rows: Rows, text: str
 ) -> None:
     with pytest.raises(InvalidApiKey):
@@ -231,7 +231,7 @@ async def test_a_key_that_ended_says_why(
     assert rows.queries == 1
 
 
-async def test_without_the_database_only_what_is_known_goes_on(
+async def test_only_cached_keys_are_accepted_while_the_database_is_down(
     directory: CachedDirectory, rows: Rows
 ) -> None:
     await directory.authenticate(TEXT)
@@ -244,7 +244,7 @@ async def test_without_the_database_only_what_is_known_goes_on(
         await directory.authenticate(UNKNOWN)
 
 
-async def test_nothing_in_memory_counts_once_the_listener_is_silent(rows: Rows) -> None:
+async def test_cached_values_are_not_used_while_the_listener_is_silent(rows: Rows) -> None:
     directory = CachedDirectory(rows)
     directory.heard(time.monotonic() - FRESH_S - 1)
     grant = await directory.authenticate(TEXT)
@@ -272,7 +272,7 @@ def lasting(rows: Rows) -> CachedDirectory:
     return directory
 
 
-async def test_without_the_database_what_was_seen_lately_goes_on(
+async def test_recently_used_values_are_valid_while_the_database_is_down(
     lasting: CachedDirectory, rows: Rows
 ) -> None:
     grant = await lasting.authenticate(TEXT)
@@ -314,7 +314,7 @@ async def test_once_it_is_back_the_database_has_the_word(
         await lasting.resolve(grant, "base")
 
 
-async def test_without_the_database_for_too_long_nothing_goes_on(rows: Rows) -> None:
+async def test_nothing_is_valid_once_the_database_is_down_for_too_long(rows: Rows) -> None:
     directory = CachedDirectory(rows, without_database_s=LONG_S)
     directory.heard(time.monotonic() - LONG_S - 1)
     grant = await directory.authenticate(TEXT)
@@ -353,7 +353,7 @@ async def test_a_change_during_the_query_is_not_missed(
     assert rows.queries == 2
 
 
-async def test_what_changes_faster_than_it_is_read_is_unavailable(
+async def test_a_value_that_changes_during_every_read_is_unavailable(
     directory: CachedDirectory, rows: Rows
 ) -> None:
     class Restless(Rows):
@@ -509,7 +509,7 @@ async def test_a_price_is_chosen_by_the_clock(directory: CachedDirectory, rows: 
     assert (await directory.resolve(grant, "base")).price == Price(2, 2, 2)
 
 
-async def test_what_is_known_is_resolved_without_a_pause(
+async def test_cached_names_are_resolved_without_awaiting(
     directory: CachedDirectory, rows: Rows
 ) -> None:
     """So that nothing can happen between a stream's last check and its start."""
@@ -712,7 +712,7 @@ def test_a_notice_of_another_release_is_not_understood(payload: str) -> None:
     assert parse(payload) is None
 
 
-def test_what_changed_of_a_tenant_is_told(directory: CachedDirectory) -> None:
+def test_listeners_are_told_which_tenant_changed(directory: CachedDirectory) -> None:
     told: list[int | None] = []
     directory.on_tenant(told.append)
     for notice in (

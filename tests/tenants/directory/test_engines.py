@@ -48,7 +48,7 @@ def test_a_credential_is_known_by_its_text_alone() -> None:
             engines.identify(wrong)
 
 
-def test_what_changes_is_known_and_what_was_revoked_holds_no_more() -> None:
+def test_changes_are_learned_and_revoked_credentials_are_refused() -> None:
     credential, text = EngineCredential.objects.issue(name="gpu-1")
     engines, changes = KnownEngines(), list[int]()
     engines.on_change(lambda: changes.append(1))

@@ -93,7 +93,7 @@ def test_the_least_recently_used_entry_leaves(cache: InvalidatingCache[str, int]
 
 
 @pytest.mark.parametrize("change", ["drop", "clear"])
-def test_what_was_read_during_a_change_is_not_kept(
+def test_values_read_during_a_change_are_not_cached(
     cache: InvalidatingCache[str, int], change: str
 ) -> None:
     with cache.reading() as reading:

@@ -22,8 +22,9 @@ from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.interfaces.directory import Limits, Price, Target
 from inference.link.engine_info import AdapterRef, ModelInfo
+from tenants.database import conninfo
 from tenants.directory.auth import PostgresDirectory
-from tenants.directory.notices import CHANNEL, LISTENER, Notice, conninfo, parse
+from tenants.directory.notices import CHANNEL, LISTENER, Notice, parse
 from tenants.directory.reader import Reader
 from tenants.directory.registry import Registry
 from tenants.models import (
@@ -252,7 +253,7 @@ async def test_a_key_and_its_end(gateway: Gateway) -> None:
         await gateway.directory.authenticate(text)
 
 
-async def test_what_a_key_asked_for_goes_on_with_what_it_was_rotated_into(gateway: Gateway) -> None:
+async def test_work_of_a_rotated_key_continues_with_its_successor(gateway: Gateway) -> None:
     grant_of = gateway.directory.grant_of
     (first, _), (other, _) = await given_key(), await given_key()
     assert (await grant_of(first.pk)).key_id == first.pk

@@ -12,7 +12,7 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
-from gateway.planes import outcomes as writer
+from gateway.planes.recording import outcomes as writer
 from inference.gateway.measuring.outcomes import Ended, Group, Outcomes, Refusal
 from inference.gateway.measuring.sums import BUCKETS
 from tenants import housekeeping
@@ -191,7 +191,7 @@ async def test_a_refused_request_is_kept_as_it_was_once(
     assert kept.message == said.replace("\0", "\ufffd") and kept.model == "a\ufffdb"
 
 
-async def test_what_is_of_a_tenant_that_is_gone_is_left_out(
+async def test_outcomes_of_a_deleted_tenant_are_skipped(
     registry: Registry, keys: Sequence[ApiKey]
 ) -> None:
     acme, globex = keys
@@ -205,7 +205,7 @@ async def test_what_is_of_a_tenant_that_is_gone_is_left_out(
     assert (await RefusedRequest.objects.aget()).tenant_id == acme.tenant_id
 
 
-async def test_what_cannot_be_written_waits(keys: Sequence[ApiKey]) -> None:
+async def test_outcomes_wait_while_the_database_is_down(keys: Sequence[ApiKey]) -> None:
     closed = Registry(answer_s=0.2)
     await closed.open()
     await closed.close()
@@ -213,13 +213,11 @@ async def test_what_cannot_be_written_waits(keys: Sequence[ApiKey]) -> None:
     one = refusal(keys[0])
     counted.note(group(keys[0], outcome="refused"), Ended(), one)
     assert await written(closed, counted) == []
-    tallies, refusals = counted.take()
-    assert [tally.requests for tally in tallies.values()] == [1] and refusals == [one]
+    sums, refusals = counted.take()
+    assert [each.requests for each in sums.values()] == [1] and refusals == [one]
 
 
-async def test_what_the_database_will_never_take_holds_nothing_up(
-    registry: Registry, keys: Sequence[ApiKey]
-) -> None:
+async def test_unwritable_outcomes_are_dropped(registry: Registry, keys: Sequence[ApiKey]) -> None:
     counted = Outcomes()
     limited = group(keys[0], outcome="refused")
     counted.note(limited, Ended(), refusal(keys[0], status=10**9))

@@ -16,10 +16,10 @@ from tenants.rollouts.driver import (
     MIN_TIMES,
     CheckIsolation,
     Finish,
+    Observed,
     Plan,
     Raise,
     RollBack,
-    Seen,
     Side,
     Wait,
     decide,
@@ -45,7 +45,7 @@ def times(seconds: float, count: int = MIN_TIMES) -> tuple[int, ...]:
     return tuple(count if i == at else 0 for i in range(BUCKETS))
 
 
-GOOD = Seen(
+GOOD = Observed(
     step_age_s=601.0,
     old=Side(1000, 10, times(0.3)),
     new=Side(100, 1, times(0.3)),
@@ -83,16 +83,18 @@ def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
         ({"gone_s": 1.0}, "an engine of the new revision"),
     ],
 )
-def test_what_a_step_waits_for(lacking: dict[str, object], waits_for: str) -> None:
+def test_conditions_that_the_next_step_waits_for(
+    lacking: dict[str, object], waits_for: str
+) -> None:
     decision = decide(PLAN, replace(GOOD, **lacking))  # type: ignore[arg-type]
     assert isinstance(decision, Wait) and waits_for in decision.for_
 
 
-def test_where_nobody_moved_nobody_is_waited_for() -> None:
+def test_requests_are_not_awaited_if_no_tenant_has_moved() -> None:
     assert decide(PLAN, replace(GOOD, answered=0, moved=0)) == Raise(50)
 
 
-def test_who_stays_behind_does_not_hold_up_the_others_until_the_end() -> None:
+def test_tenants_that_stay_behind_only_hold_up_the_end_of_the_rollout() -> None:
     assert decide(PLAN, replace(GOOD, behind=2)) == Raise(50)
     last = replace(PLAN, weight=100, next_weight=None)
     assert decide(last, GOOD) == Finish()
@@ -132,7 +134,7 @@ def test_a_guard_that_fails_rolls_back(bad: dict[str, object], reason: str, paus
         {"new": Side(100, 0, times(0.08)), "old": Side(1000, 10, times(0.005))},  # fast enough
     ],
 )
-def test_what_is_no_reason_to_roll_back(bearable: dict[str, object]) -> None:
+def test_tolerable_figures_do_not_roll_back(bearable: dict[str, object]) -> None:
     assert decide(PLAN, replace(GOOD, **bearable)) == Raise(50)  # type: ignore[arg-type]
 
 
@@ -141,7 +143,7 @@ def test_any_time_is_allowed_where_the_plan_says_so() -> None:
     assert decide(replace(PLAN, max_ttft_ratio=None), slow) == Raise(50)
 
 
-def test_nobody_is_brought_back_for_want_of_an_engine_where_nobody_is() -> None:
+def test_a_missing_engine_rolls_nothing_back_at_weight_0() -> None:
     first = replace(PLAN, weight=0, next_weight=5)
     decision = decide(first, replace(GOOD, gone_s=1e6))
     assert decision == Wait("an engine of the new revision")

@@ -43,14 +43,16 @@ def test_a_base_model_may_say_that_new_ones_serve_at_once(pool: Pool) -> None:
     assert (standing(pool.old), standing(pool.new)) == ("serving", "serving")
 
 
-def test_who_replaces_all_engines_needs_no_rollout(pool: Pool) -> None:
+def test_replacing_all_engines_needs_no_rollout(pool: Pool) -> None:
     PoolRevision.objects.filter(pk=pool.old.pk).update(seen_at=timezone.now() - pools.LIVE_FOR)
     make_base_of(NEWER)
     assert standing(pool.new) == "serving"
 
 
 @pytest.mark.parametrize("end", ["abort", None])
-def test_what_is_or_was_rolled_out_does_not_serve_by_itself(pool: Pool, end: str | None) -> None:
+def test_a_revision_of_a_rollout_does_not_start_serving_by_itself(
+    pool: Pool, end: str | None
+) -> None:
     rollout = Rollout.objects.start(pool.new)
     if end is not None:
         getattr(rollout, end)()
@@ -103,7 +105,7 @@ def test_a_rollout_from_its_start_to_its_end(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
-def test_what_is_brought_back_is_withdrawn(pool: Pool, by_itself: bool) -> None:
+def test_a_rolled_back_revision_is_withdrawn(pool: Pool, by_itself: bool) -> None:
     rollout = Rollout.objects.start(pool.new)
     rollout.set_weight(50)
     rollout.roll_back("x" * 2000) if by_itself else rollout.abort()
@@ -113,7 +115,7 @@ def test_what_is_brought_back_is_withdrawn(pool: Pool, by_itself: bool) -> None:
     assert Rollout.objects.start(pool.new).is_open, "an operator may try again"
 
 
-def test_what_cannot_be_rolled_out(pool: Pool) -> None:
+def test_invalid_rollouts_are_refused(pool: Pool) -> None:
     with pytest.raises(NotRollable, match="is already serving"):
         Rollout.objects.start(pool.old)
     Rollout.objects.start(pool.new)
@@ -214,7 +216,7 @@ def test_every_default_may_be_at_its_bounds() -> None:
         check_defaults({name: most})
 
 
-# --- Places of tenants ---------------------------------------------------------------------------
+# --- Placement of tenants ------------------------------------------------------------------------
 
 
 def test_places(pool: Pool) -> None:
@@ -231,17 +233,17 @@ def test_places(pool: Pool) -> None:
     rollout = Rollout.objects.start(pool.new)
     rollout.tenants.create(tenant=first, turn=Turn.FIRST)
     rollout.tenants.create(tenant=last, turn=Turn.LAST)
-    there = progress.places(rollout)
-    assert (there.tenants, there.moved) == (5, 1)
+    placed = progress.placement(rollout)
+    assert (placed.tenants, placed.moved) == (5, 1)
     rollout.set_weight(100)
-    there = progress.places(rollout)
-    assert there.moved == 2, "first and plain"
-    assert [one.slug for one in there.behind] == ["failed"]
-    assert [(one.slug, one.untried) for one in there.due] == [("untried", 1)]
-    assert (there.untried, untried.slug) == (1, "untried")
+    placed = progress.placement(rollout)
+    assert placed.moved == 2, "first and plain"
+    assert [one.slug for one in placed.behind] == ["failed"]
+    assert [(one.slug, one.untried) for one in placed.due] == [("untried", 1)]
+    assert (placed.untried, untried.slug) == (1, "untried")
 
 
-def test_those_are_due_who_would_move_next(pool: Pool) -> None:
+def test_tenants_that_would_move_next_are_due(pool: Pool) -> None:
     rollout = Rollout.objects.start(pool.new, steps=[50, 100])
     tenants = [pool.tenant(f"t{i}") for i in range(30)]
     half = {
@@ -249,14 +251,14 @@ def test_those_are_due_who_would_move_next(pool: Pool) -> None:
         if gateway_pools.draw(rollout.pk, one.slug) < gateway_pools.PARTS // 2
     }  # fmt: skip
     assert 0 < len(half) < 30
-    assert {one.slug for one in progress.places(rollout).due} == half
+    assert {one.slug for one in progress.placement(rollout).due} == half
 
 
 def test_figures_of_both_sides(pool: Pool) -> None:
     rollout = Rollout.objects.start(pool.new)
     pool.met(pool.old, 100, errors=2)
     pool.met(pool.new, 50, errors=5)
-    told = progress.told(rollout)
+    told = progress.report(rollout)
     assert told["old"] == {
         "requests": 100, "errors": 2, "error_percent": 2.0, "ttft_p95_s": 0.01,
     }  # fmt: skip
@@ -270,8 +272,8 @@ def test_a_check_of_isolation_counts_on_the_new_revision_alone(pool: Pool) -> No
     rollout = Rollout.objects.start(pool.new)
 
     def told() -> bool | None:
-        there = progress.places(rollout)
-        return progress.seen(rollout, there, {}, timezone.now()).isolation
+        placed = progress.placement(rollout)
+        return progress.observe(rollout, placed, {}, timezone.now()).isolation
 
     old = pool.isolated()
     old.revision = pool.old.digest

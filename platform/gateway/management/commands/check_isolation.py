@@ -28,7 +28,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         until = time.monotonic() + options["wait"]
-        found = [self._check(base, until) for base in isolation.that_can_be_asked()]
+        found = [self._check(base, until) for base in isolation.checkable()]
         if not found:
             raise CommandError("There is no base model. Connect an engine first.", returncode=1)
         for check in found:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.planes.external_metrics import GROUP, VERSION
+from gateway.planes.monitoring.external_metrics import GROUP, VERSION
 from gateway.process_secrets import secrets_of
 
 PROCESSES = ("gateway", "console", "worker", "scaledown")

@@ -15,7 +15,7 @@ from rich.table import Table
 from tenants.billing import reconciliation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import Difference, JournalDifference
-from tenants.models.usage.ledger import FIGURES
+from tenants.models.usage.sums import FIGURES
 from tenants.naming import DAY, MONTH
 from tenants.utc import month_start
 

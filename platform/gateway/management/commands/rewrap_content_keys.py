@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from tenants.content import choice, rotation
+from tenants.content import retention, rotation
 
 
 class Command(BaseCommand):
@@ -17,7 +17,7 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not choice.is_possible():
+        if not retention.is_possible():
             raise CommandError("CONTENT_KEY is not set.")
         rotated = rotation.rewrap()
         self.stdout.write(f"Keys encrypted with CONTENT_KEY: {rotated.keys}.")

@@ -15,11 +15,12 @@ from gateway.schema import require_migrated
 from inference.process import announce
 from inference.process.logs import configure
 from inference.process.supervision import ended, supervised
+from tenants.adapters import trials
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
 from tenants.batches.runner import Runner
 from tenants.notifications import sending
-from tenants.rollouts import tending, trials
+from tenants.rollouts import pool_checks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -99,7 +100,7 @@ async def _work(queues: dict[str, int]) -> None:
         alive = loop.create_task(announce.keep_alive())
         beside = [
             loop.create_task(supervised(name, work))
-            for name, work in (("pools", _tend), ("notifications", sending.send))
+            for name, work in (("pools", _check_pools), ("notifications", sending.send))
         ]
         beside.append(loop.create_task(Runner(settings.WORKER_TOKEN).run()))
 
@@ -121,15 +122,15 @@ async def _work(queues: dict[str, int]) -> None:
                 raise result
 
 
-async def _tend() -> None:
-    """Tend the pools periodically, until cancelled."""
+async def _check_pools() -> None:
+    """Check the pools periodically, until cancelled."""
     while True:
-        await asyncio.to_thread(_look)
-        await asyncio.sleep(tending.EVERY_S)
+        await asyncio.to_thread(_check_pools_once)
+        await asyncio.sleep(pool_checks.EVERY_S)
 
 
-def _look() -> None:
+def _check_pools_once() -> None:
     try:
-        tending.look()
+        pool_checks.check_pools()
     finally:
         close_old_connections()

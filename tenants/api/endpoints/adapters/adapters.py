@@ -19,7 +19,7 @@ from tenants.api.endpoints.adapters.sessions import UploadSerializer, header
 from tenants.api.endpoints.adapters.uploads import receive
 from tenants.api.filters import AdapterFilter, VersionFilter
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import (
+from tenants.api.serializers.adapters import (
     AdapterSerializer,
     AliasSerializer,
     PromotionSerializer,

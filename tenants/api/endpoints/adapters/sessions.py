@@ -33,11 +33,13 @@ from tenants.adapters.uploads.content import is_archive_name
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.api.permissions import TenantView
-from tenants.api.problems import ProblemSerializer, problem
-from tenants.api.serializers import Maker, VersionSerializer
+from tenants.api.problems import ProblemSerializer
+from tenants.api.serializers.adapters import VersionSerializer
+from tenants.api.serializers.strict import Creator
 from tenants.models import ApiKey, Tenant, UploadSession, User
 from tenants.models.audit import Actor, actor_of
 from tenants.permissions import Permission
+from tenants.problem_details import problem
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +74,7 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
     length = serializers.IntegerField(
         source="length_bytes", help_text="Size of the upload in bytes."
     )
-    created_by = Maker()
+    created_by = Creator()
     version = VersionSerializer(help_text="The version that the upload became.", allow_null=True)
     known = serializers.BooleanField(
         help_text="Whether that version already existed with this content."

@@ -11,14 +11,14 @@ from rest_framework.exceptions import ParseError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants.adapters.checks.findings import shown, told
+from tenants.adapters.checks.findings import message_of, shown
 from tenants.adapters.uploads import handover, tus
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.adapters.uploads.room import reservation
+from tenants.adapters.uploads.reservations import reservation
 from tenants.api.endpoints.adapters.sessions import UploadSerializer, actor_behind, address_of
 from tenants.api.parsing import measure
-from tenants.api.serializers import VersionSerializer
+from tenants.api.serializers.adapters import VersionSerializer
 from tenants.models import Tenant, UploadSession, User
 from tenants.models.audit import Actor
 
@@ -67,5 +67,5 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, s
     try:
         files, fields = request.FILES, request.POST.dict()
     except (ParseError, SuspiciousOperation) as error:
-        raise UploadRefused(Refusal.NOT_MULTIPART, told(error)) from error
+        raise UploadRefused(Refusal.NOT_MULTIPART, message_of(error)) from error
     return [file for _, several in files.lists() for file in several], fields

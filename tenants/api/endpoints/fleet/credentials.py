@@ -13,7 +13,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import CredentialFilter, QuarantineFilter
 from tenants.api.permissions import Operating
-from tenants.api.serializers import (
+from tenants.api.serializers.fleet import (
     CredentialSerializer,
     NewCredentialSerializer,
     QuarantinedSerializer,

@@ -15,7 +15,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.authentication import KeyHolder
 from tenants.api.permissions import Operating
-from tenants.api.serializers import BaseModelSerializer, EnginesSerializer
+from tenants.api.serializers.fleet import BaseModelSerializer, EnginesSerializer
 from tenants.api.strict_view import StrictView
 from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant

@@ -16,7 +16,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import RevisionFilter, RolloutFilter
 from tenants.api.permissions import Operating
-from tenants.api.pool_serializers import (
+from tenants.api.serializers.pools import (
     RevisionSerializer,
     RolloutSerializer,
     TurnSerializer,

@@ -29,8 +29,8 @@ from tenants.adapters import quota
 from tenants.api.endpoints.openai import files
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
+from tenants.batch_states import Status
 from tenants.batches import jobs
-from tenants.batches.states import Status
 from tenants.models import ApiKey, Batch, Purpose, Tenant
 
 MAX_PAGE = 100

@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Width:
+class BucketWidth:
     """A width of buckets; `grain` is its name in the sums."""
 
     grain: str
@@ -51,21 +51,21 @@ class Width:
         return day + (at - day) // self.length * self.length
 
 
-WIDTHS = {"1h": Width("hour", HOUR, 24, 168), "1d": Width("day", DAY, 7, 31)}
-COST_WIDTHS = {"1d": Width("day", DAY, 7, 180)}
+WIDTHS = {"1h": BucketWidth("hour", HOUR, 24, 168), "1d": BucketWidth("day", DAY, 7, 31)}
+COST_WIDTHS = {"1d": BucketWidth("day", DAY, 7, 180)}
 
 
 @dataclass(frozen=True)
 class Page:
     """The buckets of one answer, all of full width except at the ends of the period."""
 
-    width: Width
+    width: BucketWidth
     start: datetime
     end: datetime
     limit: int
 
     @classmethod
-    def asked(cls, query: Query, widths: Mapping[str, Width]) -> Page:
+    def asked(cls, query: Query, widths: Mapping[str, BucketWidth]) -> Page:
         """Parse the query's parameters.
 
         Raises:
@@ -102,7 +102,7 @@ def _floor_hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
 
 
-def _first_bucket(query: Query, width: Width, start: datetime, end: datetime) -> datetime:
+def _first_bucket(query: Query, width: BucketWidth, start: datetime, end: datetime) -> datetime:
     """The start of this page: that of the period, or the end of the page before."""
     text = query.word("page")
     if text is None:

@@ -16,9 +16,9 @@ from rest_framework.response import Response
 from inference.gateway.measuring.sums import BUCKETS as TIMES
 from inference.gateway.measuring.sums import percentile_s
 from tenants.api.filters import MetricsFilter
-from tenants.api.history_serializers import MetricsLineSerializer
 from tenants.api.periods import Bucket, Question, shown
 from tenants.api.permissions import TenantView
+from tenants.api.serializers.history import MetricsLineSerializer
 from tenants.billing.money import amount
 from tenants.models import AdapterVersion, RequestHour, RequestMinute, TotalHour, TotalMinute
 from tenants.models.usage.outcomes import BY_OUTCOME

@@ -17,7 +17,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import PriceFilter
 from tenants.api.permissions import Allowed, TenantView
-from tenants.api.serializers import PriceSerializer
+from tenants.api.serializers.usage import PriceSerializer
 from tenants.models import Price, User
 from tenants.permissions import Caller, Permission
 

@@ -12,9 +12,9 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants.api.history_serializers import OneRequestSerializer, RequestsSerializer
 from tenants.api.periods import moment, shown
 from tenants.api.permissions import TenantView
+from tenants.api.serializers.history import OneRequestSerializer, RequestsSerializer
 from tenants.listing import OUTCOMES, Filter, Where, Window, mark_of
 from tenants.models.usage.listed import Mark
 from tenants.permissions import Permission

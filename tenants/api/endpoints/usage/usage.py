@@ -19,11 +19,11 @@ from rest_framework.response import Response
 from tenants.api.filters import UsageFilter
 from tenants.api.periods import Bucket, Question, shown
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
+from tenants.api.serializers.usage import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
 from tenants.billing.money import amount
 from tenants.models import UsageSum, User
-from tenants.models.usage.ledger import TOKENS, UsageSumQuerySet
+from tenants.models.usage.sums import TOKENS, UsageSumQuerySet
 from tenants.permissions import Permission
 
 BUCKETS = {

@@ -1,0 +1,1 @@
+"""Figures of a gateway for Prometheus and for autoscalers."""

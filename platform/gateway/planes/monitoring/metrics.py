@@ -1,0 +1,132 @@
+"""`GET /metrics`: this gateway process's metrics for Prometheus, which `families` defines.
+
+Prometheus's text format, or OpenMetrics with exemplars if that is requested. Requires
+METRICS_TOKEN as the bearer; without that setting the page does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from gateway.planes.monitoring import families
+from inference.errors import InferenceError, NotFound, Unavailable
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.fleet.demand import FleetDemand
+from inference.gateway.hub import Hub
+from tenants.batches.figures import (
+    IN_BACKGROUND,
+    RUNNING,
+    STANDING,
+    UNFINISHED,
+    InBackground,
+    Standing,
+)
+from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
+from tenants.billing.ledger import Ledger
+from tenants.database import Database
+from tenants.limits.limiter import StoreLimiter
+from tenants.rollouts import figures as rollouts
+from tenants.rollouts.figures import Ended, UnderWay
+
+R = TypeVar("R")
+
+
+class Metrics:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        token: str,
+        hub: Hub,
+        ledger: Ledger,
+        limiter: StoreLimiter,
+        database: Database,
+        demand: FleetDemand,
+        folder: Path,
+    ) -> None:
+        """Without a `token` every request is refused. `folder` is on the disk to report."""
+        self._token, self._demand, self._folder = token, demand, folder
+        self._hub, self._ledger, self._limiter = hub, ledger, limiter
+        self._database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            exchange.require_method("GET", "HEAD")
+            self._require_token(exchange)
+        except InferenceError as error:
+            return await exchange.fail(error)
+        encode, content_type = choose_encoder(dict(scope["headers"]).get(b"accept", b"").decode())
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Page(await self._families()))
+        await exchange.begin(200, [(b"content-type", content_type.encode())])
+        await exchange.write(encode(registry), more=False)
+
+    def _require_token(self, exchange: Exchange) -> None:
+        if not self._token:
+            raise NotFound("Metrics are available only if METRICS_TOKEN is set.")
+        exchange.require_token(self._token, "METRICS_TOKEN")
+
+    async def _families(self) -> list[Metric]:
+        engines, now = self._hub.engines(), time.monotonic()
+        measures = self._hub.measures
+        measures.forget({(one.info.name, one.id) for one in engines}, now)
+        return [
+            *families.engines(engines),
+            *self._pools(now),
+            *families.requests(measures),
+            *families.hub(self._hub),
+            *families.ledger(self._ledger),
+            *families.limits(self._limiter),
+            *families.drift(await self._drift()),
+            *families.rollouts(
+                await self._rows(UnderWay, rollouts.OPEN), await self._rows(Ended, rollouts.ENDED)
+            ),
+            *families.batches(await self._rows(Standing, STANDING, [UNFINISHED])),
+            *families.in_background(await self._rows(InBackground, IN_BACKGROUND, [RUNNING])),
+            *await self._disk(),
+        ]
+
+    def _pools(self, now: float) -> Iterator[Metric]:
+        """Nothing while this gateway does not know the other gateways' demand."""
+        try:
+            figures = self._demand.figures(now)
+        except Unavailable:
+            return iter(())
+        return families.pools(figures)
+
+    async def _drift(self) -> list[Drift]:
+        now = datetime.now(UTC)
+        return [Drift.of(one, now) for one in await self._rows(Journal, JOURNALS, [now - LATELY])]
+
+    async def _rows(self, kind: type[R], query: str, values: Sequence[Any] = ()) -> list[R]:
+        """Empty while the database is away."""
+        try:
+            return await self._database.rows(kind, query, values)
+        except Unavailable:
+            return []
+
+    async def _disk(self) -> Iterator[Metric]:
+        usage = await asyncio.to_thread(shutil.disk_usage, self._folder)
+        return families.disk(usage.free, usage.total)
+
+
+class _Page(Collector):
+    """The collected metrics, for the library's encoder."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics

@@ -1,0 +1,1 @@
+"""The clients of a chaos run: requests, batches and responses in the background."""

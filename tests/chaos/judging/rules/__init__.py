@@ -1,0 +1,1 @@
+"""The checks of a run, each on facts alone."""

@@ -1,0 +1,1 @@
+"""Where the facts of a run are from: clients, logs, journals, recorders and PostgreSQL."""
