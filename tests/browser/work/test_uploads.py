@@ -86,8 +86,8 @@ def test_files_that_were_chosen_before_the_script_came_are_sent(
     owner: Page, customer: Customer, folder: Path
 ) -> None:
     held: list[Route] = []
-    owner.route("**/js/upload.*", lambda route: held.append(route))
-    with owner.expect_request("**/js/upload.*"):
+    owner.route("**/js/upload/upload.*", lambda route: held.append(route))
+    with owner.expect_request("**/js/upload/upload.*"):
         owner.goto(customer.page("adapters"), wait_until="commit")
     owner.wait_for_function("() => customElements.get('copy-button')")  # every page's script ran
     dialog = chosen(owner, "dispatcher", folder)
