@@ -46,6 +46,35 @@ def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed:
             torch.testing.assert_close(y[row], expected)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12),
+    st.lists(st.integers(1, WIDTH_OUT), min_size=1, max_size=3),
+    st.integers(0, 1000),
+)
+def test_a_linear_layer_of_several_parts_is_computed_like_each_part_alone(
+    slots: list[int], widths: list[int], seed: int
+) -> None:
+    import torch
+
+    from inference.agent.engines.vllm.patches import expand, groups_of, linear, shrink
+
+    a = tuple(weights(RANK, WIDTH_IN, seed + part) for part in range(len(widths)))
+    b = tuple(weights(width, RANK, seed - part) for part, width in enumerate(widths))
+    x = torch.randn(len(slots), WIDTH_IN, generator=torch.Generator().manual_seed(seed))
+    groups = groups_of(torch.tensor(slots))
+    y = torch.ones(len(slots), sum(widths))
+    linear(groups, y, x, a, b, 2.0)
+    alone = [torch.ones(len(slots), width) for width in widths]
+    for part, expected in enumerate(alone):
+        hidden = torch.zeros(len(slots), RANK)
+        shrink(groups, hidden, x, a[part], 2.0)
+        expand(groups, expected, hidden, b[part], add_inputs=True)
+    torch.testing.assert_close(y, torch.cat(alone, dim=1))
+    base = torch.tensor(slots) < 0
+    assert torch.equal(y[base], torch.ones(int(base.sum()), sum(widths)))
+
+
 def test_padded_columns_are_left_alone() -> None:
     import torch
 

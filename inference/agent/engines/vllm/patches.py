@@ -4,7 +4,7 @@
 1. Isolation and speed: `lora_ops` marks base-model tokens with slot -1 and then indexes
    `weights[-1]`, the last slot, so a base request computes with another tenant's adapter. It also
    copies an adapter's weights once per token. `GroupedPunica` leaves tokens of the base model
-   alone and does one matrix product per adapter in the batch.
+   alone and computes the tokens of each adapter in the batch together.
 2. Freed KV blocks are not zeroed for plain attention, yet the CPU kernel reads all of a block: NaN
    that one adapter left there comes back as token 0 in another request's answer.
 3. vLLM samples after every chunk of a prompt, throws away all but the last sample, and undoes the
@@ -64,7 +64,7 @@ def check_version(version: str) -> None:
             (KVCacheConfig, "needs_kv_cache_zeroing"),
             (_model_runner(), "sample_tokens"),
             *((PunicaWrapperCPU, name) for name in ("_apply_shrink", "_apply_expand")),
-            *((PunicaWrapperCPU, name) for name in ("add_lora_embedding", "add_lora_logits")),
+            *((PunicaWrapperCPU, f"add_lora_{of}") for of in ("linear", "embedding", "logits")),
         ]
     for owner, name in patched:
         if not hasattr(owner, name):
@@ -108,9 +108,11 @@ def groups_of(slots: torch.Tensor) -> list[Group]:
 
 
 class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped here
-    """LoRA arithmetic with one matrix product per adapter; rows of the base model stay untouched.
+    """LoRA arithmetic for all rows of an adapter at once; rows of the base model stay untouched.
 
     Shapes: rows x features; stacked weights are slots x 1 x out x in, or without the 1.
+    `add_lora_linear` serves all layers except those of vLLM's fully sharded LoRA, which call
+    `add_shrink` and `add_expand`, and thereby `_apply_shrink` and `_apply_expand`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -123,6 +125,18 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped 
         super().update_metadata(*args, **kwargs)
         self._by_token = groups_of(self.token_lora_indices)
         self._by_sample = groups_of(self.sampler_indices)
+
+    def add_lora_linear(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        lora_a_stacked: tuple[torch.Tensor, ...],
+        lora_b_stacked: tuple[torch.Tensor, ...],
+        scale: float,
+        output_slices: tuple[int, ...],
+        **kwargs: Any,
+    ) -> None:
+        linear(self._by_token, y, x, lora_a_stacked, lora_b_stacked, scale)
 
     def _apply_shrink(
         self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, scale: float
@@ -169,6 +183,30 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped 
         hidden = torch.zeros((x.shape[0], lora_b_stacked.shape[-1]), dtype=torch.float32)
         shrink(self._by_sample, hidden, x, lora_a_stacked, scale)
         expand(self._by_sample, y, hidden, lora_b_stacked, add_inputs=True)
+
+
+def linear(
+    groups: list[Group],
+    y: torch.Tensor,
+    x: torch.Tensor,
+    a_stacked: tuple[torch.Tensor, ...],
+    b_stacked: tuple[torch.Tensor, ...],
+    scale: float,
+) -> None:
+    """y[rows] += scale * x[rows] @ A.T @ B.T, for each of the parts side by side that y's columns
+    consist of, such as query, key and value. The rows of a part's A are its rank."""
+    for slot, rows in groups:
+        own = (x if rows is None else x.index_select(0, rows)).float()
+        parts = []
+        for a, b in zip(a_stacked, b_stacked, strict=True):
+            hidden = (own @ _of_slot(a, slot).float().t()).mul_(scale)
+            parts.append(hidden.to(y.dtype) @ _of_slot(b, slot).to(y.dtype).t())
+        # Few calls: for the few rows of a decoding step they cost more than the arithmetic.
+        added = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if rows is None:
+            y.add_(added)
+        else:
+            y.index_add_(0, rows, added)
 
 
 def shrink(
