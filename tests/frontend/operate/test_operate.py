@@ -530,6 +530,7 @@ def test_a_base_model_shows_what_its_engines_run_with(
 # --- isolation and errors ------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("gateways")  # real ones are looked up again after a second
 def test_the_overview_shows_what_the_last_checks_of_isolation_found(
     operator: Client, db: None, django_assert_max_num_queries: Any
 ) -> None:
