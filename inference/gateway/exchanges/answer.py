@@ -58,8 +58,10 @@ async def write_stream(
             framing.counted(news.prompt_tokens, news.cached_tokens)
         if news.chunks:
             await _write_chunks(exchange, framing, news.chunks, opening)
-        elif events := opening + framing.text(news.text) if news.text else opening:
-            await exchange.write(events)
+        else:
+            events = opening + framing.text(news.text) if news.text else opening
+            if events:
+                await exchange.write(events)
         opening = b""
         news = await stream.read()
     closing = opening + framing.closing(_finish_reason(news), stream.limited)
