@@ -107,7 +107,7 @@ class Billing:
         """
         if self._advanced:
             moved, self._advanced = self._advanced, set()
-            self._journal.progressed([((job.id, job.attempt), job.meter) for job in moved])
+            self._journal.progressed([(_attempt(job), job.meter) for job in moved])
         self._journal.write()
 
     def close(self, job: Job, usage: Usage, finish_reason: str, now: float) -> None:

@@ -207,13 +207,7 @@ class Journal:
         """What attempts used so far; those that aren't open are ignored."""
         known = self._state.open
         rows = [
-            (
-                opened.handle,
-                counts.prompt_tokens,
-                counts.cached_tokens,
-                counts.completion_tokens,
-                counts.reasoning_tokens,
-            )
+            (opened.handle, *_figures_of(counts))
             for attempt, counts in figures
             if (opened := known.get(attempt)) is not None
         ]
