@@ -134,11 +134,14 @@ def in_force(prices: list[Price], at: datetime, version: AdapterVersion | None, 
 def test_the_same_seed_makes_the_same() -> None:
     def told(seed: int) -> list[Any]:
         with transaction.atomic():
-            Rows(Size(5, 50, 10, 10, UNTIL, seed)).make()
+            size = Size(tenants=5, adapters=50, events=200, audit_entries=10, until=UNTIL, seed=seed)
+            tenants = Rows(size).make()
+            usage.make(size, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
             rows = [
                 *Tenant.objects.values_list("name", "weight").order_by("pk"),
                 *ApiKey.objects.values_list("name", "prefix", "revoked_at").order_by("pk"),
                 *AdapterVersion.objects.order_by("pk").values_list("number", "state", "report"),
+                *UsageEvent.objects.values_list("started_at", "model", "cost").order_by("pk"),
             ]
             transaction.set_rollback(True)
         return rows

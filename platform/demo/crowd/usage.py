@@ -44,28 +44,36 @@ FROM summed
 
 # A line is a key with the model that it calls: every live adapter with one of its tenant's keys,
 # and every key with a base model. The first lines are used most; the big tenant has the most lines.
+# Ids are hashed as their distance from the smallest, because sequences don't begin at 1 everywhere.
 _LINES = """
 CREATE TEMPORARY TABLE crowd_line ON COMMIT DROP AS
 WITH key AS (
-    SELECT id, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY id) - 1 AS n,
+    SELECT id, tenant_id, id - min(id) OVER () AS place,
+           row_number() OVER (PARTITION BY tenant_id ORDER BY id) - 1 AS n,
            count(*) OVER (PARTITION BY tenant_id) AS count
     FROM tenants_apikey WHERE tenant_id = ANY(%(tenants)s) AND revoked_at IS NULL
-), line AS (
-    SELECT key.tenant_id, key.id AS key_id, version.id AS version_id, adapter.id AS adapter_id,
-           adapter.name AS adapter, adapter.name || '@' || version.number AS model,
-           adapter.base_model_id
+), live AS (
+    SELECT version.id AS version_id, adapter.id AS adapter_id, adapter.name AS adapter,
+           adapter.name || '@' || version.number AS model, adapter.tenant_id,
+           adapter.base_model_id, version.id - min(version.id) OVER () AS place,
+           adapter.id - min(adapter.id) OVER () AS adapter_place
     FROM tenants_alias AS alias
     JOIN tenants_adapterversion AS version ON version.id = alias.version_id
     JOIN tenants_adapter AS adapter ON adapter.id = alias.adapter_id
-    JOIN key ON key.tenant_id = adapter.tenant_id AND key.n = adapter.id %% key.count
+    WHERE adapter.tenant_id = ANY(%(tenants)s)
+), line AS (
+    SELECT key.tenant_id, key.id AS key_id, version_id, adapter_id, adapter, model, base_model_id,
+           hashint8(live.place) AS hash
+    FROM live
+    JOIN key ON key.tenant_id = live.tenant_id AND key.n = live.adapter_place %% key.count
     UNION ALL
-    SELECT key.tenant_id, key.id, NULL, NULL, '', NULL, base.id
+    SELECT key.tenant_id, key.id, NULL, NULL, '', NULL, base.id, hashint8(-1 - key.place)
     FROM key, LATERAL (SELECT id FROM tenants_basemodel WHERE name = ANY(%(bases)s)
-                       ORDER BY hashint8(key.id + id) LIMIT 1) AS base
+                       ORDER BY hashtext(key.place || name) LIMIT 1) AS base
 )
-SELECT row_number() OVER (ORDER BY hashint8(coalesce(version_id, -key_id))) - 1 AS n,
-       tenant_id, key_id, version_id, adapter_id, adapter, coalesce(model, base.name) AS model,
-       base.id AS base_model_id, base.name AS base_model
+SELECT row_number() OVER (ORDER BY hash) - 1 AS n, tenant_id, key_id, version_id, adapter_id,
+       adapter, coalesce(model, base.name) AS model, base.id AS base_model_id,
+       base.name AS base_model
 FROM line JOIN tenants_basemodel AS base ON base.id = line.base_model_id;
 CREATE UNIQUE INDEX ON crowd_line (n);
 """
