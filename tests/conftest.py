@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
@@ -22,6 +22,7 @@ from xdist.workermanage import WorkerController
 from inference.gateway.routing import choice, engine_state
 from tests import databases
 from tests.fleet.fake import FakeGateways
+from tests.stack.running import Stack
 
 # No deadline: on a busy machine an example may take arbitrarily long.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -152,6 +153,16 @@ def first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     home engine."""
     monkeypatch.setattr(choice, "_random", First())
     monkeypatch.setattr(engine_state.Needs, "home", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Add what a running stack reported to the failures of its tests."""
+    report = yield
+    stack = getattr(item, "funcargs", {}).get("stack")
+    if report.failed and isinstance(stack, Stack):
+        report.sections.append(("the stack", stack.reported()))
+    return report
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -103,6 +103,12 @@ class Stack:
     def log(self, name: str) -> str:
         return (self.var / "log" / f"{name}.log").read_text()
 
+    def reported(self) -> str:
+        """Whether `up` still runs, and the end of what it printed: each process that ended, with
+        the end of its log."""
+        status = self.process.poll()
+        return f"exit status of up: {status}\n{(self.var / 'up.log').read_text()[-8000:]}"
+
 
 def _is(name: str, command: list[str]) -> bool:
     return name in command[1:4] or f"{name}-server" in "".join(command[:1])
