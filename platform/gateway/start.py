@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import secrets
 import stat
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> None:
     """Run one command; a bad setting ends the process with one line that says what to do."""
     global process
     process = arguments[1] if len(arguments) > 1 else "help"
+    faulthandler.enable()  # a crash outside Python writes where it happened to the log
     os.umask(0o077)  # files are readable only by their owner
     _forget_others_secrets()
     try:
