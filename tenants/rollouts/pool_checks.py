@@ -49,7 +49,7 @@ EVERY_S = 5.0
 LOCK = 0x504F4F4C
 """Key of the database's advisory lock: "POOL"."""
 CHECK_AGAIN = timedelta(seconds=30)
-"""Time after a check of isolation before another is queued."""
+"""Time after a check of isolation without a result before another is queued."""
 MINUTES_KEPT = timedelta(days=7)
 SHOWN = 20
 """Tenants that a report names at most."""
@@ -132,10 +132,10 @@ def _try(versions: list[AdapterVersion], revision: PoolRevision) -> None:
 
 
 def _check_later(rollout: Rollout, now: datetime) -> None:
-    """Queue a check of isolation, unless one is queued or was made within CHECK_AGAIN."""
-    lately = IsolationCheck.objects.filter(
-        base_model=rollout.base_model.name, at__gt=now - CHECK_AGAIN
-    )
+    """Queue a check of isolation, unless one is queued, or one within CHECK_AGAIN had no result.
+    Checks before the weight was set do not delay it."""
+    since = max(now - CHECK_AGAIN, rollout.stepped_at)
+    lately = IsolationCheck.objects.filter(base_model=rollout.base_model.name, at__gt=since)
     if not lately.exists():
         id = rollout.base_model_id
         defer_once(check_rollout, f"isolation-{id}", base_model_id=id)

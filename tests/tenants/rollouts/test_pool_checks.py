@@ -288,6 +288,19 @@ def test_isolation_is_checked_on_the_new_revision(
     assert now_of(rollout) == ("running", 50)
 
 
+def test_a_step_is_checked_at_once_though_the_last_step_just_was(
+    pool: Pool, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Rollout.objects.update(needs_isolation=True, step_s=0)
+    monkeypatch.setattr(isolation, "check", lambda base: pool.isolated(passed=True))
+    look()
+    run_worker()
+    look()
+    assert now_of(rollout) == ("running", 50)
+    look()
+    assert queued("check_rollout") == 1
+
+
 def test_a_check_that_is_not_ready_is_no_error(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_ready(base: object) -> None:
         raise isolation.NotReady("soon")
