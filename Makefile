@@ -12,11 +12,13 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-# The pure tests run at low priority, in the time that the others spend waiting. Their output is
-# printed at the end.
+# The pure tests run at low priority, in the time that the others spend waiting. Linux schedules
+# sessions (autogroups) first, so they have one of their own. Their output is printed at the end.
 define ALL_TESTS
-said=$$(mktemp); nice -n 10 $(MAKE) --no-print-directory coverage > $$said 2>&1 & pure=$$!; \
-	trap 'kill $$pure; wait; exit 130' INT TERM; \
+said=$$(mktemp); \
+	setsid nice -n 10 sh -c 'echo 10 > /proc/self/autogroup; exec $(MAKE) --no-print-directory coverage' \
+		> $$said 2>&1 & pure=$$!; \
+	trap 'kill -- -$$pure; wait; exit 130' INT TERM; \
 	$(PY) -m pytest -n 4 $(PURE_TESTS:%=--ignore=%); others=$$?; \
 	wait $$pure; pure=$$?; cat $$said; rm $$said; exit $$((others || pure))
 endef
