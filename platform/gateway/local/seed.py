@@ -28,8 +28,8 @@ PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
 """The demo's prices, in micro-units of the currency per million tokens: 0.10, 0.025 and 0.40."""
 EMBEDDING_PRICE = {"prompt": 20_000, "cached_prompt": 5_000, "output": 0}
 POLL_S = 0.3
-VALIDATION_S = 180.0
-"""Longest wait for one adapter to be validated and probed."""
+ADAPTER_S = 600.0
+"""Longest wait for one adapter to be uploaded, validated and probed, on a busy machine."""
 
 
 class SeedFailed(Exception):
@@ -129,10 +129,12 @@ async def adapters(base_url: str, base_model: str, keys: dict[str, str]) -> None
     Raises:
         SeedFailed: one was refused, or was not ready in time.
     """
-    async with httpx.AsyncClient(base_url=base_url, timeout=60) as client, asyncio.TaskGroup() as t:
-        for demo in TENANTS:
-            folder = ADAPTERS[demo.adapter]
-            t.create_task(adapter(client, keys[demo.slug], demo.adapter, folder, base_model))
+    async with httpx.AsyncClient(base_url=base_url, timeout=ADAPTER_S) as client:
+        uploads = (
+            adapter(client, keys[demo.slug], demo.adapter, ADAPTERS[demo.adapter], base_model)
+            for demo in TENANTS
+        )
+        await asyncio.gather(*uploads)
 
 
 async def adapter(
@@ -144,28 +146,39 @@ async def adapter(
         SeedFailed: as `adapters`.
     """
     headers = {"Authorization": f"Bearer {key}"}
-    files = [("files", (file, (folder / file).read_bytes())) for file in FILES]
-    answer = await client.post(
-        f"/api/v1/adapters/{name}/versions",
-        headers=headers,
-        files=files,
-        data={"base_model": base_model},
-    )
-    if answer.is_error:
-        raise SeedFailed(f"the adapter {name} was refused: {answer.text}")
-    version = answer.json()
+    state = "uploading"
     try:
-        async with asyncio.timeout(VALIDATION_S):
-            if answer.status_code == HTTPStatus.ACCEPTED:
-                version = await _looked_into(client, version["id"], headers)
-            while version["state"] not in ("ready", "rejected", "archived"):
+        async with asyncio.timeout(ADAPTER_S):
+            version = await _uploaded(client, name, folder, base_model, headers)
+            while (state := version["state"]) not in ("ready", "rejected", "archived"):
                 await asyncio.sleep(POLL_S)
                 url = f"/api/v1/adapters/{name}/versions/{version['number']}"
                 version = (await client.get(url, headers=headers)).raise_for_status().json()
     except TimeoutError:
-        raise SeedFailed(f"the adapter {name} is still {version['state']}") from None
-    if version["state"] != "ready":
-        raise SeedFailed(f"the adapter {name} was {version['state']}: {version['report']}")
+        raise SeedFailed(f"the adapter {name} is still {state} after {ADAPTER_S:g} s") from None
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise SeedFailed(f"the adapter {name} could not be uploaded: {reason}") from None
+    if state != "ready":
+        raise SeedFailed(f"the adapter {name} was {state}: {version['report']}")
+
+
+async def _uploaded(
+    client: httpx.AsyncClient, name: str, folder: Path, base_model: str, headers: dict[str, str]
+) -> dict[str, Any]:
+    """Upload the adapter's files. Returns its version, which a worker may still check."""
+    answer = await client.post(
+        f"/api/v1/adapters/{name}/versions",
+        headers=headers,
+        files=[("files", (file, (folder / file).read_bytes())) for file in FILES],
+        data={"base_model": base_model},
+    )
+    if answer.is_error:
+        raise SeedFailed(f"the adapter {name} was refused: {answer.text}")
+    version: dict[str, Any] = answer.json()
+    if answer.status_code == HTTPStatus.ACCEPTED:
+        version = await _looked_into(client, version["id"], headers)
+    return version
 
 
 async def _looked_into(
