@@ -134,7 +134,9 @@ def in_force(prices: list[Price], at: datetime, version: AdapterVersion | None, 
 def test_the_same_seed_makes_the_same() -> None:
     def told(seed: int) -> list[Any]:
         with transaction.atomic():
-            size = Size(tenants=5, adapters=50, events=200, audit_entries=10, until=UNTIL, seed=seed)
+            size = Size(
+                tenants=5, adapters=50, events=200, audit_entries=10, until=UNTIL, seed=seed
+            )
             tenants = Rows(size).make()
             usage.make(size, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
             rows = [

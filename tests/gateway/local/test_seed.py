@@ -1,0 +1,49 @@
+"""The initial data of `up`: what is said if its adapters cannot be uploaded."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from demo import ADAPTERS, TENANTS
+from gateway.local import seed
+from gateway.local.seed import SeedFailed
+
+NAME = TENANTS[0].adapter
+KEYS = {tenant.slug: "key" for tenant in TENANTS}
+
+
+async def adapter(answer: httpx.Response | httpx.TransportError) -> None:
+    """Upload to a console that gives this answer to everything."""
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        if isinstance(answer, httpx.Response):
+            return answer
+        raise answer
+
+    transport = httpx.MockTransport(answered)
+    async with httpx.AsyncClient(base_url="http://console", transport=transport) as client:
+        await seed.adapter(client, "key", NAME, ADAPTERS[NAME], "base")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (httpx.ReadTimeout(""), "could not be uploaded: ReadTimeout"),
+        (httpx.Response(422, text="too large"), "was refused: too large"),
+        (
+            httpx.Response(201, json={"state": "rejected", "report": "rank 9", "number": 1}),
+            "was rejected: rank 9",
+        ),
+    ],
+)
+async def test_one_line_says_what_failed(
+    answer: httpx.Response | httpx.TransportError, said: str
+) -> None:
+    with pytest.raises(SeedFailed, match=f"the adapter {NAME} {said}"):
+        await adapter(answer)
+
+
+async def test_a_console_that_is_not_there_is_named_as_one_failure() -> None:
+    with pytest.raises(SeedFailed, match="could not be uploaded"):
+        await seed.adapters("http://127.0.0.1:1", "base", KEYS)
