@@ -17,7 +17,6 @@ from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from xdist.scheduler import LoadScopeScheduling
-from xdist.workermanage import WorkerController
 
 from inference.gateway.routing import choice, engine_state
 from tests import databases
@@ -111,30 +110,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-class ByCost(LoadScopeScheduling):
-    """Runs each scope in one worker, in the order of the collection.
-
-    A worker starts the last test of a scope only once it knows the test after it. A long scope is
-    followed by one of the shortest: otherwise a long one would wait for a worker that is still busy
-    with another.
-    """
+class ByScope(LoadScopeScheduling):
+    """Runs each scope in one worker, in the order of the collection. Unlike xdist's `loadgroup` it
+    leaves the tests' names as they are, so that `--last-failed` finds them."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
-    def _reschedule(self, node: WorkerController) -> None:
-        if self.workqueue:
-            if self._pending_of(assigned := self.assigned_work[node]) > 1:
-                return
-            shortest = next(reversed(self.workqueue))
-            if next(reversed(assigned)) in LONGEST and shortest not in LONGEST:
-                self.workqueue.move_to_end(shortest, last=False)
-        super()._reschedule(node)
 
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | None:
     """None if --dist selects a scheduler other than the default."""
-    return ByCost(config, log) if config.getoption("dist") == "load" else None
+    return ByScope(config, log) if config.getoption("dist") == "load" else None
 
 
 class First(random.Random):
