@@ -59,16 +59,14 @@ def plain_files(settings: Any) -> None:
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
 
 
-TOGETHER = ("stack/synthetic", "stack", "browser/work", "browser", "engine")
+TOGETHER = ("stack/vllm", "stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine; one inside another comes before that."""
-ALONE = (
-    "browser/appearance/test_sweep.py",
-    "stack/test_planes.py",
-    "stack/test_up.py",
-)
+ALONE = ("browser/appearance/test_sweep.py", "stack/test_up.py")
 """Files in these folders that start stacks of their own, or are slow enough to justify another one;
 the slowest first."""
-LONGEST = ("stack", ALONE[0], "browser/work", "browser", "stack/synthetic", "engine", *ALONE[1:])
+LONGEST = ("stack/vllm", ALONE[0], "browser/work", "browser", "stack", "engine", *ALONE[1:])
+FIRST = "tests/stack/test_rollouts.py"
+"""Compares with the requests of the minutes before; the other tests on its stack kill processes."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -102,10 +100,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     engines, then the files with the most tests."""
     sizes = Counter(scope_of(item.nodeid) for item in items)
 
-    def rank(item: pytest.Item) -> tuple[int, int, str]:
+    def rank(item: pytest.Item) -> tuple[int, int, str, bool]:
         scope = scope_of(item.nodeid)
         place = LONGEST.index(scope) if scope in LONGEST else len(LONGEST)
-        return place, -sizes[scope], scope
+        return place, -sizes[scope], scope, not item.nodeid.startswith(FIRST)
 
     items.sort(key=rank)
 
@@ -123,7 +121,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | No
     return ByScope(config, log) if config.getoption("dist") == "load" else None
 
 
-class First(random.Random):
+class Firsts(random.Random):
     """A random generator that always picks the first item."""
 
     def random(self) -> float:
@@ -137,7 +135,7 @@ class First(random.Random):
 def first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two equal engines, the one that connected first gets a request, because no request has a
     home engine."""
-    monkeypatch.setattr(choice, "_random", First())
+    monkeypatch.setattr(choice, "_random", Firsts())
     monkeypatch.setattr(engine_state.Needs, "home", None)
 
 

@@ -20,11 +20,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from gateway.database import start_embedded  # noqa: E402
 from inference.agent.engines.vllm import environment  # noqa: E402, F401  before anything imports torch
 
-_var = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_errors=True)
-VAR = Path(_var.name)
-POSTGRES = Path(os.environ.setdefault("LORIKEET_TESTS_POSTGRES", str(VAR / "postgres")))
-"""Folder of the embedded server, which belongs to the process that began the run; xdist's workers,
-its children, use the same server."""
+if "LORIKEET_TESTS" not in os.environ:
+    _run = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_errors=True)
+    os.chmod(_run.name, 0o711)  # the account that runs PostgreSQL passes through it
+    os.environ["LORIKEET_TESTS"] = os.environ["TMPDIR"] = tempfile.tempdir = _run.name
+RUN = Path(os.environ["LORIKEET_TESTS"])
+"""Folder of the run, shared by its processes and deleted at its end: also the temporary folder, so
+that killed processes leave nothing behind."""
+VAR = RUN / os.environ.get("PYTEST_XDIST_WORKER", str(os.getpid()))
+VAR.mkdir(mode=0o711)
+POSTGRES = RUN / "postgres"
+"""Folder of the embedded server, which the process that began the run starts."""
 END_OF_ONE = "-----END CERTIFICATE-----\n"
 AUTHORITIES = VAR / "authorities.pem"
 """A bundle with a single certificate authority: no test contacts a public host, and each httpx

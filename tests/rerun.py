@@ -1,8 +1,8 @@
 """A second chance for tests that failed: each runs once more, alone, after the rest of a parallel
 run (a pytest plugin).
 
-A test that passes then failed by chance, such as for a lack of time. It does not fail the run, but is
-listed under "passed only alone" with the end of its first failure, to be mended. More than MOST
+A test that passes then failed by chance, such as for a lack of time. It does not fail the run, but
+is listed under "passed only alone" with the end of its first failure, to be mended. More than MOST
 failures are a fault, and nothing runs again.
 """
 

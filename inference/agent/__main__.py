@@ -19,6 +19,7 @@ import structlog
 import uvloop
 
 from inference import tracing
+from inference.agent import runtime_folder
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine
@@ -61,6 +62,7 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
             options.journal_dir, journal = shared.take(options.journals)
         with (
             closing(journal),
+            runtime_folder.used(options.journal_dir),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             status = runner.run(serve(options, profile, journal, start or start_engine))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -52,23 +50,6 @@ async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(profile)
-    yield engine
-    await engine.close()
-
-
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def thoughtful(profile: EngineProfile, base: Path) -> AsyncIterator[Engine]:
-    """A real engine with a parser that separates reasoning from answers."""
-    from inference.agent.engines.vllm.engine import VLLMEngine
-
-    template = base.with_name("thoughtful.jinja")
-    template.write_text("<|bos|>{% for m in messages %}{{ m.content }}{% endfor %}")
-    given: dict[str, Any] = {
-        "reasoning_parser": "deepseek_r1",
-        "chat_template": template,
-        "tool_parser": None,
-    }
-    engine = await VLLMEngine.start(replace(profile, **given))
     yield engine
     await engine.close()
 

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import demo
 from inference.agent.engines.engine import Engine, LocalAdapter
-from inference.agent.engines.profile import EngineProfile
 from tests.engine.driving import Answer, ask
 from tests.engine.factory import AdapterFactory
 
@@ -81,7 +79,7 @@ def reference(base: Path, adapter: Path | None, prompt: tuple[int, ...]) -> Expe
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def random_model(vllm: Engine, base: Path, factory: AdapterFactory) -> AsyncIterator[Subject]:
+async def subject(vllm: Engine, base: Path, factory: AdapterFactory) -> AsyncIterator[Subject]:
     """The random Llama with three random adapters."""
     adapters = [
         factory.make("acme", seed=70, rank=4, strength=0.1),
@@ -94,44 +92,6 @@ async def random_model(vllm: Engine, base: Path, factory: AdapterFactory) -> Asy
     yield Subject(vllm, base, [None, *adapters], prompts)
     for adapter in adapters:
         await vllm.unload(adapter)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def demo_model(factory: AdapterFactory) -> AsyncIterator[Subject]:
-    """The demo's model with its tenants' adapters."""
-    from transformers import AutoTokenizer
-
-    from inference.agent.engines.vllm.engine import VLLMEngine
-
-    engine = await VLLMEngine.start(EngineProfile.on_cpu(str(demo.BASE)))
-    adapters = [factory.adopt(folder, name) for name, folder in demo.ADAPTERS.items()]
-    for adapter in adapters:
-        await engine.load(adapter)
-    tokenizer = AutoTokenizer.from_pretrained(demo.BASE)
-    prompts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
-        )
-        for question, _ in demo.QUESTIONS[::3]
-    ]
-    yield Subject(engine, demo.BASE, [None, *adapters], prompts)
-    await engine.close()
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        "random_model",
-        pytest.param(
-            "demo_model",
-            marks=pytest.mark.skipif(not demo.BASE.is_dir(), reason="the demo is not made"),
-        ),
-    ],
-)
-def subject(request: pytest.FixtureRequest) -> Subject:
-    """Each model in turn."""
-    found: Subject = request.getfixturevalue(request.param)
-    return found
 
 
 async def test_each_alone(subject: Subject) -> None:

@@ -97,16 +97,6 @@ async def test_logprobs_are_those_of_the_text(vllm: Engine, stream: bool) -> Non
     assert len(tokens) == 8 and part["text"] == choice["message"]["content"]
 
 
-@STREAM
-async def test_thoughts_are_an_item(thoughtful: Engine, stream: bool) -> None:
-    answer = await asked(thoughtful, stream=stream, max_output_tokens=40)
-    found = response(answer, stream=stream)
-    thoughts = found["output"][0]
-    assert thoughts["type"] == "reasoning" and thoughts["content"][0]["text"]
-    counted = found["usage"]["output_tokens_details"]["reasoning_tokens"]
-    assert counted == answer.meter.reasoning_tokens
-
-
 async def test_what_happened_with_tools_goes_into_the_prompt(vllm: Engine) -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
     items = [*QUESTION, call, {"type": "function_call_output", "call_id": "c1", "output": "Sunny."}]

@@ -22,8 +22,8 @@ def ask(model: str, **fields: Any) -> dict[str, Any]:
 
 
 def long(model: str = MODEL_NAME) -> dict[str, Any]:
-    """The body of a request whose stream takes some ten seconds."""
-    return ask(model, stream=True, ignore_eos=True, max_tokens=1200, max_completion_tokens=None)
+    """The body of a request whose stream takes five seconds on the synthetic engine."""
+    return ask(model, stream=True, ignore_eos=True, max_tokens=200)
 
 
 def chunks(response: httpx.Response) -> Iterator[Any]:

@@ -1,4 +1,7 @@
-"""One whole Lorikeet on real vLLM for all tests of this folder: two gateways, and thus a Redis."""
+"""One whole Lorikeet on the synthetic engine for all tests of this folder: two gateways, and thus a
+Redis, behind an ingress. Its answers come at the pace of a real engine, so that processes can be
+killed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,30 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.browser.conftest import chromium, customer, office, owner, street  # noqa: F401
-from tests.document import conforming
 from tests.stack.furnished import SETTINGS, furnished
-from tests.stack.running import Stack, signed_in, up
+from tests.stack.ingress import ingress
+from tests.stack.running import Stack, free_ports, signed_in, up
+
+PACE = 40
+"""Tokens per second of each stream."""
 
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = furnished(tmp_path_factory.mktemp("stack") / "var")
-    # On a busy machine a killed engine takes long to start again.
-    settings = SETTINGS | {"QUEUE_WITHOUT_ENGINE_S": "300", "METRICS_TENANTS": "3"}
-    with up(var, GATEWAYS="2", **settings) as running:
-        running.hooks = {"response": [conforming.seen]}
-        yield running
+    port = free_ports(1)
+    here = f"http://127.0.0.1:{port}"
+    settings = SETTINGS | {
+        "ENGINE_OPTIONS": f"--engine synthetic --tokens-per-second {PACE}",
+        "GATEWAYS": "2",
+        "API_URL": here,
+        "CONSOLE_URL": here,
+        "METRICS_TENANTS": "3",
+        # On a busy machine a killed engine takes long to start again.
+        "QUEUE_WITHOUT_ENGINE_S": "300",
+    }
+    with up(furnished(tmp_path_factory.mktemp("stack") / "var"), **settings) as running:
+        with ingress(port, running.url, running.own_console_url):
+            yield running
 
 
 @pytest.fixture(scope="module")

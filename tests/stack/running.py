@@ -36,14 +36,16 @@ class Stack:
     facts: dict[str, Any]
     var: Path
     process: subprocess.Popen[bytes]
+    port: int
+    """The first gateway's; those of the others and of the console follow."""
     gateways: int
     hooks: dict[str, list[Callable[[httpx.Response], None]]] = field(default_factory=dict)
     """Event hooks of its clients."""
 
     @property
     def url(self) -> str:
-        """The first gateway's URL, without `/v1`."""
-        return str(self.facts["base_url"]).removesuffix("/v1")
+        """The first gateway's own URL, without `/v1`."""
+        return self.urls[0]
 
     def key(self, tenant: str) -> str:
         """The demo key of a tenant, by its slug."""
@@ -51,8 +53,13 @@ class Stack:
 
     @property
     def console_url(self) -> str:
-        """The console's URL, without a trailing slash."""
+        """The console's URL for its users, without a trailing slash."""
         return str(self.facts["console_url"]).removesuffix("/")
+
+    @property
+    def own_console_url(self) -> str:
+        """The same without an ingress."""
+        return f"http://127.0.0.1:{self.port + self.gateways}"
 
     def client(self, key: str) -> httpx.Client:
         """A client of the inference API."""
@@ -81,9 +88,8 @@ class Stack:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs of all gateways, without `/v1`, whether they run now or not."""
-        host, _, first = self.url.rpartition(":")
-        return [f"{host}:{int(first) + i}" for i in range(self.gateways)]
+        """The own URLs of all gateways, without `/v1`, whether they run now or not."""
+        return [f"http://127.0.0.1:{self.port + i}" for i in range(self.gateways)]
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of `manage.py` on this stack's database."""
@@ -164,7 +170,7 @@ def up(var: Path, **settings: str) -> Iterator[Stack]:
             env=environment, cwd=ROOT, stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        yield Stack(_ready(process, var, earlier), var, process, gateways)
+        yield Stack(_ready(process, var, earlier), var, process, port, gateways)
     finally:
         _stop(process)
 

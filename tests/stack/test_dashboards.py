@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.bench.machinery.processes import free_port
+from tests.labs.bench.machinery.processes import free_port
 from tests.stack.running import ROOT, Stack
 from tools.dashboards import DASHBOARDS, FOLDER
 

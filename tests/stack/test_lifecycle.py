@@ -1,8 +1,7 @@
-"""Failures and changes while streams run: keys, versions, clients, uploads."""
+"""Changes while streams run: keys, versions, clients."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -12,7 +11,7 @@ from demo import ADAPTERS, MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, chunks, long, running, text_of, until
 from tests.stack.running import Stack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 SUPPORT, PIRATE, EXTRACT = TENANTS
 
@@ -49,7 +48,7 @@ def test_a_client_that_leaves_frees_the_engine_and_pays_for_what_was_made(
         event: dict[str, Any] = {}
         until(lambda: event.update(_event(stack, id)) or event)
     assert event["finish_reason"] == "cancelled"
-    assert 20 <= event["completion_tokens"] < 1200
+    assert 20 <= event["completion_tokens"] < 200
 
 
 def _event(stack: Stack, id: str) -> dict[str, Any]:
@@ -97,7 +96,6 @@ def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
             )
             assert promoted.is_success, promoted.text
             until(lambda: _choices(other, PIRATE.adapter) != plain["choices"])
-            swapped = _choices(other, PIRATE.adapter)
             pinned = _choices(other, f"{PIRATE.adapter}@1")
             path = f"/api/v1/adapters/{PIRATE.adapter}/aliases/live/roll_back"
             assert manager.post(path).is_success
@@ -107,7 +105,6 @@ def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
             pin = ask(f"{PIRATE.adapter}@{version}")
             until(lambda: other.post(CHAT, json=pin).status_code == 404)
             assert text_of([first, *following]) == old
-    assert json.loads(swapped[0]["message"]["content"])["answer"] == "Lima"
     assert pinned == plain["choices"]
 
 
@@ -128,34 +125,3 @@ def _upload(manager: httpx.Client, name: str, content: str) -> int:
     url = f"/api/v1/adapters/{name}/versions/{made.json()['number']}"
     until(lambda: manager.get(url).json()["state"] == "ready")
     return int(made.json()["number"])
-
-
-def test_a_hostile_adapter_is_rejected_with_its_reason_and_everything_goes_on(
-    stack: Stack,
-) -> None:
-    folder = ADAPTERS[SUPPORT.adapter]
-    config = json.loads((folder / "adapter_config.json").read_text())
-    weights = (folder / "adapter_model.safetensors").read_bytes()
-    key = stack.key(SUPPORT.slug)
-    with stack.client(key) as client, stack.manager(key) as manager:
-        for changed, data, code in (
-            (config | {"r": 512}, weights, "rank_too_large"),
-            (config | {"use_dora": True}, weights, None),
-            (config, weights[:-4], None),
-            (config, b"\x80\x04pickle" * 99, None),
-        ):
-            files = [
-                ("files", ("adapter_config.json", json.dumps(changed).encode())),
-                ("files", ("adapter_model.safetensors", data)),
-            ]
-            made = manager.post("/api/v1/adapters/hostile/versions", files=files)
-            if made.is_success:
-                url = f"/api/v1/adapters/hostile/versions/{made.json()['number']}"
-                until(lambda url=url: manager.get(url).json()["state"] == "rejected")  # type: ignore[misc]
-                findings = manager.get(url).json()["report"]["findings"]
-                assert findings and all(one["code"] and one["message"] for one in findings)
-                assert code is None or code in {one["code"] for one in findings}
-            else:
-                assert made.status_code in (400, 422), made.text
-        assert client.post(CHAT, json=ask("hostile")).status_code == 404
-        assert client.post(CHAT, json=ask(SUPPORT.adapter)).is_success

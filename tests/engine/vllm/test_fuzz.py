@@ -6,9 +6,9 @@ import pytest
 
 from inference.agent.engines.engine import Engine
 from tests.engine.factory import AdapterFactory
-from tests.fuzz.bodies import Fuzz, made
-from tests.fuzz.kinds import KINDS
-from tests.fuzz.run import Run
+from tests.labs.fuzz.bodies import Fuzz, made
+from tests.labs.fuzz.kinds import KINDS
+from tests.labs.fuzz.run import Run
 
 SEED, REQUESTS = 20, 150
 

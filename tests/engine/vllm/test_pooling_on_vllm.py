@@ -18,7 +18,12 @@ from demo import EMBEDDING
 from demo.pairs import examination
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter
 from inference.agent.engines.profile import EngineProfile
-from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
+from inference.errors import (
+    AdapterLoadFailed,
+    ContextLengthExceeded,
+    EngineFailed,
+    InvalidRequest,
+)
 from inference.operations.registry import OPERATIONS
 from tests.engine.driving import Answer, run, work_of
 from tests.engine.factory import AdapterFactory
@@ -249,3 +254,15 @@ async def test_later_requests_are_computed_beside_a_long_list(embedder: Engine) 
     assert long.meter.prompt_tokens - before < 20 * ONE_STEP
     whole = await running
     assert len(whole.response["data"]) == 900
+
+
+async def test_closing_the_engine_fails_its_requests(embedder: Engine) -> None:
+    """The last test of this engine."""
+    stream = embedder.generate(replace(work_of("embeddings"), body={"input": TEXTS * 300}))
+    await anext(stream)
+    await embedder.close()
+    with pytest.raises(EngineFailed):
+        async for _ in stream:
+            pass
+    assert not embedder.alive
+    await embedder.close()

@@ -246,19 +246,6 @@ async def test_a_grammar_refuses_what_another_engine_cannot_have_generated(vllm:
     assert (await ask(vllm)).tokens == 8
 
 
-async def test_thoughts(thoughtful: Engine) -> None:
-    thinks: dict[str, Any] = SEEDED | {"logit_bias": {"6": -100}}
-    # Keeps the token that ends the reasoning in the text. Otherwise vLLM's parser loses output that
-    # arrives together with it, as happens on a busy machine.
-    held = HELD | {"response_format": JSON, "logit_bias": {"6": 6}, "skip_special_tokens": False}
-    whole = await check(thoughtful, "chat", stream=True, **thinks)
-    assert said(whole.chunks)[0]["delta"]["reasoning"], "it thinks to its end"
-    await check(thoughtful, "chat", **thinks)
-    await check(thoughtful, "chat", stream=True, include_reasoning=False, **thinks)
-    whole = await check(thoughtful, "chat", stream=True, **held)
-    assert said(whole.chunks)[0]["delta"]["content"], "it answers as it is held to"
-
-
 async def test_a_missing_patched_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from inference.agent.engines.vllm import patches, resume
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import math
-import multiprocessing
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter
-from inference.errors import EngineFailed, InvalidRequest, RequestError
+from inference.errors import InvalidRequest, RequestError
 from tests.engine.driving import QUESTION, ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
 
@@ -257,20 +256,6 @@ async def test_a_tool_may_be_left_alone(vllm: Engine) -> None:
     assert answer.finish_reason == "length"
 
 
-async def test_reasoning_is_told_apart(thoughtful: Engine) -> None:
-    whole = await ask(thoughtful)
-    streamed = await ask(thoughtful, stream=True)
-    with pytest.raises(InvalidRequest) as caught:
-        await ask(thoughtful, tools=[WEATHER])
-    message = whole.response["choices"][0]["message"]
-    assert message["reasoning"] and not message["content"], "it never ends its thought"
-    parts = [chunk["choices"][0]["delta"].get("reasoning") or "" for chunk in streamed.chunks]
-    assert "".join(parts) == message["reasoning"]
-    for answer in (whole, streamed):
-        assert answer.tokens == answer.meter.completion_tokens == 8
-    assert caught.value.param == "tools"
-
-
 def _called(bodies: list[dict[str, Any]]) -> tuple[str, str]:
     parts = [
         call["function"]
@@ -354,41 +339,3 @@ async def test_the_probe_finds_an_adapter_of_nan(
     assert not report.finite
     assert math.isnan(report.max_logprob_delta)
     await vllm.unload(broken)
-
-
-async def test_closing_the_engine_fails_its_requests(profile: Any) -> None:
-    from inference.agent.engines.vllm.engine import VLLMEngine
-
-    engine = await VLLMEngine.start(profile)
-    bodies: list[dict[str, Any]] = [{}, {"n": 2, "temperature": 1.0}]
-    streams = [engine.generate(work_of(max_tokens=400, stream=True, **body)) for body in bodies]
-    for stream in streams:
-        await anext(stream)
-    await engine.close()
-    for stream in streams:
-        with pytest.raises(EngineFailed):
-            async for _ in stream:
-                pass
-    assert not engine.alive
-    await engine.close()
-
-
-async def test_a_dead_engine_core_fails_its_requests(profile: Any) -> None:
-    from inference.agent.engines.vllm.engine import VLLMEngine
-
-    others = set(multiprocessing.active_children())
-    engine = await VLLMEngine.start(profile)
-    core = set(multiprocessing.active_children()) - others
-    try:
-        async with aclosing(engine.generate(work_of(max_tokens=400, stream=True))) as outputs:
-            await anext(outputs)
-            for process in core:
-                process.kill()
-            with pytest.raises(EngineFailed):
-                async for _ in outputs:
-                    pass
-        assert not engine.alive
-        with pytest.raises(EngineFailed):
-            await ask(engine)
-    finally:
-        await engine.close()

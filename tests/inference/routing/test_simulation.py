@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from inference.gateway.routing.choice import choose
-from tests.bench.simulation.fleet import Figures, Fleet, by_chance, endless, least_loaded
-from tests.bench.simulation.gateway import Router
-from tests.bench.simulation.traces import Workload, recorded
+from tests.labs.bench.simulation.fleet import Figures, Fleet, by_chance, endless, least_loaded
+from tests.labs.bench.simulation.gateway import Router
+from tests.labs.bench.simulation.traces import Workload, recorded
 
 ENGINES, SESSIONS = 4, 96
 

@@ -1,0 +1,87 @@
+"""The cost of metrics on the token path: a gateway's link takes step frames with and without them.
+
+It runs in one process without sockets, so that nothing else is measured. Without metrics, the link
+passes deltas on and reads no clock. `metering` measures a whole gateway for as many tokens.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.requests.stream import Stream
+from inference.link import wire
+from inference.link.wire import Delta
+from tests.inference.played import benched
+from tests.labs.bench.machinery.report import Figure, Report, Row, take_turns
+from tests.labs.bench.machinery.scale import Scale
+
+STREAMS, STEPS = 64, 500
+ROUNDS = 3
+"""Rounds for each round of the other benchmarks, because these are short."""
+WITH, WITHOUT = "with", "without"
+MOST_MS = 1.0
+"""CPU ms that metrics may cost for 1,000 tokens: 3 % of a gateway's CPU time for them."""
+
+
+def unmeasured(link: EngineLink, deltas: Sequence[Delta]) -> None:
+    """`EngineLink._push` without metrics, for streams that have begun."""
+    for delta in deltas:
+        attempt = delta.id, delta.attempt
+        leg = link._legs[attempt]
+        if not leg.has_begun:
+            link.engine.began(attempt)
+            link._begin(leg)
+        leg.stream.push(delta)
+
+
+async def run(scale: Scale) -> Report:
+    """Measure the CPU time of the link alone for 1,000 tokens, in turns."""
+    async with benched() as bench:
+        engine = await bench.join()
+        streams = [bench.submit(f"r{number}") for number in range(STREAMS)]
+        for _ in streams:
+            await engine.asked()
+        (link,) = bench.hub._open
+        frame = wire.encode(wire.Step([Delta(stream.id, " token", 1) for stream in streams]))
+        take = partial(_taken, link, streams, frame)
+        turns = {
+            WITH: partial(take, link._push),
+            WITHOUT: partial(take, partial(unmeasured, link)),
+        }
+        await take_turns(1, turns)
+        found = await take_turns(ROUNDS * scale.rounds, turns)
+    figures = {name: Figure.of(times) for name, times in found.items()}
+    cost = figures[WITH].minus(figures[WITHOUT])
+    unit = "ms/1,000 tokens"
+    return Report(
+        f"Metrics on the way of tokens, {STREAMS} streams, one token in each frame",
+        [
+            Row(f"CPU of the link, {WITH}", figures[WITH], unit),
+            Row(f"CPU of the link, {WITHOUT}", figures[WITHOUT], unit),
+            Row("what they cost", cost, unit, at_most=MOST_MS),
+        ],
+    )
+
+
+async def _taken(
+    link: EngineLink,
+    streams: list[Stream],
+    frame: bytes,
+    push: Callable[[Sequence[Delta]], None],
+) -> float:
+    """Let the link take STEPS frames; returns CPU ms for 1,000 tokens."""
+    setattr(link, "_push", push)  # noqa: B010 - mypy forbids assigning to a method
+    gc.collect()
+    gc.disable()
+    began = time.process_time()
+    for _ in range(STEPS):
+        link.take(wire.decode(frame))
+        for stream in streams:
+            stream._take()
+    took_s = time.process_time() - began
+    gc.enable()
+    return 1e6 * took_s / (STEPS * len(streams))

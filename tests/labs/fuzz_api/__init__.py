@@ -1,0 +1,1 @@
+"""`make fuzz-api`: requests that schemathesis derives from the OpenAPI document."""

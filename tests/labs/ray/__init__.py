@@ -1,0 +1,1 @@
+"""`manage.py engines` on a real Ray cluster."""
