@@ -1,4 +1,4 @@
-"""Checks one page after another in one browser: in both themes, at both widths, with all dialogs.
+"""Checks one page after another in one browser: in both themes, at both widths, with its dialogs.
 
 Findings of axe-core (from the wheel axe-playwright-python; MPL-2.0, for tests only), horizontal
 overflow, and what the witness saw are noted as lines of text, each with its page.
@@ -6,12 +6,10 @@ overflow, and what the witness saw are noted as lines of text, each with its pag
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, Error, Page
@@ -23,17 +21,12 @@ from tests.stack.running import Stack
 WIDE, NARROW = 1280, 390
 """Widths of the window, in CSS pixels."""
 HEIGHT = 900
-STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-EVERY_RULE = {"type": "tag", "values": STANDARDS}
-RULES_OF_COLOUR = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
-LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
-    ("light", WIDE, EVERY_RULE),
-    ("dark", NARROW, EVERY_RULE),
-)
+RULES = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+LOOKS = (("light", WIDE), ("dark", NARROW))
 """The theme changes only colours, and the width everything except colours: so two looks suffice for
-all four combinations."""
-OF_SIDEBAR = ("dark", WIDE, RULES_OF_COLOUR)
-"""One more look for a sidebar, which a narrow window hides, and for pages without one."""
+all four combinations. axe-core checks one page in the first of them, the next in the second."""
+OF_SIDEBAR = ("dark", WIDE)
+"""One more look at the first page, for the sidebar, which a narrow window hides."""
 
 ASK_AXE = """async ([within, known, rules]) => {
   const asked = { runOnly: rules, resultTypes: ["violations"], preload: false };
@@ -56,26 +49,9 @@ CUT_OFF = """() => [...document.querySelectorAll(".table-wrap:not([hidden])")]
 DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")]
   .map((one) => one.dataset.opens)
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
-CHANGING = re.compile(
-    r'name="csrfmiddlewaretoken" value="[^"]*"|<time.*?</time>|<p class="live-state".*?</p>'
-    r'|data-user="\d+"| aria-current="page"| seen="\w+"|\b(?:ada|grace|linus|margaret)[.@]\w+'
-)
-"""HTML that differs between two users of the same page, or in one sidebar between pages."""
 SIDEBAR = "#sidebar"
-PARTS = f"{SIDEBAR}, .topbar, .content > *, dialog"
-"""The parts of the console's pages; any other page is a single part."""
 NOT_OURS = ".swagger-ui"
 """HTML of a library, in which axe-core finds much that cannot be fixed here."""
-SHOWN = "data-shown"
-"""Attribute of the parts that axe-core need not check again."""
-PARTS_OF_PAGE = """(parts) => {
-  const found = [...document.querySelectorAll(parts)];
-  return (found.length ? found : [document.body]).map((one) => [`#${one.id}`, one.outerHTML]);
-}"""
-MARK = """([parts, name, places]) => {
-  const found = document.querySelectorAll(parts);
-  places.forEach((place) => found[place]?.setAttribute(name, ""));
-}"""
 
 
 DRAWERS = {
@@ -98,16 +74,16 @@ class Visit:
 
 @dataclass
 class Sweep:
-    """One user's browser. `seen` outlives it: axe-core checks each page as a whole once, and for
-    other roles only those parts of it whose HTML differs; a sidebar that several pages share is
-    checked once."""
+    """One user's browser."""
 
     role: str
     page: Page
     witness: Witness
-    seen: set[str]
     findings: dict[str, list[str]] = field(default_factory=dict)
     """Each problem with its place, and the looks in which it appears."""
+    _opened_once: set[str] = field(default_factory=set)
+    """The dialogs that were checked: several are on every page."""
+    _count: int = 0
     _heard: int = 0
 
     @property
@@ -135,56 +111,42 @@ class Sweep:
         self.page.set_viewport_size({"width": WIDE, "height": HEIGHT})
 
     def _look(self, visit: Visit, where: str) -> None:
-        new, sidebar_is_new = self._mark_shown(visit)
-        if new:
-            self.page.evaluate(AXE_SCRIPT)
-        openers = list(self._openers(visit)) if new else []
-        for theme, width, rules in (*LOOKS, OF_SIDEBAR) if sidebar_is_new else LOOKS:
+        self.page.evaluate(AXE_SCRIPT)
+        openers = list(self._openers(visit))
+        checked = LOOKS[self._count % len(LOOKS)]
+        for look in (*LOOKS, OF_SIDEBAR) if self._count == 0 else LOOKS:
+            theme, width = look
             self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             self.page.set_viewport_size({"width": width, "height": HEIGHT})
-            look = f"{theme}, {width} px"
-            self._judge(where, look, "html", rules if new else None)
+            self._judge(where, look, "html", asked=look in (checked, OF_SIDEBAR))
             # The operator's pages also show what other tests created, with names of any length.
-            if (theme, width) == ("light", WIDE) and not visit.url.startswith("/operate/"):
+            if width == WIDE and not visit.url.startswith("/operate/"):
                 for what in self.page.evaluate(CUT_OFF):
                     self._note(where, what, look)
-            for opener, within in openers if rules == EVERY_RULE else []:
+            for opener, within in openers if look == checked else []:
                 with self._opened(opener, within):
-                    self._judge(f"{where}, {within}", look, within, rules)
+                    self._judge(f"{where}, {within}", look, within, asked=True)
+        self._count += 1
 
-    def _note(self, where: str, what: str, look: str = "at once") -> None:
-        self.findings.setdefault(f"{where}: {what}", []).append(look)
+    def _note(self, where: str, what: str, look: tuple[str, int] | None = None) -> None:
+        seen = "at once" if look is None else f"{look[0]}, {look[1]} px"
+        self.findings.setdefault(f"{where}: {what}", []).append(seen)
 
-    def _judge(self, where: str, look: str, within: str, rules: dict[str, Any] | None) -> None:
+    def _judge(self, where: str, look: tuple[str, int], within: str, *, asked: bool) -> None:
+        """Note what is too wide and, if `asked`, what axe-core finds; in the sidebar only once."""
         found = self.page.evaluate(STANDING_OUT, within)
-        if rules is not None:
-            known = [f"[{SHOWN}]", NOT_OURS] if within == "html" else []
-            found += self.page.evaluate(ASK_AXE, [within, known, rules])
+        if asked:
+            known = [NOT_OURS, *([SIDEBAR] if self._count else [])] if within == "html" else []
+            found += self.page.evaluate(ASK_AXE, [within, known, RULES])
         for what in found:
             self._note(where, what, look)
-
-    def _mark_shown(self, visit: Visit) -> tuple[bool, bool]:
-        """Mark the parts that axe-core need not check again. Returns whether there are other parts,
-        and whether the sidebar is among those or absent."""
-        whole = self._is_new(f"the page {visit.name}")
-        parts = self.page.evaluate(PARTS_OF_PAGE, PARTS)
-        known = [(place, id) for place, (id, html) in enumerate(parts) if not self._is_new(html)]
-        shown = [place for place, id in known if not whole or id == SIDEBAR]
-        self.page.evaluate(MARK, [PARTS, SHOWN, shown])
-        return len(shown) < len(parts), SIDEBAR not in dict(known).values()
-
-    def _is_new(self, html: str) -> bool:
-        digest = hashlib.sha256(CHANGING.sub("", html).encode()).hexdigest()
-        known = digest in self.seen
-        self.seen.add(digest)
-        return not known
 
     def _openers(self, visit: Visit) -> Iterator[tuple[str, str]]:
         """What to click, and what then appears. Of the dialogs of a table's rows, the first."""
         kinds = {re.sub(r"\d+$", "", id): id for id in reversed(self.page.evaluate(DIALOGS))}
-        for dialog in kinds.values():
-            if self._is_new(self.page.locator(f"#{dialog}").inner_html()):
-                yield f"[data-opens={dialog}]", f"#{dialog}"
+        for kind in sorted(kinds.keys() - self._opened_once):
+            yield f"[data-opens={kinds[kind]}]", f"#{kinds[kind]}"
+        self._opened_once |= kinds.keys()
         if visit.name in DRAWERS and self.page.locator(DRAWERS[visit.name][0]).count():
             yield DRAWERS[visit.name]
 
@@ -218,9 +180,7 @@ class Sweep:
 
 
 @contextmanager
-def sweeping(
-    chromium: Browser, stack: Stack, role: str, cookie: str | None, seen: set[str]
-) -> Iterator[Sweep]:
+def sweeping(chromium: Browser, stack: Stack, role: str, cookie: str | None) -> Iterator[Sweep]:
     """A sweep in a new browser context, with this session's cookie or none."""
     context = chromium.new_context(base_url=stack.console_url, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE_MS)
@@ -228,5 +188,5 @@ def sweeping(
         context.add_cookies([{"name": "sessionid", "value": cookie, "url": stack.console_url}])
     witness = Witness(stack.console_url)
     witness.watch(context)
-    yield Sweep(role, context.new_page(), witness, seen)
+    yield Sweep(role, context.new_page(), witness)
     context.close()

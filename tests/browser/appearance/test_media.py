@@ -26,7 +26,7 @@ MOVES = """() => {
 @pytest.fixture
 def page(stack: Stack, chromium: Browser, scenery: Scenery) -> Iterator[Page]:
     """A page of the owner of a tenant that was used for a month."""
-    with sweeping(chromium, stack, "owner", scenery.sessions["owner"], set()) as sweep:
+    with sweeping(chromium, stack, "owner", scenery.sessions["owner"]) as sweep:
         yield sweep.page
         assert sweep.witness.strange == []
 

@@ -31,7 +31,7 @@ def name(provider: IdentityProvider, street: Street) -> str:
 @pytest.fixture
 def sweep(street: Street) -> Iterator[Sweep]:
     """A browser; asserts at the end that the pages it checked have no findings in any look."""
-    sweep = Sweep("somebody", street.person(), street.witness, set())
+    sweep = Sweep("somebody", street.person(), street.witness)
     yield sweep
     assert not sweep.findings, sweep.report
 
@@ -125,7 +125,7 @@ def test_who_cancels_or_whose_provider_fails_can_try_again(
 def test_somebody_with_a_password_connects_it_and_disconnects_it(
     street: Street, owner: Page, customer: Customer, name: str
 ) -> None:
-    sweep = Sweep("owner", owner, street.witness, set())
+    sweep = Sweep("owner", owner, street.witness)
     owner.goto(CONNECTIONS)
     sweep.look_here("a way in that is not connected")
     sign_on(owner)
