@@ -12,7 +12,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-.PHONY: up test clients frameworks kubernetes ray check types lint format bench chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks kubernetes ray check types lint format bench properties chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -63,6 +63,9 @@ format: .venv/.ready-dev
 
 bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 	$(PY) -m tests.labs.bench $(ARGS)
+
+properties: .venv/.ready-dev ## the property tests with other examples, and a thousand of each (ARGS=tests/limits)
+	$(PY) -m pytest -n 2 -m hypothesis --hypothesis-profile thorough --timeout 0 $(ARGS)
 
 chaos: .venv/.ready-dev ## kill processes at random and compare everything that was counted (SECONDS=60 SEED= ENGINE= ARGS=--only-gateways)
 	$(PY) -m tests.labs.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)

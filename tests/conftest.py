@@ -23,8 +23,8 @@ from tests import databases
 from tests.fleet.fake import FakeGateways
 from tests.stack.running import Stack
 
-# No deadline: on a busy machine an example may take arbitrarily long. The same examples in each run:
-# a failure means that the code has changed. `make properties` draws thousands of others.
+# No deadline: on a busy machine an example may take arbitrarily long. Each run has the same examples,
+# so that a new failure means that the code has changed; `make properties` draws thousands of others.
 untimed: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=40, derandomize=True, **untimed)
 settings.register_profile("thorough", max_examples=1000, **untimed)

@@ -108,4 +108,4 @@ class Budget(RuleBasedStateMachine):
 
 
 TestBudget = Budget.TestCase
-TestBudget.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBudget.settings = settings(stateful_step_count=30)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tenants.limits.commands import Store
+from tenants.limits.commands import AnyAnswer, AnyCommand, Store
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tests.limits.asking import TIMEOUT_S, Clock
@@ -42,12 +42,24 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Store]:
-    """Each store in turn, because both keep the same contract."""
-    made: Store = MemoryStore(clock)
-    if request.param == "redis":
-        url = request.getfixturevalue("redis_server").url
-        made = RedisStore(url, clock=clock, timeout_s=TIMEOUT_S)
-    yield made
-    await made.close()
+class Both:
+    """A store in memory and one on Redis, which must answer each command alike."""
+
+    def __init__(self, *stores: Store) -> None:
+        self._stores = stores
+
+    async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        answers, other = [await store.run(*commands) for store in self._stores]
+        assert answers == other
+        return answers
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer, clock: Clock) -> AsyncIterator[Store]:
+    both = Both(MemoryStore(clock), RedisStore(redis_server.url, clock=clock, timeout_s=TIMEOUT_S))
+    yield both
+    await both.close()

@@ -1,10 +1,13 @@
-"""The contract of a store of counters, kept alike by the one in memory and the one on Redis."""
+"""The contract of a store of counters. Each command goes to the one in memory and to the one on
+Redis, which must answer alike."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import (
@@ -55,6 +58,8 @@ from tests.limits.asking import (
     remaining,
     scope,
 )
+from tests.limits.histories import Lives
+from tests.limits.redis_server import RedisServer
 
 pytestmark = pytest.mark.pure
 
@@ -567,7 +572,7 @@ async def test_a_budget_renews_with_the_calendar_of_utc(
 
 async def test_every_month_begins_where_the_calendar_says(store: Store, clock: Clock) -> None:
     only = scope("t1", tokens_per_month=10)
-    for year in (1999, 2000, 2024, 2026, 2027, 2099, 2100, 2101, 2400):
+    for year in (1999, 2000, 2026, 2100, 2400):
         for month in range(1, 13):
             first = int(datetime(year, month, 1, tzinfo=UTC).timestamp())
             last = int(datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp()) - 1
@@ -590,10 +595,11 @@ async def test_one_of_two_reservations_gives_back_its_own_part(store: Store) -> 
 
 async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, clock: Clock) -> None:
     only = scope("t1", tokens_per_day=100)
+    clock.pass_s(86_400 / 2 - 60)
     await ask(store, Seed(DAY, 0, 0))
     made = charge("r1", only, prompt=20, output=20)
     await granted(store, made)
-    await live_on(store, clock, 86_400 / 2)
+    await live_on(store, clock, 60)
     tomorrow = BudgetPeriod("t1", "day", TODAY + 86_400)
     await ask(store, Seed(tomorrow, 0, 0))
     assert await granted(store, more(made, 80)) == 60
@@ -848,3 +854,11 @@ async def test_two_weeks_of_use_leave_only_what_is_current(store: Store, clock: 
     await ask(store, Seed(BudgetPeriod("t1", "day", TODAY + 14 * 86_400), 0, 0))
     answer = await refused(store, charge("x", scope("t1", tokens_per_month=1000)))
     assert answer.used == 1400
+
+
+# --- random histories ----------------------------------------------------------------------------
+
+
+def test_random_histories_are_those_of_the_model(redis_server: RedisServer) -> None:
+    lives = type("LivesOnRedis", (Lives,), {"server": redis_server})
+    run_state_machine_as_test(lives, settings=settings(stateful_step_count=60))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.content import CONFIG, FILES, WEIGHTS
@@ -384,7 +384,6 @@ def test_no_expression_is_matched_with_a_large_header(
     assert bool(given) == (size <= MAX_TAR_HEADER_BYTES)
 
 
-@settings(max_examples=250, deadline=None)
 @given(st.data(), st.sampled_from(["tar", "zip"]))
 def test_mutated_archive(data: st.DataObject, kind: str) -> None:
     """It is refused, or the unpacked files match the archive's checksum (a tar has none)."""

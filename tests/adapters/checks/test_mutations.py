@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
@@ -69,19 +69,16 @@ def _assert_right(raw: bytes) -> None:
     assert all(np.abs(t.astype("f8")).max() <= MAX_VALUE for t in tensors.values())
 
 
-@settings(max_examples=400, deadline=None)
 @given(mutated(SOUND, HEADER_END))
 def test_mutated_header(raw: bytes) -> None:
     _assert_right(raw)
 
 
-@settings(max_examples=150, deadline=None)
 @given(mutated(SOUND, len(SOUND)))
 def test_mutated_file(raw: bytes) -> None:
     _assert_right(raw)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(SOUND) - HEADER_END - 1), st.integers(0, 255))))
 def test_mutated_values(edits: list[tuple[int, int]]) -> None:
     """Here the verdict is known: all values finite, and lora_B within the limit once scaled."""
@@ -96,7 +93,6 @@ def test_mutated_values(edits: list[tuple[int, int]]) -> None:
     assert judge(CONFIG, bytes(raw)).accepted == sound
 
 
-@settings(max_examples=300, deadline=None)
 @given(mutated(CONFIG, len(CONFIG)))
 def test_mutated_configuration(raw: bytes) -> None:
     found = judge(raw, SOUND)
@@ -105,7 +101,6 @@ def test_mutated_configuration(raw: bytes) -> None:
         assert found.config.rank == 4
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_random_bytes_are_not_accepted(config: bytes, weights: bytes) -> None:
     assert not judge(config, weights).accepted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.engines.vllm import environment  # noqa: F401
@@ -25,7 +25,6 @@ def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
     return torch.randn(SLOTS, 1, rows, columns, generator=generator)
 
 
-@settings(deadline=None)  # the first example imports vLLM
 @given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 1000))
 def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed: int) -> None:
     import torch
@@ -46,7 +45,6 @@ def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed:
             torch.testing.assert_close(y[row], expected)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12),
     st.lists(st.integers(1, WIDTH_OUT), min_size=1, max_size=3),

@@ -313,4 +313,4 @@ class Deliveries(RuleBasedStateMachine):
 
 
 TestDeliveries = Deliveries.TestCase
-TestDeliveries.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestDeliveries.settings = settings(stateful_step_count=40)

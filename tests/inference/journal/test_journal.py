@@ -234,7 +234,7 @@ class Restarts(RuleBasedStateMachine):
 
 
 TestRestarts = Restarts.TestCase
-TestRestarts.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRestarts.settings = settings(stateful_step_count=30)
 
 
 def test_a_file_that_is_no_journal_or_damaged_at_its_start_is_left_alone(folder: Path) -> None:

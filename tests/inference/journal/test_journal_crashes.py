@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -92,7 +92,6 @@ HISTORIES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(ops=HISTORIES, data=st.data())
 def test_a_cut_anywhere_loses_only_the_record_that_it_goes_through(
     ops: list[Op], data: st.DataObject
@@ -108,7 +107,6 @@ def test_a_cut_anywhere_loses_only_the_record_that_it_goes_through(
         assert cuts == ([offset - end] if offset > end else [])
 
 
-@settings(max_examples=150, deadline=None)
 @given(flip=st.integers(1, 255), data=st.data())
 def test_damage_costs_no_record_but_the_one_that_it_is_in(flip: int, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory(dir=RAM) as root:

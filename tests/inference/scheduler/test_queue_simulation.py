@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS
@@ -164,7 +164,6 @@ def p99(values: Iterable[float]) -> float:
 # --- shares --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     weights=st.tuples(st.sampled_from([1.0, 2.0, 4.0]), st.sampled_from([1.0, 3.0])),
@@ -418,7 +417,6 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(jobs, max_size=60), st.integers(0, 2))
 def test_no_sequence_is_idle_while_a_request_that_fits_waits(
     trace: list[Job], reserved: int
@@ -435,7 +433,6 @@ def test_no_sequence_is_idle_while_a_request_that_fits_waits(
         assert made.clock < 10_000
 
 
-@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.floats(0, 10), st.sampled_from("ab"), st.sampled_from("XYZ"), lengths),
@@ -461,7 +458,6 @@ def test_no_slot_is_idle_while_a_request_waits_for_one(
         assert made.clock < 10_000
 
 
-@settings(max_examples=30)
 @given(
     st.lists(
         st.builds(

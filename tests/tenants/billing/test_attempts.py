@@ -252,7 +252,7 @@ def reports(state: State) -> list[Report]:
     ]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     attempts=st.lists(ATTEMPTS, min_size=1, max_size=9, unique_by=lambda one: one[:2]),
     rounds=ROUNDS,

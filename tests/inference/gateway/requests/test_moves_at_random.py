@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import (
@@ -185,7 +185,6 @@ class World:
             assert (used.prompt_tokens, used.completion_tokens) == (PROMPT, LENGTH)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 7)), min_size=20, max_size=60))
 def test_nobody_loses_or_doubles_a_token_and_nothing_leaks(ops: list[tuple[str, int]]) -> None:
     async def run() -> None:

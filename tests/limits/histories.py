@@ -11,8 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,7 +18,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from inference.interfaces.directory import MICRO
@@ -442,20 +439,3 @@ class Lives(RuleBasedStateMachine):
             for name in ("requests_per_minute", "tokens_per_minute", "images_per_minute"):
                 if (limit := scope.limits.get(name)) is not None:
                     yield max(0, limit - self.model.used(scope, name, self.second))
-
-
-@pytest.fixture
-def lives(redis_server: RedisServer) -> type[Lives]:
-    return type("LivesOnRedis", (Lives,), {"server": redis_server})
-
-
-def test_both_stores_do_what_the_model_does(lives: type[Lives]) -> None:
-    run_state_machine_as_test(
-        lives,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=60,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
