@@ -27,7 +27,7 @@ if "LORIKEET_TESTS" not in os.environ:
 RUN = Path(os.environ["LORIKEET_TESTS"])
 """Folder of the run, shared by its processes and deleted at its end: also the temporary folder, so
 that killed processes leave nothing behind."""
-VAR = RUN / os.environ.get("PYTEST_XDIST_WORKER", str(os.getpid()))
+VAR = RUN / str(os.getpid())
 VAR.mkdir(mode=0o711)
 POSTGRES = RUN / "postgres"
 """Folder of the embedded server, which the process that began the run starts."""

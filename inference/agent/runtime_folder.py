@@ -40,10 +40,10 @@ def used(journal: Path) -> Iterator[Path]:
     _make_private(parent)
     rmtree(folder, ignore_errors=True)
     _make_private(folder)
-    os.environ.setdefault(
-        "TORCHINDUCTOR_CACHE_DIR", str(parent / "compiled")
-    )  # outlives the engine
-    os.environ["TMPDIR"] = os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(folder)
+    kept = {"TORCHINDUCTOR_CACHE_DIR": str(parent / "compiled")}  # outlives the engine
+    own = dict.fromkeys(("TMPDIR", "VLLM_RPC_BASE_PATH"), str(folder))
+    os.environ |= kept | dict(os.environ) | own
+    tempfile.tempdir = str(folder)
     try:
         yield folder
     finally:

@@ -53,6 +53,12 @@ def serves(url: str) -> bool:
         return False
 
 
+def recovered(urls: list[str]) -> None:
+    """Wait until each of these gateways serves again."""
+    for url in urls:
+        until(lambda: serves(url))
+
+
 def running(operator: httpx.Client) -> int:
     """The number of requests in the schedulers and queues of all engines."""
     found = operator.get("/api/v1/engines").json()["results"]

@@ -15,6 +15,7 @@ import pytest
 from openai.types.responses import Response
 
 from tenants.content import sealing
+from tests.stack.asking import recovered
 from tests.stack.running import Stack
 from tests.stack.test_batches import END_S
 
@@ -129,6 +130,7 @@ def test_what_is_killed_changes_no_answer_and_no_bill(stack: Stack, client: open
     ended = [until(client, one, "completed", "incomplete") for one in made]
     assert {one.usage.output_tokens for one in ended if one.usage} == {LONG}
     assert agrees(ended, billed(stack, ended))
+    recovered(stack.urls)
 
 
 def test_the_engine_stops_with_one_that_is_cancelled(stack: Stack, client: openai.OpenAI) -> None:

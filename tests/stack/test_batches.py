@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from typing import Any
 
@@ -15,6 +13,7 @@ from openai.types import Batch, CreateEmbeddingResponse
 from openai.types.responses import Response
 from pydantic import BaseModel
 
+from tests.stack.asking import recovered
 from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
@@ -144,12 +143,13 @@ def test_what_is_killed_changes_no_answer_and_no_bill(stack: Stack, client: open
         while _done(client, batch) <= before and batch.status != "completed":
             time.sleep(0.1)
             batch = client.batches.retrieve(batch.id)
-        os.kill(stack.children(role)[-1].pid, signal.SIGKILL)
+        (stack.gateway(stack.urls[1]) if role == "gateway" else stack.children(role)[-1]).kill()
     batch = ended(client, batch)
     assert batch.status == "completed"
     assert len(answers(client, batch.output_file_id)) == 300 and batch.error_file_id is None
     assert billed(stack, batch, 300) == dict.fromkeys(bills(stack, batch), 1)
     assert len(bills(stack, batch)) == 300
+    recovered(stack.urls)
 
 
 def _done(client: openai.OpenAI, batch: Batch) -> int:
