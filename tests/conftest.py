@@ -23,8 +23,8 @@ from tests import databases
 from tests.fleet.fake import FakeGateways
 from tests.stack.running import Stack
 
-# No deadline: on a busy machine an example may take arbitrarily long. Each run has the same examples,
-# so that a new failure means that the code has changed; `make properties` draws thousands of others.
+# No deadline: on a busy machine an example may take arbitrarily long. Each run has the same
+# examples, so that a new failure means that the code has changed; `make properties` draws others.
 untimed: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=40, derandomize=True, **untimed)
 settings.register_profile("thorough", max_examples=1000, **untimed)
@@ -62,11 +62,14 @@ def plain_files(settings: Any) -> None:
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
 
 
-TOGETHER = ("stack/vllm", "stack", "browser", "engine")
+TOGETHER = ("stack/vllm", "stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine; one inside another comes before that."""
 ALONE = ("stack/test_up.py", "labs/test_rounds.py")
 """Files that start stacks of their own."""
-LONGEST = ("browser", "stack", "labs/test_rounds.py", "stack/vllm", "engine", "stack/test_up.py")
+LONGEST = (
+    "stack", "browser/work", "browser", "stack/vllm", "labs/test_rounds.py", "engine",
+    "stack/test_up.py",
+)  # fmt: skip
 FIRST = "tests/stack/test_rollouts.py"
 """Compares with the requests of the minutes before; the other tests on its stack kill processes."""
 

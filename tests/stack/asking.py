@@ -55,8 +55,7 @@ def serves(url: str) -> bool:
 
 def recovered(urls: list[str]) -> None:
     """Wait until each of these gateways serves again."""
-    for url in urls:
-        until(lambda: serves(url))
+    until(lambda: all(map(serves, urls)))
 
 
 def running(operator: httpx.Client) -> int:

@@ -26,7 +26,7 @@ MAX_QUERIES = 12
 SIZE = Size(
     tenants=30,
     adapters=300,
-    events=20_000,
+    events=10_000,
     audit_entries=3_000,
     until=datetime(2026, 11, 1, 15, tzinfo=UTC),
 )
@@ -58,9 +58,10 @@ LISTED = [*names(), *(name for account in ACCOUNT.values() for name in account)]
 
 
 @pytest.mark.parametrize("name", [name for name in LISTED if name not in PARTS])
-def test_a_page_needs_few_queries_whoever_looks(tenant: Tenant, name: str) -> None:
+def test_a_page_needs_few_queries(tenant: Tenant, name: str) -> None:
+    """For the role that sees most of it, and for the one that sees least."""
     looks = [page for page in pages(tenant) if page.name == name]
-    for page in looks:
+    for page in dict.fromkeys((*looks[:1], *looks[-1:])):
         body = asked(visitor(tenant, page), page)
         assert body.lstrip().startswith(b"<!doctype html>"), f"{name} belongs to addresses.PARTS"
 
