@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 from django.conf import settings
@@ -35,6 +37,19 @@ def make_own(process: str) -> str:
         _create(server, name, TEMPLATE)
     _use(name)
     return name
+
+
+@contextmanager
+def empty() -> Iterator[str]:
+    """A database without tables, for the block; yields its URL."""
+    name = f"{TEMPLATE}_{secrets.token_hex(4)}"
+    with _server() as server:
+        _create(server, name, "template1")
+    try:
+        yield urlsplit(ADDRESS)._replace(path=f"/{name}").geturl()
+    finally:
+        with _server() as server:
+            _drop(server, name)
 
 
 def drop_own(name: str) -> None:

@@ -34,15 +34,14 @@ def run(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text(CONFIGURATION)
     (folder / "test_them.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-n", "1"]
-    paths = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, cwd=folder, env=paths, capture_output=True, text=True, timeout=120
-    )
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env = ours | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_tests_that_pass_alone_are_listed_and_do_not_fail_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, TESTS)
-    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert "passed only alone: test_them.py::test_by_chance (call)" in done.stdout
     assert "passed only alone: test_them.py::test_with_a_fixture (setup)" in done.stdout
     assert "AssertionError: no time" in done.stdout

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings as django_settings
 from huggingface_hub import HfApi
-from pytest_django import Settings
 
 from gateway.planes.control import Parts, application
 from tenants.models import Tenant
@@ -24,9 +23,15 @@ from tests.tenants.making import make_key, make_tenant
 __all__ = ["base_model", "gateway", "no_jobs", "object_storage", "worker"]
 
 
-@contextmanager
+@pytest.fixture(autouse=True, scope="session")
+def conforming() -> None:
+    """The hub's protocol is not in the OpenAPI document, so its tests do without the checker."""
+
+
+@pytest.fixture(scope="package")
 def console() -> Iterator[str]:
-    """Run a console in a thread of its own; yields its base URL."""
+    """The base URL of a console that runs in a thread of its own."""
+    Path(django_settings.STATIC_ROOT).mkdir(exist_ok=True)  # else a warning says that it is missing
     began, ended = threading.Event(), asyncio.Event()
     found: list[Any] = []
 
@@ -79,7 +84,5 @@ def tenant(transactional_db: None) -> Tenant:
 
 
 @pytest.fixture
-def hub(tenant: Tenant, settings: Settings) -> Iterator[Hub]:
-    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else a warning says that it is missing
-    with console() as url:
-        yield Hub(url, make_key(tenant, "adapters:write")[1])
+def hub(tenant: Tenant, console: str) -> Hub:
+    return Hub(console, make_key(tenant, "adapters:write")[1])

@@ -37,7 +37,6 @@ from inference.interfaces.directory import Grant, Limits, ModelCard, Target
 from inference.interfaces.ledger import Recorder, Source, Written
 from inference.link.accounts import LedgerEntry
 from inference.link.engine_info import AdapterRef, EngineStats
-from tests.document import conforming
 from tests.inference.answers import MemoryAnswers, MemoryConversations, MemoryResponses
 from tests.inference.limits import Counted
 from tests.inference.samples import DISPATCH_KEY, MODEL
@@ -210,6 +209,8 @@ class Gateway:
     url: str
 
     def client(self, key: str = "acme") -> httpx.AsyncClient:
+        from tests.document import conforming  # only where it is used: it loads two SDKs
+
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # verify=False because loading all certificate authorities takes longer than a whole
         # request.

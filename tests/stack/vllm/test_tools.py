@@ -30,7 +30,6 @@ WEATHER: Any = {
     },
 }
 NAMED: Any = {"type": "function", "function": {"name": "now"}}
-MODELS = [MODEL_NAME, SUPPORT.adapter]
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +59,7 @@ def said(client: OpenAI, model: str, *, stream: bool, **fields: Any) -> tuple[st
     return text, [found[index] for index in sorted(found)], reason
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "stream"), [(MODEL_NAME, False), (SUPPORT.adapter, True)])
 def test_a_tool_that_is_required_is_called(client: OpenAI, model: str, *, stream: bool) -> None:
     """With arguments that match its schema. The demo model was not trained to end a string."""
     text, calls, reason = said(
@@ -73,32 +71,6 @@ def test_a_tool_that_is_required_is_called(client: OpenAI, model: str, *, stream
     ((name, arguments),) = calls
     assert name == "get_weather"
     assert json.loads(arguments)["unit"] in ("celsius", "fahrenheit")
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_a_function_without_parameters_is_called_with_none(
-    client: OpenAI, choice: Any, *, stream: bool
-) -> None:
-    for model in MODELS:
-        _, calls, _ = said(
-            client, model, stream=stream, tools=[NOW], tool_choice=choice, temperature=1.5,
-            parallel_tool_calls=False,
-        )  # fmt: skip
-        ((name, arguments),) = calls
-        assert (name, json.loads(arguments)) == ("now", {})
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("choice", ["auto", "none"])
-def test_tools_may_be_there_and_not_be_called(client: OpenAI, choice: Any, *, stream: bool) -> None:
-    for model in MODELS:
-        text, calls, _ = said(
-            client, model, stream=stream, tools=[WEATHER, NOW], tool_choice=choice,
-            temperature=0, max_tokens=60,
-        )  # fmt: skip
-        assert text or (calls and choice == "auto")
-        assert not (calls and choice == "none")
 
 
 def test_a_conversation_goes_on_after_a_call(client: OpenAI) -> None:
