@@ -17,6 +17,7 @@ from lorikeet.__main__ import main
 from tests.adapters.checks.builder import config_bytes, lora
 from tests.hub.conftest import (
     base_model,
+    console,
     gateway,
     hub,
     no_jobs,
@@ -25,7 +26,16 @@ from tests.hub.conftest import (
     worker,
 )
 
-__all__ = ["base_model", "gateway", "hub", "no_jobs", "object_storage", "tenant", "worker"]
+__all__ = [
+    "base_model",
+    "console",
+    "gateway",
+    "hub",
+    "no_jobs",
+    "object_storage",
+    "tenant",
+    "worker",
+]
 
 
 @dataclass(frozen=True)
