@@ -64,8 +64,8 @@ def plain_files(settings: Any) -> None:
 
 TOGETHER = ("stack/vllm", "stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine; one inside another comes before that."""
-ALONE = ("stack/test_up.py", "labs/test_rounds.py")
-"""Files that start stacks of their own."""
+ALONE = ("stack/test_up.py",)
+"""Files in these folders that start stacks of their own."""
 LONGEST = (
     "stack", "browser/work", "browser", "stack/vllm", "labs/test_rounds.py", "engine",
     "stack/test_up.py",
@@ -126,7 +126,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope | No
     return ByScope(config, log) if config.getoption("dist") == "load" else None
 
 
-class Firsts(random.Random):
+class First(random.Random):
     """A random generator that always picks the first item."""
 
     def random(self) -> float:
@@ -140,7 +140,7 @@ class Firsts(random.Random):
 def first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two equal engines, the one that connected first gets a request, because no request has a
     home engine."""
-    monkeypatch.setattr(choice, "_random", Firsts())
+    monkeypatch.setattr(choice, "_random", First())
     monkeypatch.setattr(engine_state.Needs, "home", None)
 
 

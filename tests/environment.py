@@ -28,7 +28,7 @@ RUN = Path(os.environ["LORIKEET_TESTS"])
 """Folder of the run, shared by its processes and deleted at its end: also the temporary folder, so
 that killed processes leave nothing behind."""
 VAR = RUN / str(os.getpid())
-VAR.mkdir(mode=0o711)
+VAR.mkdir(mode=0o700)
 POSTGRES = RUN / "postgres"
 """Folder of the embedded server, which the process that began the run starts."""
 END_OF_ONE = "-----END CERTIFICATE-----\n"

@@ -16,6 +16,7 @@ from tenants.limits.commands import (
     BudgetPeriod,
     Charge,
     Granted,
+    Ids,
     Left,
     Look,
     Rate,
@@ -89,6 +90,26 @@ def more(charged: Charge, output: int, least: int = 1) -> Charge:
     return Charge(
         charged.id, charged.holder, charged.scopes, charged.rate, {}, 0, output, least
     )  # fmt: skip
+
+
+class Both:
+    """A store in memory and one on Redis, which must answer each command alike."""
+
+    def __init__(self, *stores: Store) -> None:
+        self._stores = stores
+
+    async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        answers, others = [await store.run(*commands) for store in self._stores]
+        assert list(map(_in_order, answers)) == list(map(_in_order, others))
+        return answers
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+def _in_order(answer: AnyAnswer) -> AnyAnswer:
+    return Ids(sorted(answer.ids)) if isinstance(answer, Ids) else answer
 
 
 async def ask(store: Store, command: AnyCommand) -> AnyAnswer:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tenants.limits.commands import AnyAnswer, AnyCommand, Ids, Store
+from tenants.limits.commands import Store
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
-from tests.limits.asking import TIMEOUT_S, Clock
+from tests.limits.asking import TIMEOUT_S, Both, Clock
 from tests.limits.redis_server import RedisServer
 
 
@@ -40,26 +40,6 @@ def mortal_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-class Both:
-    """A store in memory and one on Redis, which must answer each command alike."""
-
-    def __init__(self, *stores: Store) -> None:
-        self._stores = stores
-
-    async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
-        answers, others = [await store.run(*commands) for store in self._stores]
-        assert list(map(_in_order, answers)) == list(map(_in_order, others))
-        return answers
-
-    async def close(self) -> None:
-        for store in self._stores:
-            await store.close()
-
-
-def _in_order(answer: AnyAnswer) -> AnyAnswer:
-    return Ids(sorted(answer.ids)) if isinstance(answer, Ids) else answer
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ from tenants.limits.commands import (
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tenants.limits.state import LEASE_MS
-from tests.limits.asking import TIMEOUT_S, WITH_IMAGES, Clock, charge, more
+from tests.limits.asking import TIMEOUT_S, WITH_IMAGES, Both, Clock, charge, more
 from tests.limits.asking import scope as scope_of
 from tests.limits.redis_server import RedisServer
 
@@ -251,18 +251,19 @@ class Lives(RuleBasedStateMachine):
             client.flushall()
         self.clock = Clock()
         self.runner = asyncio.Runner()
-        self.memory = MemoryStore(self.clock, WITH_IMAGES)
-        self.redis = self.runner.run(self.make_redis())
+        self.store = self.runner.run(self.make_store())
         self.model = Model()
         self.known: dict[str, Charge] = {}
         self.numbers = iter(range(10_000))
 
-    async def make_redis(self) -> RedisStore:
-        return RedisStore(self.server.url, clock=self.clock, timeout_s=TIMEOUT_S, kinds=WITH_IMAGES)
+    async def make_store(self) -> Both:
+        memory = MemoryStore(self.clock, WITH_IMAGES)
+        url, kinds = self.server.url, WITH_IMAGES
+        return Both(memory, RedisStore(url, clock=self.clock, timeout_s=TIMEOUT_S, kinds=kinds))
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
-            self.runner.run(self.redis.close())
+            self.runner.run(self.store.close())
             self.runner.close()
 
     @property
@@ -274,9 +275,7 @@ class Lives(RuleBasedStateMachine):
         return answer
 
     def ask_all(self, *commands: AnyCommand) -> list[AnyAnswer]:
-        ours = [self.memory.do(command) for command in commands]
-        assert ours == self.runner.run(self.redis.run(*commands))
-        return ours
+        return self.runner.run(self.store.run(*commands))
 
     def charge(self, asked: Charge) -> None:
         self.model.leases[asked.holder] = self.clock.now_ms + LEASE_MS

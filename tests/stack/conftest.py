@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.document import conforming
 from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.ingress import ingress
 from tests.stack.running import Stack, free_ports, signed_in, up
@@ -32,6 +33,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "QUEUE_WITHOUT_ENGINE_S": "300",
     }
     with up(furnished(tmp_path_factory.mktemp("stack") / "var"), **settings) as running:
+        running.hooks = {"response": [conforming.seen]}
         with ingress(port, running.url, running.own_console_url):
             yield running
 

@@ -19,7 +19,6 @@ def another_engine(
     stack: Stack,
     name: str,
     *options: str,
-    engine: str = "synthetic",
     model: tuple[str, Path] = (demo.MODEL_NAME, demo.BASE),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run an engine of the pool of this model (its name and folder) until the context ends;
@@ -28,7 +27,7 @@ def another_engine(
     made = stack.manage("engine_credential", "make", name, "--pool", pool)
     assert made.returncode == 0, made.stderr
     command = [
-        sys.executable, str(ROOT / "manage.py"), "engine", "--engine", engine, "--id", name,
+        sys.executable, str(ROOT / "manage.py"), "engine", "--engine", "synthetic", "--id", name,
         "--model", str(folder), "--served-name", pool,
         "--gateway", ",".join(stack.urls), "--cache-dir", str(stack.var / "cache" / name),
         "--journal-dir", str(stack.var / "journal" / name), "--drain", "1", *options,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
@@ -23,9 +22,7 @@ def test_another_tenant_is_served_beside_attacks(
     names = ("an endless header", "guessed keys", "nested bodies", "a flood")
     chosen = {name: attack for name, attack in (STRANGERS | TENANTS).items() if name in names}
     options = argparse.Namespace(seconds=0.5, quiet=0.3, settle=0.2)
-    run = lab.attacked(stack, chosen, options, Console(quiet=True))
-    with ThreadPoolExecutor(1) as aside:  # Playwright's loop may be running in this thread
-        quiet, rounds = aside.submit(asyncio.run, run).result()
+    quiet, rounds = asyncio.run(lab.attacked(stack, chosen, options, Console(quiet=True)))
     assert len(rounds) == len(names)
     assert {one.name: one.faults for one in rounds if one.faults} == {}
     assert not quiet.faults

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,7 @@ def test_an_adapter_is_tried_and_has_vectors_of_its_own(embedding: Stack, tmp_pa
     config = folder / "adapter_config.json"
     named = json.loads(config.read_text()) | {"base_model_name_or_path": EMBEDDING_NAME}
     config.write_text(json.dumps(named))
-    with ThreadPoolExecutor(1) as aside:  # Playwright's loop may be running in this thread
-        aside.submit(asyncio.run, uploaded(embedding, folder)).result()
+    asyncio.run(uploaded(embedding, folder))
     with sdk(embedding, MINE) as client, sdk(embedding, OTHER) as other:
         (plain,) = vectors(client, ["How much is the kayak?"])
         (adapted,) = vectors(client, ["How much is the kayak?"], model="near")
