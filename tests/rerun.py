@@ -9,6 +9,7 @@ failures are a fault, and nothing runs again.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ from _pytest.terminal import TerminalReporter
 MOST = 25
 """How many failed tests are run once more; a broken build fails in many more."""
 LAST_LINES = 20
-"""How much of a first failure is printed."""
+"""How much of a first failure is printed, besides the lines of our own code on the way there."""
+OWN_LINE = re.compile(r"(?!\.venv)[\w/]+\.py:\d+: |>")
 ONLY_ALONE = "passed only alone"
 FAILED = ("failed", "error")
 """The terminal reporter's categories of a failed test and of a failed fixture."""
@@ -62,7 +64,9 @@ class Rerun:
         }
         for report in first.values():
             terminalreporter.write_sep("_", f"{ONLY_ALONE}: {report.nodeid} ({report.when})")
-            for line in report.longreprtext.splitlines()[-LAST_LINES:]:
+            lines = report.longreprtext.splitlines()
+            above = filter(OWN_LINE.match, lines[:-LAST_LINES])
+            for line in (*above, *lines[-LAST_LINES:]):
                 terminalreporter.write_line(line)
 
     @property

@@ -52,7 +52,7 @@ from inference.errors import EngineFailed, InferenceError
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats, Suspect
-from inference.link.wire import GONE, LEFT, MOVED, SUMS_SINCE, Done, Fault, Frame, Load, Loaded
+from inference.link.wire import GONE, LEFT, MOVED, Done, Fault, Frame, Load, Loaded
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 from inference.process.supervision import in_background
@@ -264,10 +264,10 @@ class Agent:
                 self._begin(Job.of(frame, link), frame)
             case wire.Adopt() | wire.Cancel():
                 self._heard_of_job(frame, link)
-            case wire.UsageAck(ids=ids, attempts=attempts):  # version 1 sends ids
-                self._billing.acknowledged([*attempts, *((id, 1) for id in ids)], link.url)
+            case wire.UsageAck(attempts=attempts):
+                self._billing.acknowledged(attempts, link.url)
                 self._note_billed()
-            case wire.Served() | wire.Others() | wire.Suspects():
+            case wire.Others() | wire.Suspects():
                 self._heard_of_others(frame, link)
             case wire.Pins(adapters=refs):
                 self._slots.pin([ref.digest for ref in refs])
@@ -291,21 +291,17 @@ class Agent:
         else:
             self._heard_cancel(frame, link)
 
-    def _heard_of_others(
-        self, frame: wire.Served | wire.Others | wire.Suspects, link: Link
-    ) -> None:
+    def _heard_of_others(self, frame: wire.Others | wire.Suspects, link: Link) -> None:
         """Act on what gateways pass on from other engines' agents."""
         if isinstance(frame, wire.Suspects):
             self._failures.heard(frame.suspects)
-        elif isinstance(frame, wire.Others):
+        else:
             link.engines_seen = frame.engines
-            self._queue.heard_sum(frame.served)
-        elif link.version >= SUMS_SINCE or self._links.source() is None:  # else the sums include it
-            self._queue.heard(frame.engine_id, frame.run, frame.served)
+            self._queue.heard(frame.served)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
         self.joined.set()
-        self._billing.link_up(link.url, frame.version)
+        self._billing.link_up(link.url)
         if orphans := self._kept.orphans():
             link.post(wire.Orphans(orphans))
         if known := self._failures.known():
@@ -610,18 +606,9 @@ class Agent:
                 self._publish()
                 self._watch.look()
             case Report.LOAD:
-                for link in self._links:
-                    if link.open and link.version >= SUMS_SINCE:
-                        link.post(wire.Stats(stats, self._run_id, between=True))
+                self._links.post(wire.Stats(stats, between=True))
 
     def _publish(self) -> None:
         stats, gained, source = self.stats(), self._queue.gained(), self._links.source()
         for link in self._links:
-            if not link.open:
-                continue
-            if link.version >= SUMS_SINCE:
-                asks = link is source
-                link.post(wire.Stats(stats, self._run_id, gained=gained, asks=asks))
-            else:
-                link.served_mark, served = self._queue.served_since(link.served_mark)
-                link.post(wire.Stats(stats, self._run_id, served))
+            link.post(wire.Stats(stats, gained=gained, asks=link is source))

@@ -16,7 +16,7 @@ from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.accounts import NOBODY, Account, Usage
 from inference.link.engine_info import AdapterRef
 from inference.link.prefixes import Prefix
-from inference.link.wire import MOVES_SINCE, Delta, Done, Fault, Load, Loaded, Resume, Submit
+from inference.link.wire import Delta, Done, Fault, Load, Loaded, Resume, Submit
 
 CANCELLED = "cancelled"
 """The finish reason of requests that were cancelled."""
@@ -105,7 +105,7 @@ class Job:
     @property
     def movable(self) -> bool:
         """Whether its gateway can have another engine continue it."""
-        return self.wants_ids and self.link is not None and self.link.version >= MOVES_SINCE
+        return self.wants_ids and self.link is not None
 
     @property
     def phase(self) -> str:

@@ -91,8 +91,6 @@ class Link:
     def __init__(self, owner: Owner, url: str, credential: str) -> None:
         self.url = url
         self.draining = False
-        self.served_mark = 0
-        """Mark up to which the gateway was told each tenant's service (`Queue.served_since`)."""
         self.engines_seen = 0
         """How many engines of this base model the gateway says are connected to it."""
         self._owner, self._credential = owner, credential
@@ -110,11 +108,6 @@ class Link:
     def open(self) -> bool:
         """Whether frames can be sent to the gateway now."""
         return self._shell is not None and self._shell.session.state is State.OPEN
-
-    @property
-    def version(self) -> int:
-        """Protocol version of the connection; 0 while it is not known."""
-        return (self._shell.session.version or 0) if self._shell is not None else 0
 
     async def run(self) -> None:
         """Keep the link up until cancelled."""
@@ -214,9 +207,7 @@ class Link:
         self._owner.sending()
         assert self._shell is not None
         session, now = self._shell.session, time.monotonic()
-        frames = self._outbox.take()
-        if session.version != 1:
-            frames = [self._as_change(frame) for frame in frames]
+        frames = [self._as_change(frame) for frame in self._outbox.take()]
         for frame in frames:
             session.sent(frame, now)
         return frames
@@ -248,6 +239,6 @@ class Link:
             self._shell = None
         self._outbox = Outbox()
         self._waiting.clear()
-        self.served_mark = self.engines_seen = 0
+        self.engines_seen = 0
         self._flushed.set()
         self._owner.dropped(self)

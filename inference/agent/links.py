@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from zlib import crc32
 
 from inference.agent.link import Link, Owner
-from inference.link.wire import SUMS_SINCE, Frame
+from inference.link.wire import Frame
 
 
 class Links:
@@ -64,8 +64,8 @@ class Links:
     def source(self) -> Link | None:
         """The one gateway that is asked what other engines served; from two it would count twice.
         It is one that sees most engines; each engine prefers a different one of these."""
-        able = [link for link in self if link.open and link.version >= SUMS_SINCE]
-        return max(able, key=lambda link: (link.engines_seen, self._rank(link)), default=None)
+        connected = [link for link in self if link.open]
+        return max(connected, key=lambda one: (one.engines_seen, self._rank(one)), default=None)
 
     def _rank(self, link: Link) -> int:
         return crc32(f"{self._engine_id}\0{link.url}".encode())

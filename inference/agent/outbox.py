@@ -13,7 +13,7 @@ have been given exactly what follows from the ids that were sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -159,7 +159,6 @@ def _merged(old: Stats, new: Stats) -> Stats:
         gained[name] = gained.get(name, 0.0) + more
     return msgspec.structs.replace(
         new,
-        served=old.served | new.served,
         gained=gained,
         between=old.between and new.between,
         asks=old.asks if new.asks is None else new.asks,
@@ -168,10 +167,8 @@ def _merged(old: Stats, new: Stats) -> Stats:
 
 def _parts(stats: Stats) -> Iterator[Stats]:
     """Split a statistics frame into several that add up to it."""
-    items = _batches(stats.served.items(), MAX_SERVED), _batches(stats.gained.items(), MAX_SERVED)
-    nobody: list[tuple[str, float]] = []
-    for served, gained in list(zip_longest(*items, fillvalue=nobody)) or [(nobody, nobody)]:
-        yield msgspec.structs.replace(stats, served=dict(served), gained=dict(gained))
+    for gained in list(_batches(stats.gained.items(), MAX_SERVED)) or [[]]:
+        yield msgspec.structs.replace(stats, gained=dict(gained))
 
 
 def _packed(values: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:

@@ -162,8 +162,7 @@ class Dispatcher:
         as_it_was = (target.base_model, target.adapter_id, target.version_id) == (
             account.base_model, account.adapter_id, account.version_id,
         )  # fmt: skip
-        price = target.price if account.price is None else Price(*account.price)
-        target = replace(target, base_model=account.base_model, price=price)
+        target = replace(target, base_model=account.base_model, price=Price(*account.price))
         estimate = call.operation.estimate(call, 0, target.max_model_len)
         reservation = await self._limiter.take_over(orphan.id, grant, target)
         return self._order(

@@ -58,9 +58,6 @@ NOTE_POOL_EVERY_S = 60.0
 """How often a connected kind of engine is reported to `on_model`; a kind not seen for some minutes
 no longer describes its base model."""
 
-SIGNS_SINCE = 3
-"""The first protocol version in which engines return the signature of a dispatch."""
-
 SHOWN_TAG = 40
 """Characters of an unknown frame's tag in the log."""
 
@@ -197,23 +194,17 @@ class Hub:
 
         Two agents may have been given the same id: the first one that is alive keeps it. An agent
         that restarted looks the same until its old link is known to be dead, so the gateway first
-        listens on the old link, and closes it if it stays silent. Agents of protocol version 1
-        don't report their run: for them the newest link counts.
+        listens on the old link, and closes it if it stays silent.
 
         Raises:
             EngineIdInUse: another engine with this id is alive.
-            EngineRefused: its credential does not allow it, or its protocol is too old to bill.
+            EngineRefused: its credential does not allow it.
         """
         engine = link.engine
         if not link.credential.may_serve(engine.info.name):
             raise EngineRefused(
                 f"The credential `{link.credential.name}` does not allow its engine to "
                 f"serve `{engine.info.name}`."
-            )
-        if engine.version < SIGNS_SINCE and not self._dispatches.takes_unsigned():
-            raise EngineRefused(
-                f"This engine has version {engine.version} of the protocol, so its usage "
-                "cannot be billed: upgrade it to the current release."
             )
         while (other := self._rival_of(link)) is not None:
             if await other.speaks(RIVAL_SPEAKS_S):
@@ -230,7 +221,7 @@ class Hub:
         """An open link of another agent run with the same engine id."""
         id, run = link.engine.id, link.engine.run
         for other in self._open:
-            if other.engine.id == id and run and other.engine.run not in ("", run):
+            if other.engine.id == id and other.engine.run != run:
                 return other
         return None
 
@@ -326,11 +317,6 @@ class Hub:
         service.heard(source.listener, frame.gained, time.monotonic())
         if frame.asks is not None and (others := service.answer(source.listener, asks=frame.asks)):
             source.post(others)
-        if frame.served:  # from an engine before SUMS_SINCE, which does not ask
-            served = wire.Served(source.engine.id, frame.run, frame.served)
-            for id, link in self._links.items():
-                if id != source.engine.id and link.engine.info.name == source.engine.info.name:
-                    link.post(served)
 
     def heard_suspects(self, source: EngineLink, suspects: Sequence[Suspect]) -> None:
         """An engine reported requests with which engines fail: pass what is new to the others."""

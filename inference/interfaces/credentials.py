@@ -10,7 +10,7 @@ from typing import Protocol
 class EngineCredential:
     """The credential of an engine. Compare by value.
 
-    `id` is its row's, 0 if engines share a token; `pools` the base models that it may serve, None
+    `id` is its row's; `pools` the base models that it may serve, None
     for all; `prefix` is its secret's, so it changes when the secret is rotated.
     """
 

@@ -47,14 +47,14 @@ class Account(Value, frozen=True):
     base_model: str
     adapter_id: int | None = None
     version_id: int | None = None
-    price: tuple[int, int, int] | None = None
+    price: tuple[int, int, int] = (0, 0, 0)
     """Prices when the request was reserved: micro-units of the currency per million tokens of
     prompt, cached prompt and output."""
     dispatch: Dispatch | None = None
-    """Proof that a gateway dispatched this attempt; None from gateways of protocol version 2."""
+    """Proof that a gateway dispatched this attempt; None until it is signed."""
     given_s: float = 0.0
     """Seconds from `started_at` until this attempt was sent to its engine. Like `trace_id`, only
-    for people: not signed, because gateways before protocol version 7 do not know it."""
+    for people, and not signed."""
     trace_id: str = ""
     """Id of the request's OpenTelemetry trace, if it has one."""
 

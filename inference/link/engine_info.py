@@ -56,10 +56,10 @@ class ModelInfo(Value, frozen=True):
     """The implementation: `vllm` or `synthetic`."""
     revision: str = ""
     """Digest of weights, tokenizer, chat template and options that change answers: engines of one
-    revision give the same answer. Empty if the engine does not report it, as in version 1."""
+    revision give the same answer."""
     engine_version: str = ""
     operations: list[str] = []
-    """The operations that it serves (`Submit.kind`); empty if the engine does not report them."""
+    """The operations that it serves (`Submit.kind`)."""
     parsers: dict[str, str] = {}
     """Names of the vLLM parsers in use, by what they parse: `tool`, `reasoning`."""
     structured_outputs: bool = False
@@ -88,8 +88,8 @@ class EngineStats(Value, frozen=True):
     kv_usage: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     """Share of KV blocks in use, 0 to 1."""
     resident: list[str] = []
-    """LoRA names of the adapters loaded on the engine, least recently used first. In `Stats` only
-    for protocol version 1: later ones get only changes."""
+    """LoRA names of the adapters loaded on the engine, least recently used first. Only in
+    `Hello`: `Stats` has the changes."""
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
     """Tokens since the engine's start."""

@@ -18,80 +18,13 @@ import msgspec
 from msgspec import inspect
 
 from inference.link import wire
-from inference.link.accounts import Account, LedgerEntry
-from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.wire import Frame
 
-FRAMES: Mapping[type[Frame], int] = {
-    wire.Suspects: 3,
-    wire.Orphans: 5,
-    wire.Adopt: 5,
-    wire.Others: wire.SUMS_SINCE,
-}
+FRAMES: Mapping[type[Frame], int] = {}
 """The version that added each frame; those not listed are in version 1."""
 
-FIELDS: Mapping[type, Mapping[str, int]] = {
-    AdapterRef: {"rank": 2, "modules": 2, "ticket": 3},
-    ModelInfo: {
-        "revision": 2,
-        "engine_version": 2,
-        "operations": 2,
-        "parsers": 2,
-        "structured_outputs": 8,
-    },
-    Account: {"price": 2, "dispatch": 3, "given_s": 7, "trace_id": 7},
-    LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
-    wire.Delta: {"attempt": 2, "ids": 2},
-    wire.Wait: {"attempt": 2},
-    wire.Hello: {"run": 2, "warm": 4},
-    EngineStats: {
-        "failures": 3,
-        "last_failure": 3,
-        "refused_suspects": 3,
-        "queued_tokens": 4,
-        "active": 4,
-        "awaited": 4,
-        "spare": 4,
-    },
-    wire.Submit: {
-        "attempt": 2,
-        "ids": 2,
-        "choices": 3,
-        "wanted_tokens": 3,
-        "logprobs": 3,
-        "resume": 4,
-        "prefix": 4,
-        "trace": 5,
-        "grace_s": 5,
-        "label": 5,
-    },
-    wire.Resume: {"text": 5, "chunks": 5},
-    wire.Done: {"attempt": 2},
-    wire.Cancel: {"attempt": 2},
-    wire.Stats: {
-        "loaded": 2,
-        "evicted": 2,
-        "warm": 4,
-        "cold": 4,
-        "anew": 4,
-        "gained": 6,
-        "between": 6,
-        "asks": 6,
-    },
-    wire.UsageAck: {"attempts": 2},
-}
+FIELDS: Mapping[type, Mapping[str, int]] = {}
 """The version that added each appended field; those not listed came with their struct."""
-
-
-def _acknowledged_by_id(ack: wire.UsageAck) -> wire.UsageAck:
-    return wire.UsageAck([id for id, _ in ack.attempts])
-
-
-REWORDED: Mapping[type[Frame], tuple[int, Callable[[Any], Frame]]] = {
-    wire.UsageAck: (2, _acknowledged_by_id),
-}
-"""Frames whose fields changed in a version, and how to convert them for older peers."""
-
 
 Cut = Callable[[Any], None]
 """Removes newer fields from a value that `msgspec.to_builtins` made; mutates it."""
@@ -115,9 +48,6 @@ class Encoder:
         kind = type(frame)
         if self._frames.get(kind, 1) > self._version:
             return None
-        since, reword = REWORDED.get(kind, (1, None))
-        if reword is not None and since > self._version:
-            frame = reword(frame)
         if kind not in self._cuts:
             self._cuts[kind] = self._cut_of(inspect.type_info(kind))
         cut = self._cuts[kind]

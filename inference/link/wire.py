@@ -19,25 +19,16 @@ from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo, Suspe
 from inference.link.prefixes import Prefix
 from inference.link.values import Amount, Count, Value
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 1
 OLDEST_VERSION = 1
 
-MOVES_SINCE = 4
-"""The first version in which an engine can continue an answer that another one began, and give up
-requests so that others continue them; and in which gateways handle that."""
 MOVED = "moved"
 """The finish reason of a request that its engine gave up (`Done`)."""
-ADOPTS_SINCE = 5
-"""The first version in which an engine continues a request with a grace after its gateway is lost,
-and hands the answer to another gateway that adopts it."""
 LEFT = "left"
 """The reason of a cancel by which a gateway leaves a request to any gateway that adopts it, and the
-finish reason with which the engine confirms that. Older engines end the request."""
+finish reason with which the engine confirms that."""
 MAX_KEPT_BYTES = 4 << 20
 """Most bytes of one answer that gateways and engines keep for other gateways."""
-SUMS_SINCE = 6
-"""The first version in which one gateway tells an engine what all other engines served together
-(`Others`), instead of each gateway what each of them served (`Served`)."""
 GONE = "gone"
 """The finish reason if a gateway adopts an answer that is not there, or not any longer."""
 BATCH = "batch"
@@ -270,10 +261,7 @@ class Step(Frame, tag="step", frozen=True):
 
 
 class Waits(Frame, tag="waits", frozen=True):
-    """Agent to gateway: the watched requests for which the reason to wait changed.
-
-    Only sent to gateways that set `Submit.watched`, so older ones need not know it.
-    """
+    """Agent to gateway: the watched requests for which the reason to wait changed."""
 
     waits: list[Wait]
 
@@ -283,7 +271,7 @@ class Done(Frame, tag="done", frozen=True):
 
     `response` is the whole JSON body of a non-streaming request that took the full path. The finish
     reason `moved` says that the engine gave the request up so that another one continues it; it is
-    only sent to gateways that set `Submit.ids` and speak version 4.
+    only sent to gateways that set `Submit.ids`.
     """
 
     id: str
@@ -316,17 +304,9 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
 
 class Stats(Frame, tag="stats", frozen=True):
-    """Agent to gateway: once a second, when loaded adapters change, and since SUMS_SINCE also
-    `between`.
-
-    `served` holds, for each tenant whose figure changed since the last frame on this link, the
-    service that it received from this engine since the agent's start (`run`): tokens divided by
-    weight, which only grows. Gateways of SUMS_SINCE get `gained` instead.
-    """
+    """Agent to gateway: once a second, when loaded adapters change, and `between`."""
 
     stats: EngineStats
-    run: str = ""
-    served: dict[str, Amount] = {}
     loaded: list[str] = []
     """LoRA names that were loaded or used since the last frame on this link, in the order of
     `EngineStats.resident`; they move to its end."""
@@ -339,7 +319,8 @@ class Stats(Frame, tag="stats", frozen=True):
     anew: bool = False
     """Everything reported as warm before is void."""
     gained: dict[str, Amount] = {}
-    """Increase of each tenant's figure since the last frame, instead of `served`."""
+    """The service that this engine gave each tenant since the last frame, in tokens divided by
+    weight; only tenants that were given any."""
     between: bool = False
     """Sent between two regular reports, because the engine's load changed."""
     asks: bool | None = None
@@ -357,18 +338,6 @@ class Others(Frame, tag="others", frozen=True):
     served: dict[str, float] = {}
 
 
-class Served(Frame, tag="served", frozen=True):
-    """Gateway to agent: what another engine of the same base model reported in `Stats.served`. An
-    agent that asks for `Others` gets it only for engines that don't.
-
-    Figures only grow within a `run`, so receiving them from two gateways changes nothing.
-    """
-
-    engine_id: str
-    run: str
-    served: dict[str, float]
-
-
 class Suspects(Frame, tag="suspects", frozen=True):
     """Either way: suspects that are new or changed, at this agent or at others. Receiving them
     twice changes nothing."""
@@ -384,13 +353,10 @@ class UsageReport(Frame, tag="usage", frozen=True):
 
 
 class UsageAck(Frame, tag="usage_ack", frozen=True):
-    """Gateway to agent: these entries are durable in the ledger; forget them.
+    """Gateway to agent: these entries, named by request id and attempt, are durable in the ledger;
+    forget them."""
 
-    `attempts` identifies them by request id and attempt; protocol version 1 by `ids` alone.
-    """
-
-    ids: list[str]
-    attempts: list[tuple[str, int]] = []
+    attempts: list[tuple[str, int]]
 
 
 class Pins(Frame, tag="pins", frozen=True):
@@ -449,7 +415,6 @@ AnyFrame = (
     | Done
     | Cancel
     | Stats
-    | Served
     | Others
     | Suspects
     | UsageReport

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TypeVar
 
@@ -92,15 +91,6 @@ def amount(name: str) -> int:
         return int(Decimal(raw).scaleb(6))
 
     return _read(name, 0, parse, "an amount such as 2.50, with at most six decimal places")
-
-
-def day(name: str) -> float:
-    """The unix time at which a UTC day begins; 0 if not set."""
-
-    def parse(raw: str) -> float:
-        return datetime.combine(date.fromisoformat(raw), time.min, UTC).timestamp()
-
-    return _read(name, 0.0, parse, "a day such as 2026-12-24")
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

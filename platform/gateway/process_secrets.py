@@ -35,7 +35,6 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "CONTENT_KEY",
         "CONTENT_KEY_PREVIOUS",
         "WORKER_TOKEN",
-        "ENGINE_TOKEN",
         "INTERNAL_TOKEN",
         "METRICS_TOKEN",
     },

@@ -30,11 +30,6 @@ if "DISPATCH_KEY" in _OWN:
 if "WORKER_TOKEN" in _OWN:
     WORKER_TOKEN = environ.secret("WORKER_TOKEN")
     """Authenticates workers to gateways, to have an engine try an adapter."""
-if "ENGINE_TOKEN" in _OWN:
-    ENGINE_TOKEN = environ.text("ENGINE_TOKEN", "")
-    ENGINE_TOKEN_UNTIL = environ.day("ENGINE_TOKEN_UNTIL")
-    """Until this day engines with the shared token, and usage that no gateway has signed, are
-    accepted, as in releases before engines had credentials."""
 if "INTERNAL_TOKEN" in _OWN:
     INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
     """Authenticates consoles to gateways, and signs the tickets of websockets."""

@@ -10,13 +10,6 @@ header has the `typ` TYPE and, as `kid`, the first 16 hexadecimal digits of the 
 bytes of the public key. All numbers are integers, so nothing depends on how a language reads a
 float.
 
-Receipts of the format LEGACY_FORMAT, which were issued before, have instead of `jws`
-
-    "signature": {"algorithm": "Ed25519", "key_id": "...", "value": "..."}
-
-with the signature (RFC 8032) in hexadecimal of the value of `receipt` in RFC 8785's canonical form.
-They are verified with the same key.
-
 The private key is derived from the setting RECEIPT_KEY: HKDF-SHA256 of its UTF-8 bytes without a
 salt, with INFO, is Ed25519's 32-byte seed. After a change of RECEIPT_KEY new receipts get another
 `kid`; the old ones are still verified with the old public key, so keep it.
@@ -33,7 +26,7 @@ from datetime import UTC
 from functools import lru_cache
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
@@ -52,16 +45,12 @@ from tenants.models import AdapterVersion, UsageEvent
 ALGORITHM = "EdDSA"
 TYPE = "lorikeet-receipt+json"
 """Names the kind of document, so that no other document signed by this key passes for a receipt."""
-FORMAT = "lorikeet-receipt-2"
-LEGACY_ALGORITHM, LEGACY_FORMAT = "Ed25519", "lorikeet-receipt-1"
+FORMAT = "lorikeet-receipt-1"
 INFO = b"lorikeet usage receipts, Ed25519, 1"
 KEY_ID_DIGITS = 16
 HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 OF_THE_VERSION = frozenset({"adapter_version", "adapter_digest"})
 """Known only as long as the adapter's version exists; the event itself keeps its adapter's name."""
-
-OF_THE_FIRST: Mapping[str, Any] = {"attempt": 1}
-"""Defaults for receipts issued before the field `attempt` existed: they are of a first attempt."""
 
 
 class InvalidReceipt(ValueError):
@@ -146,17 +135,17 @@ class PublicKey:
 
 
 def verify(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[str, Any]:
-    """The signed part of a receipt of either format.
+    """The signed part of a receipt.
 
     Raises:
         InvalidReceipt: it is not a receipt, or none of the keys signed it in this form.
     """
-    if isinstance(jws := signed.get("jws"), str):
-        receipt = _verify_jws(jws, keys)
-        if signed.get("receipt", receipt) != receipt:
-            raise InvalidReceipt("`receipt` differs from the payload of `jws`")
-        return receipt
-    return _verify_legacy(signed, keys)
+    if not isinstance(jws := signed.get("jws"), str):
+        raise InvalidReceipt("it is not a receipt: it has no `jws`")
+    receipt = _verify_jws(jws, keys)
+    if signed.get("receipt", receipt) != receipt:
+        raise InvalidReceipt("`receipt` differs from the payload of `jws`")
+    return receipt
 
 
 def _verify_jws(jws: str, keys: Collection[PublicKey]) -> Mapping[str, Any]:
@@ -170,22 +159,6 @@ def _verify_jws(jws: str, keys: Collection[PublicKey]) -> Mapping[str, Any]:
         raise InvalidReceipt("the signature does not match the receipt") from error
     if receipt.get("format") != FORMAT:
         raise InvalidReceipt(f"it is not a receipt of the format {FORMAT}")
-    return receipt
-
-
-def _verify_legacy(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[str, Any]:
-    receipt, signature = signed.get("receipt"), signed.get("signature")
-    if not isinstance(receipt, dict) or receipt.get("format") != LEGACY_FORMAT:
-        raise InvalidReceipt(
-            f"it is not a receipt: it neither has a `jws` nor is of the format {LEGACY_FORMAT}"
-        )
-    if not isinstance(signature, dict) or signature.get("algorithm") != LEGACY_ALGORITHM:
-        raise InvalidReceipt(f"it has no {LEGACY_ALGORITHM} signature")
-    key = _named(signature.get("key_id"), keys)
-    try:
-        key.key.verify(bytes.fromhex(str(signature.get("value"))), canonical(receipt))
-    except (ValueError, InvalidSignature) as error:
-        raise InvalidReceipt("the signature does not match the receipt") from error
     return receipt
 
 
@@ -276,8 +249,7 @@ def _microseconds(seconds: float) -> int:
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
     """The fields in which a receipt differs from the ledger."""
-    receipt = {**OF_THE_FIRST, **receipt}
-    told = describe(event) | {"format": receipt.get("format")}
+    told = describe(event)
     if _version(event) is None:
         told |= {name: receipt.get(name) for name in OF_THE_VERSION}
     return sorted(

@@ -73,7 +73,10 @@ WITH sent AS MATERIALIZED (
            (e->2->1->>0)::bigint AS tenant_id, (e->2->1->>1)::bigint AS key_id,
            to_timestamp((e->2->1->>2)::float8) AS started_at, e->2->1->>3 AS base_model,
            (e->2->1->>4)::bigint AS adapter_id, (e->2->1->>5)::bigint AS version_id,
-           e->2->1->6 AS price, e->2->>2 AS model, (e->2->3->>0)::bigint AS prompt_tokens,
+           (e->2->1->6->>0)::bigint AS prompt_price,
+           (e->2->1->6->>1)::bigint AS cached_prompt_price,
+           (e->2->1->6->>2)::bigint AS output_price,
+           e->2->>2 AS model, (e->2->3->>0)::bigint AS prompt_tokens,
            (e->2->3->>1)::bigint AS cached_tokens, (e->2->3->>2)::bigint AS completion_tokens,
            (e->2->3->>3)::bigint AS reasoning_tokens,
            {_time("3->>4")} AS queue_s, {_time("3->>5")} AS load_s,
@@ -85,35 +88,9 @@ WITH sent AS MATERIALIZED (
     FROM jsonb_array_elements(%s) AS e
 )"""
 
-_PRICED = """, priced AS (
-    SELECT sent.*, (price->>0)::bigint AS prompt_price, (price->>1)::bigint AS cached_prompt_price,
-           (price->>2)::bigint AS output_price
-    FROM sent
-)"""
-_LOOKED_UP = """, priced AS (
-    SELECT sent.*, coalesce((sent.price->>0)::bigint, found.prompt, 0) AS prompt_price,
-           coalesce((sent.price->>1)::bigint, found.cached_prompt, 0) AS cached_prompt_price,
-           coalesce((sent.price->>2)::bigint, found.output, 0) AS output_price
-    FROM sent LEFT JOIN LATERAL (
-        (SELECT 1 AS rank, prompt, cached_prompt, output
-         FROM tenants_price
-         WHERE sent.price = 'null' AND tier = 'standard' AND adapter_id = sent.adapter_id
-           AND starts_at <= sent.started_at
-         ORDER BY starts_at DESC LIMIT 1)
-        UNION ALL
-        (SELECT 2, prompt, cached_prompt, output
-         FROM tenants_price
-         WHERE sent.price = 'null' AND tier = 'standard' AND starts_at <= sent.started_at
-           AND base_model_id = (SELECT id FROM tenants_basemodel WHERE name = sent.base_model)
-         ORDER BY starts_at DESC LIMIT 1)
-        ORDER BY rank LIMIT 1
-    ) AS found ON true
-)"""
-"""For entries without a price: from agents that speak version 1, or from older journals."""
-
 _ENTRIES = f""", entry AS (
     SELECT id, started_at, {_BILL}
-    FROM priced
+    FROM sent
     CROSS JOIN LATERAL (SELECT
         CASE WHEN model = base_model THEN '' ELSE split_part(model, '@', 1) END AS adapter,
         (prompt_tokens - cached_tokens) * prompt_price + cached_tokens * cached_prompt_price
@@ -230,15 +207,8 @@ _SUPERSEDE = f""", fresh AS MATERIALIZED (
 )"""
 
 
-def _statements(what: str) -> dict[bool, str]:
-    """The statement, by whether all entries carry their price."""
-    return {
-        True: f"{_SENT}{_PRICED}{_ENTRIES}{what}{_ADD_UP}",
-        False: f"{_SENT}{_LOOKED_UP}{_ENTRIES}{what}{_ADD_UP}",
-    }
-
-
-_WRITE, _WRITE_AGAIN = _statements(_INSERT), _statements(_SUPERSEDE)
+_WRITE = f"{_SENT}{_ENTRIES}{_INSERT}{_ADD_UP}"
+_WRITE_AGAIN = f"{_SENT}{_ENTRIES}{_SUPERSEDE}{_ADD_UP}"
 
 _PARTITIONS = f"""{_SENT}
 SELECT tenants_usage_partition(month)
@@ -294,17 +264,16 @@ async def write(connection: Connection, lines: Sequence[Line]) -> int:
     """
     _require_times(lines)
     sent = _json(lines)
-    priced = all(line.entry.account.price is not None for line in lines)
     try:
-        inserted, _ = await _count(connection, _WRITE[priced], sent)
+        inserted, _ = await _count(connection, _WRITE, sent)
     except psycopg.errors.CheckViolation:  # the first of their month, which has no table yet
         await connection.execute(_PARTITIONS, [sent])
-        inserted, _ = await _count(connection, _WRITE[priced], sent)
+        inserted, _ = await _count(connection, _WRITE, sent)
     if inserted == len(lines):
         return 0
     async with connection.transaction():
         await connection.execute(_LOCK, [sent])
-        _, regenerated = await _count(connection, _WRITE_AGAIN[priced], sent)
+        _, regenerated = await _count(connection, _WRITE_AGAIN, sent)
     return regenerated
 
 

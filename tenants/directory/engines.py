@@ -3,15 +3,11 @@
 All credentials are in memory, and are read again whenever one changes. So a gateway recognises
 engines while it cannot reach PostgreSQL, by the state that it last read. It learns of a credential
 that was revoked meanwhile before anything else once PostgreSQL is back.
-
-Engines of a release that had one token for all of them are accepted as well while the operator
-allows it (`ENGINE_TOKEN` and `ENGINE_TOKEN_UNTIL`): with a credential that has no row and no name.
 """
 
 from __future__ import annotations
 
 import hmac
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from inference.errors import InvalidApiKey, Unavailable
@@ -19,16 +15,11 @@ from inference.interfaces.credentials import EngineCredential
 from tenants.directory.reader import EngineRow
 from tenants.naming import engine_prefix_of, hmac_of
 
-SHARED = EngineCredential(0, "ENGINE_TOKEN")
-"""The credential of engines that present the shared token."""
-
 
 class KnownEngines:
     """Call `learn` with all valid rows, at first and after each change."""
 
-    def __init__(self, shared_token: str = "", shared_until: float = 0.0) -> None:
-        """The shared token is accepted until `shared_until`, a unix time in seconds."""
-        self._shared, self._shared_until = shared_token.encode(), shared_until
+    def __init__(self) -> None:
         self._rows: Mapping[str, EngineRow] | None = None
         self._known: Mapping[int, EngineCredential] = {}
         self._on_change: list[Callable[[], None]] = []
@@ -44,14 +35,8 @@ class KnownEngines:
         """Call `callback` when the result of `holds` may have changed."""
         self._on_change.append(callback)
 
-    def takes_shared(self) -> bool:
-        """Whether the shared token is accepted now."""
-        return bool(self._shared) and time.time() < self._shared_until
-
     def identify(self, secret: str) -> EngineCredential:
         """The credential with this secret; see `interfaces.credentials.Engines`."""
-        if self.takes_shared() and hmac.compare_digest(secret.encode(), self._shared):
-            return SHARED
         prefix = engine_prefix_of(secret)
         if prefix is None:
             raise InvalidApiKey("The bearer token is not an engine credential.")
@@ -64,8 +49,6 @@ class KnownEngines:
 
     def holds(self, credential: EngineCredential) -> bool:
         """Whether the credential is valid and unchanged; see `interfaces.credentials.Engines`."""
-        if credential.id == SHARED.id:
-            return self.takes_shared()
         return self._known.get(credential.id) == credential
 
 

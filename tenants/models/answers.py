@@ -20,7 +20,7 @@ class IdempotentAnswer(models.Model):
     body_digest = models.BinaryField(max_length=32, help_text="SHA-256 of path and body.")
     request_id = models.CharField(max_length=64)
     turn = models.IntegerField(default=1, db_default=1)
-    """How many gateways have handled the request. Gateways of earlier releases do not set it."""
+    """How many gateways have handled the request."""
     claimed_until = models.DateTimeField()
     content_type = models.CharField(max_length=100, blank=True)
     answer = models.BinaryField(null=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from inference.interfaces.credentials import EngineCredential
 from tenants.adapters import store
 from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
 from tenants.database import Database
-from tenants.directory.engines import KnownEngines as DatabasesEngines
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant
 from tests.adapters.servers import serving
 from tests.adapters.test_jobs import kept
@@ -139,21 +137,3 @@ async def test_agent_fetches_it(
                 await cache.get(version.ref, url)
     await fetch.aclose()
     await stranger.aclose()
-
-
-async def test_engines_of_a_release_without_tickets_are_served_while_they_are_taken(
-    version: AdapterVersion, database: Database
-) -> None:
-    engines = DatabasesEngines("t" * 40, time.time() + 60)
-    headers = {"Authorization": f"Bearer {'t' * 40}"}
-    async with (
-        serving(AdapterFiles(engines, DISPATCHES, database)) as url,
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client,
-    ):
-        assert (await client.get(path_of(version, CONFIG))).content == CONTENT[CONFIG]
-    late = DatabasesEngines("t" * 40, time.time() - 60)
-    async with (
-        serving(AdapterFiles(late, DISPATCHES, database)) as url,
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client,
-    ):
-        assert (await client.get(path_of(version, CONFIG))).status_code == 401

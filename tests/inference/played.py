@@ -141,14 +141,12 @@ class Bench:
         """`options` are passed to the hub."""
         self.ledger, self.limits = Ledger(), Counted()
         self.engines = KnownEngines()
-        self.unsigned = False
-        """Whether entries without a gateway's signature are billed."""
         self.hub = Hub(
             "http://gateway",
             self.ledger,
             self.limits,
             engines=self.engines,
-            dispatches=Dispatches(DISPATCH_KEY, takes_unsigned=lambda: self.unsigned),
+            dispatches=Dispatches(DISPATCH_KEY),
             **options,
         )
         self.links: list[asyncio.Task[None]] = []

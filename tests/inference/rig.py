@@ -30,6 +30,7 @@ from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
+from inference.gateway.requests.requests import KEPT_BYTES
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.interfaces.credentials import EngineCredential
@@ -240,6 +241,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         engines=engines,
         dispatches=Dispatches(DISPATCH_KEY),
         holding=options.pop("holding", None),
+        kept_bytes=options.pop("kept_bytes", KEPT_BYTES),
     )
     keys.on_revoked(hub.end_streams)
 

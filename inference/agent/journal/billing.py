@@ -121,9 +121,9 @@ class Billing:
         if entry is not None:
             self._delivery.add(entry, job.link.url if job.link else None, now)
 
-    def link_up(self, url: str, version: int) -> None:
-        """A gateway is connected, and speaks this version of the protocol."""
-        self._delivery.link_up(url, knows_attempts=version >= 2)
+    def link_up(self, url: str) -> None:
+        """A gateway is connected."""
+        self._delivery.link_up(url)
 
     def link_down(self, url: str) -> None:
         """A gateway is gone; entries that it did not acknowledge go to another."""

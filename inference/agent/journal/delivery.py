@@ -12,8 +12,6 @@ twice changes nothing there, so in doubt an entry is sent again:
 - A gateway that had no room for an entry has dropped it. So an entry that no gateway acknowledged
   for `repeat_after_s` is sent again over a link that had it, and one that another gateway
   acknowledged meanwhile no longer takes room there.
-- A gateway that knows no attempts (protocol version 1) gets first attempts only: it would take a
-  later one for the same entry, and acknowledge what it did not write.
 
 The oldest go first. An entry is forgotten when it is acknowledged over any link.
 Links are named by the gateway's base URL; `now` is monotonic time, in seconds.
@@ -34,17 +32,12 @@ from inference.link.session import Attempt
 class _Link:
     """Entries of one link by attempt; `waiting` ones are assigned to it and not taken yet."""
 
-    knows_attempts: bool = True
     waiting: dict[Attempt, None] = field(default_factory=dict)
     sent: dict[Attempt, float] = field(default_factory=dict)
     """When each was last sent, the oldest first."""
 
     def __contains__(self, attempt: Attempt) -> bool:
         return attempt in self.waiting or attempt in self.sent
-
-    def takes(self, attempt: Attempt) -> bool:
-        """Whether its gateway can write the entry."""
-        return self.knows_attempts or attempt[1] == 1
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.sent)
@@ -84,15 +77,15 @@ class Delivery:
         attempt = entry.id, entry.attempt
         self._entries[attempt] = entry
         at = None if link is None else self._links.get(link)
-        if at is None or len(at) >= self._window or not at.takes(attempt):
+        if at is None or len(at) >= self._window:
             self._unassigned[attempt] = None
         else:
             at.waiting[attempt] = None
             self._given_at[attempt] = now
 
-    def link_up(self, link: str, *, knows_attempts: bool = True) -> None:
-        """The link is open; its gateway knows attempts unless it speaks protocol version 1."""
-        self._links.setdefault(link, _Link(knows_attempts))
+    def link_up(self, link: str) -> None:
+        """The link is open."""
+        self._links.setdefault(link, _Link())
 
     def link_down(self, link: str) -> None:
         """The link is lost, and maybe what was sent over it; no error if it wasn't open."""
@@ -110,8 +103,7 @@ class Delivery:
         self._make_room(at, now)
         taken = list(islice(at.waiting, self._batch))
         room = min(self._window - len(at), self._batch - len(taken))
-        anybodys = filter(at.takes, chain(self._overdue(at, now), self._unassigned))
-        taken += islice(anybodys, room)
+        taken += islice(chain(self._overdue(at, now), self._unassigned), room)
         taken += islice(self._given_up(at, now), self._batch - len(taken))
         for attempt in taken:
             self._give(attempt, at, now)

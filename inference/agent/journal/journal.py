@@ -26,7 +26,7 @@ they are gathered and when they are read back, so a reopened journal is exactly 
   contrast, raises, and its caller must send nothing.
 - **A folder belongs to one process.** The lock is a POSIX lock, which a forked engine core does not
   inherit: one that outlives its agent by seconds keeps no new agent out.
-- **A file names the version of its records.** Version 1 had no attempts: all were first ones.
+- **A file names the version of its records.**
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Journal:
         """These are durably in the ledger; those that aren't in the backlog are ignored."""
         known = [one for one in dict.fromkeys(attempts) if one in self._state.closed]
         if known:
-            self._gather(Acknowledged.of(known))
+            self._gather(Acknowledged(known))
 
     def write(self) -> None:
         """Journal what was gathered, in one write; call before its effects become visible.

@@ -17,7 +17,7 @@ from inference.errors import EngineLost
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.session import Attempt
 
-VERSION = 2
+VERSION = 1
 """Of the record format. Newer versions are not read, older ones are."""
 
 Figures = tuple[int, int, int, int]
@@ -60,23 +60,7 @@ class Closed(_Record, tag="closed", frozen=True):
 
 
 class Acknowledged(_Record, tag="acknowledged", frozen=True):
-    """`ids` holds first attempts, `attempts` all others."""
-
-    ids: list[str]
-    attempts: list[Attempt] = []
-
-    @classmethod
-    def of(cls, attempts: Iterable[Attempt]) -> Acknowledged:
-        known = list(attempts)
-        return cls(
-            [id for id, number in known if number == 1], [one for one in known if one[1] > 1]
-        )
-
-    @property
-    def all(self) -> Iterator[Attempt]:
-        """The attempts of both fields."""
-        yield from ((id, 1) for id in self.ids)
-        yield from self.attempts
+    attempts: list[Attempt]
 
 
 AnyRecord = Begun | Opened | Progressed | Closed | Acknowledged
@@ -131,8 +115,8 @@ class State:
                     self.figures[row[0]] = row
             case Closed(entry):
                 self._close(entry)
-            case Acknowledged():
-                for attempt in self.closed.keys() & record.all:
+            case Acknowledged(attempts):
+                for attempt in self.closed.keys() & attempts:
                     self.billed = self.billed.plus(self.closed.pop(attempt).usage)
             case begun:
                 self.id, self.billed, self.journaled = begun.id, begun.billed, begun.billed

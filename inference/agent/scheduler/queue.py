@@ -56,12 +56,7 @@ from inference.agent.scheduler.bounds import Bounds
 from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
 from inference.agent.scheduler.prefill import Prefill
-from inference.agent.scheduler.service_gossip import (
-    RemoteService,
-    ServiceTotals,
-    by_lane,
-    service_name,
-)
+from inference.agent.scheduler.service_gossip import by_lane, service_name
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import WaitEstimate
@@ -149,7 +144,7 @@ class Queue:
         """Waiting and running, by tenant."""
         self._arrivals, self._returns = itertools.count(), itertools.count(FIRST_RETURN)
         self._estimate = WaitEstimate()
-        self._totals, self._remote = ServiceTotals(), RemoteService()
+        self._gained: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Requests waiting."""
@@ -259,26 +254,13 @@ class Queue:
 
     # --- several engines -------------------------------------------------------------------------
 
-    def served_since(self, mark: int) -> tuple[int, dict[str, float]]:
-        """The current mark, and the cumulative service of the tenants whose figure changed after
-        `mark` (0: all), in tokens over weight. Batch service is listed as `batch:<tenant>`.
-
-        Each caller that wants every change, such as a gateway's link, keeps its own mark.
-        """
-        return self._totals.since(mark)
-
     def gained(self) -> dict[str, float]:
-        """By how much the service of each tenant grew since the last call, as `served_since`."""
-        return self._totals.gained()
+        """By how much the service of each tenant grew since the last call, in tokens over weight.
+        Batch service is listed as `batch:<tenant>`."""
+        gained, self._gained = self._gained, {}
+        return gained
 
-    def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> None:
-        """Another engine of the same base model reported this from its `served_since`.
-
-        Hearing it again, late or from several gateways changes nothing.
-        """
-        self.heard_sum(self._remote.heard(engine_id, run, served))
-
-    def heard_sum(self, grown: Mapping[str, float]) -> None:
+    def heard(self, grown: Mapping[str, float]) -> None:
         """All other engines of the same base model together `gained` this."""
         for lane, increases in zip(self._lanes, by_lane(grown), strict=True):
             lane.counters.heard(increases)
@@ -505,7 +487,8 @@ class Queue:
         if running.charged > running.told:
             request = running.request
             name = service_name(request.tenant, batch=running.lane is self._batch)
-            self._totals.add(name, (running.charged - running.told) / request.weight)
+            more = (running.charged - running.told) / request.weight
+            self._gained[name] = self._gained.get(name, 0.0) + more
             running.told = running.charged
 
     def _look(self, now: float) -> None:

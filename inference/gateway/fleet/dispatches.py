@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -111,11 +110,8 @@ def _time(seconds: float) -> float:
 class Dispatches:
     """Signs dispatches to engines and checks their reports. All gateways use the same key."""
 
-    def __init__(self, key: str, *, takes_unsigned: Callable[[], bool] = lambda: False) -> None:
-        """`takes_unsigned` returns whether entries without a signature are billed, as needed while
-        engines of a release without signatures still run."""
+    def __init__(self, key: str) -> None:
         self._key = hashlib.sha256(key.encode()).digest()
-        self.takes_unsigned = takes_unsigned
 
     def signed(
         self,
@@ -138,7 +134,7 @@ class Dispatches:
             return Mismatch.MALFORMED
         dispatch = entry.account.dispatch
         if dispatch is None:
-            return None if self.takes_unsigned() else Mismatch.UNSIGNED
+            return Mismatch.UNSIGNED
         if not self._is_signed(entry.account, (entry.id, entry.attempt), entry.model, dispatch):
             return Mismatch.NOT_DISPATCHED
         if dispatch.credential != credential:

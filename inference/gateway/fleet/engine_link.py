@@ -341,7 +341,6 @@ class EngineLink:
             hello.engine_id,
             hello.model,
             hello.stats,
-            version=version,
             run=hello.run,
             warm=hello.warm,
         )

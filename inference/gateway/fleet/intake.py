@@ -55,7 +55,7 @@ class Intake:
             raise ProtocolViolation(f"a report can have at most {MAX_ENTRIES} entries")
 
         def written(attempts: Sequence[tuple[str, int]]) -> None:
-            link.post(wire.UsageAck([], list(attempts)))
+            link.post(wire.UsageAck(list(attempts)))
 
         sound, suspects = self._sorted(link, entries)
         for entry in sound:

@@ -72,7 +72,7 @@ class Journey:
     in_doubt: bool = False
     """Rule 2: it waits for its engines to reconnect."""
     _failed: set[str] = field(default_factory=set)
-    """Runs of engines that were lost, or failed with it (`EngineState.life`)."""
+    """Runs of engines that were lost, or failed with it (`EngineState.run`)."""
 
     def leave(self, leg: Leg, why: Why, done: Done | None, now: float) -> None:
         """The leg's engine does not complete the request; `done` is what it sent, if anything."""
@@ -86,7 +86,7 @@ class Journey:
         if why is not Why.LOST:
             self.avoided.add(leg.link)
         if why in (Why.LOST, Why.FAILED):
-            self._failed.add(leg.link.engine.life)
+            self._failed.add(leg.link.engine.run)
             self.in_doubt = len(self._failed) > 1
 
     def may_leave(self, leg: Leg, why: Why) -> bool:

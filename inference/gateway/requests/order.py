@@ -71,9 +71,9 @@ class Order(msgspec.Struct, frozen=True):
         """The request's id, for engines and the ledger."""
         return self.id or self.reservation.id
 
-    def needs(self, version: int, pool: Pool | None = None) -> Needs:
-        """What an engine must be able to do for the request, the version of the link that it must
-        speak at least, and the revisions of `pool` that may run it; without a pool any may."""
+    def needs(self, pool: Pool | None = None) -> Needs:
+        """What an engine must be able to do for the request, and the revisions of `pool` that may
+        run it; without a pool any may."""
         tenant, target = self.grant.tenant, self.target
         return Needs(
             target.base_model,
@@ -81,7 +81,6 @@ class Order(msgspec.Struct, frozen=True):
             operation=self.kind,
             tokens=self.tokens,
             parsers=self.parsers,
-            version=version,
             tenant=tenant,
             prompt_tokens=self.prompt_tokens,
             prefix=self.prefix,

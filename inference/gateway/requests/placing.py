@@ -4,9 +4,8 @@ A request that waited is given only to an engine that has fewer than TAKEN_UP of
 requests without a first token. That slows nothing down: more would only wait in the engine's queue.
 
 An attempt that continues where the reader is needs an engine of the same revision. A request can't
-move, and so ends with its engine, if an engine has begun to answer it that speaks a protocol before
-MOVES_SINCE or does not report its revision, if it is being ended anyway, or if its body is beyond
-its tenant's share of `kept_bytes`.
+move, and so ends with its engine, if it is being ended anyway, or if its body is beyond its
+tenant's share of `kept_bytes`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.popularity import Popularity
-from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
+from inference.link.wire import Adopt, Orphan, Resume
 from inference.pools import Pool
 from inference.shared_capacity import SharedCapacity
 
@@ -74,7 +73,6 @@ class Placing:
         if left_s <= 0:
             return GenerationTimeout()
         resume = stream.delivered.resume(stream.ttft_s, stream.elapsed_s)
-        version = 1 if not stream.attempt else 2 if resume is None else MOVES_SINCE
         journey = stream.journey
 
         def may_take(link: EngineLink) -> bool:
@@ -87,7 +85,7 @@ class Placing:
 
         any_may = journey is None and not paced
         # A resumed request stays on its revision, even if rollouts changed what serves since.
-        needs = self._needs(order, version) if resume is None else order.needs(version)
+        needs = self._needs(order) if resume is None else order.needs()
         try:
             link = self.decide(needs, None if any_may else may_take)
         except Overloaded as refusal:
@@ -116,7 +114,7 @@ class Placing:
         dispatch = orphan.account.dispatch
         assert dispatch is not None, "what is not signed is not known as an orphan"
         most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
-        stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
+        stream.delivered.begin(most, exact=self._is_exact(stream, order))
         leg = Leg(stream, link, stream.attempt, most, keeps=True)
         stream.given_to(leg)
         self._trace(stream, leg)
@@ -128,20 +126,19 @@ class Placing:
         """The stream's body is no longer kept: give its bytes back."""
         self._kept.give_back(stream.grant.tenant, stream.kept)
 
-    def _needs(self, order: Order, version: int = 1) -> Needs:
-        return order.needs(version, self.pools.get(order.target.base_model))
+    def _needs(self, order: Order) -> Needs:
+        return order.needs(self.pools.get(order.target.base_model))
 
     def _start(
         self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
     ) -> None:
         self._keep(stream, order)
-        journey, exact = stream.journey, self._is_exact(stream, order, link)
+        journey, exact = stream.journey, self._is_exact(stream, order)
         most = order.most(link.engine.info.max_model_len)
         stream.delivered.begin(most, exact=exact)
         stream.attempt += 1
         keeps = stream.delivered.keeps
-        can_keep = keeps and link.engine.version >= ADOPTS_SINCE
-        leg = Leg(stream, link, stream.attempt, most, keeps=can_keep)
+        leg = Leg(stream, link, stream.attempt, most, keeps=keeps)
         stream.given_to(leg)
         frame = order.frame(
             self._dispatches,
@@ -177,16 +174,12 @@ class Placing:
             stream.kept = size
 
     @staticmethod
-    def _is_exact(stream: Stream, order: Order, link: EngineLink) -> bool:
-        """Whether the request may move from this engine to another, so that this one has to report
+    def _is_exact(stream: Stream, order: Order) -> bool:
+        """Whether the request may move from its engine to another, so that this one has to report
         token ids."""
-        engine, journey = link.engine, stream.journey
-        return (
-            stream.kept == len(order.body)
-            and engine.version >= MOVES_SINCE
-            and bool(engine.info.revision)
-            and (journey is None or journey.moves < MAX_MOVES)
-        )
+        journey = stream.journey
+        may_move = journey is None or journey.moves < MAX_MOVES
+        return may_move and stream.kept == len(order.body)
 
     def _adoption(
         self, stream: Stream, order: Order, link: EngineLink, orphan: Orphan, most: Bounds

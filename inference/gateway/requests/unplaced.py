@@ -221,7 +221,7 @@ class Unplaced:
         """The wait of rule 3 is over: quarantine the request if two of its engines are gone, else
         place it or let it wait on."""
         journey.in_doubt = False
-        if journey.died_twice(link.engine.life for link in self._links.values()):
+        if journey.died_twice(link.engine.run for link in self._links.values()):
             self._give_up(
                 stream,
                 Outcome.QUARANTINED,

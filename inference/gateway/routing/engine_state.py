@@ -15,11 +15,6 @@ from inference.link.prefixes import Prefix
 from inference.link.session import Attempt
 from inference.link.wire import Stats, Submit
 
-REQUEST_TOKENS = 512
-"""Assumed size of a request on an engine that reports only counts of requests, which is before
-protocol version 4."""
-COUNTS_TOKENS_SINCE = 4
-
 LOAD_TOKENS = 16_384
 """Cost of a cold adapter load: a second of a large engine's prefill, for which other requests wait.
 With less, adapters for which one engine is enough are loaded on several, and push others out."""
@@ -49,8 +44,6 @@ class Needs(msgspec.Struct, frozen=True):
     """Prompt and answer together, as far as the client bounds them."""
     parsers: tuple[str, ...] = ()
     """Keys of `ModelInfo.parsers`."""
-    version: int = 1
-    """Lowest version of the link's protocol."""
     tenant: str = ""
     prompt_tokens: int = 0
     """An estimate."""
@@ -78,10 +71,8 @@ class EngineState:
     draining: bool = False
     dispatched: int = 0
     """Requests that this gateway has on it; fresher than the last stats."""
-    version: int = 1
-    """Version of the protocol that its link speaks."""
     run: str = ""
-    """The agent's run, if it reports that."""
+    """The agent's run."""
     warm: InitVar[bytes | None] = None
     """`Hello.warm`."""
     resident: dict[str, None] = field(init=False)
@@ -89,9 +80,7 @@ class EngineState:
     adapters: set[str] = field(init=False)
     """LoRA names of these, and of adapters about to be loaded."""
     pool: str = field(init=False)
-    """`ModelInfo.pool_digest`."""
-    kind: tuple[str, int] = field(init=False)
-    """Engines of one kind can run the same requests."""
+    """`ModelInfo.pool_digest`: engines of one pool can run the same requests."""
     warmth: Warmth = field(init=False)
     load: int = field(init=False)
     """Tokens of all requests on it, from this gateway or any other."""
@@ -113,16 +102,10 @@ class EngineState:
     def __post_init__(self, warm: bytes | None) -> None:
         self.resident = dict.fromkeys(self.stats.resident)
         self.pool = self.info.pool_digest()
-        self.kind = self.pool, self.version
         self.warmth = Warmth(self.info.kv_tokens, warm)
         self.number = _number(self.id)
         self._module_names = frozenset(path.rpartition(".")[2] for path in self.info.modules)
         self._weigh()
-
-    @property
-    def counts_tokens(self) -> bool:
-        """Whether it reports how many tokens wait, and which adapters have slots."""
-        return self.version >= COUNTS_TOKENS_SINCE
 
     def took(self, frame: Submit) -> None:
         """This gateway sent it a request, which counts as warm, loaded and waiting from now on."""
@@ -135,7 +118,7 @@ class EngineState:
             uncached -= tokens[known - 1] if known else 0
         bounds = [one for one in (frame.wanted_tokens, frame.max_tokens) if one is not None]
         output = max(1, frame.choices) * min(OUTPUT_TOKENS, *bounds, OUTPUT_TOKENS)
-        held = frame.prompt_tokens + output if self.counts_tokens else REQUEST_TOKENS
+        held = frame.prompt_tokens + output
         self._recent[frame.id, frame.attempt] = uncached, held
         self.queue += uncached
         self.load += held
@@ -157,41 +140,27 @@ class EngineState:
         self.queue -= uncached
         self.load -= held
 
-    @property
-    def life(self) -> str:
-        """Its agent's run, or if that is not reported, the engine's id."""
-        return self.run or self.id
-
     def note(self, frame: Stats) -> None:
-        """Take the engine's report: its stats, and which adapters changed; in protocol version 1
-        all adapters."""
+        """Take the engine's report: its stats, and which adapters changed."""
         self.stats = frame.stats
         self._reports += not frame.between
         self._recent.clear()
         self.warmth.hear(frame.warm, frame.cold, anew=frame.anew, between=frame.between)
-        if self.version == 1:
-            self.resident = dict.fromkeys(frame.stats.resident)
-        else:
-            for name in (*frame.evicted, *frame.loaded):
-                self.resident.pop(name, None)
-            self.resident |= dict.fromkeys(frame.loaded)
+        for name in (*frame.evicted, *frame.loaded):
+            self.resident.pop(name, None)
+        self.resident |= dict.fromkeys(frame.loaded)
         since = self._reports - LOADS_WITHIN
         for name in [one for one, at in self._expected.items() if at < since]:
             del self._expected[name]
-        for name in self.resident if self.version == 1 else frame.loaded:
+        for name in frame.loaded:
             self._expected.pop(name, None)
         self._weigh()
 
     def _weigh(self) -> None:
         stats = self.stats
         self.adapters = {*self.resident, *self._expected, *stats.awaited}
-        if self.counts_tokens:
-            self.queue = stats.queued_tokens
-            self.load = int(stats.kv_usage * self.info.kv_tokens) + stats.queued_tokens
-        else:
-            waiting = stats.waiting + stats.queued
-            self.queue = REQUEST_TOKENS * waiting
-            self.load = REQUEST_TOKENS * max(self.dispatched, stats.running + waiting)
+        self.queue = stats.queued_tokens
+        self.load = int(stats.kv_usage * self.info.kv_tokens) + stats.queued_tokens
 
     def adapter_cost(self, name: str) -> int:
         """The wait until a request of this adapter can start, in tokens."""
@@ -203,14 +172,12 @@ class EngineState:
             return full
         if name in self._expected or name in self.stats.awaited:
             return AWAITED_TOKENS
-        evicts = self.counts_tokens and self.stats.spare <= len(self._expected)
+        evicts = self.stats.spare <= len(self._expected)
         return LOAD_TOKENS + (EVICTION_TOKENS if evicts else 0) + full
 
     def lacks(self, needs: Needs) -> Iterator[str]:
         """What the request needs from the fleet that this engine lacks."""
-        if needs.version > self.version:
-            yield f"version {needs.version} of the engine link (the engine has {self.version})"
-        if needs.operation and needs.operation not in (self.info.operations or [needs.operation]):
+        if needs.operation and needs.operation not in self.info.operations:
             yield f"the operation `{needs.operation}`"
         if needs.adapter is not None:
             yield from self.cannot_load(needs.adapter)
@@ -227,10 +194,8 @@ class EngineState:
 
     def offers(self, needs: Needs) -> bool:
         """Whether it has what the client asked for besides: the context length and parsers."""
-        known = bool(self.info.revision)  # otherwise it doesn't report its parsers
-        return needs.tokens <= self.info.max_model_len and (
-            not known or all(name in self.info.parsers for name in needs.parsers)
-        )
+        has_parsers = all(name in self.info.parsers for name in needs.parsers)
+        return has_parsers and needs.tokens <= self.info.max_model_len
 
 
 @lru_cache(maxsize=1024)

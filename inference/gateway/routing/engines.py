@@ -8,8 +8,8 @@ that no engine of this base model offers (a longer context, tools), the request 
 all the same, whose error names the field and the limit. Only what models of this sort never do
 (chat, for an embedding model) is refused at once (`Engines.permanent_refusal`).
 
-What an engine can do depends only on its *kind*, and there are few kinds. So decisions look at
-kinds, and cache the list of engines for each set of kinds, and the nearest engines of each home.
+What an engine can do depends only on its *pool*, and there are few pools. So decisions look at
+pools, and cache the list of engines for each set of pools, and the nearest engines of each home.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Engines:
 
     def __init__(self, engines: Iterable[EngineState]) -> None:
         self._engines = [engine for engine in engines if not engine.draining]
-        self._kinds = {engine.kind: engine for engine in self._engines}
-        """One engine of each kind."""
-        self._of_kinds: dict[frozenset[tuple[str, int]], Able] = {}
+        self._pools = {engine.pool: engine for engine in self._engines}
+        """One engine of each pool."""
+        self._of_pools: dict[Revisions, Able] = {}
 
     def __iter__(self) -> Iterator[EngineState]:
         return iter(self._engines)
@@ -72,7 +72,7 @@ class Engines:
         name = needs.base_model
         serving = [
             engine
-            for engine in self._kinds.values()
+            for engine in self._pools.values()
             if engine.info.name == name and (revisions is None or engine.pool in revisions)
         ]
         if not serving:
@@ -80,10 +80,10 @@ class Engines:
         able = [engine for engine in serving if not any(engine.lacks(needs))]
         if not able:
             raise NoEngine(_lacking(serving, needs), retry_after_s=RETRY_AFTER_S)
-        kinds = frozenset([engine.kind for engine in able])
-        if (found := self._of_kinds.get(kinds)) is None:
-            found = Able(engine for engine in self._engines if engine.kind in kinds)
-            self._of_kinds[kinds] = found
+        pools = frozenset([engine.pool for engine in able])
+        if (found := self._of_pools.get(pools)) is None:
+            found = Able(engine for engine in self._engines if engine.pool in pools)
+            self._of_pools[pools] = found
         return found
 
     def revisions(self, needs: Needs) -> Revisions | None:
@@ -95,11 +95,11 @@ class Engines:
             NoEngine: no engine of any tier is connected.
         """
         tier = None if needs.tiers is None else self._tier(needs)
-        if len(self._kinds) < 2:
+        if len(self._pools) < 2:
             return tier
         able = [
             engine
-            for engine in self._kinds.values()
+            for engine in self._pools.values()
             if engine.info.name == needs.base_model
             and (tier is None or engine.pool in tier)
             and not any(engine.lacks(needs))
@@ -114,16 +114,15 @@ class Engines:
         Raises:
             NoEngine: no engine of any tier is connected.
         """
-        kinds = self._kinds.values()
-        here = {engine.pool for engine in kinds}
-        there = [tier for tier in needs.tiers or () if not here.isdisjoint(tier)]
+        engines = self._pools.values()
+        there = [tier for tier in needs.tiers or () if not self._pools.keys().isdisjoint(tier)]
         if len(there) > 1:
-            able = {engine.pool for engine in kinds if not any(engine.lacks(needs))}
+            able = {engine.pool for engine in engines if not any(engine.lacks(needs))}
             there = [tier for tier in there if not able.isdisjoint(tier)] or there
         if there:
             return there[0]
         name = needs.base_model
-        if needs.adapter is None or all(engine.info.name != name for engine in kinds):
+        if needs.adapter is None or all(engine.info.name != name for engine in engines):
             raise _nobody(name)
         raise NoEngine(
             f"This adapter has not yet been tested on the engines that serve `{name}`.",
@@ -132,14 +131,12 @@ class Engines:
 
     def permanent_refusal(self, needs: Needs) -> InvalidRequest | None:
         """Why no engine of this base model will ever run a request: models of this sort don't
-        support the operation. None if one may, or if not all engines report their operations."""
+        support the operation. None if one may."""
         name = needs.base_model
-        infos = [engine.info for engine in self._kinds.values() if engine.info.name == name]
+        infos = [engine.info for engine in self._pools.values() if engine.info.name == name]
         done = frozenset[str]().union(*(info.operations for info in infos))
         alike = OPERATIONS.alike(needs.operation)
-        if not done or not all(info.operations for info in infos):
-            return None
-        if not alike or not alike.isdisjoint(done):
+        if not infos or not alike or not alike.isdisjoint(done):
             return None
         offered = ", ".join(one.path for one in OPERATIONS if one.name in done)
         if not offered:  # what they do is newer than this gateway
@@ -155,9 +152,9 @@ def _nobody(base_model: str) -> NoEngine:
     )
 
 
-def _lacking(kinds: list[EngineState], needs: Needs) -> str:
+def _lacking(engines: list[EngineState], needs: Needs) -> str:
     """The error message, naming what the engine that lacks the fewest things lacks."""
-    least = min((list(engine.lacks(needs)) for engine in kinds), key=len)
+    least = min((list(engine.lacks(needs)) for engine in engines), key=len)
     return (
         f"No engine that serves `{needs.base_model}` can run this request: it needs "
         f"{' and '.join(least)}."

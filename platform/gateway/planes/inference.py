@@ -111,8 +111,7 @@ class Parts:
         ledger, directory, registry = Ledger(), PostgresDirectory(), Registry()
         budgets = Database("limits")
         limiter = configured(LedgerSpent(budgets))
-        engines = KnownEngines(settings.ENGINE_TOKEN, settings.ENGINE_TOKEN_UNTIL)
-        dispatches = Dispatches(settings.DISPATCH_KEY, takes_unsigned=engines.takes_shared)
+        engines, dispatches = KnownEngines(), Dispatches(settings.DISPATCH_KEY)
         hub = Hub(
             settings.GATEWAY_URL,
             ledger,
@@ -224,7 +223,6 @@ class Running(Lifespan):
                 await self._parts.registry.saw_engines(hub.credentials)
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
-            hub.check_credentials()  # the shared token expires without an event
             await asyncio.sleep(BEAT_S)
 
     def _tell_refused(self, refusals: Sequence[Refusal]) -> None:

@@ -162,7 +162,7 @@ def test_two_agents_of_one_process_id_and_host_name_get_two_ids() -> None:
 async def test_one_gateway_hears_what_was_gained_and_tells_what_others_served(
     tmp_path: Path,
 ) -> None:
-    welcome = wire.encode(wire.Welcome(wire.SUMS_SINCE, "http://gateway"))
+    welcome = wire.encode(wire.Welcome(wire.PROTOCOL_VERSION, "http://gateway"))
     async with gateway(tmp_path, welcome) as played:
         await played.say(submit("r1"))
         done = await played.hear(wire.Done, id="r1")
@@ -174,7 +174,7 @@ async def test_one_gateway_hears_what_was_gained_and_tells_what_others_served(
         usage = done.usage
         used = usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
         assert sum(frame.gained.get("acme", 0.0) for frame in told()) == max(LEAST_CHARGE, used)
-        assert all(frame.asks and not frame.served for frame in told())
+        assert all(frame.asks for frame in told())
         await played.say(wire.Others(3, {"globex": 1000.0}))
         counters = played.agent._queue._interactive.counters
         await until(lambda: counters.counter("globex") >= 1000)

@@ -13,7 +13,7 @@ from inference.agent.engines.synthetic.engine import Behaviour
 from tests.inference.operations.examples import messages, responses
 from tests.inference.operations.items import as_chat, check_order, is_item_event
 from tests.inference.rig import chat
-from tests.inference.samples import MOVABLE
+from tests.inference.samples import MODEL
 
 STEADY = Behaviour(tokens_per_second=400.0)
 STALLS = Behaviour(tokens_per_second=400.0, stall_after_tokens=7)
@@ -28,7 +28,7 @@ SAID = "a word and another " * 40
 
 
 def completion(**fields: Any) -> dict[str, Any]:
-    return {"model": MOVABLE.name, "prompt": "Once upon a time"} | fields
+    return {"model": MODEL.name, "prompt": "Once upon a time"} | fields
 
 
 ANSWERS = {

@@ -1,4 +1,4 @@
-"""No process keeps a request's body while its answer is generated."""
+"""No process keeps a request's body while its answer is generated, except for a move."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ async def test_a_body_is_gone_when_the_engine_has_it(
 ) -> None:
     """Between the gateway's socket and the engine less than a tenth of the body stays allocated."""
     engine = SyntheticEngine(ROOMY)
-    async with gateway(max_body_bytes=2 * BODY_BYTES) as one, agent_on(engine, tmp_path, [one]):
+    bounds = {"max_body_bytes": 2 * BODY_BYTES, "kept_bytes": 0}
+    async with gateway(**bounds) as one, agent_on(engine, tmp_path, [one]):
         async with sent(one, max_tokens=1) as reader:  # fills the prefix cache with this prompt
             await reader.readuntil(b'"usage"')
         async with one.client() as client, asyncio.timeout(HANGS_S):

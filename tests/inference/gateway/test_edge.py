@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from inference.errors import MAX_RETRY_AFTER_S, RateLimitExceeded
+from inference.operations.registry import OPERATIONS
 from tests.inference.rig import Rig, chat, rig
 from tests.inference.samples import MODEL
 
@@ -136,7 +137,7 @@ async def test_a_model_is_found_by_every_name_that_a_request_may_have(stack: Rig
     pricing = {"currency": "usd", "unit": "1M tokens"} | free
     can = {"tools": False, "reasoning": False, "structured_outputs": False, "vision": False}
     found = {"object": "model", "created": 0, "root": MODEL.name, "pricing": pricing}
-    found |= {"operations": [], "capabilities": can}
+    found |= {"operations": [one.path for one in OPERATIONS], "capabilities": can}
     assert answer.json() == found | {"id": "support@2", "owned_by": "acme"}
     assert base.json() == found | {"id": MODEL.name, "owned_by": "lorikeet"}
 

@@ -207,14 +207,8 @@ async def test_an_engine_lost_before_its_first_word_leaves_the_estimate(bench: B
     assert bench.limits.settled == {"r1": None}
 
 
-@pytest.mark.parametrize(
-    ("version", "ack"), [(1, UsageAck(["r1"])), (2, UsageAck([], [("r1", 1)]))]
-)
-async def test_entries_are_acknowledged_when_the_ledger_has_them(
-    bench: Bench, version: int, ack: UsageAck
-) -> None:
-    bench.unsigned = True
-    engine = await bench.join(version=version)
+async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -> None:
+    engine = await bench.join()
     stream = bench.submit()
     await engine.hear()
     engine.say(Done("r1", Usage(5, 0, 2), "stop"))
@@ -225,7 +219,7 @@ async def test_entries_are_acknowledged_when_the_ledger_has_them(
     ((engine_id, journal, entries, written),) = bench.ledger.told
     assert (engine_id, journal, list(entries)) == ("engine-1", "journal-1", [entry()])
     written([("r1", 1)])
-    assert await engine.hear() == ack
+    assert await engine.hear() == UsageAck([("r1", 1)])
 
 
 async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(bench: Bench) -> None:
@@ -246,13 +240,6 @@ async def test_the_price_that_was_reserved_travels_with_the_request(bench: Bench
     bench.hub.submit(Order(GRANT, target, Reservation("r1", None), "chat", b"{}", "batch", 9))
     submitted = await engine.hear()
     assert isinstance(submitted, wire.Submit) and submitted.account.price == (3, 2, 7)
-
-
-async def test_engines_of_one_base_model_hear_whom_the_others_served(bench: Bench) -> None:
-    first, second = await bench.join("first"), await bench.join("second")
-    first.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
-    assert await second.hear() == wire.Served("first", "run", {"acme": 12.5})
-    assert bench.ledger.reported == ["first"]
 
 
 async def test_engines_are_told_what_to_keep_loaded(bench: Bench) -> None:
@@ -476,7 +463,7 @@ async def test_an_engine_that_comes_by_two_ways_stays_while_one_of_them_does(ben
     """As when agents find the gateways through a load balancer, and then dial each by its own
     URL."""
     direct, balanced = await bench.join(), await bench.join()
-    direct.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
+    direct.say(wire.Stats(EngineStats(), gained={"acme": 12.5}))
     await until(lambda: bench.ledger.reported)
     bench.submit()
     submitted = await balanced.hear()
@@ -533,21 +520,12 @@ async def test_engines_hear_of_gateways_and_archived_adapters(bench: Bench) -> N
     assert await engine.hear() == wire.Unload("d" * 64)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-async def test_the_base_model_and_statistics_of_an_engine_are_known(
-    bench: Bench, version: int
-) -> None:
+async def test_the_base_model_and_statistics_of_an_engine_are_known(bench: Bench) -> None:
     seen: list[ModelInfo] = []
     bench.hub.on_model(seen.append)
-    bench.unsigned = True
-    engine = await bench.join(version=version)
+    engine = await bench.join()
     stream = bench.submit()
-    told = (
-        wire.Stats(EngineStats(running=3, resident=[REF.name]))
-        if version == 1
-        else wire.Stats(EngineStats(running=3), loaded=[REF.name])
-    )
-    engine.say(told)
+    engine.say(wire.Stats(EngineStats(running=3), loaded=[REF.name]))
     engine.say(wire.Step([Delta("r1", "x", 1)]))
     await stream.read()
     assert seen == [MODEL]

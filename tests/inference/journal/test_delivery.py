@@ -216,17 +216,6 @@ def test_attempts_of_a_request_are_apart() -> None:
     assert [one.attempt for one in d.take(B, 0.0)] == [1]
 
 
-def test_a_gateway_of_version_1_gets_first_attempts_alone() -> None:
-    d = Delivery([entry("1", 2), entry("2")])
-    d.link_up(A, knows_attempts=False)
-    d.add(entry("3", 3), A, 0.0)
-    assert taken(d, A) == "2"
-    assert taken(d, A, RESEND_AFTER_S) == ""
-    d.link_up(B)
-    assert [(one.id, one.attempt) for one in d.take(B, 0.0)] == [("1", 2), ("3", 3)]
-    assert taken(d, A, RESEND_AFTER_S) == "", "overdue ones neither"
-
-
 LINKS = st.sampled_from([A, B, C])
 
 

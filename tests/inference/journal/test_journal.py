@@ -263,34 +263,6 @@ def test_a_journal_of_another_version_is_left_alone(folder: Path) -> None:
 # --- versions ------------------------------------------------------------------------------------
 
 
-RECORDED = Path(__file__).parent / "recorded"
-
-
-def test_a_journal_of_the_version_without_attempts_is_read_and_goes_on(folder: Path) -> None:
-    """An agent of that version died with the journal: one request open, two entries not
-    acknowledged."""
-    folder.mkdir()
-    (folder / FILE).write_bytes((RECORDED / "version-1").read_bytes())
-    ended = [
-        entry("lost", used(10), "engine_lost"),
-        entry("later", used(4, total_s=1.5), "length"),
-        entry("open", used(2), "engine_lost"),
-    ]
-    with closing(Journal.open(folder)) as journal:
-        assert journal.id == "5750f49905954c5eb03380e1bd8daa21"
-        assert journal.unacknowledged() == ended
-        assert all(one.attempt == 1 and one.account.price is None for one in ended)
-        assert journal.journaled == totals(map(used, (3, 5, 10, 4, 2)))
-        for name in ("later/2", "open/2"):
-            act(journal, ("open", name))
-        act(journal, ("acknowledge", ["later", "lost"]))
-    assert [(one.id, one.attempt) for one in reopened(folder)[0]] == [
-        ("open", 1),
-        ("later", 2),
-        ("open", 2),
-    ]
-
-
 def test_a_journal_of_a_later_version_is_left_alone(folder: Path) -> None:
     folder.mkdir()
     content = framed(Begun("id", Totals(), version=VERSION + 1))

@@ -11,12 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from inference import tracing
 from inference.agent.engines.synthetic.engine import SyntheticEngine
-from inference.link import versions, wire
 from inference.process.environ import BadSetting
 from inference.tracing import Tracer, timed
 from tests.inference.rig import SLOW, Rig, agent_on, chat, gateway, until
@@ -194,16 +192,6 @@ async def test_a_traced_request_is_an_example_in_the_metrics(traced: Traced) -> 
     on = traced.rig.gateway.hub.measures.engines[MODEL.name, "engine-1"]
     examples = [one for _, _, one in on.end_to_end_seconds.buckets() if one is not None]
     assert [one.trace_id for one in examples] == [TRACE]
-
-
-@pytest.mark.parametrize("version", [4, wire.PROTOCOL_VERSION])
-def test_traces_are_sent_only_to_peers_that_know_them(version: int) -> None:
-    submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", trace=TRACEPARENT)
-    told = versions.encode(submit, version)
-    assert told is not None
-    known = submit if version > 4 else msgspec.structs.replace(submit, trace="")
-    assert wire.decode(told) == known
-    assert (TRACEPARENT.encode() in told) is (version > 4)
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from inference.gateway.routing.engine_state import (
 )
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.prefixes import Prefix, hashes_of
-from inference.link.wire import PROTOCOL_VERSION, Stats, Submit
+from inference.link.wire import Stats, Submit
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 
@@ -35,9 +35,9 @@ PROMPT = Prefix.of([1, 2, 3, 4], [1000, 2000, 3000, 4000])
 
 
 def engine(id: str, *warm: int, info: ModelInfo = LARGE, **stats: Any) -> EngineState:
-    """An engine of the newest protocol version that holds these beginnings."""
+    """An engine that holds these beginnings."""
     found = EngineStats(**({"spare": 4} | stats))
-    return EngineState(id, info, found, version=PROTOCOL_VERSION, warm=hashes_of(warm))
+    return EngineState(id, info, found, warm=hashes_of(warm))
 
 
 def fleet(count: int, **stats: Any) -> list[EngineState]:
@@ -175,15 +175,6 @@ def test_an_adapter_that_was_sent_for_is_expected_until_it_is_loaded_or_was_not(
     for _ in range(LOADS_WITHIN + 1):
         one.note(Stats(EngineStats(spare=4)))
     assert one.adapter_cost(REF.name) == LOAD_TOKENS
-
-
-def test_an_engine_of_version_1_tells_its_adapters_and_requests_only() -> None:
-    old = EngineState("old", MODEL)
-    old.took(submit(needs(REF)))
-    assert old.adapter_cost(REF.name) < LOAD_TOKENS and old.load > 0
-    old.note(Stats(EngineStats(running=1, queued=2, resident=[REF.name])))
-    assert old.adapter_cost(REF.name) == 0
-    assert old.queue < old.load
 
 
 # --- homes ----------------------------------------------------------------------------------------

@@ -213,12 +213,11 @@ def test_weights_of_four_to_one_are_kept(reserved: int) -> None:
 def skewed(*, told: bool) -> float:
     """The service of a tenant of weight 4 on two engines, per token of a tenant of weight 1.
 
-    The heavy tenant floods both engines, the light one only the first. Each engine's reports reach
-    the other one through two gateways, one of which is late.
+    The heavy tenant floods both engines, the light one only the first. Each engine hears late what
+    the other one gave.
     """
     engines = [engine(8, 5000), engine(8, 5000)]
-    marks = [0, 0]
-    news: deque[tuple[int, dict[str, float]]] = deque([(0, {"a": 0, "b": 0}), (1, {"a": 0})], 8)
+    news: deque[tuple[int, dict[str, float]]] = deque()
     for clock in range(8000):
         for number, made in enumerate(engines):
             keep_waiting(made, lambda: Job(0.0, "a", 40, 40, 4.0), "a", 12)
@@ -227,10 +226,10 @@ def skewed(*, told: bool) -> float:
             made.step()
         if told and clock % 20 == 0:
             for number, made in enumerate(engines):
-                marks[number], changed = made.queue.served_since(marks[number])
-                news.append((number, changed))
-            for sender, served in [*news, *itertools.islice(news, 4)]:
-                engines[1 - sender].queue.heard(f"e{sender}", "run", served)
+                news.append((number, made.queue.gained()))
+            while len(news) > 4:
+                sender, gained = news.popleft()
+                engines[1 - sender].queue.heard(gained)
     got = {t: sum(made.service[t] for made in engines) for t in "ab"}
     return 4 * got["a"] / got["b"]
 
@@ -577,7 +576,7 @@ def test_whole_traces_are_served_within_all_bounds(trace: list[Job], quota: int 
     )
     done = made.replay(trace)
     assert len(done) == len(trace)
-    served = made.queue.served_since(0)[1]
+    served = made.queue.gained()
     used = (job.prompt - job.cached + job.output for job in trace)
     assert sum(served.values()) == sum(max(LEAST_CHARGE, tokens) for tokens in used)
     assert made.queue._slots._has == Counter()

@@ -24,7 +24,7 @@ from tenants.billing.reconciliation import drifts, journal_differences
 from tenants.models import Price as PriceRow
 from tenants.models import SupersededAttempt, UsageEvent, UsageRollup
 from tests.inference.rig import HANGS_S, Gateway, agent_on, chat, gateway, until
-from tests.inference.samples import MODEL, MOVABLE
+from tests.inference.samples import MODEL
 from tests.tenants.billing.test_ledger import Customer, make_customer
 from tests.tenants.making import make_base
 from tests.tenants.spending import patient_ledger
@@ -72,7 +72,7 @@ async def test_a_request_that_moves_is_one_bill(
     acme: Customer, tmp_path: Path, told_first: int
 ) -> None:
     """Its lost engine comes back at another gateway, before or after the second one finishes."""
-    first, second = (SyntheticEngine(MOVABLE, stalls(LOST)) for _ in range(2))
+    first, second = (SyntheticEngine(MODEL, stalls(LOST)) for _ in range(2))
     roots = [tmp_path / "1", tmp_path / "2"]
     for root in roots:
         root.mkdir()

@@ -18,10 +18,10 @@ from inference.interfaces.directory import Price as Prices
 from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import BATCH, connect
 from tenants.billing.statements import Connection, Line, write
-from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
+from tenants.models import EngineJournal, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of
-from tests.tenants.making import make_adapter, make_base, make_key, make_tenant
+from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import patient_ledger
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -255,76 +255,20 @@ async def test_whatever_is_written_months_are_the_sums_of_hours(
 # --- Prices --------------------------------------------------------------------------------------
 
 
-@sync_to_async
-def set_price(prices: Prices, from_: datetime, adapter_id: int | None = None) -> None:
-    Price.objects.create(
-        base_model=make_base() if adapter_id is None else None,
-        adapter_id=adapter_id,
-        starts_at=from_,
-        prompt=prices.prompt,
-        cached_prompt=prices.cached_prompt,
-        output=prices.output,
-    )
-
-
-BASE, DEARER, OWN = Prices(150_000, 75_000, 600_000), Prices(3, 2, 10**12), Prices(7, 1, 9)
 HOUR = timedelta(hours=1)
 
 
-async def test_the_price_in_force_when_the_request_came(acme: Customer, pg: Connection) -> None:
-    await set_price(BASE, NOON)
-    await set_price(DEARER, NOON + 2 * HOUR)
-    moments = [NOON - HOUR / 60, NOON, NOON + HOUR, NOON + 2 * HOUR, NOON + 3 * HOUR]
-    await write(pg, lines(*(acme.entry(str(i), at) for i, at in enumerate(moments))))
-    in_force = [Prices(), BASE, BASE, DEARER, DEARER]
-    assert [event.cost for event in await events()] == [one.cost(USAGE) for one in in_force]
+async def test_the_price_that_came_with_a_request_is_billed(acme: Customer, pg: Connection) -> None:
+    prices = [Prices(150_000, 75_000, 600_000), Prices(3, 2, 10**12), Prices()]
+    await write(pg, lines(*(
+        acme.entry(str(i), price=(one.prompt, one.cached_prompt, one.output))
+        for i, one in enumerate(prices)
+    )))  # fmt: skip
+    assert [event.cost for event in await events()] == [one.cost(USAGE) for one in prices]
     fixed = [(e.prompt_price, e.cached_prompt_price, e.output_price) for e in await events()]
-    assert fixed == [(one.prompt, one.cached_prompt, one.output) for one in in_force]
+    assert fixed == [(one.prompt, one.cached_prompt, one.output) for one in prices]
     by_hour = {key[0]: sums[-1] for key, sums in (await rollups()).items()}
-    assert by_hour[NOON] == BASE.cost(USAGE)
-
-
-async def test_an_adapters_price_goes_first_once_it_is_in_force(
-    acme: Customer, pg: Connection
-) -> None:
-    await set_price(BASE, NOON - HOUR)
-    await set_price(OWN, NOON, acme.adapter_id)
-    await write(pg, lines(
-        acme.entry("a", NOON - HOUR, model="support"), acme.entry("b", NOON, model="support"),
-        acme.entry("c", NOON),
-    ))  # fmt: skip
-    expected = [BASE, OWN, BASE]
-    assert [event.cost for event in await events()] == [one.cost(USAGE) for one in expected]
-
-
-async def test_the_price_of_an_adapter_that_is_gone_holds_for_what_is_left_to_bill(
-    acme: Customer, pg: Connection
-) -> None:
-    await set_price(BASE, NOON - HOUR)
-    await set_price(OWN, NOON - HOUR, acme.adapter_id)
-    await Adapter.objects.filter(pk=acme.adapter_id).adelete()
-    await write(pg, lines(acme.entry("a", model="support")))
-    assert [event.cost for event in await events()] == [OWN.cost(USAGE)]
-
-
-async def test_a_later_price_changes_no_bill(acme: Customer, pg: Connection) -> None:
-    await write(pg, lines(acme.entry("a")))
-    await set_price(BASE, NOON - HOUR)
-    await write(pg, lines(acme.entry("a")))
-    assert [event.cost for event in await events()] == [0]
-
-
-async def test_the_price_that_came_with_a_request_is_billed_whatever_is_in_force(
-    acme: Customer, pg: Connection
-) -> None:
-    """Alone, and in a batch with an entry of an older engine, whose price is looked up."""
-    await set_price(BASE, NOON - HOUR)
-    await write(pg, lines(acme.entry("a", price=(7, 1, 9)), acme.entry("b")))
-    await write(pg, lines(acme.entry("c", price=(7, 1, 9)), acme.entry("d", price=(0, 0, 0))))
-    expected = [OWN, BASE, OWN, Prices()]
-    assert [event.cost for event in await events()] == [one.cost(USAGE) for one in expected]
-    fixed = [(e.prompt_price, e.cached_prompt_price, e.output_price) for e in await events()]
-    assert fixed == [(one.prompt, one.cached_prompt, one.output) for one in expected]
+    assert by_hour[NOON] == sum(one.cost(USAGE) for one in prices)
 
 
 # --- Two writers at once -------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from io import StringIO
 
 import pytest
@@ -12,7 +11,7 @@ from django.utils import timezone
 
 from gateway.local import seed
 from inference.errors import InvalidApiKey, Unavailable
-from tenants.directory.engines import SHARED, KnownEngines
+from tenants.directory.engines import KnownEngines
 from tenants.directory.notices import Notice
 from tenants.directory.reader import EngineRow
 from tenants.errors import CredentialExists, CredentialRevoked
@@ -98,21 +97,6 @@ def test_gateways_and_the_audit_log_hear_of_changes_and_not_of_sightings() -> No
     audited = AuditEntry.objects.filter(kind="credential").order_by("id")
     assert [entry.action for entry in audited] == ["created", "changed", "changed", "deleted"]
     assert not audited.filter(after__has_key="secret_hmac").exists()
-
-
-def test_a_shared_token_is_taken_only_for_as_long_as_was_said() -> None:
-    for until in (0.0, time.time() - 1):
-        with pytest.raises(InvalidApiKey):
-            KnownEngines(TOKEN, until).identify(TOKEN)
-    engines = KnownEngines(TOKEN, time.time() + 60)
-    assert engines.takes_shared() and engines.identify(TOKEN) == SHARED
-    assert engines.holds(SHARED) and SHARED.may_serve("anything")
-    with pytest.raises(InvalidApiKey):
-        engines.identify(TOKEN + "x")
-    late = KnownEngines(TOKEN, time.time() - 1)
-    assert not late.holds(SHARED)
-    with pytest.raises(InvalidApiKey):
-        KnownEngines("", time.time() + 60).identify("")
 
 
 def command(*arguments: str) -> str:

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 
 from inference.errors import InvalidRequest, NotFound
 from tenants.api.openai.views import Query, ends_early, keyed, openai_view, reply
-from tenants.billing.receipts import LEGACY_ALGORITHM, describe, signer
+from tenants.billing.receipts import describe, signer
 from tenants.models import ApiKey, Scope, Tenant, UsageEvent
 from tenants.models.usage.ledger import UsageEventQuerySet
 from tenants.permissions import TABLE, Permission
@@ -93,7 +93,7 @@ def public_key(request: HttpRequest) -> HttpResponse:
     return reply(
         {
             "object": "usage.receipt_key",
-            "algorithm": LEGACY_ALGORITHM,
+            "algorithm": "Ed25519",
             "key_id": key.id,
             "public_key": key.raw.hex(),
             "pem": key.pem,

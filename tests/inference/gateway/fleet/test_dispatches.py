@@ -149,16 +149,9 @@ def test_impossible_attempts_and_inheritances_are_told_apart() -> None:
     assert OURS.mismatch(inherited, ENGINE) is Mismatch.OVER_BOUNDS
 
 
-def test_unsigned_usage_is_billed_only_while_allowed() -> None:
+def test_usage_without_a_signature_is_not_billed() -> None:
     entry = LedgerEntry("r1", ACCOUNT, "acme/x", Usage(10, 4, 20), "stop")
     assert OURS.mismatch(entry, ENGINE) is Mismatch.UNSIGNED
-    allowed = [True]
-    lenient = Dispatches("k" * 40, takes_unsigned=lambda: allowed[0])
-    assert lenient.mismatch(entry, ENGINE) is None
-    assert lenient.mismatch(used(completion_tokens=-1), ENGINE) is Mismatch.MALFORMED
-    assert lenient.mismatch(FORGED["key"], ENGINE) is Mismatch.NOT_DISPATCHED
-    allowed[0] = False
-    assert lenient.mismatch(entry, ENGINE) is Mismatch.UNSIGNED
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from inference.link.wire import Delta, Done
 from inference.operations.chat import CHAT
 from inference.pools import PARTS, Pool, Rollout, draw
 from tests.inference.played import Bench, Played, benched
-from tests.inference.samples import BASE, GRANT, MODEL, MOVABLE, REF
+from tests.inference.samples import BASE, GRANT, MODEL, REF
 
 pytestmark = pytest.mark.pure
 
@@ -215,16 +215,16 @@ async def test_a_full_revision_does_not_spill_to_another(bench: Bench) -> None:
 
 async def test_a_begun_answer_continues_on_its_own_revision() -> None:
     async with benched(holding=Holding(60.0)) as bench:
-        newer = msgspec.structs.replace(MOVABLE, engine_version="2")
-        first = await bench.join("a", model=MOVABLE, run="1")
-        digest, other = MOVABLE.pool_digest(), newer.pool_digest()
+        newer = msgspec.structs.replace(MODEL, engine_version="2")
+        first = await bench.join("a", model=MODEL, run="1")
+        digest, other = MODEL.pool_digest(), newer.pool_digest()
         bench.hub.set_pools({"base": Pool(frozenset([digest]))})
         stream = bench.submit("r1")
         await first.asked()
         first.say(wire.Step([Delta("r1", "Hel", 1, ids={0: [5]})]))
         await stream.read()
         new = await bench.join("n", model=newer, run="2")
-        second = await bench.join("b", model=MOVABLE, run="3")
+        second = await bench.join("b", model=MODEL, run="3")
         bench.hub.set_pools({"base": Pool(frozenset([other]))})
         first.hang_up()
         moved = await second.asked()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from inference.errors import NoEngine
-from inference.gateway.routing.engine_state import LOAD_TOKENS, REQUEST_TOKENS, EngineState, Needs
+from inference.gateway.routing.engine_state import LOAD_TOKENS, EngineState, Needs
 from inference.gateway.routing.engines import Engines
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.wire import Stats
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.pure
 
 
 def engine(id: str, load: int = 0, *, resident: bool = False, **fields: object) -> EngineState:
-    stats = EngineStats(running=load, resident=[REF.name] if resident else [])
+    stats = EngineStats(queued_tokens=512 * load, resident=[REF.name] if resident else [])
     return EngineState(id, MODEL, stats, **fields)  # type: ignore[arg-type]
 
 
@@ -39,8 +39,6 @@ def test_no_engine_says_which_model_and_when_to_retry() -> None:
         ([["embeddings"]], "score", False),
         ([["chat"]], "tokenize", False),
         ([["chat"]], "poem", False),
-        ([["chat"], []], "embeddings", False),
-        ([[]], "embeddings", False),
         ([], "embeddings", False),
     ],
 )
@@ -70,19 +68,14 @@ def test_the_least_loaded_goes_first() -> None:
     assert choose([engine("a", 2), engine("b", 1)], Needs("base")) == "b"
 
 
-def test_what_was_just_dispatched_counts_before_the_engine_reports_it() -> None:
-    assert choose([engine("a", dispatched=3), engine("b", 2)], Needs("base")) == "b"
-
-
 def test_an_engine_that_holds_the_adapter_goes_before_an_idle_one() -> None:
     assert choose([engine("a"), engine("b", 3, resident=True)], Needs("base", REF)) == "b"
 
 
 def test_a_long_queue_is_worth_a_cold_load() -> None:
     busy = engine("b", resident=True)
-    waiting = LOAD_TOKENS // REQUEST_TOKENS
-    for queued, chosen in ((waiting // 2, "b"), (2 * waiting, "a")):
-        busy.note(Stats(EngineStats(queued=queued, resident=[REF.name])))
+    for queued, chosen in ((LOAD_TOKENS // 2, "b"), (2 * LOAD_TOKENS, "a")):
+        busy.note(Stats(EngineStats(queued_tokens=queued)))
         assert choose([engine("a"), busy], Needs("base", REF)) == chosen
 
 
@@ -119,13 +112,6 @@ def test_only_an_engine_that_can_do_it_gets_a_request(
     assert refused.value.retry_after_s
 
 
-def test_only_an_engine_that_speaks_the_version_gets_a_request() -> None:
-    old, new = state("a", MODEL), state("b", MODEL, version=2, dispatched=99)
-    assert choose([old, new], Needs("base", version=2)) == "b"
-    with pytest.raises(NoEngine, match="version 2"):
-        choose([old], Needs("base", version=2))
-
-
 @pytest.mark.parametrize(
     ("needs", "unable", "capable"),
     [
@@ -156,11 +142,8 @@ def test_the_reason_is_that_of_the_engine_that_lacks_least() -> None:
     assert "rank 32" in refused.value.message and "v_proj" not in refused.value.message
 
 
-def test_residency_by_version_1_is_all_of_it_and_later_what_changed() -> None:
-    old, new = state("a", MODEL), state("b", MODEL, version=2)
-    old.note(Stats(EngineStats(resident=["x", "y"])))
-    old.note(Stats(EngineStats(resident=["y"])))
-    assert list(old.resident) == ["y"]
+def test_reports_of_residency_have_what_changed() -> None:
+    new = state("b", MODEL)
     new.note(Stats(EngineStats(), loaded=["x", "y"]))
     new.note(Stats(EngineStats()))
     assert list(new.resident) == ["x", "y"]

@@ -31,7 +31,7 @@ from tests.inference.gateway.long_answers import (
     completion,
 )
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
-from tests.inference.samples import MOVABLE
+from tests.inference.samples import MODEL
 
 KEY = {"Idempotency-Key": "order 17"}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
@@ -110,7 +110,7 @@ async def fleet(
     async with AsyncExitStack() as stack:
         gateways = [await stack.enter_async_context(gateway(**given)) for _ in range(2)]
         gateways[0].hub.gateways = [one.url for one in gateways]
-        engine = SyntheticEngine(MOVABLE, behaviour)
+        engine = SyntheticEngine(MODEL, behaviour)
         stack.push_async_callback(engine.close)
         rig = await stack.enter_async_context(agent_on(engine, root, gateways))
         yield Fleet(rig, answers)
@@ -162,7 +162,7 @@ async def test_a_pooling_request_is_adopted_and_billed_once(
     tmp_path: Path,
 ) -> None:
     """Nothing of it leaves the engine before its end, and nothing is computed twice."""
-    body = {"model": MOVABLE.name, "input": ["four", "more", "text"]}
+    body = {"model": MODEL.name, "input": ["four", "more", "text"]}
     async with fleet(tmp_path, Behaviour(stall_after_tokens=2)) as made, made.two.client() as two:
         computed = made.rig.engine.stats
         asking = asyncio.create_task(made.ask(made.one, EMBEDDINGS, body))
@@ -325,7 +325,7 @@ async def test_an_engine_that_dies_within_the_grace(tmp_path: Path) -> None:
         await until(lambda: not made.two.hub.snapshot())
         assert not made.two.hub.orphans.turns(len("acme"))
         (tmp_path / "b").mkdir()
-        engine = SyntheticEngine(MOVABLE, STEADY)
+        engine = SyntheticEngine(MODEL, STEADY)
         async with agent_on(engine, tmp_path / "b", [made.two], id="engine-2"):
             again = asyncio.create_task(made.ask(made.two, path, body))
             asked = made.answers.asked

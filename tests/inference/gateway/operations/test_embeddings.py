@@ -17,7 +17,7 @@ from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, rig, until
-from tests.inference.samples import MODEL, MOVABLE
+from tests.inference.samples import MODEL
 
 TEXTS = ["the red fox", "the red bird", "a tree"]
 TOKENS = 3 + 3 + 2
@@ -106,7 +106,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         made = Pair(one, [])
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
-            engine = SyntheticEngine(MOVABLE, Behaviour(stall_after_tokens=1))
+            engine = SyntheticEngine(MODEL, Behaviour(stall_after_tokens=1))
             stack.push_async_callback(engine.close)
             agent = agent_on(engine, tmp_path / name, [one], id=name)
             made.rigs.append(await stack.enter_async_context(agent))
@@ -117,7 +117,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 @pytest.mark.parametrize("why", [Why.LOST, Why.DRAINED])
 async def test_it_moves_to_another_engine_and_is_billed_once(pair: Pair, why: Why) -> None:
     async with pair.gateway.client() as client:
-        body = {"model": MOVABLE.name, "input": TEXTS}
+        body = {"model": MODEL.name, "input": TEXTS}
         asking = asyncio.create_task(client.post(PATH, json=body))
         going, other = await pair.until_one_is_busy()
         other.engine.behaviour = Behaviour()  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pytest
 
 from inference.errors import (
@@ -24,12 +23,12 @@ from inference.gateway.requests import placing, settling, unplaced
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.requests.stream import Stream
-from inference.link import versions, wire
+from inference.link import wire
 from inference.link.accounts import LedgerEntry, Usage
-from inference.link.wire import Delta, Done, Fault, Resume, UsageReport, Wait
+from inference.link.wire import Delta, Done, Fault, UsageReport, Wait
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
-from tests.inference.samples import GRANT, MODEL, MOVABLE
+from tests.inference.samples import GRANT, MODEL, OLDER
 
 pytestmark = pytest.mark.pure
 
@@ -47,7 +46,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def engines(bench: Bench, *ids: str, **hello: Any) -> list[Played]:
-    given: dict[str, Any] = {"model": MOVABLE} | hello
+    given: dict[str, Any] = {"model": MODEL} | hello
     return [await bench.join(id, **({"run": f"run-{id}"} | given)) for id in ids]
 
 
@@ -155,17 +154,10 @@ async def test_tokens_that_were_counted_and_not_given_are_generated_again(bench:
     assert bench.limits.extensions == [], "they count once"
 
 
-OLDER = msgspec.structs.replace(MOVABLE, revision="older")
-
-
-@pytest.mark.parametrize("other", [{"model": OLDER}, {"version": 3}, {"model": MODEL}])
-async def test_only_an_engine_of_the_same_revision_continues(
-    bench: Bench, other: dict[str, Any]
-) -> None:
-    bench.unsigned = True
+async def test_only_an_engine_of_the_same_revision_continues(bench: Bench) -> None:
     (first,) = await engines(bench, "a")
     stream = await begun(bench, first)
-    (second,) = await engines(bench, "b", **other)
+    (second,) = await engines(bench, "b", model=OLDER)
     first.hang_up()
     await until(lambda: bench.hub.held == {"base": 1})
     assert second.all_heard
@@ -174,32 +166,12 @@ async def test_only_an_engine_of_the_same_revision_continues(
     stream.cancel("cancelled")
 
 
-@pytest.mark.parametrize("kind", [{"version": 3}, {"model": MODEL}])
-async def test_answers_of_engines_of_older_versions_do_not_move(
-    bench: Bench, kind: dict[str, Any]
-) -> None:
-    """It did not report token ids, so the point at which to continue is unknown."""
-    (first,) = await engines(bench, "a", **kind)
-    await engines(bench, "b")
-    stream = await begun(bench, first)
-    first.hang_up()
-    with pytest.raises(EngineLost, match="`a`"):
-        await stream.read()
-    seen = bench.limits.settled["r1"]
-    assert seen is not None
-    assert (seen.prompt_tokens, seen.cached_tokens, seen.completion_tokens) == (7, 3, 2)
-    assert bench.hub.moves == {}
-
-
-@pytest.mark.parametrize("other", [{"model": OLDER}, {"version": 3}])
-async def test_an_answer_without_output_restarts_on_any_engine(
-    bench: Bench, other: dict[str, Any]
-) -> None:
+async def test_an_answer_without_output_restarts_on_any_engine(bench: Bench) -> None:
     (first,) = await engines(bench, "a")
     stream = bench.submit()
     await first.asked()
     first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7)]))  # a whole answer's progress
-    (second,) = await engines(bench, "b", **other)
+    (second,) = await engines(bench, "b", model=OLDER)
     first.hang_up()
     asked = await second.asked()
     assert (asked.attempt, asked.resume) == (2, None)
@@ -289,7 +261,7 @@ async def test_an_engine_that_reconnects_did_not_die(
     stream = await begun(bench, first)
     first.hang_up()
     await second.asked()
-    await engines(bench, "a", version=3)  # it cannot continue the request, but it is alive
+    await engines(bench, "a", model=OLDER)  # it cannot continue the request, but it is alive
     second.hang_up()
     asked = await third.asked()
     assert asked.attempt == 3 and asked.resume is not None
@@ -304,7 +276,7 @@ async def test_a_cleared_request_waits_for_another_engine(
     stream = await begun(bench, first)
     first.hang_up()
     await second.asked()
-    await engines(bench, "a", version=3)  # it cannot continue the request, but it is alive
+    await engines(bench, "a", model=OLDER)  # it cannot continue the request, but it is alive
     second.hang_up()
     await until(lambda: bench.hub.held)
     journey = stream.journey
@@ -517,7 +489,7 @@ async def test_entries_of_attempts_settle_nothing_whenever_they_come(
 
 async def test_an_entry_of_a_moved_request_settles_nothing_while_it_waits(bench: Bench) -> None:
     await lonely(bench)
-    (other,) = await engines(bench, "old", version=3)
+    (other,) = await engines(bench, "old", model=OLDER)
     other.say(UsageReport("j", [entry("r1", 2)]))
     await until(lambda: bench.ledger.told)
     assert bench.hub.in_flight and not bench.limits.settled
@@ -552,15 +524,6 @@ async def test_too_many_token_ids_prevent_a_move(bench: Bench, ids: dict[int, li
     assert second.all_heard
 
 
-async def test_giving_up_on_an_engine_of_an_old_version_ends_it_as_lost(bench: Bench) -> None:
-    (first,) = await engines(bench, "a", version=3)
-    stream = await begun(bench, first)
-    first.say(Done("r1", Usage(7, 3, 2), "moved"))
-    with pytest.raises(EngineLost):
-        await stream.read()
-    assert bench.limits.settled == {"r1": Usage(7, 3, 2)}
-
-
 async def test_a_request_refused_by_a_full_engine_goes_to_another(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
     stream = bench.submit()
@@ -577,13 +540,13 @@ async def test_a_request_refused_by_a_full_engine_goes_to_another(bench: Bench) 
 
 
 async def test_a_request_refused_by_a_draining_engine_waits_for_another(bench: Bench) -> None:
-    (first,) = await engines(bench, "a", version=3)
+    (first,) = await engines(bench, "a")
     bench.submit()
     await first.asked()
     first.say(wire.Drain())
     first.say(Done("r1", Usage(), fault=Fault.of(Overloaded("The engine is shutting down."))))
     await until(lambda: bench.hub.held == {"base": 1})
-    (second,) = await engines(bench, "b", version=3)
+    (second,) = await engines(bench, "b")
     assert (await second.asked()).attempt == 2
 
 
@@ -635,14 +598,6 @@ async def test_late_output_of_the_first_attempt_never_reaches_the_reader(
     asked = await second.asked()
     assert asked.attempt == 3 and asked.resume is not None and asked.resume.ids == {0: [11, 12]}
     stream.cancel("cancelled")
-
-
-def test_a_resume_is_not_sent_to_older_agents() -> None:
-    submit = wire.Submit("r", "chat", b"{}", "m", "t", "s", resume=Resume({0: [1]}))
-    message = versions.encode(submit, 3)
-    assert message is not None
-    told = wire.decode(message)
-    assert isinstance(told, wire.Submit) and told.resume is None
 
 
 async def test_no_engine_at_all_is_refused_where_nothing_is_held() -> None:

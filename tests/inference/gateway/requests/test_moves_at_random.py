@@ -24,7 +24,7 @@ from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.wire import Delta, Done, Fault
 from tests.inference.played import Bench, Played, benched
-from tests.inference.samples import MODEL, MOVABLE
+from tests.inference.samples import MODEL, OLDER
 
 pytestmark = pytest.mark.pure
 
@@ -122,7 +122,7 @@ class World:
 
     async def join(self, *, old: bool = False) -> None:
         name = f"e{len(self.bench.links)}"
-        played = await self.bench.join(name, model=MODEL if old else MOVABLE, run=f"run-{name}")
+        played = await self.bench.join(name, model=OLDER if old else MODEL, run=f"run-{name}")
         self.actors[name] = Actor(played)
 
     async def do(self, op: str, number: int) -> None:

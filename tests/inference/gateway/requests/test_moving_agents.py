@@ -16,7 +16,7 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.gateway.long_answers import ANSWERS, STALLS, STEADY, Answer
 from tests.inference.rig import Gateway, Rig, agent_on, gateway, until
-from tests.inference.samples import MOVABLE
+from tests.inference.samples import MODEL
 
 
 @dataclass
@@ -46,7 +46,7 @@ async def pair(root: Path, behaviour: Behaviour = STALLS) -> AsyncIterator[Pair]
         made = Pair(one, [])
         for name in ("a", "b"):
             (root / name).mkdir()
-            engine = SyntheticEngine(MOVABLE, behaviour)
+            engine = SyntheticEngine(MODEL, behaviour)
             stack.push_async_callback(engine.close)
             rig = await stack.enter_async_context(agent_on(engine, root / name, [one], id=name))
             made.rigs.append(rig)

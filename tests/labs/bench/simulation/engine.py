@@ -182,7 +182,7 @@ class Engine:
 
     def hear(self, others: Others) -> None:
         """Take in what other engines served."""
-        self._queue.heard_sum(others.served)
+        self._queue.heard(others.served)
 
     def die(self) -> list[Job]:
         """Stop; returns the requests on the engine, which it never ends."""

@@ -15,7 +15,7 @@ from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
 from inference.gateway.routing.popularity import Popularity
 from inference.link.engine_info import EngineStats, ModelInfo
-from inference.link.wire import PROTOCOL_VERSION, Stats, Submit
+from inference.link.wire import Stats, Submit
 from tests.labs.bench.simulation.engine import PLACES, Job
 
 Router = Callable[[Able, Needs, random.Random], EngineState]
@@ -53,7 +53,6 @@ class Gateway:
             id,
             info,
             EngineStats(spare=PLACES),
-            version=PROTOCOL_VERSION,
             warm=b"" if tells else None,
         )
         self._engines = None
