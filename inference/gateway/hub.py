@@ -243,7 +243,7 @@ class Hub:
         if known := self._suspects.all(time.time()):
             link.post(wire.Suspects(known))
         self._note_pool(link)
-        self._requests.look_soon()
+        self._requests.schedule_placement()
 
     def left(self, link: EngineLink, reason: str) -> None:
         """A link ended, or never opened. Its engine stays if it has another link."""
@@ -268,6 +268,10 @@ class Hub:
     def takes_no_more(self) -> None:
         """An engine began to drain, or is behind with reading."""
         self._candidates.changed()
+
+    def caught_up(self) -> None:
+        """An engine has read a good part of what it was behind with."""
+        self._requests.schedule_placement()
 
     def set_gateways(self, urls: list[str]) -> None:
         """Set the live gateways; every engine is sent a change."""
@@ -310,7 +314,6 @@ class Hub:
         """An engine sent its stats. The service that it gave tenants is passed on to the other
         engines of its base model."""
         self._recorder.totals(source.engine.id, frame.stats)
-        self._requests.look_soon()
         if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
             self._note_pool(source)
         service = self._service[source.engine.info.name]

@@ -65,6 +65,10 @@ class Owner(Protocol):
         """An engine has begun to drain, or is too far behind with reading (`EngineLink.full`)."""
         ...
 
+    def caught_up(self) -> None:
+        """An engine that may have been too far behind has read half of that."""
+        ...
+
     def heard_stats(self, link: EngineLink, frame: wire.Stats) -> None:
         """The engine reported its stats."""
         ...
@@ -294,7 +298,10 @@ class EngineLink:
         while not self._outbox:
             self._posted.clear()
             await self._posted.wait()
-        return (self._outbox.popleft(),)
+        frame = self._outbox.popleft()
+        if len(self._outbox) == MAX_OUTBOX_FRAMES // 2:
+            self._owner.caught_up()
+        return (frame,)
 
     def post(self, frame: Frame) -> None:
         """Queue a frame; dropped if the link is closed, because then nothing runs on it."""

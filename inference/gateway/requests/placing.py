@@ -61,8 +61,7 @@ class Placing:
         needs = self._needs(order)
         adapter = needs.adapter
         shape = None if adapter is None else (adapter.rank, adapter.modules)
-        tried = None if adapter is None or needs.tiers is None else adapter.name
-        return needs.base_model, needs.operation, needs.parsers, shape, needs.tiers, tried
+        return needs.base_model, needs.operation, needs.parsers, shape, needs.tiers
 
     def place(self, stream: Stream, *, paced: bool = False) -> InferenceError | None:
         """Start the stream's next attempt; returns why that is not possible now, or None. With

@@ -102,7 +102,7 @@ class Requests:
     def set_pools(self, pools: Mapping[str, Pool]) -> None:
         """Set which revisions serve, by base model; for a base model that is not here, all do."""
         self._placing.pools = pools
-        self.look_soon()
+        self._unplaced.needs_changed(self._streams.values())
 
     def submit(self, order: Order) -> Stream:
         """Start a request on the engine that suits it best, or hold it until one can take it.
@@ -190,11 +190,11 @@ class Requests:
             return
         now = replace(order.target, tried=target.tried, ready=target.ready)
         stream.order = replace(order, target=now)
-        self.look_soon()
+        self._unplaced.needs_changed([stream])
 
-    def look_soon(self) -> None:
-        """An engine joined, or may take more than before: try to place waiting requests."""
-        self._unplaced.look_soon()
+    def schedule_placement(self) -> None:
+        """An engine joined, or may take more than before: soon try to place waiting requests."""
+        self._unplaced.schedule_placement()
 
     # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
@@ -247,10 +247,10 @@ class Requests:
             self.traffic.ended(leg.link.engine.pool, failed=failed)
 
     def _note_room(self, leg: Leg) -> None:
-        """The leg's engine has one unbegun request less. Looks for waiting requests only when the
+        """The leg's engine has one unbegun request less. Waiting requests are placed only when the
         count passes one mark, not each time, because that goes through all that wait."""
         if leg.link.unbegun == placing.TAKEN_UP // 2:
-            self.look_soon()
+            self.schedule_placement()
 
     def _note_stay(self, stream: Stream, leg: Leg, why: Why | None) -> None:
         """The request ends with this engine; `why` is None if the engine completed it."""

@@ -1,21 +1,26 @@
 """Requests that no engine has now: held for their first engine, or moving to another one.
 
 Rules
-    1. Held requests are dispatched in fair order (`held`) as engines become able to take them
+    1. Held requests are dispatched in order (`held`) as engines become able to take them
        (`placing`). Once its time is over, or when no more can be held, a request goes to any engine
        that accepts it, without that pacing.
     2. Moving requests go before all held ones, in the order in which they lost their engines. They
        may wait for as long as held ones.
     3. If a request may have killed two engines, it waits until those that are alive have
        reconnected (`journey`).
+    4. Placement is tried when something happens that may allow it (an engine joins, or has begun or
+       read enough of what it was sent; revisions or adapters change), and only then: no engine's
+       statistics do. One turn of the event loop looks at LOOKED_AT requests at most, and of
+       requests that need the same only at the first, so waiting costs the same however many
+       different requests wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from inference.errors import InferenceError, NoEngine, RequestQuarantined
 from inference.gateway.fleet.engine_link import EngineLink, Leg
@@ -26,6 +31,9 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.placing import Moves, Placing
 from inference.gateway.requests.stream import Stream
 from inference.link.wire import Done, Wait
+
+LOOKED_AT = 32
+"""Each takes about 30 us."""
 
 
 class Unplaced:
@@ -50,7 +58,12 @@ class Unplaced:
         self._moving: dict[str, Stream] = {}
         """In the order in which they lost their engines."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._looking = False
+        self._to_place: deque[Stream] = deque()
+        """Requests that are still to be looked at, in order."""
+        self._aside: set[Hashable] = set()
+        """What requests looked at before needed in vain."""
+        self._scheduled = self._changed = False
+        """Whether placement goes on soon, and whether it then has to begin again."""
 
     @property
     def by_base_model(self) -> dict[str, int]:
@@ -61,7 +74,7 @@ class Unplaced:
     def waits(self, order: Order) -> bool:
         """Whether a request is held that could run on the same engines, so that this one has to
         wait behind it."""
-        return bool(self._held) and self._held.waits(self._placing.kind(order))
+        return bool(self._held) and self._held.has_kind(self._placing.kind(order))
 
     def hold(self, stream: Stream, order: Order, refusal: InferenceError | None) -> None:
         """Let a request wait for an engine: because of this refusal, or without one behind earlier
@@ -80,12 +93,10 @@ class Unplaced:
             base_model=base_model,
             kind=self._placing.kind(order),
             size=len(order.body),
-            tokens=order.tokens,
-            weight=order.grant.weight,
             lane=order.lane,
         )
         try:
-            self._held.add(request, time.monotonic())
+            self._held.add(request)
         except NoEngine:
             if refusal is not None or self._placing.place(stream) is not None:
                 self._refused(base_model)
@@ -94,7 +105,7 @@ class Unplaced:
         stream.held_since = time.monotonic()
         self._wait(stream, self._holding.seconds)
         stream.waits(Wait(stream.id, "held"))
-        self.look_soon()
+        self._changed = self._scheduled
 
     def move(self, stream: Stream, leg: Leg, why: Why, done: Done | None = None) -> None:
         """The leg's engine does not complete the request: find another, or let it wait for one."""
@@ -118,11 +129,18 @@ class Unplaced:
             else:
                 stream.settle(done)
 
-    def look_soon(self) -> None:
+    def schedule_placement(self) -> None:
         """An engine joined, or may take more than before: soon try to place what waits."""
-        if (self._moving or self._held) and not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_soon(self._look)
+        if self._moving or self._held:
+            self._changed = True
+            self._schedule()
+
+    def needs_changed(self, streams: Iterable[Stream]) -> None:
+        """What these requests need may have changed: those that wait may find an engine now."""
+        for stream in streams:
+            if stream.id in self._held and stream.order is not None:
+                self._held.set_kind(stream.id, self._placing.kind(stream.order))
+        self.schedule_placement()
 
     def stopped(self, stream: Stream) -> None:
         """The stream is to end."""
@@ -131,7 +149,7 @@ class Unplaced:
     def end_held(self, error: InferenceError) -> None:
         """End all held requests with this error; moving ones continue."""
         for stream in list(self._streams.values()):
-            if self._held.withdraw(stream.id):
+            if self._held.remove(stream.id):
                 self._end(stream, error)
 
     def _wait(self, stream: Stream, seconds: float) -> None:
@@ -155,13 +173,13 @@ class Unplaced:
     def _leave(self, stream: Stream) -> None:
         """The stream got an engine: it waits no longer."""
         if self._moving.pop(stream.id, None) is None:
-            self._held.start(stream.id)
+            self._held.remove(stream.id)
             self._note_held(stream)
         self._stop_waiting(stream)
 
     def _give_up(self, stream: Stream, outcome: Outcome, error: InferenceError | None) -> None:
         """End a waiting stream; if it was moving, count this outcome."""
-        self._held.withdraw(stream.id)
+        self._held.remove(stream.id)
         if self._moving.pop(stream.id, None) is not None:
             self._note(stream, outcome)
         self._end(stream, error)
@@ -187,35 +205,42 @@ class Unplaced:
         if stream.trace is not None:
             stream.trace.note("hold", since, now)
 
-    def _look(self) -> None:
-        """Place waiting requests, as far as engines take them: first moving, then held ones."""
-        self._looking = False
-        aside: set[Hashable] = set()
-        for stream in list(self._moving.values()):
-            journey = stream.journey
-            assert journey is not None and stream.order is not None
-            if journey.in_doubt:
-                continue
-            kind = self._placing.kind(stream.order)
-            route = kind, journey.pool, frozenset(journey.avoided)
-            if route in aside:
-                continue
-            if self._placing.place(stream, paced=True) is None:
-                self._leave(stream)
-            else:
-                aside.add(route)
-        for base_model in self._held.by_base_model:
-            self._take_up(base_model)
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._place_waiting)
 
-    def _take_up(self, base_model: str) -> None:
-        aside: set[Hashable] = set()
-        now = time.monotonic()
-        while (request := self._held.first(base_model, aside, now)) is not None:
-            stream = self._streams[request.id]
-            if self._placing.place(stream, paced=True) is None:
-                self._leave(stream)
-            else:
-                aside.add(request.kind)
+    def _place_waiting(self) -> None:
+        """Place waiting requests, as far as engines take them: first moving, then held ones."""
+        if self._changed and not self._to_place:
+            self._changed = False
+            self._aside.clear()
+            self._to_place.extend(self._moving.values())
+            self._to_place.extend(self._streams[id] for id in self._held.in_order())
+        for _ in range(min(LOOKED_AT, len(self._to_place))):
+            self._try(self._to_place.popleft())
+        self._scheduled = False
+        if self._to_place or self._changed:
+            self._schedule()
+
+    def _try(self, stream: Stream) -> None:
+        """Place a request, unless it waits no longer or needs what another needed in vain."""
+        if stream.id in self._held:
+            route = self._held[stream.id].kind
+        elif stream.id not in self._moving:
+            return
+        else:
+            journey, order = stream.journey, stream.order
+            assert journey is not None and order is not None
+            if journey.in_doubt:
+                return
+            route = self._placing.kind(order), journey.pool, frozenset(journey.avoided)
+        if route in self._aside:
+            return
+        if self._placing.place(stream, paced=True) is None:
+            self._leave(stream)
+        else:
+            self._aside.add(route)
 
     def _judge(self, stream: Stream, journey: Journey) -> None:
         """The wait of rule 3 is over: quarantine the request if two of its engines are gone, else

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
-from inference.gateway.requests import placing
+from inference.gateway.requests import placing, unplaced
+from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
 from inference.link import wire
 from inference.link.accounts import Usage
-from inference.link.engine_info import EngineStats
+from inference.link.engine_info import AdapterRef, EngineStats
 from inference.link.wire import Delta, Done, Wait
 from tests.inference.played import Bench, benched
+from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 
 pytestmark = pytest.mark.pure
@@ -45,15 +51,52 @@ async def test_the_first_request_waits_for_the_engine_that_it_causes_to_start(
     assert bench.limits.settled == {"r1": Usage(5, 0, 1)} and bench.hub.moves == {}
 
 
-async def test_they_start_in_fair_order(bench: Bench) -> None:
+async def test_they_start_in_order(bench: Bench) -> None:
     for i in range(3):
-        bench.submit(f"a{i}", lane="interactive", tokens=100)
+        bench.submit(f"a{i}", lane="interactive")
     bench.submit("b", lane="batch", grant=GLOBEX)
-    bench.submit("g0", lane="interactive", grant=GLOBEX, tokens=10)
-    bench.submit("g1", lane="interactive", grant=GLOBEX, tokens=10)
+    bench.submit("g0", lane="interactive", grant=GLOBEX)
+    bench.submit("g1", lane="interactive", grant=GLOBEX)
     engine = await bench.join()
     order = [(await engine.asked()).id for _ in range(6)]
-    assert order == ["a0", "g0", "g1", "a1", "a2", "b"]
+    assert order == ["a0", "g0", "a1", "g1", "a2", "b"]
+
+
+COUNT = 256
+
+
+async def test_what_waiting_costs_does_not_grow_with_what_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request is for another adapter, of another rank, of another tenant: none can stand for
+    another."""
+    tried, turns = Counter[int](), itertools.count()
+
+    def counted(self: Candidates, *args: Any, **options: Any) -> Any:
+        tried[loop_turn[0]] += 1
+        return choose(self, *args, **options)
+
+    choose, loop_turn = Candidates.choose, [next(turns)]
+    monkeypatch.setattr(Candidates, "choose", counted)
+    other = await bench.join("other", model=msgspec.structs.replace(MODEL, name="other"))
+    for i in range(COUNT):
+        ref = AdapterRef(f"t{i}/a@{i:064x}", f"{i:064x}", 17 + i)
+        target = msgspec.structs.replace(BASE, adapter=ref)
+        grant = replace(GRANT, tenant=f"t{i}", tenant_id=i, key_id=i)
+        bench.submit(f"r{i}", target=target, grant=grant)
+    assert tried.total() == COUNT and bench.hub.held == {"base": COUNT}
+    for _ in range(8):
+        other.say(wire.Stats(EngineStats()))
+    await until(lambda: other.all_read)
+    assert tried.total() == COUNT, "statistics are no reason to look"
+    await bench.join("small")
+    while tried.total() < 2 * COUNT:
+        loop_turn[0] = next(turns)
+        await asyncio.sleep(0)
+    assert max(tried[turn] for turn in tried if turn) <= 2 * unplaced.LOOKED_AT
+    assert bench.hub.held == {"base": COUNT}
+    able = await bench.join("able", model=msgspec.structs.replace(MODEL, max_lora_rank=16 + COUNT))
+    assert [(await able.asked()).id for _ in range(2)] == ["r0", "r1"]
 
 
 async def test_a_request_that_no_engine_supports_holds_up_no_other(bench: Bench) -> None:
@@ -103,7 +146,7 @@ async def test_an_engine_takes_up_no_more_than_it_begins(
     engine.say(Done("r1", Usage(), "stop"))
     assert [(await engine.asked()).id for _ in range(2)] == ["r4", "r5"]
     engine.say(wire.Step([Delta("r2", "x", 1)]))
-    engine.say(wire.Stats(EngineStats()))
+    engine.say(wire.Step([Delta("r3", "x", 1)]))
     assert (await engine.asked()).id == "r6"
 
 

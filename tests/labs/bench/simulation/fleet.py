@@ -318,7 +318,7 @@ class Fleet:
     def _dispatch(self, job: Job, now: float) -> None:
         gateway = self._rng.choice(self.gateways)
         try:
-            view = gateway.place(job, now)
+            view = gateway.place(job)
         except NoEngine as refusal:
             return self._turn_away(job, retry_after_s(refusal), now)
         if view is not None:
@@ -336,7 +336,7 @@ class Fleet:
         self.at(now + retry_s, partial(self._dispatch, job))
 
     def _take_up(self, gateway: Gateway, now: float) -> None:
-        for job, view in gateway.take_up(now):
+        for job, view in gateway.take_up():
             self.figures.held_s[job.turn.tenant].append(now - job.held_at)
             self._start(gateway, job, view, now)
 

@@ -73,7 +73,7 @@ class Gateway:
         """Number of held jobs."""
         return len(self._held)
 
-    def place(self, job: Job, now: float) -> EngineState | None:
+    def place(self, job: Job) -> EngineState | None:
         """The engine chosen for a job; None if the job is held.
 
         Raises:
@@ -83,25 +83,23 @@ class Gateway:
             self._engines = self._engines or Engines(self.views.values())
             return self._send(job, self._engines)
         turn = job.turn
-        tokens, size = job.prompt_tokens + turn.output_tokens, CHARACTERS * job.prompt_tokens
-        self._held.add(
-            Request(job.id, turn.tenant, "base", "base", size, tokens, lane=turn.lane), now
-        )
+        size = CHARACTERS * job.prompt_tokens
+        self._held.add(Request(job.id, turn.tenant, "base", "base", size, lane=turn.lane))
         self._jobs[job.id] = job
         return None
 
     def give_up(self, job: Job) -> bool:
         """Stop holding a job; returns False if it was not held."""
-        return self._jobs.pop(job.id, None) is not None and self._held.withdraw(job.id)
+        return self._jobs.pop(job.id, None) is not None and self._held.remove(job.id)
 
-    def take_up(self, now: float) -> Iterator[tuple[Job, EngineState]]:
-        """Held jobs and their engines, in fair order, while engines can take held jobs."""
-        while (request := self._held.first("base", set(), now)) is not None:
-            able = [view for id, view in self.views.items() if self._unbegun[id] < TAKEN_UP]
+    def take_up(self) -> Iterator[tuple[Job, EngineState]]:
+        """Held jobs and their engines, in order, while engines can take held jobs."""
+        for id in self._held.in_order():
+            able = [view for one, view in self.views.items() if self._unbegun[one] < TAKEN_UP]
             if not able:
                 return
-            self._held.start(request.id)
-            job = self._jobs.pop(request.id)
+            self._held.remove(id)
+            job = self._jobs.pop(id)
             yield job, self._send(job, Engines(able))
 
     def began(self, job: Job, view: EngineState) -> bool:
