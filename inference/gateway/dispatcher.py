@@ -140,11 +140,13 @@ class Dispatcher:
             InferenceError: the key may not have it.
         """
         if isinstance(found, str):
-            known = self._hub.orphans.take(found)
+            known = self._hub.orphans.find(grant.key_id, found)
             if known is None:
                 raise Gone
             found = known
         order = await self._adopted(found, grant, call, watch, trace)
+        if not self._hub.orphans.take(found):  # only now: what failed before can be tried again
+            raise Gone
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
         stream.take_up(self._contents.begin(stream.id, grant, call.operation.name, call.body))
         try:

@@ -212,23 +212,28 @@ class OpenAIServer:
         self, exchange: InferenceExchange, call: Call, turn: Recording
     ) -> bool:
         """Generate the answer, or continue an adopted one; False if that no longer exists."""
-        own, claim = exchange.id, turn.claim
+        own, claim, adopted = exchange.id, turn.claim, False
         if claim.request_id == own:
             await self._generate(exchange, call, turn)
             return True
-        grant, call = await self._followed(exchange, call)
-        adoption = self._dispatcher.adoption(
-            claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
-        )
         try:
+            grant, call = await self._followed(exchange, call)
+            adoption = self._dispatcher.adoption(
+                claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
+            )
             with self.responses.storing(exchange, grant, call):
                 async with adoption as stream:
+                    adopted = True
                     log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
                     await self._write(exchange, call, stream, turn)
         except Gone:
             exchange.id, exchange.stream, exchange.reservation = own, None, None
             turn.give_back()
             return False
+        except BaseException:
+            if not adopted:  # the engine still has the answer, for the next request
+                turn.give_back()
+            raise
         return True
 
     async def _generate(

@@ -169,7 +169,8 @@ class Recording:
         self._left = True
 
     def give_back(self) -> None:
-        """No engine has the request for which the claim was taken over: `close` undoes that."""
+        """The request for which the claim was taken over could not be adopted: `close` undoes
+        that."""
         self._in_vain = True
 
     async def close(self) -> None:
@@ -178,9 +179,7 @@ class Recording:
         if self._left:
             return
         if self._in_vain:
-            with suppress(Unavailable):
-                await self._answers.give_back(self.claim)
-            return
+            return await self._give_back()
         if self._answer is None:
             with suppress(Unavailable):  # the claim expires by itself
                 await self._answers.release(self.claim)
@@ -192,6 +191,14 @@ class Recording:
             await self._keep(self._answer)
         if not self._settled:
             log.error("answer_not_kept", request_id=self.claim.request_id, reason="no database")
+
+    async def _give_back(self) -> None:
+        for pause_s in (*self._keep_again_s, None):
+            try:
+                return await self._answers.give_back(self.claim)
+            except Unavailable:
+                if pause_s is not None:
+                    await asyncio.sleep(pause_s)
 
     async def _note(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":

@@ -60,7 +60,7 @@ class Answers(Protocol):
         ...
 
     async def give_back(self, claim: Claim) -> None:
-        """Undo a `take_over`, because no engine has the request after all: if the previous holder
+        """Undo a `take_over`, because the request could not be adopted: if the previous holder
         is alive, it renews its claim; otherwise the claim expires within seconds."""
         ...
 

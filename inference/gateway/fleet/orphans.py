@@ -9,7 +9,7 @@ gateway gave it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -25,7 +25,7 @@ MAX_TURNS = 32
 """An orphan in this turn or a higher one is ignored, so its request is generated anew."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """An orphan, and the link of the engine that has it."""
 
@@ -34,48 +34,50 @@ class Found:
 
 
 class Orphans:
-    """The orphans of all engines of a gateway."""
+    """The orphans of all engines of a gateway. What is looked up costs as much as the API key has
+    orphans, however many others have."""
 
     def __init__(self, dispatches: Dispatches) -> None:
         self._dispatches = dispatches
-        self._by_link: dict[EngineLink, dict[Attempt, Orphan]] = {}
+        self._by_link: dict[EngineLink, dict[Attempt, Found]] = {}
+        self._by_key: dict[int, dict[Found, None]] = {}
+        """By the id of the API key."""
         self._news = asyncio.Event()
 
     def heard(self, link: EngineLink, orphans: Sequence[Orphan], gone: Sequence[Attempt]) -> None:
         """The engine announced these orphans, and that those in `gone` are orphans no longer."""
-        known = self._by_link.setdefault(link, {})
+        known = self._by_link.get(link, {})
         for attempt in gone:
-            known.pop(attempt, None)
+            if (found := known.get(attempt)) is not None:
+                self._forget(found)
         room = max(0, MAX_OF_AN_ENGINE - len(known))
         for orphan in islice(orphans, room):
             if turn_of(orphan.attempt) < MAX_TURNS and self._is_dispatched(orphan, link):
-                known[orphan.id, orphan.attempt] = orphan
-        if not known:
-            del self._by_link[link]
+                self._add(Found(link, orphan))
         self._news.set()
         self._news = asyncio.Event()
 
     def left(self, link: EngineLink) -> None:
         """Forget the orphans of a link that ended."""
-        self._by_link.pop(link, None)
+        for found in [*self._by_link.get(link, {}).values()]:
+            self._forget(found)
 
     def turns(self, key_id: int) -> dict[str, int]:
         """The requests of this API key that can be adopted: the highest turn of each, by id."""
-        found: dict[str, int] = {}
-        for one in self._all():
-            if one.orphan.account.key_id == key_id:
-                turn = turn_of(one.orphan.attempt)
-                found[one.orphan.id] = max(turn, found.get(one.orphan.id, 0))
-        return found
+        turns: dict[str, int] = {}
+        for found in self._by_key.get(key_id, ()):
+            turn = turn_of(found.orphan.attempt)
+            turns[found.orphan.id] = max(turn, turns.get(found.orphan.id, 0))
+        return turns
 
-    def take(self, id: str) -> Found | None:
-        """Take out the orphan with the highest attempt of this request; None if there is none."""
-        found = [one for one in self._all() if one.orphan.id == id]
-        return self._taken(max(found, key=lambda one: one.orphan.attempt, default=None))
+    def find(self, key_id: int, id: str) -> Found | None:
+        """The orphan with the highest attempt of this request of the API key; None if there is
+        none."""
+        found = [one for one in self._by_key.get(key_id, ()) if one.orphan.id == id]
+        return max(found, key=lambda one: one.orphan.attempt, default=None)
 
     async def labelled(self, key_id: int, label: str, within_s: float) -> Found | None:
-        """As `take`, for this API key and label; waits up to `within_s` for an engine to announce
-        it."""
+        """As `find`, for this label; waits up to `within_s` for an engine to announce it."""
         try:
             async with asyncio.timeout(within_s):
                 while (found := self._labelled(key_id, label)) is None:
@@ -84,23 +86,35 @@ class Orphans:
             return None
         return found
 
+    def take(self, found: Found) -> bool:
+        """Take this orphan out, to adopt it; False if it is no longer there."""
+        if found not in self._by_key.get(found.orphan.account.key_id, ()):
+            return False
+        self._forget(found)
+        return True
+
     def _labelled(self, key_id: int, label: str) -> Found | None:
-        for one in self._all():
-            if one.orphan.label == label and one.orphan.account.key_id == key_id:
-                return self.take(one.orphan.id)
+        for one in self._by_key.get(key_id, ()):
+            if one.orphan.label == label:
+                return self.find(key_id, one.orphan.id)
         return None
 
-    def _taken(self, found: Found | None) -> Found | None:
-        if found is not None:
-            del self._by_link[found.link][found.orphan.id, found.orphan.attempt]
-        return found
+    def _add(self, found: Found) -> None:
+        orphan = found.orphan
+        known = self._by_link.setdefault(found.link, {})
+        if (before := known.get((orphan.id, orphan.attempt))) is not None:
+            self._forget(before)
+        self._by_link.setdefault(found.link, {})[orphan.id, orphan.attempt] = found
+        self._by_key.setdefault(orphan.account.key_id, {})[found] = None
 
-    def _all(self) -> Iterator[Found]:
-        return (
-            Found(link, orphan)
-            for link, known in self._by_link.items()
-            for orphan in known.values()
-        )
+    def _forget(self, found: Found) -> None:
+        orphan, link = found.orphan, found.link
+        del self._by_link[link][orphan.id, orphan.attempt]
+        if not self._by_link[link]:
+            del self._by_link[link]
+        del self._by_key[orphan.account.key_id][found]
+        if not self._by_key[orphan.account.key_id]:
+            del self._by_key[orphan.account.key_id]
 
     def _is_dispatched(self, orphan: Orphan, link: EngineLink) -> bool:
         attempt = orphan.id, orphan.attempt

@@ -114,7 +114,7 @@ def test_there_is_always_room_and_nothing_in_use_or_pinned_goes(
             assert gone not in kept
             slots.unloaded(gone)
         slots.loaded(adapter)
-        assert len(slots.resident) <= active + spare
+        assert len(slots.resident) == active + spare - slots.spare <= active + spare
 
     pinned: set[str] = set()
     for kind, value in events:

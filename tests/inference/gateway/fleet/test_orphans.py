@@ -62,8 +62,8 @@ async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -
 
 async def adopted(bench: Bench, link: Played, turn: int = 2, **fields: Any) -> Stream:
     """Adopt `r1`; returns its stream."""
-    found = bench.hub.orphans.take("r1")
-    assert found is not None
+    found = bench.hub.orphans.find(GRANT.key_id, "r1")
+    assert found is not None and bench.hub.orphans.take(found)
     given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
     given |= {"grant": GRANT, "target": BASE, "reservation": Reservation("r1")}
     given |= {"started_at": time.time() - 2, "grace_s": 30.0} | fields
@@ -107,7 +107,7 @@ async def test_an_orphan_that_was_not_dispatched_to_that_engine_is_ignored(
     await told(bench, forged)
     for key_id in (GRANT.key_id, 9):
         assert bench.hub.orphans.turns(key_id) == {}
-    assert bench.hub.orphans.take("r1") is None
+        assert bench.hub.orphans.find(key_id, "r1") is None
 
 
 async def test_what_is_gone_or_whose_engine_is_lost_is_forgotten(bench: Bench) -> None:
@@ -116,6 +116,15 @@ async def test_what_is_gone_or_whose_engine_is_lost_is_forgotten(bench: Bench) -
     await until(lambda: bench.hub.orphans.turns(GRANT.key_id) == {"r1": 1})
     link.hang_up()
     await bench.end()
+    assert bench.hub.orphans.turns(GRANT.key_id) == {}
+
+
+async def test_an_orphan_that_is_announced_again_is_one(bench: Bench) -> None:
+    link = await told(bench, orphan())
+    link.say(wire.Orphans([orphan(label="mine")]))
+    await until(lambda: link.all_read)
+    found = await bench.hub.orphans.labelled(GRANT.key_id, "mine", 0.0)
+    assert found is not None and bench.hub.orphans.take(found)
     assert bench.hub.orphans.turns(GRANT.key_id) == {}
 
 
@@ -130,8 +139,9 @@ async def test_the_orphans_of_an_engine_are_bounded(
 async def test_of_several_attempts_the_highest_is_taken(bench: Bench) -> None:
     await told(bench, orphan(), engine="a")
     await told(bench, orphan(attempt=2), engine="b")
-    found = bench.hub.orphans.take("r1")
+    found = bench.hub.orphans.find(GRANT.key_id, "r1")
     assert found is not None and (found.orphan.attempt, found.link.engine.id) == (2, "b")
+    assert bench.hub.orphans.take(found) and not bench.hub.orphans.take(found), "once"
     assert bench.hub.orphans.turns(GRANT.key_id) == {"r1": 1}, "the other one is there still"
 
 
@@ -144,7 +154,8 @@ async def test_one_with_a_label_is_waited_for(bench: Bench) -> None:
     await told(bench, orphan("r3", label="mine"), engine="b")
     found = await waiting
     assert found is not None and found.orphan.id == "r3"
-    assert await find(GRANT.key_id, "mine", 0.0) is None, "it is taken"
+    assert bench.hub.orphans.take(found)
+    assert await find(GRANT.key_id, "mine", 0.0) is None
 
 
 # --- going on with one ---------------------------------------------------------------------------

@@ -14,8 +14,10 @@ import pytest
 
 from inference.agent import kept_answers
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
-from inference.errors import EngineLost
+from inference.errors import EngineLost, Unavailable
 from inference.gateway.requests.held import Holding
+from inference.interfaces.answers import Claim
+from inference.interfaces.directory import Target
 from inference.link.accounts import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.gateway.long_answers import (
@@ -457,3 +459,36 @@ async def test_a_drained_engine_waits_for_adoption(tmp_path: Path) -> None:
         assert answer.replayed and answer.usage["completion_tokens"] == 30
         await gave_up(asking)
         draining.cancel()
+
+
+async def test_a_takeover_that_fails_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away when the answer is taken over, and when that is first undone."""
+    path, body = ASKED["stream"]
+    async with fleet(tmp_path) as made:
+        asking = await began(made, path, body)
+        away, undo, undone = Unavailable("The database is away."), made.answers.give_back, 0
+
+        async def resolve(*_: Any) -> Target:
+            raise away
+
+        async def give_back(claim: Claim) -> None:
+            nonlocal undone
+            undone += 1
+            if undone == 1:
+                raise away
+            await undo(claim)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(made.two.keys, "resolve", resolve)
+            patch.setattr(made.answers, "give_back", give_back)
+            async with made.two.client() as client:
+                refused = await client.post(path, json=body, headers=KEY)
+        assert (refused.status_code, undone) == (503, 2)
+        made.behave(Behaviour())
+        answer = await made.ask(made.two, path, body)
+        entry = (await made.entries(1001))[-1]
+        await gave_up(asking)
+    assert answer.replayed and answer.usage["completion_tokens"] == made.generated == 30
+    assert entry.id == answer.id

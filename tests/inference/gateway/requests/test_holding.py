@@ -99,6 +99,19 @@ async def test_what_waiting_costs_does_not_grow_with_what_waits(
     assert [(await able.asked()).id for _ in range(2)] == ["r0", "r1"]
 
 
+async def test_a_request_may_leave_between_two_turns_of_placement(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unplaced, "LOOKED_AT", 1)
+    streams = [bench.submit(f"r{i}") for i in range(3)]
+    for _ in range(2):
+        bench.hub.set_pools({})
+    await asyncio.sleep(0)
+    streams[1].cancel("cancelled")
+    engine = await bench.join()
+    assert [(await engine.asked()).id for _ in range(2)] == ["r0", "r2"]
+
+
 async def test_a_request_that_no_engine_supports_holds_up_no_other(bench: Bench) -> None:
     engine = await bench.join()
     bench.submit("high", target=HIGH)
