@@ -142,8 +142,7 @@ class Lines:
         await Link(self, AsgiTransport(receive, send)).run(self._fleet.closed)
 
     def add(self, line: Waiting, tenant: str) -> None:
-        """Let a line wait for its turn."""
-        self.live.add(line.id)
+        """Let a line, whose id is in `live`, wait for its turn."""
         self._queues.setdefault(line.base_model, LineQueue()).add(tenant, line)
         self._go_on(line.base_model)
 
@@ -428,6 +427,14 @@ class Link:
         id = line_id(batch.batch, ask.number)
         if id in self._lines.live:  # the turn before is not settled yet
             return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
+        self._lines.live.add(id)  # before any await: another worker may ask for the same line
+        try:
+            await self._wait(batch, ask, id)
+        except BaseException:
+            self._lines.live.discard(id)
+            raise
+
+    async def _wait(self, batch: Open, ask: Ask, id: str) -> None:
         work: Work | None = None
         try:
             grant = await self._lines.keys.grant_of(batch.key_id)
@@ -439,6 +446,7 @@ class Link:
             await _keep(work, error)
             if work is not None:
                 work.close()
+            self._lines.live.discard(id)
             return self.tell(answer_of(ask, error))
         began = time.monotonic()
         waiting = Waiting(self, batch, ask, id, call, target.base_model, began, work)

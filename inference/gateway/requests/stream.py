@@ -307,7 +307,8 @@ class Stream:
             self._refused_early = True
             if self.delivered.completion_tokens >= reserved:
                 self._cut(refusal)
-        self._extending = None
+        finally:
+            self._extending = None
 
     def _cut(self, refusal: InferenceError) -> None:
         if self.is_wanted:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -277,6 +278,24 @@ async def test_a_stream_asks_for_more_before_it_runs_out(bench: Bench) -> None:
     assert (await stream.read()).finish_reason == "stop"  # type: ignore[union-attr]
     assert stream.limited is None
     assert bench.limits.extensions == [1000]
+
+
+async def test_a_stream_whose_extension_failed_unexpectedly_is_still_limited(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 0
+    stream = bench.submit(output_tokens=200, grows=True)
+    failing = AsyncMock(side_effect=ValueError)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.limits, "extend", failing)
+        engine.say(wire.Step([Delta("r1", "a", 150)]))
+        await stream.read()
+        await until(lambda: failing.await_count)
+    engine.say(wire.Step([Delta("r1", "b", 60)]))
+    await stream.read()
+    await until(lambda: stream.limited)
+    stream.cancel("cancelled")
 
 
 async def test_a_stream_that_outgrows_its_limits_ends_as_too_long(bench: Bench) -> None:

@@ -171,6 +171,30 @@ async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> 
     assert one.gateway.limits.settled.keys() == {f"{id}.1024" for id in ids}
 
 
+async def test_a_line_that_two_workers_ask_for_at_once_runs_once(
+    one: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lines_of(one) as lines, connected(lines) as old, connected(lines) as new:
+        asked, goes_on, grant_of = asyncio.Event(), asyncio.Event(), lines.keys.grant_of
+
+        async def slowly(key_id: int) -> Grant:
+            asked.set()
+            await goes_on.wait()
+            return await grant_of(key_id)
+
+        monkeypatch.setattr(lines.keys, "grant_of", slowly)
+        old.open()
+        old.ask(1)
+        await asked.wait()
+        new.open()
+        new.ask(1)
+        again = await new.answer(1)
+        goes_on.set()
+        assert (again.status, (await old.answer(1)).status) == (503, 200)
+        await one.gateway.ledger.settled(1)
+        await until(lambda: not lines.live)
+
+
 @pytest.mark.parametrize(
     "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
 )
