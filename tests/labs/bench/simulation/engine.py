@@ -37,7 +37,9 @@ SLOTS, PLACES = 8, 16
 """Adapters in one batch, and adapters loaded."""
 MAX_RUNNING = 64
 
-MODEL = ModelInfo("base", 1 << 17, SLOTS, 64, KV_TOKENS, {"q_proj": (1, 1)}, "simulated")
+MODEL = ModelInfo(
+    "base", 1 << 17, SLOTS, 64, KV_TOKENS, {"q_proj": (1, 1)}, "simulated", operations=["chat"]
+)
 
 At = Callable[[float], None]
 """A callback of the simulation, called with the current time."""

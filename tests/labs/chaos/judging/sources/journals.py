@@ -52,8 +52,8 @@ class JournalFile:
                 self.closed.append(closed)
                 self.open.discard(closed.key)
                 self.unacknowledged.add(closed.key)
-            case "acknowledged", [ids, others]:
-                known = {(id, 1) for id in ids} | {(id, attempt) for id, attempt in others}
+            case "acknowledged", [attempts]:
+                known = {(id, attempt) for id, attempt in attempts}
                 self.acknowledged += len(known)
                 self.unacknowledged -= known
             case "progressed", _:
