@@ -212,7 +212,7 @@ class OpenAIServer:
         self, exchange: InferenceExchange, call: Call, turn: Recording
     ) -> bool:
         """Generate the answer, or continue an adopted one; False if that no longer exists."""
-        own, claim, adopted = exchange.id, turn.claim, False
+        own, claim = exchange.id, turn.claim
         if claim.request_id == own:
             await self._generate(exchange, call, turn)
             return True
@@ -223,7 +223,6 @@ class OpenAIServer:
             )
             with self.responses.storing(exchange, grant, call):
                 async with adoption as stream:
-                    adopted = True
                     log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
                     await self._write(exchange, call, stream, turn)
         except Gone:
@@ -231,7 +230,7 @@ class OpenAIServer:
             turn.give_back()
             return False
         except BaseException:
-            if not adopted:  # the engine still has the answer, for the next request
+            if exchange.stream is None:  # the engine still has the answer, for the next request
                 turn.give_back()
             raise
         return True

@@ -193,12 +193,10 @@ class Recording:
             log.error("answer_not_kept", request_id=self.claim.request_id, reason="no database")
 
     async def _give_back(self) -> None:
-        for pause_s in (*self._keep_again_s, None):
-            try:
+        for pause_s in (0.0, *self._keep_again_s):
+            await asyncio.sleep(pause_s)
+            with suppress(Unavailable):
                 return await self._answers.give_back(self.claim)
-            except Unavailable:
-                if pause_s is not None:
-                    await asyncio.sleep(pause_s)
 
     async def _note(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":

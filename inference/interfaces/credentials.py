@@ -10,8 +10,8 @@ from typing import Protocol
 class EngineCredential:
     """The credential of an engine. Compare by value.
 
-    `id` is its row's; `pools` the base models that it may serve, None
-    for all; `prefix` is its secret's, so it changes when the secret is rotated.
+    `id` is its row's; `pools` the base models that it may serve, None for all; `prefix` is its
+    secret's, so it changes when the secret is rotated.
     """
 
     id: int

@@ -155,13 +155,12 @@ class Bench:
         self,
         id: str = "engine-1",
         *,
-        version: int = wire.PROTOCOL_VERSION,
         secret: str = SECRET,
         **hello: Any,
     ) -> Played:
         played = await self.dial(secret)
         given: dict[str, Any] = {"model": MODEL, "run": ""}
-        played.say(wire.Hello(1, version, id, **(given | hello)))
+        played.say(wire.Hello(1, wire.PROTOCOL_VERSION, id, **(given | hello)))
         assert isinstance(await played.hear(), wire.Welcome)
         return played
 

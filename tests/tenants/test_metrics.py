@@ -37,7 +37,6 @@ from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.models import EngineJournal, Rollout
 from tests.inference.played import benched
-from tests.inference.samples import MODEL
 from tests.tenants.making import NoBudgets, make_base, make_rollout
 
 TOKEN = "m" * 32
@@ -117,10 +116,10 @@ async def test_drift_is_exported_for_each_journal(database: Database) -> None:
 async def test_held_and_moved_requests_are_exported(database: Database) -> None:
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(holding=Holding(60.0)) as bench:
-        first = await bench.join("first", model=MODEL)
+        first = await bench.join("first")
         stream = bench.submit("r1")
         await first.asked()
-        second = await bench.join("second", model=MODEL)
+        second = await bench.join("second")
         first.hang_up()
         await second.asked()
         second.say(wire.Step([wire.Delta("r1", "Hi", 1, attempt=2)]))

@@ -32,6 +32,10 @@ class Found:
     link: EngineLink
     orphan: Orphan
 
+    @property
+    def attempt(self) -> Attempt:
+        return self.orphan.id, self.orphan.attempt
+
 
 class Orphans:
     """The orphans of all engines of a gateway. What is looked up costs as much as the API key has
@@ -46,20 +50,20 @@ class Orphans:
 
     def heard(self, link: EngineLink, orphans: Sequence[Orphan], gone: Sequence[Attempt]) -> None:
         """The engine announced these orphans, and that those in `gone` are orphans no longer."""
-        known = self._by_link.get(link, {})
+        known = self._by_link.setdefault(link, {})
         for attempt in gone:
-            if (found := known.get(attempt)) is not None:
+            if (found := known.pop(attempt, None)) is not None:
                 self._forget(found)
         room = max(0, MAX_OF_AN_ENGINE - len(known))
         for orphan in islice(orphans, room):
             if turn_of(orphan.attempt) < MAX_TURNS and self._is_dispatched(orphan, link):
-                self._add(Found(link, orphan))
+                self._add(known, Found(link, orphan))
         self._news.set()
         self._news = asyncio.Event()
 
     def left(self, link: EngineLink) -> None:
         """Forget the orphans of a link that ended."""
-        for found in [*self._by_link.get(link, {}).values()]:
+        for found in self._by_link.pop(link, {}).values():
             self._forget(found)
 
     def turns(self, key_id: int) -> dict[str, int]:
@@ -90,6 +94,7 @@ class Orphans:
         """Take this orphan out, to adopt it; False if it is no longer there."""
         if found not in self._by_key.get(found.orphan.account.key_id, ()):
             return False
+        del self._by_link[found.link][found.attempt]
         self._forget(found)
         return True
 
@@ -99,22 +104,18 @@ class Orphans:
                 return self.find(key_id, one.orphan.id)
         return None
 
-    def _add(self, found: Found) -> None:
-        orphan = found.orphan
-        known = self._by_link.setdefault(found.link, {})
-        if (before := known.get((orphan.id, orphan.attempt))) is not None:
+    def _add(self, known: dict[Attempt, Found], found: Found) -> None:
+        if (before := known.get(found.attempt)) is not None:
             self._forget(before)
-        self._by_link.setdefault(found.link, {})[orphan.id, orphan.attempt] = found
-        self._by_key.setdefault(orphan.account.key_id, {})[found] = None
+        known[found.attempt] = found
+        self._by_key.setdefault(found.orphan.account.key_id, {})[found] = None
 
     def _forget(self, found: Found) -> None:
-        orphan, link = found.orphan, found.link
-        del self._by_link[link][orphan.id, orphan.attempt]
-        if not self._by_link[link]:
-            del self._by_link[link]
-        del self._by_key[orphan.account.key_id][found]
-        if not self._by_key[orphan.account.key_id]:
-            del self._by_key[orphan.account.key_id]
+        """Remove what was removed from its link also from its API key."""
+        key_id = found.orphan.account.key_id
+        del self._by_key[key_id][found]
+        if not self._by_key[key_id]:
+            del self._by_key[key_id]
 
     def _is_dispatched(self, orphan: Orphan, link: EngineLink) -> bool:
         attempt = orphan.id, orphan.attempt

@@ -428,13 +428,15 @@ class Link:
         if id in self._lines.live:  # the turn before is not settled yet
             return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
         self._lines.live.add(id)  # before any await: another worker may ask for the same line
+        waits = False
         try:
-            await self._wait(batch, ask, id)
-        except BaseException:
-            self._lines.live.discard(id)
-            raise
+            waits = await self._begin_waiting(batch, ask, id)
+        finally:
+            if not waits:
+                self._lines.live.discard(id)
 
-    async def _wait(self, batch: Open, ask: Ask, id: str) -> None:
+    async def _begin_waiting(self, batch: Open, ask: Ask, id: str) -> bool:
+        """False if the line was answered at once."""
         work: Work | None = None
         try:
             grant = await self._lines.keys.grant_of(batch.key_id)
@@ -446,12 +448,12 @@ class Link:
             await _keep(work, error)
             if work is not None:
                 work.close()
-            self._lines.live.discard(id)
-            return self.tell(answer_of(ask, error))
+            self.tell(answer_of(ask, error))
+            return False
         began = time.monotonic()
         waiting = Waiting(self, batch, ask, id, call, target.base_model, began, work)
         self._lines.add(waiting, grant.tenant)
-        return None
+        return True
 
     def _call(self, batch: Open, ask: Ask) -> Call:
         if len(ask.body) > self._lines.max_body_bytes:

@@ -105,7 +105,7 @@ class Unplaced:
         stream.held_since = time.monotonic()
         self._wait(stream, self._holding.seconds)
         stream.waits(Wait(stream.id, "held"))
-        self._changed = self._scheduled
+        self._changed |= self._scheduled  # placement that is under way has not seen it
 
     def move(self, stream: Stream, leg: Leg, why: Why, done: Done | None = None) -> None:
         """The leg's engine does not complete the request: find another, or let it wait for one."""

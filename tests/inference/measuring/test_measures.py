@@ -37,7 +37,7 @@ from inference.link.wire import Delta, Done, Fault
 from inference.tracing import Tracer
 from tests.inference.played import benched
 from tests.inference.rig import until
-from tests.inference.samples import BASE, MODEL
+from tests.inference.samples import BASE
 
 pytestmark = pytest.mark.pure
 
@@ -283,7 +283,7 @@ async def test_a_request_is_told_once_when_its_figures_are_final() -> None:
 async def test_an_engine_that_said_that_it_ends_is_not_lost() -> None:
     async with benched() as bench:
         for id in ("ends", "dies"):
-            engine = await bench.join(id, model=MODEL)
+            engine = await bench.join(id)
             if id == "ends":
                 engine.say(wire.Drain())
             engine.hang_up()
@@ -299,12 +299,12 @@ async def test_holding_and_each_attempt_are_parts_of_its_trace() -> None:
     assert root is not None
     async with benched(holding=Holding(60.0)) as bench:
         stream = bench.submit(trace=root)
-        first = await bench.join("a", model=MODEL, run="a")
+        first = await bench.join("a", run="a")
         asked = await first.asked()
         assert asked.trace.startswith(f"00-{root.trace_id}-")
         first.say(wire.Step([Delta("r1", "Hi", 1, [], 7, 3, ids={0: [1]})]))
         await stream.read()
-        second = await bench.join("b", model=MODEL, run="b")
+        second = await bench.join("b", run="b")
         first.hang_up()
         again = await second.asked()
         assert again.attempt == 2 and again.trace != asked.trace

@@ -26,8 +26,8 @@ from tests.labs.bench.machinery.scale import Scale
 from tests.labs.bench.sides import lorikeet
 from tests.labs.bench.streams import Memory, memory_per_stream
 
-MODEL, FIXED = "movable", "fixed"
-SIDES: dict[str, dict[str, str]] = {MODEL: {}, FIXED: {"MOVABLE_BYTES": "0"}}
+MOVABLE, FIXED = "movable", "fixed"
+SIDES: dict[str, dict[str, str]] = {MOVABLE: {}, FIXED: {"MOVABLE_BYTES": "0"}}
 COST_TARGET = 1.05
 """Ratio of the costs with and without: at most 5 % more."""
 CLIENTS = 64
@@ -95,12 +95,12 @@ async def _cost(scale: Scale) -> list[Row]:
         }
         await take_turns(1, turns)
         found = await take_turns(scale.rounds, turns)
-    movable, fixed = Samples(found[MODEL]), Samples(found[FIXED])
+    movable, fixed = Samples(found[MOVABLE]), Samples(found[FIXED])
     what, unit = f"streams of {PACE:g} tokens/s: CPU of", "s/1,000 tokens"
     rows = [
         Row(f"{what} {part}, {name}", side.s_per_1000_tokens(part), unit)
         for part in ("gateway", "agent")
-        for name, side in ((MODEL, movable), (FIXED, fixed))
+        for name, side in ((MOVABLE, movable), (FIXED, fixed))
     ]
     both = [side.s_per_1000_tokens("gateway", "agent") for side in (movable, fixed)]
     ratio = both[0].over(both[1])
@@ -117,7 +117,7 @@ async def _memory(scale: Scale) -> list[Row]:
         for part in ("gateway", "agent")
         for name in SIDES
     ]
-    both = [found[name].gateway + found[name].agent for name in (MODEL, FIXED)]
+    both = [found[name].gateway + found[name].agent for name in (MOVABLE, FIXED)]
     ratio = Figure.of([both[0] / both[1]])
     return [*rows, Row(f"{what} both, with over without", ratio, "x", at_most=COST_TARGET)]
 

@@ -22,7 +22,7 @@ from inference.link.accounts import Account, LedgerEntry, Usage, first_attempt
 from inference.link.wire import Cancel, Delta, Done, Orphan
 from tests.inference.played import DISPATCHES, MOST, Bench, Played, benched
 from tests.inference.rig import ENGINE, until
-from tests.inference.samples import BASE, GRANT, MODEL
+from tests.inference.samples import BASE, GRANT
 
 pytestmark = pytest.mark.pure
 
@@ -54,7 +54,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -> Played:
     """Join an engine and let it announce these orphans."""
-    link = await bench.join(engine, model=MODEL, run=f"run-{engine}")
+    link = await bench.join(engine, run=f"run-{engine}")
     link.say(wire.Orphans(list(some), list(gone)))
     await until(lambda: link.all_read)
     return link
@@ -226,10 +226,8 @@ async def test_a_gateway_that_ends_adopts_nothing(bench: Bench) -> None:
 # --- the gateway that had it ---------------------------------------------------------------------
 
 
-async def test_a_request_with_a_grace_is_given_so_to_engines_that_know_what_that_is(
-    bench: Bench,
-) -> None:
-    link = await bench.join("a", model=MODEL)
+async def test_a_request_with_a_grace_is_left_to_its_engine(bench: Bench) -> None:
+    link = await bench.join("a")
     stream = bench.submit("r1", grace_s=30.0, label="mine")
     asked = await link.asked()
     assert (asked.grace_s, asked.label) == (30.0, "mine")
@@ -258,8 +256,8 @@ async def test_a_request_without_an_engine_is_not_left(bench: Bench) -> None:
 
 
 async def test_a_gateway_that_was_cut_off_cancels_what_it_has_elsewhere(bench: Bench) -> None:
-    first = await bench.join("a", model=MODEL, run="run-a")
-    second = await bench.join("b", model=MODEL, run="run-b")
+    first = await bench.join("a", run="run-a")
+    second = await bench.join("b", run="run-b")
     stream = bench.submit("r1", grace_s=30.0)
     await first.asked()
     first.say(wire.Step([Delta("r1", "Hel", 2, [], 7, 3, ids={0: [11, 12]})]))
@@ -273,7 +271,7 @@ async def test_a_gateway_that_was_cut_off_cancels_what_it_has_elsewhere(bench: B
 
 
 async def test_a_request_adopted_elsewhere_is_not_settled_here(bench: Bench) -> None:
-    link = await bench.join("a", model=MODEL)
+    link = await bench.join("a")
     stream = bench.submit("r1", grace_s=30.0)
     await link.asked()
     stream.end(Unavailable("it is elsewhere"), elsewhere=True)

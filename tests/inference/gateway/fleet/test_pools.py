@@ -216,7 +216,7 @@ async def test_a_full_revision_does_not_spill_to_another(bench: Bench) -> None:
 async def test_a_begun_answer_continues_on_its_own_revision() -> None:
     async with benched(holding=Holding(60.0)) as bench:
         newer = msgspec.structs.replace(MODEL, engine_version="2")
-        first = await bench.join("a", model=MODEL, run="1")
+        first = await bench.join("a", run="1")
         digest, other = MODEL.pool_digest(), newer.pool_digest()
         bench.hub.set_pools({"base": Pool(frozenset([digest]))})
         stream = bench.submit("r1")
@@ -224,7 +224,7 @@ async def test_a_begun_answer_continues_on_its_own_revision() -> None:
         first.say(wire.Step([Delta("r1", "Hel", 1, ids={0: [5]})]))
         await stream.read()
         new = await bench.join("n", model=newer, run="2")
-        second = await bench.join("b", model=MODEL, run="3")
+        second = await bench.join("b", run="3")
         bench.hub.set_pools({"base": Pool(frozenset([other]))})
         first.hang_up()
         moved = await second.asked()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -70,13 +69,12 @@ async def test_what_waiting_costs_does_not_grow_with_what_waits(
 ) -> None:
     """Each request is for another adapter, of another rank, of another tenant: none can stand for
     another."""
-    tried, turns = Counter[int](), itertools.count()
+    tried, turn, choose = Counter[int](), 0, Candidates.choose
 
     def counted(self: Candidates, *args: Any, **options: Any) -> Any:
-        tried[loop_turn[0]] += 1
+        tried[turn] += 1
         return choose(self, *args, **options)
 
-    choose, loop_turn = Candidates.choose, [next(turns)]
     monkeypatch.setattr(Candidates, "choose", counted)
     other = await bench.join("other", model=msgspec.structs.replace(MODEL, name="other"))
     for i in range(COUNT):
@@ -91,9 +89,9 @@ async def test_what_waiting_costs_does_not_grow_with_what_waits(
     assert tried.total() == COUNT, "statistics are no reason to look"
     await bench.join("small")
     while tried.total() < 2 * COUNT:
-        loop_turn[0] = next(turns)
+        turn += 1
         await asyncio.sleep(0)
-    assert max(tried[turn] for turn in tried if turn) <= 2 * unplaced.LOOKED_AT
+    assert max(count for one, count in tried.items() if one) <= 2 * unplaced.LOOKED_AT
     assert bench.hub.held == {"base": COUNT}
     able = await bench.join("able", model=msgspec.structs.replace(MODEL, max_lora_rank=16 + COUNT))
     assert [(await able.asked()).id for _ in range(2)] == ["r0", "r1"]

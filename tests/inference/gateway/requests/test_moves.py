@@ -28,7 +28,7 @@ from inference.link.accounts import LedgerEntry, Usage
 from inference.link.wire import Delta, Done, Fault, UsageReport, Wait
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
-from tests.inference.samples import GRANT, MODEL, OLDER
+from tests.inference.samples import GRANT, OLDER
 
 pytestmark = pytest.mark.pure
 
@@ -46,8 +46,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def engines(bench: Bench, *ids: str, **hello: Any) -> list[Played]:
-    given: dict[str, Any] = {"model": MODEL} | hello
-    return [await bench.join(id, **({"run": f"run-{id}"} | given)) for id in ids]
+    return [await bench.join(id, **({"run": f"run-{id}"} | hello)) for id in ids]
 
 
 async def begun(bench: Bench, first: Played, **options: Any) -> Stream:
