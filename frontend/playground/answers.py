@@ -129,7 +129,7 @@ class Answer:
 
     def leave(self) -> bool:
         """Whether another gateway continues the answer; if so, calls the readers: they go there."""
-        if self.stream is not None and self.stream.elsewhere:
+        if self.stream is not None and self.stream.request.handed_over:
             self.left = True
             self._tell()
         return self.left
@@ -331,18 +331,18 @@ class Playground:
 
 def _finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finished:
     """The final message for a stream that ended."""
-    usage = done.usage
+    usage, limited = done.usage, stream.request.limited
     return Finished(
         id=id,
         request_id=f"req_{stream.id}",
         finish_reason=finish_reason,
         usage=usage_body(usage),
-        cost=stream.target.price.cost(usage),
+        cost=stream.request.target.price.cost(usage),
         ttft_ms=None if usage.ttft_s is None else round(usage.ttft_s * 1000, 1),
         tokens_per_s=_tokens_per_s(usage),
         queue_ms=round(usage.queue_s * 1000, 1),
         load_ms=round(usage.load_s * 1000, 1),
-        limited=stream.limited.message if stream.limited else "",
+        limited=limited.message if limited else "",
     )
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 
 from inference.agent.job import CANCELLED, Job
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.link.wire import MAX_KEPT_BYTES, MOVED, Delta, Done, Orphan, Resume
 from inference.shared_capacity import TENANT_SHARE
 
@@ -99,7 +99,7 @@ class Kept:
     """Base URL of the gateway that it had."""
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> AttemptKey:
         return self.job.id, self.job.attempt
 
     @property
@@ -113,7 +113,7 @@ class News:
     because they are no longer kept."""
 
     orphans: list[Orphan] = field(default_factory=list)
-    gone: list[Attempt] = field(default_factory=list)
+    gone: list[AttemptKey] = field(default_factory=list)
     over: list[Job] = field(default_factory=list)
 
 
@@ -127,7 +127,7 @@ class KeptAnswers:
         self._bytes: Counter[str] = Counter()
         """By tenant."""
         self._total = 0
-        self._gone: list[Attempt] = []
+        self._gone: list[AttemptKey] = []
         """Announced orphans that were adopted or dropped since the last `look`."""
         self._over: list[Job] = []
 
@@ -193,7 +193,7 @@ class KeptAnswers:
             if kept.url == url:
                 kept.told_at = now
 
-    def adopt(self, attempt: Attempt) -> Kept | None:
+    def adopt(self, attempt: AttemptKey) -> Kept | None:
         """Take the orphan, which is none from now on; None if there is no such orphan."""
         for kept in self._orphans():
             if kept.attempt == attempt:
@@ -205,7 +205,7 @@ class KeptAnswers:
                 return kept
         return None
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: AttemptKey) -> None:
         """Drop this orphan if it has ended: its client no longer wants it."""
         for kept in self._orphans():
             if kept.attempt == attempt and kept.done is not None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.link.wire import MAX_FRAME_BYTES, Delta, Error, Frame, Stats, Step, Wait, Waits
 
 STEP_BYTES = 1 << 20
@@ -46,8 +46,8 @@ class Outbox:
     """Frames for one link; the order within each stream is kept."""
 
     def __init__(self) -> None:
-        self._waits: dict[Attempt, Wait] = {}
-        self._deltas: dict[Attempt, _Gains] = {}
+        self._waits: dict[AttemptKey, Wait] = {}
+        self._deltas: dict[AttemptKey, _Gains] = {}
         self._frames: list[Frame] = []
         self._stats: Stats | None = None
         self._error: Error | None = None

@@ -22,7 +22,7 @@ from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick, pause
 from inference.interfaces.directory import Directory, Grant, Price, Target
 from inference.interfaces.limiter import Limiter, Reservation
-from inference.link.accounts import turn_of
+from inference.link.accounts import reservation_id, turn_of
 from inference.link.engine_info import ModelInfo
 from inference.link.wire import BATCH
 from inference.operations.estimate import Estimate
@@ -98,7 +98,7 @@ class Dispatcher:
             if capture is not None:
                 capture.drop()
             raise
-        stream.take_up(capture)
+        stream.attach_capture(capture)
         try:
             yield stream
         finally:
@@ -148,7 +148,8 @@ class Dispatcher:
         if not self._hub.orphans.take(found):  # only now: what failed before can be tried again
             raise Gone
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
-        stream.take_up(self._contents.begin(stream.id, grant, call.operation.name, call.body))
+        operation = call.operation.name
+        stream.attach_capture(self._contents.begin(stream.id, grant, operation, call.body))
         try:
             yield stream
         finally:
@@ -236,7 +237,7 @@ class Dispatcher:
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
-        reserved = id if line is None else f"{id}.{line.turn}"
+        reserved = id if line is None else reservation_id(id, line.turn)
         with timed(trace, "limits"):
             reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
@@ -276,7 +277,8 @@ class Dispatcher:
     def _learn(self, stream: Stream, body_bytes: int) -> None:
         """Learn how many prompt tokens a body of this size had, if the engine reported it."""
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
-            tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
+            request = stream.request
+            tenant_id, base_model = request.grant.tenant_id, request.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
 
 

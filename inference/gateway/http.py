@@ -283,16 +283,18 @@ class OpenAIServer:
         """Write the stream's answer, until it ends or another gateway takes it over."""
         adopted = stream.id != exchange.id
         exchange.id, exchange.stream = stream.id, stream
-        exchange.reservation = stream.reservation
+        exchange.reservation = stream.request.reservation
         if adopted:  # another gateway made the reservation, so what is left is not known here
             await self._callers.note_rooms(exchange)
 
         def framed() -> Framing:
-            return call.operation.framing(call, stream.id, int(stream.started_at), stream.revision)
+            request = stream.request
+            created = int(request.started_at)
+            return call.operation.framing(call, request.id, created, request.revision)
 
         replayed: Headers = [REPLAYED] if adopted else ()
         if recording is not None:
-            recording.on_taken_over = partial(stream.end, taken_over(), elsewhere=True)
+            recording.on_taken_over = partial(stream.end, taken_over(), handed_over=True)
         try:
             if call.stream:
                 # In a task of its own: each token then resumes three coroutines instead of fifteen.
@@ -300,7 +302,7 @@ class OpenAIServer:
             else:
                 await answer.write_whole(exchange, stream, framed, replayed)
         finally:
-            if recording is not None and stream.elsewhere:
+            if recording is not None and stream.request.handed_over:
                 recording.leave()
 
 

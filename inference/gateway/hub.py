@@ -41,11 +41,11 @@ from inference.interfaces.directory import Directory
 from inference.interfaces.ledger import Recorder
 from inference.interfaces.limiter import Limiter
 from inference.link import wire
-from inference.link.accounts import LedgerEntry
 from inference.link.engine_info import AdapterRef, ModelInfo, Suspect
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
 from inference.link.suspects import Suspects
+from inference.link.wire import Frame
 from inference.pools import Pool, Revisions
 
 log = structlog.get_logger(__name__)
@@ -168,6 +168,11 @@ class Hub:
         return self._requests.gaps
 
     @property
+    def crashed(self) -> int:
+        """Errors in the handling of requests, each of which ended its own request alone."""
+        return self._requests.crashed
+
+    @property
     def credentials(self) -> set[int]:
         """The credentials of connected engines."""
         return {link.credential.id for link in self._open}
@@ -180,8 +185,24 @@ class Hub:
         self._model_seen = callback
 
     async def serve(self, transport: Transport, credential: EngineCredential) -> None:
-        """Serve the connection of the engine with this credential until it ends."""
-        await EngineLink(self, transport, credential).run()
+        """Serve the connection of the engine with this credential until it ends. Errors of the
+        engine end it and are not raised."""
+        link = EngineLink(transport, credential, take=self._take, room_changed=self._room_changed)
+        broken: BaseException | None = None
+        try:
+            version = await link.greeted()
+            await self._admit(link)
+            link.post(wire.Welcome(version, self.gateway_id, self.gateways))
+            self._join(link)
+            await link.converse()
+        except* (InferenceError, OSError) as errors:
+            broken = errors.exceptions[0]
+        finally:
+            reason = str(broken or "closed by the engine")
+            link.close(reason)
+            self._leave(link, reason)
+        if broken is not None:  # last: no request may wait for a peer that perhaps does not read
+            await link.goodbye(broken)
 
     def check_credentials(self) -> None:
         """End the links of engines whose credentials were revoked or changed."""
@@ -189,7 +210,7 @@ class Hub:
             if not self._engines.holds(link.credential):
                 link.break_off(EngineRefused("The credential of this engine was revoked."))
 
-    async def admit(self, link: EngineLink) -> None:
+    async def _admit(self, link: EngineLink) -> None:
         """Let an engine that said hello join.
 
         Two agents may have been given the same id: the first one that is alive keeps it. An agent
@@ -225,9 +246,10 @@ class Hub:
                 return other
         return None
 
-    def joined(self, link: EngineLink) -> None:
+    def _join(self, link: EngineLink) -> None:
         """A link is open. An older one of the same engine may be dead, detected as such or not."""
         engine = link.engine
+        link.measured = self.measures.engine(engine.info.name, engine.id)
         self._links[engine.id] = link
         self._candidates.changed()
         self._open[link] = None
@@ -245,7 +267,7 @@ class Hub:
         self._note_pool(link)
         self._requests.schedule_placement()
 
-    def left(self, link: EngineLink, reason: str) -> None:
+    def _leave(self, link: EngineLink, reason: str) -> None:
         """A link ended, or never opened. Its engine stays if it has another link."""
         if link not in self._open:
             log.warning("engine_refused", engine=link.engine_id, reason=reason)
@@ -264,14 +286,42 @@ class Hub:
                 self.measures.engines_lost[engine.info.name] += 1
             log.warning("engine_left", engine=engine.id, reason=reason, stays=stays)
         self._candidates.changed()
+        self._requests.lost(link)
 
-    def takes_no_more(self) -> None:
-        """An engine began to drain, or is behind with reading."""
+    def _room_changed(self, link: EngineLink) -> None:
+        """An engine is too far behind with reading, or has read a good part of that."""
         self._candidates.changed()
+        if not link.full:
+            self._requests.schedule_placement()
 
-    def caught_up(self) -> None:
-        """An engine has read a good part of what it was behind with."""
-        self._requests.schedule_placement()
+    def _take(self, link: EngineLink, frame: Frame) -> None:
+        """Act on a frame from an engine."""
+        match frame:
+            case wire.Step(deltas=deltas):
+                self._requests.step(link, deltas)
+            case wire.Waits(waits=waits):
+                self._requests.note_waits(link, waits)
+            case wire.Done():
+                self._requests.done(link, frame)
+            case wire.Stats():
+                self._note_stats(link, frame)
+            case wire.Suspects(suspects=suspects):
+                self._note_suspects(link, suspects)
+            case wire.Orphans():
+                self._note_orphans(link, frame)
+            case wire.UsageReport(journal=journal, entries=entries):
+                self.intake.take(link, journal, entries)
+            case wire.Drain():
+                self._drain(link)
+            case wire.Unknown(name=tag):  # it is newer than this gateway, or has a harmless bug
+                self.unknown_frames += 1
+                log.info("unknown_frame", engine=link.engine.id, frame=tag[:SHOWN_TAG])
+            case _:
+                pass
+
+    def _drain(self, link: EngineLink) -> None:
+        link.engine.draining = True
+        self._candidates.changed()
 
     def set_gateways(self, urls: list[str]) -> None:
         """Set the live gateways; every engine is sent a change."""
@@ -284,15 +334,15 @@ class Hub:
         """Set which revisions serve, by base model."""
         self._requests.set_pools(pools)
 
-    async def renew(self, tenant_id: int | None, directory: Directory) -> None:
+    async def refresh_targets(self, tenant_id: int | None, directory: Directory) -> None:
         """What is known about the adapters of this tenant, or (None) of all, has changed: requests
         that wait for an engine may find one now."""
-        for stream in self._requests.waiting(tenant_id):
+        for request in self._requests.waiting(tenant_id):
             try:
-                target = await directory.resolve(stream.grant, stream.target.model)
+                target = await directory.resolve(request.grant, request.target.model)
             except InferenceError:  # its key or version is gone, which is handled elsewhere
                 continue
-            self._requests.renew(stream, target)
+            self._requests.update_target(request, target)
 
     def set_pins(
         self, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions] | None = None
@@ -310,9 +360,10 @@ class Hub:
         if wanted is not None:
             link.post(wire.Pins([self._dispatches.ticketed(ref, credential) for ref in wanted]))
 
-    def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
+    def _note_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine sent its stats. The service that it gave tenants is passed on to the other
         engines of its base model."""
+        source.engine.note(frame)
         self._recorder.totals(source.engine.id, frame.stats)
         if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
             self._note_pool(source)
@@ -321,7 +372,7 @@ class Hub:
         if frame.asks is not None and (others := service.answer(source.listener, asks=frame.asks)):
             source.post(others)
 
-    def heard_suspects(self, source: EngineLink, suspects: Sequence[Suspect]) -> None:
+    def _note_suspects(self, source: EngineLink, suspects: Sequence[Suspect]) -> None:
         """An engine reported requests with which engines fail: pass what is new to the others."""
         news = self._suspects.heard(suspects)
         for suspect in news:
@@ -342,7 +393,7 @@ class Hub:
         """Requests that engines refuse because engines failed with them twice."""
         return self._suspects.refused(time.time())
 
-    def heard_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
+    def _note_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
         """An engine reported orphaned answers. If this gateway has the request of one, it had lost
         that engine and the request has moved: the orphan is cancelled."""
         others = []
@@ -356,19 +407,6 @@ class Hub:
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
         self._model_seen(link.engine.info)
-
-    def heard_unknown(self, link: EngineLink, frame: wire.Unknown) -> None:
-        """An engine sent an unknown frame: it is newer than this gateway, or has a harmless bug."""
-        self.unknown_frames += 1
-        log.info("unknown_frame", engine=link.engine.id, frame=frame.name[:SHOWN_TAG])
-
-    def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """An engine's journal reports ended requests.
-
-        Raises:
-            ProtocolViolation: the journal's name is invalid, or the report has too many entries.
-        """
-        self.intake.take(link, journal, entries)
 
     def unload(self, digest: str) -> None:
         """Have every engine unload this adapter as soon as no request uses it."""
@@ -388,7 +426,8 @@ class Hub:
         """Give the engine no new work until its process restarts; what runs is finished."""
         if link := self._links.get(engine_id):
             log.info("engine_drained", engine=engine_id)
-            link.drain()
+            self._drain(link)
+            link.post(wire.Drain())  # the engine tells the other gateways
 
     async def probe(
         self, base_model: str, adapter: AdapterRef, revision: str = ""

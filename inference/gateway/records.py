@@ -18,6 +18,7 @@ import structlog
 from inference.errors import InferenceError, InvalidApiKey
 from inference.gateway.measuring.measures import COMPLETED, Measures, code_of, outcome_of
 from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcomes, Refusal
+from inference.gateway.requests.request import Request
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.directory import Grant
 from inference.link.accounts import Usage
@@ -84,6 +85,10 @@ class Asked(msgspec.Struct, frozen=True):
     """None if it was refused before that, or its answer was replayed."""
     span: Span | None = None
 
+    @property
+    def request(self) -> Request | None:
+        return None if self.stream is None else self.stream.request
+
 
 class Records:
     """Records the requests of one gateway process."""
@@ -138,11 +143,11 @@ class Records:
     ) -> None:
         """Add the request to the outcomes that its tenant sees; of those that generate nothing,
         only the refused ones."""
-        now, stream, who = time.time(), asked.stream, _whose(asked, error)
-        elsewhere = stream is not None and stream.elsewhere
-        if who is None or elsewhere or not self._outcomes.counts(line.tenant or ""):
+        now, request, who = time.time(), asked.request, _whose(asked, error)
+        handed_over = request is not None and request.handed_over
+        if who is None or handed_over or not self._outcomes.counts(line.tenant or ""):
             return
-        target = None if stream is None else stream.target
+        target = None if request is None else request.target
         group = Group(
             int(now) // MINUTE_S * MINUTE_S,
             *who,
@@ -158,7 +163,7 @@ class Records:
         if error is not None:
             refusal = Refusal(
                 id=line.request_id,
-                started_at=now - elapsed_s if stream is None else stream.started_at,
+                started_at=now - elapsed_s if request is None else request.started_at,
                 model=line.model or "",
                 surface=line.surface,
                 status=error.http_status,
@@ -176,13 +181,13 @@ class Records:
                 trace_id=line.trace_id or "",
             )
         if asked.operation is not None:
-            self._outcomes.note(group, _ended(line, stream), refusal)
+            self._outcomes.note(group, _ended(line, request), refusal)
         elif refusal is not None:
             self._outcomes.keep(group, refusal)
 
 
 def _code(line: Line, asked: Asked, error: InferenceError | None) -> str:
-    replayed = asked.stream is None and error is None
+    replayed = asked.request is None and error is None
     return "replayed" if replayed else code_of(error, line.finish_reason)
 
 
@@ -195,24 +200,24 @@ def _whose(asked: Asked, error: InferenceError | None) -> tuple[int, int] | None
     return None
 
 
-def _ended(line: Line, stream: Stream | None) -> Ended:
-    if stream is None or stream.done is None:
+def _ended(line: Line, request: Request | None) -> Ended:
+    if request is None or request.done is None:
         return Ended()
-    usage = stream.done.usage
+    usage = request.done.usage
     return Ended(
         usage.prompt_tokens,
         usage.cached_tokens,
         usage.completion_tokens,
-        stream.target.price.cost(usage),
-        stream.ttft_s,
-        stream.total_s if line.outcome == COMPLETED else None,
+        request.target.price.cost(usage),
+        request.ttft_s,
+        request.total_s if line.outcome == COMPLETED else None,
     )
 
 
 def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
-    stream = asked.stream
-    attempts = 0 if stream is None else stream.attempt
-    reason = None if stream is None or stream.done is None else stream.done.finish_reason
+    request = asked.request
+    attempts = 0 if request is None else request.attempts
+    reason = None if request is None or request.done is None else request.done.finish_reason
     line = Line(
         request_id=asked.id,
         surface=asked.surface,
@@ -228,24 +233,24 @@ def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
     )
     if asked.grant is not None:
         line.tenant, line.key = asked.grant.tenant, asked.grant.key or None
-    if stream is not None and stream.done is not None:
-        _add_stream(line, stream, stream.done)
+    if request is not None and request.done is not None:
+        _add_request(line, request, request.done)
     return line
 
 
-def _add_stream(line: Line, stream: Stream, done: Done) -> None:
-    target, usage = stream.target, done.usage
-    line.base_model, line.engine = target.base_model, stream.engine or None
-    line.attempts = stream.attempt
+def _add_request(line: Line, request: Request, done: Done) -> None:
+    target, usage = request.target, done.usage
+    line.base_model, line.engine = target.base_model, request.engine or None
+    line.attempts = request.attempts
     if target.adapter is not None:
         line.version = target.adapter.digest[:SHOWN_DIGEST]
     line.prompt_tokens, line.cached_tokens = usage.prompt_tokens, usage.cached_tokens
     line.output_tokens = usage.completion_tokens
     line.finish_reason = done.finish_reason and done.finish_reason[:SHOWN_REASON]
-    line.hold_ms = _ms(stream.held_s) if stream.held_s else None
-    if stream.ttft_s is not None:
-        line.ttft_ms = _ms(stream.ttft_s)
-    if not stream.ended_as_seen:
+    line.hold_ms = _ms(request.held_s) if request.held_s else None
+    if request.ttft_s is not None:
+        line.ttft_ms = _ms(request.ttft_s)
+    if not request.is_estimated:
         line.queue_ms, line.load_ms = _ms(usage.queue_s), _ms(usage.load_s)
 
 
@@ -256,7 +261,7 @@ def _ms(seconds: float) -> float:
 def _span_name(asked: Asked) -> str:
     """The operation's name, with the model's if that was resolved."""
     name = "" if asked.operation is None else _traced(asked.operation)
-    return name if asked.stream is None else f"{name} {asked.stream.target.model}"
+    return name if asked.request is None else f"{name} {asked.request.target.model}"
 
 
 def _traced(operation: Operation) -> str:
@@ -266,8 +271,8 @@ def _traced(operation: Operation) -> str:
 def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
     """OpenTelemetry's attributes for generative AI, and Lorikeet's own."""
     call, usage = asked.call, None
-    if asked.stream is not None and asked.stream.done is not None:
-        usage = asked.stream.done.usage
+    if asked.request is not None and asked.request.done is not None:
+        usage = asked.request.done.usage
     found = {
         "gen_ai.operation.name": asked.operation and _traced(asked.operation),
         "gen_ai.provider.name": "lorikeet",
@@ -275,7 +280,7 @@ def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
         "gen_ai.request.choice.count": call and call.choices,
         "gen_ai.request.max_tokens": call and call.max_tokens,
         "gen_ai.response.id": call and call.operation.answer_id(line.request_id),
-        "gen_ai.response.model": asked.stream and asked.stream.target.model,
+        "gen_ai.response.model": asked.request and asked.request.target.model,
         "gen_ai.response.finish_reasons": line.finish_reason and [line.finish_reason],
         **_usage_attributes(usage),
         "http.request.method": line.method,

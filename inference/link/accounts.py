@@ -75,6 +75,17 @@ def first_attempt(turn: int) -> int:
     return 1 + (turn - 1) * ATTEMPTS_OF_A_TURN
 
 
+RESENT_TURN = 1024
+"""The first turn of a request that is sent again as a whole, as batch lines are. Gateways that
+adopt a request use lower ones."""
+
+
+def reservation_id(id: str, turn: int) -> str:
+    """The id under which the limits reserve for this request. An adopted one keeps what was
+    reserved; one that is sent again reserves anew each time."""
+    return id if turn < RESENT_TURN else f"{id}.{turn}"
+
+
 class LedgerEntry(Value, frozen=True):
     """One ended attempt of a request, as recorded in the engine's journal.
 

@@ -59,7 +59,7 @@ from inference.link.wire import (
 HEARTBEAT_S = 3.0
 LOST_S = 10.0
 
-Attempt = tuple[str, int]
+AttemptKey = tuple[str, int]
 """A request's id, and the number of the attempt."""
 
 T = TypeVar("T")
@@ -155,14 +155,14 @@ class Session:
         """The version both speak; None until `welcome`."""
         self.unknown = 0
         """Number of received frames with an unknown tag."""
-        self._requests: set[Attempt] = set()
+        self._requests: set[AttemptKey] = set()
         self._loads: set[str] = set()
         self._sent_at = now
         self.heard_at = now
         """When the peer last sent something."""
 
     @property
-    def requests(self) -> frozenset[Attempt]:
+    def requests(self) -> frozenset[AttemptKey]:
         """The living attempts on this link."""
         return frozenset(self._requests)
 

@@ -23,7 +23,7 @@ from psycopg.conninfo import make_conninfo
 from inference.interfaces.ledger import Source, Written
 from inference.link.accounts import LedgerEntry
 from inference.link.engine_info import EngineStats
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.process.supervision import supervised
 from tenants.billing.journals import Journals, Report
 from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep
@@ -217,7 +217,7 @@ class Ledger:
             for listener in self._listeners:
                 self._tell(listener, lines)
 
-    async def _keep(self, suspects: Sequence[Suspect]) -> set[Attempt]:
+    async def _keep(self, suspects: Sequence[Suspect]) -> set[AttemptKey]:
         """Quarantine the suspects. Returns the attempts of those that are kept."""
         if not suspects:
             return set()

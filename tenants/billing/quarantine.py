@@ -17,7 +17,7 @@ import msgspec
 
 from inference.interfaces.ledger import Source
 from inference.link.accounts import LedgerEntry
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from tenants.billing.statements import Connection
 
 MAX_OPEN = 10_000
@@ -57,7 +57,7 @@ class Suspect(NamedTuple):
     detail: str = ""
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> AttemptKey:
         return self.entry.id, self.entry.attempt
 
 
@@ -109,7 +109,7 @@ def _text(entry: LedgerEntry) -> str:
     return text if len(text) <= MAX_ENTRY_CHARS else ""
 
 
-async def keep(connection: Connection, suspects: Sequence[Suspect]) -> Collection[Attempt]:
+async def keep(connection: Connection, suspects: Sequence[Suspect]) -> Collection[AttemptKey]:
     """Keep the entries. Returns the attempts of those that are kept, including from earlier calls.
 
     Raises: as `statements.write`.

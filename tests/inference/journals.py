@@ -19,7 +19,7 @@ from inference.agent.engines.engine import Meter
 from inference.agent.journal.files import FILE
 from inference.agent.journal.journal import Journal
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 
 TINY = 700
 """Bytes at which a journal file is full in tests: after a few requests."""
@@ -40,7 +40,7 @@ def used(tokens: int, *, total_s: float = 0.0) -> Usage:
     return Usage(3 * tokens, tokens, tokens, tokens // 2, total_s=total_s)
 
 
-def attempt(name: str) -> Attempt:
+def attempt(name: str) -> AttemptKey:
     id, _, number = name.partition("/")
     return id, int(number or 1)
 

@@ -186,7 +186,9 @@ class Bench:
         """Wait until the link that was dialled last has ended."""
         await self.links[-1]
 
-    def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
+    def submit(
+        self, id: str = "r1", /, *, output_tokens: int | None = None, **options: Any
+    ) -> Stream:
         reservation = Reservation(id, output_tokens)
         self.limits.open[id] = Ask(1, output_tokens or 0, 0)
         given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}

@@ -13,7 +13,7 @@ from inference.agent.journal.delivery import Delivery
 from inference.agent.journal.journal import Journal
 from inference.errors import Overloaded
 from inference.link.accounts import Account, Totals, Usage
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.link.wire import MOVED, UsageReport
 
 RETRY_AFTER_S = 5.0
@@ -134,7 +134,7 @@ class Billing:
         entries = self._delivery.take(url, now)
         return UsageReport(self._journal.id, entries) if entries else None
 
-    def acknowledged(self, attempts: Iterable[Attempt], url: str) -> None:
+    def acknowledged(self, attempts: Iterable[AttemptKey], url: str) -> None:
         """This gateway has durably written these to the ledger."""
         known = list(attempts)
         self._journal.acknowledged(known)
@@ -145,5 +145,5 @@ def _generated(job: Job, tokens: int) -> int:
     return tokens - job.opened.completion_tokens
 
 
-def _attempt(job: Job) -> Attempt:
+def _attempt(job: Job) -> AttemptKey:
     return job.id, job.attempt

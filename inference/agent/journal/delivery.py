@@ -25,18 +25,18 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 
 from inference.link.accounts import LedgerEntry
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 
 
 @dataclass(slots=True)
 class _Link:
     """Entries of one link by attempt; `waiting` ones are assigned to it and not taken yet."""
 
-    waiting: dict[Attempt, None] = field(default_factory=dict)
-    sent: dict[Attempt, float] = field(default_factory=dict)
+    waiting: dict[AttemptKey, None] = field(default_factory=dict)
+    sent: dict[AttemptKey, float] = field(default_factory=dict)
     """When each was last sent, the oldest first."""
 
-    def __contains__(self, attempt: Attempt) -> bool:
+    def __contains__(self, attempt: AttemptKey) -> bool:
         return attempt in self.waiting or attempt in self.sent
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Delivery:
         self._resend_after_s, self._repeat_after_s = resend_after_s, repeat_after_s
         self._entries = {(entry.id, entry.attempt): entry for entry in entries}
         self._unassigned = OrderedDict.fromkeys(self._entries)
-        self._given_at: OrderedDict[Attempt, float] = OrderedDict()
+        self._given_at: OrderedDict[AttemptKey, float] = OrderedDict()
         """When each assigned entry was last given to a link, the oldest first."""
         self._links: dict[str, _Link] = {}
 
@@ -109,7 +109,7 @@ class Delivery:
             self._give(attempt, at, now)
         return [self._entries[attempt] for attempt in taken]
 
-    def acknowledged(self, attempts: Iterable[Attempt], link: str) -> None:
+    def acknowledged(self, attempts: Iterable[AttemptKey], link: str) -> None:
         """The gateway at `link` has durably written these to the ledger; unknown ones are ignored.
 
         An entry keeps its place in the window of any other link for a while, because the gateway
@@ -128,27 +128,27 @@ class Delivery:
         for attempt in [attempt for attempt in old if attempt not in self._entries]:
             del at.sent[attempt]
 
-    def _overdue(self, at: _Link, now: float) -> Iterator[Attempt]:
+    def _overdue(self, at: _Link, now: float) -> Iterator[AttemptKey]:
         return (
             attempt
             for attempt in self._given_before(now - self._resend_after_s)
             if attempt not in at
         )
 
-    def _given_up(self, at: _Link, now: float) -> Iterator[Attempt]:
+    def _given_up(self, at: _Link, now: float) -> Iterator[AttemptKey]:
         return (
             attempt
             for attempt in self._given_before(now - self._repeat_after_s)
             if attempt in at.sent
         )
 
-    def _given_before(self, then: float) -> Iterator[Attempt]:
+    def _given_before(self, then: float) -> Iterator[AttemptKey]:
         return (
             attempt
             for attempt, _ in takewhile(lambda given: given[1] <= then, self._given_at.items())
         )
 
-    def _give(self, attempt: Attempt, at: _Link, now: float) -> None:
+    def _give(self, attempt: AttemptKey, at: _Link, now: float) -> None:
         self._unassigned.pop(attempt, None)
         at.waiting.pop(attempt, None)
         at.sent.pop(attempt, None)
@@ -156,7 +156,7 @@ class Delivery:
         self._given_at[attempt] = now
         self._given_at.move_to_end(attempt)
 
-    def _forget(self, attempt: Attempt) -> None:
+    def _forget(self, attempt: AttemptKey) -> None:
         self._unassigned.pop(attempt, None)
         self._given_at.pop(attempt, None)
         for at in self._links.values():

@@ -66,7 +66,7 @@ from inference.agent.journal.records import (
     framed,
 )
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.operations.openai import Counts
 
 log = structlog.get_logger(__name__)
@@ -189,7 +189,7 @@ class Journal:
         return list(self._state.closed.values())
 
     def opened(
-        self, attempt: Attempt, account: Account, model: str, inherited: Counts = NOTHING
+        self, attempt: AttemptKey, account: Account, model: str, inherited: Counts = NOTHING
     ) -> None:
         """An attempt was accepted; `model` as the client wrote it. `inherited` is what the lower
         attempts used that it continues, and is part of its figures from now on.
@@ -203,7 +203,7 @@ class Journal:
         handle, figures = next(self._handles), _figures_of(inherited)
         self._gather(Opened(handle, id, account, model, number, figures))
 
-    def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
+    def progressed(self, figures: Iterable[tuple[AttemptKey, Counts]]) -> None:
         """What attempts used so far; those that aren't open are ignored."""
         known = self._state.open
         rows = [
@@ -214,7 +214,7 @@ class Journal:
         if rows:
             self._gather(Progressed(rows))
 
-    def closed(self, attempt: Attempt, usage: Usage, finish_reason: str) -> LedgerEntry | None:
+    def closed(self, attempt: AttemptKey, usage: Usage, finish_reason: str) -> LedgerEntry | None:
         """The attempt ended with these final figures. Returns its ledger entry; None if it isn't
         open.
         """
@@ -224,7 +224,7 @@ class Journal:
         self._gather(Closed(entry))
         return entry
 
-    def acknowledged(self, attempts: Iterable[Attempt]) -> None:
+    def acknowledged(self, attempts: Iterable[AttemptKey]) -> None:
         """These are durably in the ledger; those that aren't in the backlog are ignored."""
         known = [one for one in dict.fromkeys(attempts) if one in self._state.closed]
         if known:

@@ -15,7 +15,7 @@ import msgspec
 
 from inference.errors import EngineLost
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 
 VERSION = 1
 """Of the record format. Newer versions are not read, older ones are."""
@@ -60,7 +60,7 @@ class Closed(_Record, tag="closed", frozen=True):
 
 
 class Acknowledged(_Record, tag="acknowledged", frozen=True):
-    attempts: list[Attempt]
+    attempts: list[AttemptKey]
 
 
 AnyRecord = Begun | Opened | Progressed | Closed | Acknowledged
@@ -101,9 +101,9 @@ class State:
         self.id = ""
         self.billed = Totals()
         self.journaled = Totals()
-        self.open: dict[Attempt, Opened] = {}
+        self.open: dict[AttemptKey, Opened] = {}
         self.figures: dict[int, _Row] = {}
-        self.closed: dict[Attempt, LedgerEntry] = {}
+        self.closed: dict[AttemptKey, LedgerEntry] = {}
 
     def apply(self, record: AnyRecord) -> None:
         """Update the state by one record."""

@@ -39,8 +39,8 @@ async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
     framing = framed()
     if news.response is None:
         text, reason = "".join(parts), _finish_reason(news)
-        return framing.whole(text, reason, news.usage, stream.limited)
-    return framing.response(news.response, stream.limited)
+        return framing.whole(text, reason, news.usage, stream.request.limited)
+    return framing.response(news.response, stream.request.limited)
 
 
 async def write_stream(
@@ -64,7 +64,7 @@ async def write_stream(
                 await exchange.write(events)
         opening = b""
         news = await stream.read()
-    closing = opening + framing.closing(_finish_reason(news), stream.limited)
+    closing = opening + framing.closing(_finish_reason(news), stream.request.limited)
     ending = framing.ending(news.usage)
     if exchange.storage is not None:
         ending = await exchange.storage.ending(exchange.id, ending)

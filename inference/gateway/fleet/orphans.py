@@ -16,7 +16,7 @@ from itertools import islice
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.link.accounts import turn_of
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.link.wire import Orphan
 
 MAX_OF_AN_ENGINE = 4096
@@ -33,7 +33,7 @@ class Found:
     orphan: Orphan
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> AttemptKey:
         return self.orphan.id, self.orphan.attempt
 
 
@@ -43,12 +43,14 @@ class Orphans:
 
     def __init__(self, dispatches: Dispatches) -> None:
         self._dispatches = dispatches
-        self._by_link: dict[EngineLink, dict[Attempt, Found]] = {}
+        self._by_link: dict[EngineLink, dict[AttemptKey, Found]] = {}
         self._by_key: dict[int, dict[Found, None]] = {}
         """By the id of the API key."""
         self._news = asyncio.Event()
 
-    def heard(self, link: EngineLink, orphans: Sequence[Orphan], gone: Sequence[Attempt]) -> None:
+    def heard(
+        self, link: EngineLink, orphans: Sequence[Orphan], gone: Sequence[AttemptKey]
+    ) -> None:
         """The engine announced these orphans, and that those in `gone` are orphans no longer."""
         known = self._by_link.setdefault(link, {})
         for attempt in gone:
@@ -104,7 +106,7 @@ class Orphans:
                 return self.find(key_id, one.orphan.id)
         return None
 
-    def _add(self, known: dict[Attempt, Found], found: Found) -> None:
+    def _add(self, known: dict[AttemptKey, Found], found: Found) -> None:
         if (before := known.get(found.attempt)) is not None:
             self._forget(before)
         known[found.attempt] = found

@@ -227,7 +227,8 @@ class Lines:
             waits(None)
 
             def framed() -> Framing:
-                return call.operation.framing(call, line.id, int(time.time()), stream.revision)
+                revision = stream.request.revision
+                return call.operation.framing(call, line.id, int(time.time()), revision)
 
             body = await answer.whole(stream, framed, news)
         if line.work is not None:
@@ -269,7 +270,7 @@ class Running:
     @property
     def sent(self) -> bool:
         """Whether the line was given to an engine."""
-        return self.stream is not None and bool(self.stream.engine)
+        return self.stream is not None and bool(self.stream.request.engine)
 
     @property
     def usage(self) -> Usage:

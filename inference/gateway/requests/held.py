@@ -36,7 +36,7 @@ class Holding:
 
 
 @dataclass(slots=True)
-class Request:
+class HeldRequest:
     """What is needed to order and to bound a request."""
 
     id: str
@@ -49,7 +49,7 @@ class Request:
     lane: str = "interactive"
 
 
-Lane = dict[str, dict[str, Request]]
+Lane = dict[str, dict[str, HeldRequest]]
 """Requests by id, by tenant; both in the order of arrival."""
 
 
@@ -58,7 +58,7 @@ class Held:
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, HeldRequest] = {}
         self._interactive: Lane = {}
         self._batch: Lane = {}
         self._kinds: Counter[Hashable] = Counter()
@@ -72,7 +72,7 @@ class Held:
     def __contains__(self, id: str) -> bool:
         return id in self._requests
 
-    def __getitem__(self, id: str) -> Request:
+    def __getitem__(self, id: str) -> HeldRequest:
         return self._requests[id]
 
     @property
@@ -84,7 +84,7 @@ class Held:
         """Whether any request of this kind waits, so that a new one has to wait behind it."""
         return kind in self._kinds
 
-    def add(self, request: Request) -> None:
+    def add(self, request: HeldRequest) -> None:
         """Let a request wait from now on.
 
         Raises:
@@ -137,7 +137,7 @@ class Held:
                     turns.append(tenant)
         return order
 
-    def _lane(self, request: Request) -> Lane:
+    def _lane(self, request: HeldRequest) -> Lane:
         return self._batch if request.lane == BATCH else self._interactive
 
 

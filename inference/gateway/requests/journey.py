@@ -19,7 +19,8 @@ from enum import StrEnum
 import msgspec
 
 from inference.errors import EngineLost, InferenceError, Overloaded
-from inference.gateway.fleet.engine_link import EngineLink, Leg
+from inference.gateway.requests.attempt import Attempt
+from inference.gateway.routing.engine_state import EngineState
 from inference.link.wire import MOVED, Done, Fault
 
 MAX_MOVES = 2
@@ -67,70 +68,69 @@ class Journey:
     moves: int = 0
     since: float | None = None
     """When its reader began to wait; None while an engine sends."""
-    avoided: set[EngineLink] = field(default_factory=set)
-    """Links whose engines failed with it, gave it up, or did not take it."""
-    in_doubt: bool = False
-    """Rule 2: it waits for its engines to reconnect."""
+    avoided: set[EngineState] = field(default_factory=set)
+    """Engines that failed with it, gave it up, or did not take it."""
     _failed: set[str] = field(default_factory=set)
     """Runs of engines that were lost, or failed with it (`EngineState.run`)."""
 
-    def leave(self, leg: Leg, why: Why, done: Done | None, now: float) -> None:
-        """The leg's engine does not complete the request; `done` is what it sent, if anything."""
-        self.why, self.pool = why, leg.link.engine.pool
-        if _is_move(leg, why):
+    def leave(self, attempt: Attempt, why: Why, done: Done | None, now: float) -> bool:
+        """The attempt's engine does not complete the request; `done` is what it sent, if anything.
+        Returns whether the request is in doubt (rule 2)."""
+        self.why, self.pool = why, attempt.engine.pool
+        if _is_move(attempt, why):
             self.moves += 1
             fault = None if done is None else done.fault
-            self.error = lost(leg) if fault is None else fault.error()
+            self.error = lost(attempt) if fault is None else fault.error()
         if self.since is None:
             self.since = now
         if why is not Why.LOST:
-            self.avoided.add(leg.link)
-        if why in (Why.LOST, Why.FAILED):
-            self._failed.add(leg.link.engine.run)
-            self.in_doubt = len(self._failed) > 1
+            self.avoided.add(attempt.engine)
+        if why not in (Why.LOST, Why.FAILED):
+            return False
+        self._failed.add(attempt.engine.run)
+        return len(self._failed) > 1
 
-    def may_leave(self, leg: Leg, why: Why) -> bool:
+    def may_leave(self, attempt: Attempt, why: Why) -> bool:
         """Whether the request may leave another engine (rule 1)."""
-        return self.moves < MAX_MOVES or not _is_move(leg, why)
+        return self.moves < MAX_MOVES or not _is_move(attempt, why)
 
     def died_twice(self, alive: Iterable[str]) -> bool:
         """Whether two engines died with it; `alive` has the runs of all connected engines."""
         return len(self._failed.difference(alive)) > 1
 
-    def resumed(self, now: float) -> float:
-        """Another engine has begun to send; returns how long the reader waited, in seconds."""
-        waited_s, self.since = now - (now if self.since is None else self.since), None
-        return waited_s
+    def resumed(self, now: float) -> float | None:
+        """An engine has begun to send; returns how long the reader waited, in seconds; None if it
+        did not."""
+        since, self.since = self.since, None
+        return None if since is None else now - since
 
 
-def reason_to_move(leg: Leg, done: Done) -> Why | None:
+def reason_to_move(attempt: Attempt, done: Done) -> Why | None:
     """Why another engine should take over the request after this `done`; None: it has ended."""
     if done.fault is None:
         return Why.DRAINED if done.finish_reason == MOVED else None
     error = done.fault.error()
     if error.elsewhere:
         return Why.FAILED
-    if not isinstance(error, Overloaded) or leg.has_begun:
+    if not isinstance(error, Overloaded) or attempt.has_begun:
         return None
-    return Why.DRAINED if leg.link.engine.draining else Why.REFUSED
+    return Why.DRAINED if attempt.engine.draining else Why.REFUSED
 
 
-def final_done(leg: Leg, done: Done, *, is_wanted: bool) -> Done:
+def final_done(attempt: Attempt, done: Done, *, is_wanted: bool) -> Done:
     """The `done` that the reader gets if no other engine takes over; `is_wanted`: the request was
     not cancelled."""
     if done.finish_reason != MOVED or done.fault is not None:
         return done
     if not is_wanted:
         return msgspec.structs.replace(done, finish_reason="cancelled")
-    return msgspec.structs.replace(done, finish_reason=None, fault=Fault.of(lost(leg)))
+    return msgspec.structs.replace(done, finish_reason=None, fault=Fault.of(lost(attempt)))
 
 
-def lost(leg: Leg) -> EngineLost:
+def lost(attempt: Attempt) -> EngineLost:
     """The error for an answer whose engine was lost."""
-    return EngineLost(
-        f"The engine `{leg.link.engine.id}` was lost before this answer was complete."
-    )
+    return EngineLost(f"The engine `{attempt.engine.id}` was lost before this answer was complete.")
 
 
-def _is_move(leg: Leg, why: Why) -> bool:
-    return leg.has_begun or why in (Why.LOST, Why.FAILED)
+def _is_move(attempt: Attempt, why: Why) -> bool:
+    return attempt.has_begun or why in (Why.LOST, Why.FAILED)

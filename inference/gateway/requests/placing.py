@@ -1,4 +1,4 @@
-"""Decides which engine an attempt of a request runs on, and sends it the request.
+"""Decides which engine the next attempt of a request runs on, and makes the frame for it.
 
 A request that waited is given only to an engine that has fewer than TAKEN_UP of this gateway's
 requests without a first token. That slows nothing down: more would only wait in the engine's queue.
@@ -11,47 +11,37 @@ tenant's share of `kept_bytes`.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Hashable, Mapping
 
 import msgspec
 
-from inference.errors import GenerationTimeout, InferenceError, Overloaded
+from inference.errors import GenerationTimeout, Overloaded
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
-from inference.gateway.fleet.engine_link import EngineLink, Leg
+from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.orphans import Found
+from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.candidates import Candidates, MayTake
-from inference.gateway.requests.journey import MAX_MOVES, Outcome, Why
 from inference.gateway.requests.order import Order
-from inference.gateway.requests.stream import Stream
+from inference.gateway.requests.request import Request
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.popularity import Popularity
-from inference.link.wire import Adopt, Orphan, Resume
+from inference.link.accounts import first_attempt
+from inference.link.wire import Adopt, Resume, Submit
 from inference.pools import Pool
 from inference.shared_capacity import SharedCapacity
 
 TAKEN_UP = 64
 """Low enough for several gateways at the same time: an agent's queue holds 1,024."""
 
-Moves = Counter[tuple[Why, Outcome]]
-"""How often requests left an engine for another, by reason and outcome."""
-
 
 class Placing:
-    """Starts attempts of requests."""
+    """Prepares attempts of requests."""
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        dispatches: Dispatches,
-        moves: Moves,
-        *,
-        kept_bytes: int,
-    ) -> None:
+    def __init__(self, candidates: Candidates, dispatches: Dispatches, *, kept_bytes: int) -> None:
         """At most `kept_bytes` of bodies are kept, so that their requests can move."""
         self.pools: Mapping[str, Pool] = {}
         """By base model; requests for a model that is not here may run on any of its revisions."""
-        self._candidates, self._dispatches, self._moves = candidates, dispatches, moves
+        self._candidates, self._dispatches = candidates, dispatches
         self._kept = SharedCapacity[str](kept_bytes)
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
@@ -63,16 +53,53 @@ class Placing:
         shape = None if adapter is None else (adapter.rank, adapter.modules)
         return needs.base_model, needs.operation, needs.parsers, shape, needs.tiers
 
-    def place(self, stream: Stream, *, paced: bool = False) -> InferenceError | None:
-        """Start the stream's next attempt; returns why that is not possible now, or None. With
-        `paced`, only on an engine that has fewer than TAKEN_UP unbegun requests."""
-        order = stream.order
-        assert order is not None, "it waits, so it can go to an engine"
-        left_s = order.timeout_s - stream.elapsed_s
+    def next_attempt(
+        self, request: Request, now: float, *, paced: bool = False
+    ) -> tuple[Attempt, Submit]:
+        """The request's next attempt, and the frame that submits it to its engine. With `paced`,
+        on an engine that has fewer than TAKEN_UP unbegun requests.
+
+        Raises:
+            NoEngine, Overloaded: no engine can take it now.
+            InvalidRequest: no engine ever will.
+            GenerationTimeout: its time is over.
+        """
+        order = request.order
+        assert order is not None, "it can go to an engine"
+        left_s = request.left_s(now)
         if left_s <= 0:
-            return GenerationTimeout()
-        resume = stream.delivered.resume(stream.ttft_s, stream.elapsed_s)
-        journey = stream.journey
+            raise GenerationTimeout
+        resume = request.delivered.resume(request.ttft_s, request.elapsed_s(now))
+        link = self._link_for(request, order, resume, paced=paced)
+        self._keep(request, order)
+        most = order.most(link.engine.info.max_model_len)
+        keeps = request.delivered.keeps
+        attempt = Attempt(link, request.attempts + 1, most, now, keeps=keeps)
+        frame = order.frame(
+            self._dispatches,
+            link.credential.id,
+            most,
+            attempt=attempt.number,
+            timeout_s=left_s,
+            given_s=request.elapsed_s(now),
+            ids=request.may_move_again,
+            resume=resume,
+            trace=_trace(request, attempt),
+            keeps=keeps,
+        )
+        return attempt, frame
+
+    def needed(self, request: Request) -> Hashable:
+        """A key for what a request needs that left an engine: as `kind`, and the engines that may
+        continue it."""
+        order, journey = request.order, request.journey
+        assert order is not None and journey is not None
+        return self.kind(order), journey.pool, frozenset(journey.avoided)
+
+    def _link_for(
+        self, request: Request, order: Order, resume: Resume | None, *, paced: bool
+    ) -> EngineLink:
+        journey = request.journey
 
         def may_take(link: EngineLink) -> bool:
             if paced and link.unbegun >= TAKEN_UP:
@@ -80,17 +107,15 @@ class Placing:
             if journey is None:
                 return True
             alike = resume is None or link.engine.pool == journey.pool
-            return alike and link not in journey.avoided
+            return alike and link.engine not in journey.avoided
 
         any_may = journey is None and not paced
         # A resumed request stays on its revision, even if rollouts changed what serves since.
         needs = self._needs(order) if resume is None else order.needs()
         try:
-            link = self.decide(needs, None if any_may else may_take)
+            return self.decide(needs, None if any_may else may_take)
         except Overloaded as refusal:
-            return self._candidates.permanent_refusal(needs) or refusal
-        self._start(stream, order, link, left_s, resume)
-        return None
+            raise self._candidates.permanent_refusal(needs) or refusal from None
 
     def decide(self, needs: Needs, may_take: MayTake | None = None) -> EngineLink:
         """The link of the engine that a request with these needs goes to now, among those for which
@@ -104,96 +129,51 @@ class Placing:
         self._popularity.note(needs)
         return link
 
-    def adopt(self, stream: Stream, order: Order, found: Found, attempt: int) -> None:
-        """Continue an orphaned answer, as this attempt. If the order has no body it can't move."""
+    def adoption(
+        self, request: Request, found: Found, turn: int, now: float
+    ) -> tuple[Attempt, Adopt]:
+        """The attempt that continues an orphaned answer in this turn, and the frame for its
+        engine."""
         link, orphan = found.link, found.orphan
-        stream.attempt = attempt
-        stream.may_have_cost = True
-        self._keep(stream, order)
-        dispatch = orphan.account.dispatch
+        order, dispatch = request.order, orphan.account.dispatch
+        assert order is not None
         assert dispatch is not None, "what is not signed is not known as an orphan"
+        self._keep(request, order)
         most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
-        stream.delivered.begin(most, exact=self._is_exact(stream, order))
-        leg = Leg(stream, link, stream.attempt, most, keeps=True)
-        stream.given_to(leg)
-        self._trace(stream, leg)
-        link.adopt(leg, self._adoption(stream, order, link, orphan, most))
-        if not order.body or stream.kept < len(order.body):
-            stream.stay()
-
-    def forget(self, stream: Stream) -> None:
-        """The stream's body is no longer kept: give its bytes back."""
-        self._kept.give_back(stream.grant.tenant, stream.kept)
-
-    def _needs(self, order: Order) -> Needs:
-        return order.needs(self.pools.get(order.target.base_model))
-
-    def _start(
-        self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
-    ) -> None:
-        self._keep(stream, order)
-        journey, exact = stream.journey, self._is_exact(stream, order)
-        most = order.most(link.engine.info.max_model_len)
-        stream.delivered.begin(most, exact=exact)
-        stream.attempt += 1
-        keeps = stream.delivered.keeps
-        leg = Leg(stream, link, stream.attempt, most, keeps=keeps)
-        stream.given_to(leg)
-        frame = order.frame(
-            self._dispatches,
-            link.credential.id,
-            most,
-            attempt=stream.attempt,
-            timeout_s=left_s,
-            given_s=stream.elapsed_s,
-            ids=exact,
-            resume=resume,
-            trace=self._trace(stream, leg),
-            keeps=keeps,
-        )
-        link.submit(leg, frame)
-        if stream.kept < len(order.body):
-            stream.stay()
-        if journey is not None:
-            outcome = Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED
-            self._moves[journey.why, outcome] += 1
-
-    @staticmethod
-    def _trace(stream: Stream, leg: Leg) -> str:
-        """Begin the span of this attempt; returns its `traceparent`, for the engine."""
-        if stream.trace is None:
-            return ""
-        leg.span = stream.trace.begin("attempt", time.monotonic())
-        return leg.span.traceparent
-
-    def _keep(self, stream: Stream, order: Order) -> None:
-        """Count the order's body as kept, if there is room."""
-        tenant, size = stream.grant.tenant, len(order.body)
-        if not stream.kept and self._kept.take(tenant, size):
-            stream.kept = size
-
-    @staticmethod
-    def _is_exact(stream: Stream, order: Order) -> bool:
-        """Whether the request may move from its engine to another, so that this one has to report
-        token ids."""
-        journey = stream.journey
-        may_move = journey is None or journey.moves < MAX_MOVES
-        return may_move and stream.kept == len(order.body)
-
-    def _adoption(
-        self, stream: Stream, order: Order, link: EngineLink, orphan: Orphan, most: Bounds
-    ) -> Adopt:
+        attempt = Attempt(link, first_attempt(turn), most, now, keeps=True)
+        _trace(request, attempt)
         account = msgspec.structs.replace(
             orphan.account,
-            given_s=stream.elapsed_s,
+            given_s=request.elapsed_s(now),
             trace_id=orphan.account.trace_id if order.trace is None else order.trace.trace_id,
         )
         account = self._dispatches.signed(
             account,
-            (orphan.id, stream.attempt),
+            (orphan.id, attempt.number),
             orphan.model,
             credential=link.credential.id,
             most=most,
         )
         watched = order.watch is not None
-        return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
+        return attempt, Adopt(orphan.id, attempt.number, orphan.attempt, account, watched)
+
+    def forget(self, tenant: str, size: int) -> None:
+        """A body of this tenant, with so many bytes, is no longer kept."""
+        self._kept.give_back(tenant, size)
+
+    def _needs(self, order: Order) -> Needs:
+        return order.needs(self.pools.get(order.target.base_model))
+
+    def _keep(self, request: Request, order: Order) -> None:
+        """Count the order's body as kept, if there is room."""
+        tenant, size = request.grant.tenant, len(order.body)
+        if not request.kept and self._kept.take(tenant, size):
+            request.kept = size
+
+
+def _trace(request: Request, attempt: Attempt) -> str:
+    """Begin the span of this attempt; returns its `traceparent`, for the engine."""
+    if request.trace is None:
+        return ""
+    attempt.span = request.trace.begin("attempt", attempt.sent_at)
+    return attempt.span.traceparent

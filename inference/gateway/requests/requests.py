@@ -1,52 +1,75 @@
 """All requests of a gateway, from their submission until their usage is final.
 
 Rules
-    1. A request goes to an engine at once (`placing`). If none can take it, it is held (`unplaced`)
-       for `Holding.seconds`; later requests that could run on the same engines come after it.
+    1. A request goes to an engine at once (`placing`). If none can take it, it is held for
+       `Holding.seconds`; later requests that could run on the same engines come after it
+       (`waiting`).
     2. A request whose engine is lost, fails with it or gives it up *moves* (`journey`): another
        engine continues where its reader is (`delivered`), one of the same revision if the reader
-       was given anything.
+       was given anything. It may wait for that for as long as a held one.
     3. The reservation stays through all of that, and is settled once (`settling`).
     4. A request with a grace period is kept by its engine for other gateways (`Submit.grace_s`).
        One that is adopted here begins with an attempt of a higher turn, on the engine that has it.
+    5. What happens to a request is decided by its life (`request`), a state table; this module
+       passes it the events and executes its commands.
+    6. An error in the handling of one request reaches no other: whatever `_guarded` catches ends
+       that request with status 500, is logged and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import structlog
-from msgspec.structs import replace
 
-from inference.errors import InferenceError, NoEngine, Overloaded, RequestError, Unavailable
+from inference.errors import InferenceError, NoEngine, Overloaded, Unavailable
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.engine_link import EngineLink, Leg
+from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Measures
 from inference.gateway.measuring.traffic import Counted, failed
 from inference.gateway.requests import placing
+from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Why, final_done, lost, reason_to_move
+from inference.gateway.requests.journey import Outcome, Why, reason_to_move
 from inference.gateway.requests.order import Order
-from inference.gateway.requests.placing import Moves, Placing
+from inference.gateway.requests.placing import Placing
+from inference.gateway.requests.request import (
+    WAITING,
+    Begun,
+    Command,
+    Extend,
+    Forget,
+    Moved,
+    Place,
+    Request,
+    Settle,
+    State,
+    Timer,
+)
 from inference.gateway.requests.settling import Settling
-from inference.gateway.requests.stream import Stream
-from inference.gateway.requests.unplaced import Unplaced
+from inference.gateway.requests.stream import Event, Stream
+from inference.gateway.requests.waiting import Waiting
 from inference.interfaces.directory import Target
 from inference.interfaces.limiter import Limiter
-from inference.link.accounts import LedgerEntry, first_attempt
-from inference.link.wire import GONE, LEFT, Done
+from inference.link.accounts import LedgerEntry
+from inference.link.session import AttemptKey
+from inference.link.wire import GONE, LEFT, Adopt, Cancel, Delta, Done, Submit, Wait
 from inference.pools import Pool
 
 log = structlog.get_logger(__name__)
 
 KEPT_BYTES = 256 << 20
+TRIED_AT_ONCE = 32
+"""Waiting requests that one turn of the event loop tries to place; each takes about 30 us."""
 
 
 class Requests:
@@ -68,26 +91,36 @@ class Requests:
         most `kept_bytes` of bodies are kept, so that their requests can move. Requests of the
         `uncounted` tenants are not counted as traffic."""
         self.closing = False
-        self.moves: Moves = Counter()
+        self.moves: Counter[tuple[Why, Outcome]] = Counter()
+        """How often requests left an engine for another, by reason and outcome."""
         self.gaps = Histogram(DURATION_S)
         self.refusals = Refusals()
         self.traffic = Counted()
-        self._links, self._limiter = links, limiter
-        self._uncounted = uncounted
+        self.crashed = 0
+        """Errors in the handling of requests (rule 6)."""
+        self._links, self._limiter, self._holding = links, limiter, holding
+        self._measures, self._uncounted = measures, uncounted
         self._streams: dict[str, Stream] = {}
-        self._placing = Placing(candidates, dispatches, self.moves, kept_bytes=kept_bytes)
-        self._unplaced = Unplaced(
-            self._placing,
-            links,
-            self._streams,
-            holding,
-            measures=measures,
-            moves=self.moves,
-            refused=self.note_unmet,
-        )
+        self._running: defaultdict[EngineLink, dict[AttemptKey, Stream]] = defaultdict(dict)
+        """The attempts that run on each link. A request has one at a time: `Stream.attempt`."""
+        self._placing = Placing(candidates, dispatches, kept_bytes=kept_bytes)
+        self._waiting = Waiting(holding)
+        self._round_scheduled = False
         self._settling = Settling(limiter, measures)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._commands: dict[type[Command], Callable[[Stream, Any], None]] = {
+            Delta: self._deliver,
+            Cancel: self._cancel,
+            Wait: self._tell_wait,
+            Begun: self._begin,
+            Place: self._place,
+            Timer: self._set_timer,
+            Moved: self._count_move,
+            Extend: self._extend,
+            Forget: self._forget,
+            Settle: self._settle,
+        }
 
     @property
     def in_flight(self) -> int:
@@ -97,12 +130,9 @@ class Requests:
     @property
     def held(self) -> dict[str, int]:
         """Requests that wait for an engine, by base model."""
-        return self._unplaced.by_base_model
+        return self._waiting.by_base_model
 
-    def set_pools(self, pools: Mapping[str, Pool]) -> None:
-        """Set which revisions serve, by base model; for a base model that is not here, all do."""
-        self._placing.pools = pools
-        self._unplaced.needs_changed(self._streams.values())
+    # --- edges -----------------------------------------------------------------------------------
 
     def submit(self, order: Order) -> Stream:
         """Start a request on the engine that suits it best, or hold it until one can take it.
@@ -112,14 +142,16 @@ class Requests:
             InvalidRequest: its base model does not support this operation.
         """
         self._refuse_if_closing()
-        stream = Stream(order, self._limiter, self)
-        waits = self._unplaced.waits(order)
-        refusal = None if waits else self._placing.place(stream)
-        if isinstance(refusal, RequestError):
-            raise refusal
-        if waits or refusal is not None:
-            self._unplaced.hold(stream, order, refusal)
-        self._add(stream)
+        stream = self._stream(order, time.monotonic())
+        kind = self._placing.kind(order)
+        refusal: Overloaded | None = None
+        if not self._waiting.blocks(kind):
+            try:
+                self._start(stream, *self._placing.next_attempt(stream.request, time.monotonic()))
+                return stream
+            except Overloaded as error:
+                refusal = error
+        self._hold(stream, kind, refusal)
         return stream
 
     def adopt(self, order: Order, found: Found, turn: int) -> Stream:
@@ -130,10 +162,10 @@ class Requests:
             Overloaded: this gateway is closing.
         """
         self._refuse_if_closing()
-        elapsed_s = max(0.0, time.time() - order.started_at)
-        stream = Stream(order, self._limiter, self, elapsed_s=elapsed_s)
-        self._placing.adopt(stream, order, found, first_attempt(turn))
-        self._add(stream)
+        now = time.monotonic()
+        stream = self._stream(order, now - max(0.0, time.time() - order.started_at))
+        stream.request.may_have_cost = True
+        self._start(stream, *self._placing.adoption(stream.request, found, turn, now))
         return stream
 
     def has(self, id: str) -> bool:
@@ -149,17 +181,48 @@ class Requests:
     def end_of_key(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
         for stream in list(self._streams.values()):
-            if stream.grant.key_id == key_id:
+            if stream.request.grant.key_id == key_id:
                 stream.end(error)
 
     def close(self) -> None:
         """Take no new requests and end held ones; requests that run or move continue."""
         self.closing = True
-        self._unplaced.end_held(Overloaded("This gateway is shutting down.", retry_after_s=1))
+        error = Overloaded("This gateway is shutting down.", retry_after_s=1)
+        for request in self._waiting.held():
+            self._happened(self._streams[request.id], request.reject, error)
 
     async def drained(self) -> None:
         """Wait until every request is settled."""
         await self._idle.wait()
+
+    # --- what changes around them ----------------------------------------------------------------
+
+    def set_pools(self, pools: Mapping[str, Pool]) -> None:
+        """Set which revisions serve, by base model; for a base model that is not here, all do."""
+        self._placing.pools = pools
+        self._needs_changed(self._streams.values())
+
+    def waiting(self, tenant_id: int | None) -> list[Request]:
+        """Requests for adapters that wait for an engine, of this tenant or (None) of all."""
+        return [
+            stream.request
+            for stream in self._streams.values()
+            if stream.request.state in WAITING
+            and stream.request.target.adapter is not None
+            and tenant_id in (None, stream.request.grant.tenant_id)
+        ]
+
+    def update_target(self, request: Request, target: Target) -> None:
+        """Update on which revisions the request's adapter was tried. Its version stays the same."""
+        request.update_target(target)
+        if (stream := self._streams.get(request.id)) is not None:
+            self._needs_changed([stream])
+
+    def schedule_placement(self) -> None:
+        """An engine joined, or may take more than before: soon try to place waiting requests."""
+        if self._waiting:
+            self._waiting.begin_round()
+            self._schedule_round()
 
     def reported(self, entry: LedgerEntry) -> None:
         """An engine's journal reports how this attempt ended."""
@@ -174,124 +237,308 @@ class Requests:
         ):
             self.refusals.note(base_model, time.monotonic())
 
-    def waiting(self, tenant_id: int | None) -> list[Stream]:
-        """Requests for adapters that wait for an engine, of this tenant or (None) of all."""
-        return [
-            stream
-            for stream in self._streams.values()
-            if stream.leg is None
-            and stream.target.adapter is not None
-            and tenant_id in (None, stream.grant.tenant_id)
-        ]
+    # --- what engines send -----------------------------------------------------------------------
 
-    def renew(self, stream: Stream, target: Target) -> None:
-        """Update on which revisions the stream's adapter was tried. Its version stays the same."""
-        if (order := stream.order) is None or target.version_id != order.target.version_id:
-            return
-        now = replace(order.target, tried=target.tried, ready=target.ready)
-        stream.order = replace(order, target=now)
-        self._unplaced.needs_changed([stream])
+    def step(self, link: EngineLink, deltas: Sequence[Delta]) -> None:
+        """The engine sent output of several attempts."""
+        now, running = time.monotonic(), self._running[link]
+        inter_token = link.measured.inter_token_seconds
+        # Most streams have one token now and had one in the last frame: these are added together.
+        since, alike = link.stepped_at, 0
+        for delta in deltas:
+            stream = running[delta.id, delta.attempt]
+            attempt = stream.attempt
+            assert attempt is not None
+            if not attempt.has_begun:
+                pass
+            elif delta.tokens == 1 and attempt.last_output_at == since:
+                alike += 1
+            elif delta.tokens:
+                inter_token.add((now - attempt.last_output_at) / delta.tokens, delta.tokens)
+            attempt.last_output_at = now
+            self._happened(stream, stream.request.output, delta)
+        if alike:
+            inter_token.add(now - since, alike)
+        link.stepped_at = now
 
-    def schedule_placement(self) -> None:
-        """An engine joined, or may take more than before: soon try to place waiting requests."""
-        self._unplaced.schedule_placement()
+    def note_waits(self, link: EngineLink, waits: Iterable[Wait]) -> None:
+        """The engine reported what requests wait for."""
+        for wait in waits:
+            stream = self._running[link].get((wait.id, wait.attempt))
+            if stream is not None and stream.attempt and not stream.attempt.has_begun:
+                self._guarded(stream, self._execute, stream, wait)
 
-    # --- what streams ask (stream.Carrier) -------------------------------------------------------
+    def done(self, link: EngineLink, done: Done) -> None:
+        """The engine sent `done`."""
+        key = done.id, done.attempt
+        stream = self._running[link].pop(key)
+        link.engine.ended(key)
+        self._guarded(stream, self._stop, stream, done)
+        self._note_room(link)
 
-    def begun(self, stream: Stream, leg: Leg) -> None:
-        """The engine sent the first output of this attempt."""
-        if stream.grant.tenant not in self._uncounted:
-            self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
-        journey = stream.journey
-        if journey is not None and journey.since is not None:
-            gap_s = journey.resumed(time.monotonic())
-            self.gaps.add(gap_s)
-            log.info(
-                "request_moved",
-                request_id=stream.id,
-                attempt=leg.attempt,
-                why=journey.why.value,
-                engine=leg.link.engine.id,
-                gap_s=round(gap_s, 3),
-            )
-        self._note_room(leg)
+    def lost(self, link: EngineLink) -> None:
+        """The link ended: its attempts are lost."""
+        for stream in self._running.pop(link, {}).values():
+            self._guarded(stream, self._stop, stream, None)
 
-    def ended(self, stream: Stream, leg: Leg, done: Done) -> None:
-        """The engine sent `done`: the request has ended, or should move to another engine."""
-        if done.finish_reason in (GONE, LEFT):
-            leg.end_span(done.finish_reason)
-            return stream.settle(done)
-        why = reason_to_move(leg, done)
-        leg.end_span(why or (done.fault.code if done.fault else ""))
-        if why is None or why is Why.FAILED:
-            self._count(stream, leg, failed=why is Why.FAILED or failed(done))
-        if why is not None and stream.may_leave(leg, why):
-            self._unplaced.move(stream, leg, why, done)
+    def _stop(self, stream: Stream, done: Done | None) -> None:
+        request, attempt = stream.request, stream.attempt
+        assert attempt is not None
+        attempt.link.unbegun -= not attempt.has_begun
+        done = None if done is None else attempt.clamped(done)
+        why = Why.LOST if done is None else reason_to_move(attempt, done)
+        wanted, moved_before = request.is_wanted, request.journey is not None
+        if done is not None and done.finish_reason in (GONE, LEFT):
+            attempt.end_span(done.finish_reason)
+        elif done is None:
+            attempt.end_span(Why.LOST)
+            self._count(stream, failed=wanted)
         else:
-            self._note_stay(stream, leg, why)
-            stream.settle(final_done(leg, done, is_wanted=stream.is_wanted))
-        self._note_room(leg)
-
-    def lost(self, stream: Stream, leg: Leg) -> None:
-        """The link to the engine ended; unless the request moves, it is settled as seen here."""
-        leg.end_span(Why.LOST)
-        self._count(stream, leg, failed=stream.is_wanted)
-        if stream.may_leave(leg, Why.LOST):
-            self._unplaced.move(stream, leg, Why.LOST)
-        else:
-            self._note_stay(stream, leg, Why.LOST)
-            stream.settle_as_seen(None, lost(leg))
-
-    def _count(self, stream: Stream, leg: Leg, *, failed: bool) -> None:
-        if stream.grant.tenant not in self._uncounted:
-            self.traffic.ended(leg.link.engine.pool, failed=failed)
-
-    def _note_room(self, leg: Leg) -> None:
-        """The leg's engine has one unbegun request less. Waiting requests are placed only when the
-        count passes one mark, not each time, because that goes through all that wait."""
-        if leg.link.unbegun == placing.TAKEN_UP // 2:
-            self.schedule_placement()
-
-    def _note_stay(self, stream: Stream, leg: Leg, why: Why | None) -> None:
-        """The request ends with this engine; `why` is None if the engine completed it."""
-        journey = stream.journey
-        if why is not None and stream.is_wanted and journey is not None:
+            attempt.end_span(why or (done.fault.code if done.fault else ""))
+            if why is None or why is Why.FAILED:
+                self._count(stream, failed=why is Why.FAILED or failed(done))
+        may_leave = why is not None and request.may_leave(attempt, why)
+        if why is not None and wanted and moved_before and not may_leave:
             log.warning(
                 "request_moved_no_more",
-                request_id=stream.id,
-                attempt=leg.attempt,
+                request_id=request.id,
+                attempt=attempt.number,
                 why=why.value,
-                engine=leg.link.engine.id,
-                moves=journey.moves,
+                engine=attempt.engine.id,
+                moves=request.journey and request.journey.moves,
             )
+        self._happened(stream, request.stop, why, done)
 
-    def stopped(self, stream: Stream) -> None:
-        """The stream is to end while no engine has it."""
-        self._unplaced.stopped(stream)
+    def _count(self, stream: Stream, *, failed: bool) -> None:
+        if stream.attempt and stream.request.grant.tenant not in self._uncounted:
+            self.traffic.ended(stream.attempt.engine.pool, failed=failed)
 
-    def forgot(self, stream: Stream) -> None:
-        """The stream's body is no longer kept."""
-        self._placing.forget(stream)
+    def _note_room(self, link: EngineLink) -> None:
+        """The engine has one unbegun request less. Waiting requests are placed only when the count
+        passes one mark, not each time, because that goes through all that wait."""
+        if link.unbegun == placing.TAKEN_UP // 2:
+            self.schedule_placement()
 
-    def settled(self, stream: Stream) -> None:
-        """The stream's usage is final."""
-        done = stream.done
-        assert done is not None
-        error = done.fault and done.fault.error()
-        refused = isinstance(error, Overloaded)
-        if isinstance(error, NoEngine):
-            self.note_unmet(stream.target.base_model)
-        elif refused and not stream.ended_as_seen:  # the engine is full
-            self.refusals.note(stream.target.base_model, time.monotonic())
-        self._settling.settled(stream, done, refused=refused)
+    # --- events and commands ---------------------------------------------------------------------
+
+    def _happened(self, stream: Stream, event: Event, *args: Any) -> None:
+        """Pass an event to a request and execute its commands."""
+        before = stream.request.state
+        commands = self._guarded(stream, event, *args, time.monotonic())
+        if stream.request.state is not before:
+            self._entered(stream, before)
+        for command in commands or ():
+            self._guarded(stream, self._execute, stream, command)
+
+    def _guarded(self, stream: Stream, step: Callable[..., Any], *args: Any) -> Any:
+        """Call `step(*args)`, which handles this request alone: the barrier of rule 6."""
+        try:
+            return step(*args)
+        except Exception:
+            request = stream.request
+            log.exception("request_crashed", request_id=request.id, state=request.state.name)
+            self.crashed += 1
+            self._happened(stream, request.crash)
+            return None
+
+    def _entered(self, stream: Stream, before: State) -> None:
+        """Keep what waits in step with the request's new state."""
+        if stream.request.state not in WAITING:
+            stream.stop_timer()
+            if self._waiting.remove(stream.request):
+                self._guarded(stream, self._note_held, stream.request)
+        elif before is State.RUNNING:
+            self._waiting.move(stream.request)
+
+    def _execute(self, stream: Stream, command: Command) -> None:
+        self._commands[type(command)](stream, command)
+
+    def _deliver(self, stream: Stream, delta: Delta) -> None:
+        if stream.capture is not None:
+            stream.capture.add(delta)
+        if stream.request.is_wanted:
+            stream.push(delta)
+
+    def _cancel(self, stream: Stream, cancel: Cancel) -> None:
+        assert stream.attempt is not None
+        stream.attempt.link.post(cancel)
+
+    def _tell_wait(self, stream: Stream, wait: Wait) -> None:
+        if stream.watch is not None:
+            stream.watch(wait)
+
+    def _count_move(self, stream: Stream, moved: Moved) -> None:
+        self.moves[moved] += 1
+
+    def _forget(self, stream: Stream, forget: Forget) -> None:
+        self._placing.forget(stream.request.grant.tenant, forget.bytes)
+
+    def _begin(self, stream: Stream, begun: Begun) -> None:
+        request, attempt = stream.request, stream.attempt
+        assert attempt is not None
+        attempt.engine.began((request.id, attempt.number))
+        attempt.link.unbegun -= 1
+        if request.grant.tenant not in self._uncounted:
+            self.traffic.began(attempt.engine.pool, time.monotonic() - attempt.sent_at)
+        if begun.gap_s is not None and request.journey is not None:
+            self.gaps.add(begun.gap_s)
+            log.info(
+                "request_moved",
+                request_id=request.id,
+                attempt=attempt.number,
+                why=request.journey.why.value,
+                engine=attempt.engine.id,
+                gap_s=round(begun.gap_s, 3),
+            )
+        self._note_room(attempt.link)
+
+    def _extend(self, stream: Stream, extend: Extend) -> None:
+        extending = self._limiter.extend(stream.request.reservation, extend.tokens)
+        stream.extending = asyncio.create_task(extending)
+        stream.extending.add_done_callback(
+            lambda task: self._guarded(stream, self._extended, stream, task)
+        )
+
+    def _extended(self, stream: Stream, extending: asyncio.Task[None]) -> None:
+        reservation = stream.request.reservation
+        refusal: InferenceError | None = None
+        try:
+            if not extending.cancelled():
+                extending.result()
+        except Unavailable:  # the counters can't refuse; what it generates is counted at its end
+            reservation.output_tokens = (reservation.output_tokens or 0) + Extend().tokens
+        except InferenceError as error:
+            refusal = error
+        self._happened(stream, stream.request.extend, refusal)
+
+    def _settle(self, stream: Stream, settle: Settle) -> None:
         del self._streams[stream.id]
         if not self._streams:
             self._idle.set()
+        stream.wake()
+        self._guarded(stream, self._settle_limits, stream, settle.done)
+        for callback in stream.when_settled:
+            self._guarded(stream, callback)
 
-    def _refuse_if_closing(self) -> None:
-        if self.closing:
-            raise Overloaded("This gateway is shutting down.", retry_after_s=1)
+    def _settle_limits(self, stream: Stream, done: Done) -> None:
+        request = stream.request
+        error = done.fault and done.fault.error()
+        refused = isinstance(error, Overloaded)
+        if isinstance(error, NoEngine):
+            self.note_unmet(request.target.base_model)
+        elif refused and not request.is_estimated:  # the engine is full
+            self.refusals.note(request.target.base_model, time.monotonic())
+        measured = None if stream.attempt is None else stream.attempt.link.measured
+        self._settling.settled(request, done, measured, refused=refused)
+
+    # --- finding engines -------------------------------------------------------------------------
+
+    def _stream(self, order: Order, began: float) -> Stream:
+        request = Request(order, began=began, holding_s=self._holding.seconds)
+        return Stream(request, self._happened, order.watch)
 
     def _add(self, stream: Stream) -> None:
         self._streams[stream.id] = stream
         self._idle.clear()
+
+    def _start(self, stream: Stream, attempt: Attempt, frame: Submit | Adopt) -> None:
+        """Begin this attempt: its frame goes to its engine."""
+        if stream.request.state is State.NEW:
+            self._add(stream)
+        self._happened(stream, stream.request.place, attempt)
+        if stream.request.attempt is attempt:
+            stream.attempt = attempt
+            self._guarded(stream, self._send, stream, attempt.link, frame)
+
+    def _send(self, stream: Stream, link: EngineLink, frame: Submit | Adopt) -> None:
+        link.send(frame)
+        self._running[link][frame.id, frame.attempt] = stream
+
+    def _hold(self, stream: Stream, kind: Hashable, refusal: Overloaded | None) -> None:
+        """Let a new request wait for an engine: because of this refusal, or without one behind
+        earlier requests. If no more can be held, one without a refusal is tried on an engine.
+
+        Raises:
+            NoEngine, Overloaded: it can't wait either.
+        """
+        request = stream.request
+        if refusal is not None and not self._holding.seconds:
+            self.note_unmet(request.target.base_model)
+            raise refusal
+        try:
+            self._waiting.hold(request, kind)
+        except NoEngine as full:
+            if refusal is None:
+                with suppress(Overloaded):
+                    attempt = self._placing.next_attempt(request, time.monotonic())
+                    return self._start(stream, *attempt)
+            self.note_unmet(request.target.base_model)
+            raise full from None
+        self._add(stream)
+        self._happened(stream, request.hold)
+
+    def _place(self, stream: Stream, place: Place) -> None:
+        """Find an engine for a waiting request."""
+        request, now = stream.request, time.monotonic()
+        try:
+            attempt, frame = self._placing.next_attempt(request, now, paced=place.paced)
+        except InferenceError as refusal:
+            self._happened(stream, request.refuse, refusal)
+        else:
+            self._start(stream, attempt, frame)
+
+    def _set_timer(self, stream: Stream, timer: Timer) -> None:
+        stream.stop_timer()
+        loop = asyncio.get_running_loop()
+        stream.timer = loop.call_later(timer.seconds, self._time_out, stream)
+
+    def _time_out(self, stream: Stream) -> None:
+        alive = {link.engine.run for link in self._links.values()}
+        self._happened(stream, stream.request.time_out, alive)
+
+    def _note_held(self, request: Request) -> None:
+        """The request is no longer held: record for how long it was."""
+        self._measures.held(request.target.base_model, request.held_s)
+        if request.trace is not None:
+            now = time.monotonic()
+            request.trace.note("hold", now - request.held_s, now)
+
+    def _needs_changed(self, streams: Iterable[Stream]) -> None:
+        """What these requests need may have changed: those that wait may find an engine now."""
+        for stream in streams:
+            request = stream.request
+            if request.state is State.HELD and request.order is not None:
+                self._waiting.set_kind(request, self._placing.kind(request.order))
+        self.schedule_placement()
+
+    def _schedule_round(self) -> None:
+        if not self._round_scheduled:
+            self._round_scheduled = True
+            asyncio.get_running_loop().call_soon(self._try_waiting)
+
+    def _try_waiting(self) -> None:
+        """Place waiting requests, as far as engines take them."""
+        for request in self._waiting.some(TRIED_AT_ONCE):
+            if (stream := self._streams.get(request.id)) is not None:
+                self._guarded(stream, self._try, stream)
+        self._round_scheduled = False
+        if self._waiting.is_round_open:
+            self._schedule_round()
+
+    def _try(self, stream: Stream) -> None:
+        """Place a request, unless it waits no longer or needs what another needed in vain."""
+        request = stream.request
+        if request.state is State.HELD:
+            needed = self._waiting.kind_of(request)
+        elif request.state is State.MOVING:
+            needed = self._placing.needed(request)
+        else:
+            return
+        if not self._waiting.was_in_vain(needed):
+            self._place(stream, Place(paced=True))
+            if request.state in WAITING:
+                self._waiting.note_in_vain(needed)
+
+    def _refuse_if_closing(self) -> None:
+        if self.closing:
+            raise Overloaded("This gateway is shutting down.", retry_after_s=1)

@@ -6,18 +6,18 @@ Journal reports of lower attempts never settle it.
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Mapping
 
-from inference.gateway.measuring.measures import Ended, Measures
+from inference.gateway.measuring.measures import Ended, Measures, OnEngine
+from inference.gateway.requests.request import Request
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.limiter import Limiter
-from inference.link.accounts import LedgerEntry
+from inference.link.accounts import LedgerEntry, reservation_id, turn_of
 from inference.link.wire import GONE, Done
 
-MAX_UNBILLED = 100_000
-"""Bounds `_unbilled`. A request dropped from it may be settled twice, which changes nothing."""
+MAX_UNREPORTED = 100_000
+"""Bounds `_unreported`. A request dropped from it may be settled twice, which changes nothing."""
 
 
 class Settling:
@@ -25,55 +25,60 @@ class Settling:
 
     def __init__(self, limiter: Limiter, measures: Measures) -> None:
         self._limiter, self._measures = limiter, measures
-        self._unbilled: OrderedDict[str, int] = OrderedDict()
-        """The last attempt of each request settled here, by id, until the engine's journal reports
-        that attempt or a higher one."""
+        self._unreported: OrderedDict[str, int] = OrderedDict()
+        """The last attempt of each request settled here, by the id of its reservation, until the
+        engine's journal reports that attempt or a higher one."""
 
-    def settled(self, stream: Stream, done: Done, *, refused: bool) -> None:
-        """The stream's usage is final; `refused`: no engine took it."""
-        self._settle_limits(stream, done, refused=refused)
-        if stream.engine:
-            if not stream.elsewhere and done.finish_reason != GONE:
-                self._measure(stream, done)
-            self._unbilled[stream.id] = stream.attempt
-        if len(self._unbilled) > MAX_UNBILLED:
-            self._unbilled.popitem(last=False)
+    def settled(
+        self, request: Request, done: Done, measured: OnEngine | None, *, refused: bool
+    ) -> None:
+        """The request's usage is final; `refused`: no engine took it. `measured` has the histograms
+        of the engine that had it last."""
+        self._settle_limits(request, done, refused=refused)
+        if measured is not None:
+            if not request.handed_over and done.finish_reason != GONE:
+                self._measure(request, done, measured)
+            self._unreported[request.reservation.id] = request.attempts
+        if len(self._unreported) > MAX_UNREPORTED:
+            self._unreported.popitem(last=False)
 
-    def reported(self, entry: LedgerEntry, here: Container[str]) -> None:
+    def reported(self, entry: LedgerEntry, here: Mapping[str, Stream]) -> None:
         """An engine's journal reports how this attempt ended.
 
         The limits of another gateway's requests are settled here, because that gateway may have
-        died. This gateway's requests are settled by their streams, whatever lower attempts report;
-        `here` has those that are not settled yet.
+        died. This gateway's requests are settled when they end, whatever lower attempts report;
+        `here` has those that have not, by id.
         """
-        if entry.id not in here and entry.id not in self._unbilled:
-            self._limiter.settle(entry.id, entry.usage)
-        elif entry.attempt >= self._unbilled.get(entry.id, sys.maxsize):
-            del self._unbilled[entry.id]
+        id = reservation_id(entry.id, turn_of(entry.attempt))
+        if (last := self._unreported.get(id)) is not None:
+            if entry.attempt >= last:
+                del self._unreported[id]
+        elif (stream := here.get(entry.id)) is None or stream.request.reservation.id != id:
+            self._limiter.settle(id, entry.usage)
 
-    def _settle_limits(self, stream: Stream, done: Done, *, refused: bool) -> None:
-        reserved = stream.reservation.id
-        if stream.elsewhere:
+    def _settle_limits(self, request: Request, done: Done, *, refused: bool) -> None:
+        reserved = request.reservation.id
+        if request.handed_over:
             self._limiter.hand_over(reserved)
         elif done.finish_reason == GONE:
             self._limiter.settle(reserved, None)
-        elif done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
+        elif done.usage.prompt_tokens or not (request.is_estimated or refused):
             self._limiter.settle(reserved, done.usage)
-        elif stream.may_have_cost:
+        elif request.may_have_cost:
             self._limiter.settle(reserved, None)
         else:  # no engine ever took it
             self._limiter.release(reserved)
 
-    def _measure(self, stream: Stream, done: Done) -> None:
-        assert stream.measured is not None
+    def _measure(self, request: Request, done: Done, measured: OnEngine) -> None:
         error = done.fault is not None
+        assert request.total_s is not None
         ended = Ended(
             usage=done.usage,
-            reported=not stream.ended_as_seen,
-            has_adapter=stream.target.adapter is not None,
+            reported=not request.is_estimated,
+            has_adapter=request.target.adapter is not None,
             completed=not error and done.finish_reason != "cancelled",
-            ttft_s=stream.ttft_s,
-            total_s=stream.elapsed_s,
-            trace_id="" if stream.trace is None else stream.trace.trace_id,
+            ttft_s=request.ttft_s,
+            total_s=request.total_s,
+            trace_id="" if request.trace is None else request.trace.trace_id,
         )
-        self._measures.ended(stream.measured, ended)
+        self._measures.ended(measured, ended)

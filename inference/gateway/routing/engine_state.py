@@ -12,7 +12,7 @@ import msgspec
 from inference.gateway.routing.warmth import Warmth
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.prefixes import Prefix
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.link.wire import Stats, Submit
 
 LOAD_TOKENS = 16_384
@@ -86,7 +86,7 @@ class EngineState:
     """Tokens of all requests on it, from this gateway or any other."""
     queue: int = field(init=False)
     """Prompt tokens that it has to compute before those of a new request."""
-    _recent: dict[Attempt, tuple[int, int]] = field(init=False, default_factory=dict)
+    _recent: dict[AttemptKey, tuple[int, int]] = field(init=False, default_factory=dict)
     """Attempts that this gateway sent since the last report: uncached prompt tokens still to be
     computed (part of `queue`), and tokens that the request occupies (part of `load`)."""
     _expected: dict[str, int] = field(init=False, default_factory=dict)
@@ -126,14 +126,14 @@ class EngineState:
             self._expected[frame.adapter.name] = self._reports
             self.adapters.add(frame.adapter.name)
 
-    def began(self, attempt: Attempt) -> None:
+    def began(self, attempt: AttemptKey) -> None:
         """The first output of an attempt came: its prompt has been computed."""
         if (recent := self._recent.get(attempt)) is not None:
             uncached, held = recent
             self._recent[attempt] = 0, held
             self.queue -= uncached
 
-    def ended(self, attempt: Attempt) -> None:
+    def ended(self, attempt: AttemptKey) -> None:
         """An attempt is no longer on the engine."""
         self.dispatched -= 1
         uncached, held = self._recent.pop(attempt, (0, 0))

@@ -246,7 +246,8 @@ class Running(Lifespan):
         in_background(self._tasks, self._write_model(info))
 
     def _renew(self, tenant_id: int | None) -> None:
-        in_background(self._tasks, self._parts.hub.renew(tenant_id, self._parts.directory))
+        hub, directory = self._parts.hub, self._parts.directory
+        in_background(self._tasks, hub.refresh_targets(tenant_id, directory))
 
     async def _write_model(self, info: ModelInfo) -> None:
         try:

@@ -234,7 +234,7 @@ async def test_what_a_name_means_is_asked_again_when_reserving_took_time(stack: 
     call = CHAT.parse(json.dumps(chat("support", max_tokens=1)).encode())
     grant = await keys.authenticate("acme")
     async with dispatcher.generation(new_id(), grant, call) as stream:
-        assert stream.target.adapter == keys.adapters["acme", "support"]
+        assert stream.request.target.adapter == keys.adapters["acme", "support"]
         while isinstance(await stream.read(), Delta):
             pass
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from inference.agent.journal.delivery import Delivery
 from inference.link.accounts import NOBODY, LedgerEntry, Usage
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 
 pytestmark = pytest.mark.pure
 
@@ -23,7 +23,7 @@ def entry(id: str, attempt: int = 1) -> LedgerEntry:
     return LedgerEntry(id, NOBODY, "base", Usage(3, 0, 5), "stop", attempt)
 
 
-def firsts(ids: Iterable[str]) -> list[Attempt]:
+def firsts(ids: Iterable[str]) -> list[AttemptKey]:
     return [(id, 1) for id in ids]
 
 

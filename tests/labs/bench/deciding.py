@@ -80,7 +80,7 @@ async def _decided(engines: int, rounds: int) -> dict[str, list[float]]:
             placing = bench.hub._requests._placing
             for id, link in bench.hub._links.items():
                 _be(link, id, gateway)
-            bench.hub.takes_no_more()
+            bench.hub._candidates.changed()
             turns = {what: partial(_timed, placing, orders, way) for what, way in WAYS.items()}
             await take_turns(1, turns)
             return await take_turns(rounds, turns)

@@ -1,7 +1,7 @@
-"""The cost of metrics on the token path: a gateway's link takes step frames with and without them.
+"""The cost of metrics on the token path: a gateway takes step frames with and without them.
 
-It runs in one process without sockets, so that nothing else is measured. Without metrics, the link
-passes deltas on and reads no clock. `metering` measures a whole gateway for as many tokens.
+It runs in one process without sockets, so that nothing else is measured. Without metrics, deltas
+are only passed on. `metering` measures a whole gateway for as many tokens.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.requests.requests import Requests
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
 from inference.link.wire import Delta
@@ -27,15 +28,12 @@ MOST_MS = 1.0
 """CPU ms that metrics may cost for 1,000 tokens: 3 % of a gateway's CPU time for them."""
 
 
-def unmeasured(link: EngineLink, deltas: Sequence[Delta]) -> None:
-    """`EngineLink._push` without metrics, for streams that have begun."""
+def unmeasured(requests: Requests, link: EngineLink, deltas: Sequence[Delta]) -> None:
+    """`Requests.step` without metrics."""
+    running = requests._running[link]
     for delta in deltas:
-        attempt = delta.id, delta.attempt
-        leg = link._legs[attempt]
-        if not leg.has_begun:
-            link.engine.began(attempt)
-            link._begin(leg)
-        leg.stream.push(delta)
+        stream = running[delta.id, delta.attempt]
+        requests._happened(stream, stream.request.output, delta)
 
 
 async def run(scale: Scale) -> Report:
@@ -47,10 +45,11 @@ async def run(scale: Scale) -> Report:
             await engine.asked()
         (link,) = bench.hub._open
         frame = wire.encode(wire.Step([Delta(stream.id, " token", 1) for stream in streams]))
-        take = partial(_taken, link, streams, frame)
+        requests = bench.hub._requests
+        take = partial(_taken, requests, link, streams, frame)
         turns = {
-            WITH: partial(take, link._push),
-            WITHOUT: partial(take, partial(unmeasured, link)),
+            WITH: partial(take, requests.step),
+            WITHOUT: partial(take, partial(unmeasured, requests)),
         }
         await take_turns(1, turns)
         found = await take_turns(ROUNDS * scale.rounds, turns)
@@ -60,28 +59,29 @@ async def run(scale: Scale) -> Report:
     return Report(
         f"Metrics on the way of tokens, {STREAMS} streams, one token in each frame",
         [
-            Row(f"CPU of the link, {WITH}", figures[WITH], unit),
-            Row(f"CPU of the link, {WITHOUT}", figures[WITHOUT], unit),
+            Row(f"CPU of the gateway, {WITH}", figures[WITH], unit),
+            Row(f"CPU of the gateway, {WITHOUT}", figures[WITHOUT], unit),
             Row("what they cost", cost, unit, at_most=MOST_MS),
         ],
     )
 
 
 async def _taken(
+    requests: Requests,
     link: EngineLink,
     streams: list[Stream],
     frame: bytes,
-    push: Callable[[Sequence[Delta]], None],
+    step: Callable[[EngineLink, Sequence[Delta]], None],
 ) -> float:
-    """Let the link take STEPS frames; returns CPU ms for 1,000 tokens."""
-    setattr(link, "_push", push)  # noqa: B010 - mypy forbids assigning to a method
+    """Let the gateway take STEPS frames; returns CPU ms for 1,000 tokens."""
+    setattr(requests, "step", step)  # noqa: B010 - mypy forbids assigning to a method
     gc.collect()
     gc.disable()
     began = time.process_time()
     for _ in range(STEPS):
         link.take(wire.decode(frame))
         for stream in streams:
-            stream._take()
+            stream._next()
     took_s = time.process_time() - began
     gc.enable()
     return 1e6 * took_s / (STEPS * len(streams))

@@ -198,7 +198,7 @@ async def test_it_moves_on_when_its_engine_dies(bench: Bench) -> None:
     await stream.read()
     first.hang_up()
     asked = await second.asked()
-    assert (asked.attempt, asked.account.started_at) == (1002, stream.started_at)
+    assert (asked.attempt, asked.account.started_at) == (1002, stream.request.started_at)
     assert asked.resume is not None and asked.resume.ids == {0: [11, 12]}
     assert (asked.resume.text, asked.grace_s) == ("Hel", 30.0), "that it can be adopted again"
     assert asked.timeout_s < 7.1, "of the time that it had, other gateways used some"
@@ -231,14 +231,13 @@ async def test_a_request_with_a_grace_is_left_to_its_engine(bench: Bench) -> Non
     stream = bench.submit("r1", grace_s=30.0, label="mine")
     asked = await link.asked()
     assert (asked.grace_s, asked.label) == (30.0, "mine")
-    assert stream.leave(Unavailable("ends"))
+    stream.leave(Unavailable("ends"))
     assert await link.hear() == Cancel("r1", wire.LEFT, 1)
     link.say(Done("r1", Usage(7, 0, 1), wire.LEFT))
     with pytest.raises(Unavailable, match="ends"):
         await stream.read()
     await until(lambda: not bench.hub.in_flight)
     assert bench.limits.handed_over == ["r1"] and not bench.limits.settled
-    assert not stream.leave(Unavailable("ends")), "once"
 
 
 async def test_a_request_that_its_engine_does_not_keep_is_not_left(bench: Bench) -> None:
@@ -246,13 +245,13 @@ async def test_a_request_that_its_engine_does_not_keep_is_not_left(bench: Bench)
     stream = bench.submit("r1", grace_s=0.0)
     await link.asked()
     bench.hub.leave()
-    assert not stream.elsewhere and stream.is_wanted
+    assert not stream.request.handed_over and stream.request.is_wanted
 
 
 async def test_a_request_without_an_engine_is_not_left(bench: Bench) -> None:
     stream = bench.submit("r1", grace_s=30.0)
     bench.hub.leave()
-    assert not stream.elsewhere
+    assert not stream.request.handed_over
 
 
 async def test_a_gateway_that_was_cut_off_cancels_what_it_has_elsewhere(bench: Bench) -> None:
@@ -274,7 +273,7 @@ async def test_a_request_adopted_elsewhere_is_not_settled_here(bench: Bench) -> 
     link = await bench.join("a")
     stream = bench.submit("r1", grace_s=30.0)
     await link.asked()
-    stream.end(Unavailable("it is elsewhere"), elsewhere=True)
+    stream.end(Unavailable("it is elsewhere"), handed_over=True)
     assert await link.hear() == Cancel("r1", "service_unavailable", 1)
     link.say(Done("r1", Usage(7, 0, 1), "cancelled"))
     with pytest.raises(Unavailable, match="elsewhere"):

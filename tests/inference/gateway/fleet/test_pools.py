@@ -197,9 +197,9 @@ async def test_a_request_that_waits_for_a_trial_continues_when_it_passed(bench: 
     bench.submit("r1", target=untried)
     bench.submit("r2", target=msgspec.structs.replace(untried, adapter=older, version_id=4))
     tried = msgspec.structs.replace(untried, tried=frozenset([OLD, NEW]))
-    await bench.hub.renew(3, cast(Any, Known(tried)))
+    await bench.hub.refresh_targets(3, cast(Any, Known(tried)))
     assert new.all_heard
-    await bench.hub.renew(None, cast(Any, Known(tried)))
+    await bench.hub.refresh_targets(None, cast(Any, Known(tried)))
     assert (await new.asked()).id == "r1"
     assert bench.hub.held == {"base": 2}, "another version, and whom nobody resolves"
 

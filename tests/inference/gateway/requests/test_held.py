@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import NoEngine
-from inference.gateway.requests.held import Held, Holding, Request
+from inference.gateway.requests.held import Held, HeldRequest, Holding
 
 pytestmark = pytest.mark.pure
 
 
-def request(id: str, tenant: str = "acme", kind: str = "plain", **fields: object) -> Request:
+def request(id: str, tenant: str = "acme", kind: str = "plain", **fields: object) -> HeldRequest:
     given: dict[str, object] = {"base_model": "base", "size": 1} | fields
-    return Request(id, tenant, kind=kind, **given)  # type: ignore[arg-type]
+    return HeldRequest(id, tenant, kind=kind, **given)  # type: ignore[arg-type]
 
 
 def test_tenants_take_turns_in_a_lane_and_batch_comes_last() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
-from inference.gateway.requests import placing, unplaced
+from inference.gateway.requests import placing, requests
 from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
 from inference.link import wire
@@ -91,7 +91,7 @@ async def test_what_waiting_costs_does_not_grow_with_what_waits(
     while tried.total() < 2 * COUNT:
         turn += 1
         await asyncio.sleep(0)
-    assert max(count for one, count in tried.items() if one) <= 2 * unplaced.LOOKED_AT
+    assert max(count for one, count in tried.items() if one) <= 2 * requests.TRIED_AT_ONCE
     assert bench.hub.held == {"base": COUNT}
     able = await bench.join("able", model=msgspec.structs.replace(MODEL, max_lora_rank=16 + COUNT))
     assert [(await able.asked()).id for _ in range(2)] == ["r0", "r1"]
@@ -100,7 +100,7 @@ async def test_what_waiting_costs_does_not_grow_with_what_waits(
 async def test_a_request_may_leave_between_two_turns_of_placement(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplaced, "LOOKED_AT", 1)
+    monkeypatch.setattr(requests, "TRIED_AT_ONCE", 1)
     streams = [bench.submit(f"r{i}") for i in range(3)]
     for _ in range(2):
         bench.hub.set_pools({})

@@ -19,12 +19,13 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
-from inference.gateway.requests import placing, settling, unplaced
+from inference.gateway.requests import placing, request, settling
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.request import State
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
-from inference.link.accounts import LedgerEntry, Usage
+from inference.link.accounts import LedgerEntry, Usage, first_attempt, reservation_id, turn_of
 from inference.link.wire import Delta, Done, Fault, UsageReport, Wait
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
@@ -237,7 +238,7 @@ async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench:
 async def test_a_request_that_was_on_two_engines_when_they_died_is_quarantined(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplaced, "RETURNS_S", 0.3)  # longer than it takes to notice both losses
+    monkeypatch.setattr(request, "RETURNS_S", 0.3)  # longer than it takes to notice both losses
     first, second, third = await engines(bench, "a", "b", "c")
     stream = await begun(bench, first)
     first.hang_up()
@@ -255,7 +256,7 @@ async def test_a_request_that_was_on_two_engines_when_they_died_is_quarantined(
 async def test_an_engine_that_reconnects_did_not_die(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplaced, "RETURNS_S", 0.01)
+    monkeypatch.setattr(request, "RETURNS_S", 0.01)
     first, second, third = await engines(bench, "a", "b", "c")
     stream = await begun(bench, first)
     first.hang_up()
@@ -270,7 +271,7 @@ async def test_an_engine_that_reconnects_did_not_die(
 async def test_a_cleared_request_waits_for_another_engine(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unplaced, "RETURNS_S", 0.01)
+    monkeypatch.setattr(request, "RETURNS_S", 0.01)
     first, second = await engines(bench, "a", "b")
     stream = await begun(bench, first)
     first.hang_up()
@@ -278,8 +279,7 @@ async def test_a_cleared_request_waits_for_another_engine(
     await engines(bench, "a", model=OLDER)  # it cannot continue the request, but it is alive
     second.hang_up()
     await until(lambda: bench.hub.held)
-    journey = stream.journey
-    await until(lambda: journey is not None and not journey.in_doubt)
+    await until(lambda: stream.request.state is State.MOVING)
     (third,) = await engines(bench, "c")
     assert (await third.asked()).attempt == 3
     stream.cancel("cancelled")
@@ -302,7 +302,7 @@ async def test_a_suspected_request_waits_until_its_engines_return(bench: Bench) 
 async def test_only_so_many_settled_requests_are_remembered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "MAX_UNBILLED", 1)
+    monkeypatch.setattr(settling, "MAX_UNREPORTED", 1)
     (engine,) = await engines(bench, "a")
     for id in ("r1", "r2"):
         bench.submit(id)
@@ -311,6 +311,22 @@ async def test_only_so_many_settled_requests_are_remembered(
     engine.say(UsageReport("j", [entry("r1"), entry("r2")]))
     await until(lambda: bench.ledger.told)
     assert bench.limits.offered == ["r1", "r2", "r1"], "which changes nothing"
+
+
+async def test_each_turn_of_a_batch_line_settles_its_own_reservation(bench: Bench) -> None:
+    (engine,) = await engines(bench, "a")
+    lost, present = 2048, 3072
+    stream = bench.submit(reservation_id("r1", present), id="r1", turn=present)
+    submitted = await engine.asked()
+    assert turn_of(submitted.attempt) == present
+    engine.say(UsageReport("j", [entry("r1", attempt=first_attempt(lost))]))
+    await until(lambda: bench.limits.offered)
+    assert bench.limits.offered == ["r1.2048"], "its gateway may have died"
+    engine.say(Done("r1", WHOLE, "stop", attempt=submitted.attempt))
+    assert isinstance(await stream.read(), Done)
+    engine.say(UsageReport("j", [entry("r1", attempt=submitted.attempt)]))
+    await until(lambda: len(bench.ledger.told) == 2)
+    assert bench.limits.offered == ["r1.2048", "r1.3072"]
 
 
 async def test_an_engine_that_reconnects_may_get_its_own_request_again(bench: Bench) -> None:
@@ -414,7 +430,7 @@ async def test_limits_that_are_used_up_meanwhile_end_it_as_too_long(bench: Bench
     bench.limits.answers.set()
     done = await stream.read()
     assert isinstance(done, Done) and done.finish_reason == "length"
-    assert stream.limited is not None and not bench.hub.in_flight
+    assert stream.request.limited is not None and not bench.hub.in_flight
 
 
 async def test_an_extended_reservation_survives_a_move(bench: Bench) -> None:
@@ -429,7 +445,7 @@ async def test_an_extended_reservation_survives_a_move(bench: Bench) -> None:
     second.say(wire.Step([REST]))
     second.say(Done("r1", WHOLE, "stop", attempt=2))
     assert (await read_to_end(stream))[1].finish_reason == "stop"
-    assert bench.limits.extensions == [1000] and stream.limited is None
+    assert bench.limits.extensions == [1000] and stream.request.limited is None
 
 
 async def test_what_was_cancelled_does_not_move(bench: Bench) -> None:

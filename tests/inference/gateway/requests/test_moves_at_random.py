@@ -17,7 +17,7 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
-from inference.gateway.requests import unplaced
+from inference.gateway.requests import request
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
@@ -198,5 +198,5 @@ def test_nobody_loses_or_doubles_a_token_and_nothing_leaks(ops: list[tuple[str, 
             world.judge()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unplaced, "RETURNS_S", 0.0)
+        patch.setattr(request, "RETURNS_S", 0.0)
         asyncio.run(run())

@@ -24,7 +24,7 @@ from inference.interfaces.ledger import Source, Written
 from inference.interfaces.limiter import Ask, Reservation
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.engine_info import EngineStats
-from inference.link.session import Attempt
+from inference.link.session import AttemptKey
 from inference.link.wire import MAX_FRAME_BYTES
 from inference.operations.openai import Counts
 from inference.process import environ, gc_tuning, logs
@@ -80,17 +80,17 @@ class NoJournal(Journal):
         return []
 
     def opened(
-        self, attempt: Attempt, account: Account, model: str, inherited: Counts = NOTHING
+        self, attempt: AttemptKey, account: Account, model: str, inherited: Counts = NOTHING
     ) -> None:
         pass
 
-    def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
+    def progressed(self, figures: Iterable[tuple[AttemptKey, Counts]]) -> None:
         pass
 
-    def closed(self, attempt: Attempt, usage: Usage, finish_reason: str) -> None:
+    def closed(self, attempt: AttemptKey, usage: Usage, finish_reason: str) -> None:
         return None
 
-    def acknowledged(self, attempts: Iterable[Attempt]) -> None:
+    def acknowledged(self, attempts: Iterable[AttemptKey]) -> None:
         pass
 
     def write(self) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from inference.errors import NoEngine
-from inference.gateway.requests.held import Held, Holding, Request
+from inference.gateway.requests.held import Held, HeldRequest, Holding
 from inference.gateway.requests.placing import TAKEN_UP
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
@@ -84,7 +84,7 @@ class Gateway:
             return self._send(job, self._engines)
         turn = job.turn
         size = CHARACTERS * job.prompt_tokens
-        self._held.add(Request(job.id, turn.tenant, "base", "base", size, lane=turn.lane))
+        self._held.add(HeldRequest(job.id, turn.tenant, "base", "base", size, lane=turn.lane))
         self._jobs[job.id] = job
         return None
 
