@@ -147,6 +147,8 @@ class Request:
         self.trace = order.trace
         """Its span, if it is traced."""
         self.state = State.NEW
+        self.is_wanted = True
+        """Whether it was neither cancelled nor has ended."""
         self.order: Order | None = order
         """None once it can't go to another engine any more: the body may be large."""
         self.kept = 0
@@ -186,11 +188,6 @@ class Request:
         self._waits_until = 0.0
         self._unread: Done | None = None
         """With what its last engine gave it up, until it waits."""
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether it was neither cancelled nor has ended."""
-        return self.state not in (State.ENDING, State.ENDED)
 
     def may_leave(self, attempt: Attempt, why: Why) -> bool:
         """Whether it may go from the engine of this attempt to another."""
@@ -245,13 +242,13 @@ class Request:
         """The engine of the current attempt sent output."""
         if (attempt := self.attempt) is None:
             return ()
-        commands: list[Command] = []
+        commands: list[Command] = [self.delivered.add(delta)]
         if not attempt.has_begun:
             attempt.has_begun = self.may_have_cost = True
-            commands.append(Begun(None if self.journey is None else self.journey.resumed(now)))
-        if self.ttft_s is None:
-            self.ttft_s = self.elapsed_s(now)
-        commands.append(self.delivered.add(delta))
+            begun = Begun(None if self.journey is None else self.journey.resumed(now))
+            commands.insert(0, begun)
+            if self.ttft_s is None:
+                self.ttft_s = self.elapsed_s(now)
         if self.order is not None and not self.delivered.can_move:
             commands += self.forbid_moving()
         if self._grows and self.state is State.RUNNING and self._needs_more():
@@ -410,7 +407,7 @@ class Request:
 
     def _abort(self, reason: str) -> Commands:
         assert self.attempt is not None
-        self.state = State.ENDING
+        self.state, self.is_wanted = State.ENDING, False
         return [*self.forbid_moving(), Cancel(self.id, reason, self.attempt.number)]
 
     def _end_as_seen(
@@ -435,7 +432,7 @@ class Request:
             done = msgspec.structs.replace(done, finish_reason="length", fault=None)
         commands: Commands = [*self.forbid_moving(), Settle(done)]
         self.done, self.total_s = done, self.elapsed_s(now)
-        self.state, self.attempt = State.ENDED, None
+        self.state, self.is_wanted, self.attempt = State.ENDED, False, None
         return commands
 
 

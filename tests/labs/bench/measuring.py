@@ -30,10 +30,10 @@ MOST_MS = 1.0
 
 def unmeasured(requests: Requests, link: EngineLink, deltas: Sequence[Delta]) -> None:
     """`Requests.step` without metrics."""
-    running = requests._running[link]
+    now, running = time.monotonic(), requests._running[link]
     for delta in deltas:
         stream = running[delta.id, delta.attempt]
-        requests._happened(stream, stream.request.output, delta)
+        requests._guarded(stream, requests._take_output, stream, delta, now)
 
 
 async def run(scale: Scale) -> Report:

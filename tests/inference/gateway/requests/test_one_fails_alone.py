@@ -23,7 +23,7 @@ from inference.gateway.requests.request import (
 )
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
-from inference.link.wire import Cancel, Delta, Wait
+from inference.link.wire import Cancel, Wait
 from tests.inference.gateway.requests.test_moves_at_random import LENGTH, WHOLE, Reader, World
 from tests.inference.played import benched
 from tests.inference.samples import GRANT
@@ -57,6 +57,10 @@ def fails(*args: object) -> Any:
     raise Bug
 
 
+def of_delivery(world: World, victim: Stream) -> None:
+    cast(Any, victim).push = fails
+
+
 def of_event(event: str) -> Spoil:
     return lambda world, victim: setattr(victim.request, event, fails)
 
@@ -83,11 +87,12 @@ def of_extension(world: World, victim: Stream) -> None:
     cast(Any, world.bench.limits).extend = failing
 
 
-COMMANDS = (Delta, Wait, Begun, Timer, Moved, Place, Extend, Forget)
+COMMANDS = (Wait, Begun, Timer, Moved, Place, Extend, Forget)
 EVENTS = ("hold", "place", "output", "stop")
 SPOILED: dict[str, Spoil] = {
     **{command.__name__: of_command(command) for command in COMMANDS},
     **{event: of_event(event) for event in EVENTS},
+    "delivery": of_delivery,
     "capture": of_capture,
     "callback": of_callback,
     "limits": of_limits,
