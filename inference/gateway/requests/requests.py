@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -143,15 +143,14 @@ class Requests:
         """
         self._refuse_if_closing()
         stream = self._stream(order, time.monotonic())
-        kind = self._placing.kind(order)
         refusal: Overloaded | None = None
-        if not self._waiting.blocks(kind):
+        if not (self._waiting and self._waiting.blocks(self._placing.kind(order))):
             try:
                 self._start(stream, *self._placing.next_attempt(stream.request, time.monotonic()))
                 return stream
             except Overloaded as error:
                 refusal = error
-        self._hold(stream, kind, refusal)
+        self._hold(stream, order, refusal)
         return stream
 
     def adopt(self, order: Order, found: Found, turn: int) -> Stream:
@@ -353,11 +352,15 @@ class Requests:
     def _entered(self, stream: Stream, before: State) -> None:
         """Keep what waits in step with the request's new state."""
         if stream.request.state not in WAITING:
-            stream.stop_timer()
-            if self._waiting.remove(stream.request):
-                self._guarded(stream, self._note_held, stream.request)
+            if self._waiting:
+                self._stop_waiting(stream)
         elif before is State.RUNNING:
             self._waiting.move(stream.request)
+
+    def _stop_waiting(self, stream: Stream) -> None:
+        stream.stop_timer()
+        if self._waiting.remove(stream.request):
+            self._guarded(stream, self._note_held, stream.request)
 
     def _execute(self, stream: Stream, command: Command) -> None:
         self._commands[type(command)](stream, command)
@@ -426,7 +429,8 @@ class Requests:
             self._idle.set()
         stream.wake()
         self._guarded(stream, self._settle_limits, stream, settle.done)
-        for callback in stream.when_settled:
+        callbacks, stream.when_settled = stream.when_settled, []
+        for callback in callbacks:
             self._guarded(stream, callback)
 
     def _settle_limits(self, stream: Stream, done: Done) -> None:
@@ -463,7 +467,7 @@ class Requests:
         link.send(frame)
         self._running[link][frame.id, frame.attempt] = stream
 
-    def _hold(self, stream: Stream, kind: Hashable, refusal: Overloaded | None) -> None:
+    def _hold(self, stream: Stream, order: Order, refusal: Overloaded | None) -> None:
         """Let a new request wait for an engine: because of this refusal, or without one behind
         earlier requests. If no more can be held, one without a refusal is tried on an engine.
 
@@ -475,7 +479,7 @@ class Requests:
             self.note_unmet(request.target.base_model)
             raise refusal
         try:
-            self._waiting.hold(request, kind)
+            self._waiting.hold(request, self._placing.kind(order))
         except NoEngine as full:
             if refusal is None:
                 with suppress(Overloaded):
