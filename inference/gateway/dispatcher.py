@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -168,19 +168,18 @@ class Dispatcher:
         target = replace(target, base_model=account.base_model, price=Price(*account.price))
         estimate = call.operation.estimate(call, 0, target.max_model_len)
         reservation = await self._limiter.take_over(orphan.id, grant, target)
-        return self._order(
+        order = self._order(
             call,
             grant,
             target,
             reservation,
             estimate,
-            body=call.body if as_it_was else b"",
+            retention=Retention(self._grace_s, orphan.label),
             watch=watch,
             trace=trace,
-            started_at=account.started_at,
-            grace_s=self._grace_s,
-            label=orphan.label,
         )
+        body = call.body if as_it_was else b""
+        return replace(order, body=body, started_at=account.started_at)
 
     def _order(
         self,
@@ -189,14 +188,13 @@ class Dispatcher:
         target: Target,
         reservation: Reservation,
         estimate: Estimate,
-        line: Line | None = None,
-        **more: Any,
+        *,
+        retention: Retention,
+        watch: Watch | None,
+        trace: Span | None,
     ) -> Order:
-        """The call as an order for the hub; `more` are further fields of the order."""
+        """The call, admitted with this reservation, without its body."""
         bound = call.operation.bound(call, reservation.output_tokens)
-        lane = BATCH if call.flex else grant.lane
-        if line is not None:
-            lane, more = BATCH, more | line._asdict()
         if not call.operation.uses_adapter:
             target = replace(target, adapter=None)
         return Order(
@@ -204,7 +202,8 @@ class Dispatcher:
             target=target,
             reservation=reservation,
             kind=call.operation.name,
-            lane=lane,
+            body=b"",
+            lane=BATCH if call.flex else grant.lane,
             timeout_s=self.timeout_s,
             prompt_tokens=estimate.prompt_tokens,
             max_tokens=bound,
@@ -215,7 +214,10 @@ class Dispatcher:
             choices=call.choices,
             most_tokens=bound if call.max_tokens is None else call.max_tokens,
             logprobs=call.logprobs,
-            **more,
+            watch=watch,
+            trace=trace,
+            grace_s=retention.grace_s,
+            label=retention.label,
         )
 
     async def _admit(
@@ -243,25 +245,27 @@ class Dispatcher:
         try:
             if resolved.over:  # there must be no await between this and the submit
                 target = await self._target(grant, call, line)
-            adapter = target.adapter
-            return self._hub.submit(
-                self._order(
-                    call,
-                    grant,
-                    target,
-                    reservation,
-                    estimate,
-                    line=line,
-                    id=id,
-                    body=call.take_body(),
-                    tokens=estimate.prompt_tokens + (call.max_tokens or 0),
-                    prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
-                    watch=watch,
-                    trace=trace,
-                    grace_s=retention.grace_s,
-                    label=retention.label,
-                )
+            order = self._order(
+                call,
+                grant,
+                target,
+                reservation,
+                estimate,
+                retention=retention,
+                watch=watch,
+                trace=trace,
             )
+            if line is not None:
+                order = replace(order, lane=BATCH, turn=line.turn, started_at=line.started_at)
+            adapter = target.adapter
+            order = replace(
+                order,
+                id=id,
+                body=call.take_body(),
+                tokens=estimate.prompt_tokens + (call.max_tokens or 0),
+                prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
+            )
+            return self._hub.submit(order)
         except BaseException:
             self._limiter.release(reserved)
             raise
