@@ -1,4 +1,4 @@
-"""Receives change notices from the database (`migrations/0003_notices.py`, 0005).
+"""Receives change notices from the database (`sql/notices.sql`).
 
 A dedicated connection LISTENs; a query every KEEPALIVE_S proves that it is alive. If it is lost, it
 reconnects with back-off. LISTEN needs a session, so not a pooler in transaction mode.

@@ -1,4 +1,4 @@
-"""The audit log: who changed what. The database itself writes it (`migrations/0007_audit.py`).
+"""The audit log: who changed what. The database itself writes it (`sql/audit.sql`).
 
 A trigger on each audited table writes an entry in the transaction of the change. `acting` sets the
 actor on the connection; changes without an actor (psql, a background job) are the system's.

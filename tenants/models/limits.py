@@ -94,8 +94,7 @@ class LimitSet(models.Model):
         return f"{scope} ({self.author})"
 
     def clean(self) -> None:
-        """Report as a form error what the database would refuse
-        (`migrations/0005_limit_notices.py`)."""
+        """Report as a form error what the database would refuse (`sql/guards.sql`)."""
         for name, owned in (("key", self.key), ("adapter", self.adapter)):
             if owned is not None and owned.tenant_id != self.tenant_id:
                 raise ValidationError({name: f"The {name} does not belong to the tenant."})

@@ -1,7 +1,7 @@
 """Notifications for webhooks and users: an outbox and its deliveries.
 
 A notification is written in the transaction of the event that it reports: by a trigger if that is a
-change of a row (`migrations/0041_notifications.py`), else by `tenants.notifications.watching`. The
+change of a row (`sql/notifications.sql`), else by `tenants.notifications.watching`. The
 same function writes a delivery for each webhook that subscribes to its kind; a worker adds one for
 each user who is emailed (`tenants.notifications.mail`), and sends them all
 (`tenants.notifications.sending`).

@@ -43,8 +43,8 @@ class EngineCredential(Credential):
     """The identity of an engine, which bills and fetches only what was dispatched to this
     credential.
 
-    Gateways are notified of every change immediately (`migrations/0027_engine_credentials.py`);
-    they close the links of an engine whose credential was revoked or has another secret.
+    Gateways are notified of every change immediately (`sql/notices.sql`); they close the links of
+    an engine whose credential was revoked or has another secret.
     """
 
     KIND = "le"

@@ -1,9 +1,9 @@
 """Sums of usage: by the hour, by the month, and both in one view.
 
 `tenants.billing.ledger` writes the hourly sums together with the events. In the same transaction
-database triggers update the monthly sums (`migrations/0012_usage_months.py`) and the sums of
-tenants by day and month (`totals`), so that these always equal the total of their hours. Sums are
-read from `UsageSum`, which combines hours and months, and from `TenantSum`.
+database triggers update the monthly sums (`sql/usage.sql`) and the sums of tenants by day and month
+(`totals`), so that these always equal the total of their hours. Sums are read from `UsageSum`,
+which combines hours and months, and from `TenantSum`.
 """
 
 from __future__ import annotations

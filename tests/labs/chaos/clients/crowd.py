@@ -211,7 +211,7 @@ class _Client:
         except TimeoutError:
             one.wrong = f"hung: it had not ended after {TIMEOUT_S:.0f} s"
         except httpx.HTTPError as error:
-            one.broken = f"{type(error).__name__}: {error}"
+            one.broken = f"{type(error).__name__}: {error} ({_cause(error)!r})"
         one.ended = time.time()
         if not (one.complete or one.left):
             await asyncio.sleep(PAUSE_S)
@@ -245,6 +245,13 @@ class _Client:
         if request.idempotency_key:
             headers["Idempotency-Key"] = request.idempotency_key
         return headers
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the system said: the client wraps it several times."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
 def _have_texts(body: dict[str, Any], count: int, text: str) -> None:
