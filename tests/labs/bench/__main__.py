@@ -21,6 +21,7 @@ from tests.labs.bench import (  # noqa: E402
     batches,
     deciding,
     fairness,
+    holding,
     latency,
     ledger,
     measuring,
@@ -54,6 +55,7 @@ BENCHMARKS = {
     "planes": planes.run,
     "routing": routing.run,
     "deciding": deciding.run,
+    "holding": holding.run,
     "moves": moving.run,
     "scale": scaling.run,
 }
