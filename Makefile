@@ -55,6 +55,7 @@ types: .venv/.ready-dev
 lint: .venv/.ready-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+	$(PY) tools/class_names.py
 	PYTHONPATH=platform:. .venv/bin/lint-imports
 
 format: .venv/.ready-dev

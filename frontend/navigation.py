@@ -19,7 +19,7 @@ P = Permission
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NavigationEntry:
     """One line of a tenant's sidebar: a page by its URL name, in a group, with an icon."""
 
     page: str
@@ -31,19 +31,19 @@ class Entry:
 
 OBSERVE, ACCESS, SERVE = "Observe", "Access", "Serve"
 TENANT = (
-    Entry("overview", "Overview", P.READ_TENANT, "house"),
-    Entry("playground", "Playground", P.USE_PLAYGROUND, "message-circle"),
-    Entry("adapters", "Adapters", P.READ_ADAPTERS, "layers"),
-    Entry("requests", "Requests", P.READ_OWN_USAGE, "list", OBSERVE),
-    Entry("batches", "Batches", P.USE_FILES, "box", OBSERVE),
-    Entry("usage", "Usage", P.READ_OWN_USAGE, "chart-column", OBSERVE),
-    Entry("engines", "Engines", P.READ_ADAPTERS, "server", OBSERVE),
-    Entry("keys", "API keys", P.READ_KEYS, "key-round", ACCESS),
-    Entry("limits", "Limits", P.READ_LIMITS, "gauge", ACCESS),
-    Entry("members", "Members", P.READ_MEMBERS, "users", ACCESS),
-    Entry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
-    Entry("content", "Stored prompts", P.READ_TENANT, "archive", ACCESS),
-    Entry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
+    NavigationEntry("overview", "Overview", P.READ_TENANT, "house"),
+    NavigationEntry("playground", "Playground", P.USE_PLAYGROUND, "message-circle"),
+    NavigationEntry("adapters", "Adapters", P.READ_ADAPTERS, "layers"),
+    NavigationEntry("requests", "Requests", P.READ_OWN_USAGE, "list", OBSERVE),
+    NavigationEntry("batches", "Batches", P.USE_FILES, "box", OBSERVE),
+    NavigationEntry("usage", "Usage", P.READ_OWN_USAGE, "chart-column", OBSERVE),
+    NavigationEntry("engines", "Engines", P.READ_ADAPTERS, "server", OBSERVE),
+    NavigationEntry("keys", "API keys", P.READ_KEYS, "key-round", ACCESS),
+    NavigationEntry("limits", "Limits", P.READ_LIMITS, "gauge", ACCESS),
+    NavigationEntry("members", "Members", P.READ_MEMBERS, "users", ACCESS),
+    NavigationEntry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
+    NavigationEntry("content", "Stored prompts", P.READ_TENANT, "archive", ACCESS),
+    NavigationEntry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
 )
 OPERATOR = (
     ("operate", "Overview", "house", ""),
@@ -95,7 +95,7 @@ SEARCHED_FROM = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NavigationLink:
     title: str
     url: str
     current: bool
@@ -138,16 +138,18 @@ def page_facts() -> dict[str, object]:
     }
 
 
-def operator_links(here: str = "") -> Iterator[Link]:
+def operator_links(here: str = "") -> Iterator[NavigationLink]:
     """The installation's pages; `here` is the URL name of the current one."""
     for page, title, icon, group in OPERATOR:
-        yield Link(title, address(page), page == here, GO[page], icon, group)
+        yield NavigationLink(title, address(page), page == here, GO[page], icon, group)
 
 
-def tenant_links(caller: Caller, here: str = "") -> Iterator[Link]:
+def tenant_links(caller: Caller, here: str = "") -> Iterator[NavigationLink]:
     """The pages of the tenant that the caller may see."""
     for entry in TENANT:
         if caller.may(entry.needs):
             url = address(entry.page, caller.tenant.slug)
             here_now = entry.page == here
-            yield Link(entry.title, url, here_now, GO[entry.page], entry.icon, entry.group)
+            yield NavigationLink(
+                entry.title, url, here_now, GO[entry.page], entry.icon, entry.group
+            )

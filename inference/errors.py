@@ -26,7 +26,7 @@ class InferenceError(Exception):
     http_status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
-    elsewhere: ClassVar[bool] = False
+    may_retry_elsewhere: ClassVar[bool] = False
     """The engine is at fault, so another engine may continue the request."""
     limit_kind: str = ""
     """If a limit refused the request: the kind of the limit, such as `requests_per_minute`."""
@@ -293,7 +293,7 @@ class EngineLost(InferenceError):
     code = "engine_lost"
     http_status = 502
     retryable = True
-    elsewhere = True
+    may_retry_elsewhere = True
 
 
 class GenerationTimeout(InferenceError):
@@ -309,7 +309,7 @@ class EngineFailed(InferenceError):
 
     code = "engine_failed"
     retryable = True
-    elsewhere = True
+    may_retry_elsewhere = True
 
 
 class AdapterLoadFailed(InferenceError):

@@ -27,7 +27,7 @@ NONE: Revisions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class PoolRollout:
     """Moves tenants to the revision `to`. `weight` is their share in percent; `first` and `last`
     are tenants by name."""
 
@@ -56,7 +56,7 @@ class Pool:
 
     serving: Revisions
     waiting: Revisions = NONE
-    rollout: Rollout | None = None
+    rollout: PoolRollout | None = None
 
     def tiers(
         self, tenant: str, tried: Revisions | None = None, ready: Revisions | None = None

@@ -5,7 +5,7 @@ from django.apps import AppConfig
 from django.conf import settings
 
 if TYPE_CHECKING:
-    from tenants.fleet.gateways import Gateways
+    from tenants.fleet.gateways import LiveGateways
 
 
 class TenantsConfig(AppConfig):
@@ -20,7 +20,7 @@ class TenantsConfig(AppConfig):
         from tenants.notifications import watching  # noqa: F401
 
     @cached_property
-    def gateways(self) -> "Gateways":
+    def gateways(self) -> "LiveGateways":
         """This process's client of the gateways, created on first use."""
         from tenants.fleet.gateways import HttpGateways
         from tenants.models import GatewayProcess

@@ -179,7 +179,7 @@ def _shared_prefixes(service: Service, one: Asker, other: Asker) -> Iterator[str
 # --- what is asked -------------------------------------------------------------------------------
 
 
-class Question(NamedTuple):
+class IsolationQuestion(NamedTuple):
     """An operation, the request that asks it, and how to read the answer."""
 
     operation: Operation
@@ -190,7 +190,7 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question(
+    IsolationQuestion(
         CHAT,
         lambda prompt: {
             "messages": [{"role": "user", "content": prompt}],
@@ -199,17 +199,17 @@ QUESTIONS = (
         },
         lambda told: str(told["choices"][0]["message"]["content"]),
     ),
-    Question(
+    IsolationQuestion(
         EMBEDDINGS,
         lambda prompt: {"input": prompt},
         lambda told: tuple(told["data"][0]["embedding"]),
     ),
-    Question(
+    IsolationQuestion(
         SCORE,
         lambda prompt: {"queries": prompt, "documents": OTHERS},
         lambda told: tuple(one["score"] for one in told["data"]),
     ),
-    Question(
+    IsolationQuestion(
         RERANK,
         lambda prompt: {"query": prompt, "documents": OTHERS},
         lambda told: tuple(
@@ -219,7 +219,7 @@ QUESTIONS = (
 )
 
 
-def questions_of(base: BaseModel) -> list[Question]:
+def questions_of(base: BaseModel) -> list[IsolationQuestion]:
     """The questions that its engines answer; a chat if none of them has reported its operations."""
     told = base.revisions.values_list("operations", flat=True)
     done = {name for operations in told for name in operations} or {CHAT.name}
@@ -236,7 +236,7 @@ class Installation:
         self._gateway, self._console = gateway, console
         self.ids: list[str] = []
 
-    def ask(self, question: Question, asker: Asker, prompt: str) -> httpx.Response:
+    def ask(self, question: IsolationQuestion, asker: Asker, prompt: str) -> httpx.Response:
         """The response to a prompt of this asker.
 
         Raises:
@@ -293,7 +293,7 @@ class Installation:
 class InstallationService:
     """`Service` for one question on an installation."""
 
-    def __init__(self, here: Installation, question: Question) -> None:
+    def __init__(self, here: Installation, question: IsolationQuestion) -> None:
         self._here, self._question = here, question
         self.always_cached = not question.operation.pools
 

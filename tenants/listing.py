@@ -114,7 +114,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListEntry:
     """One request of the list, and its error if there is a row for that."""
 
     event: Listed
@@ -158,7 +158,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """One page of the list."""
 
     events: Sequence[Listed] = ()
@@ -169,8 +169,8 @@ class Found:
     looked_to: datetime | None = None
     """The end of the scanned range, if the scan stopped before the end of the list."""
 
-    def entries(self) -> list[Entry]:
-        return [Entry(event, self.errors.get(event.id)) for event in self.events]
+    def entries(self) -> list[ListEntry]:
+        return [ListEntry(event, self.errors.get(event.id)) for event in self.events]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +201,11 @@ class Where:
             refused = RefusedRequest.objects.select_related("tenant")
         return cls(events, events, refused, refused)
 
-    def named(self, id: str) -> Found:
+    def named(self, id: str) -> FoundRows:
         """The request with this id, in any form of the id."""
         return merged(self.events.named(id), self.refused.named(id))
 
-    def marked(self, marks: Sequence[Mark], filter: Filter) -> Found:
+    def marked(self, marks: Sequence[Mark], filter: Filter) -> FoundRows:
         """The requests at these marks that match."""
         return merged(
             filter.events(self.events.marked(marks)), filter.refused(self.refused.marked(marks))
@@ -213,7 +213,7 @@ class Where:
 
     def page(
         self, filter: Filter, window: Window, before: Mark | None, *, size: int, most: int = HORIZON
-    ) -> Found:
+    ) -> FoundRows:
         """The `size` newest before the mark that match, scanning at most `most` rows per kind."""
         kinds: list[tuple[Any, Any]] = [
             (filter.events(self.events), filter.indexed(self.all_events)),
@@ -233,15 +233,17 @@ class Where:
             rows.append((found.filter(started_at__gte=horizon) if horizon else found)[: size + 1])
         page = merged(*rows)
         if len(page.events) > size:
-            return Found(page.events[:size], page.errors, text_of(page.events[size - 1].mark))
-        return Found(page.events, page.errors, text_of(Mark(horizon)) if horizon else "", horizon)
+            return FoundRows(page.events[:size], page.errors, text_of(page.events[size - 1].mark))
+        return FoundRows(
+            page.events, page.errors, text_of(Mark(horizon)) if horizon else "", horizon
+        )
 
 
-def merged(events: Iterable[UsageEvent], refused: Iterable[RefusedRequest]) -> Found:
+def merged(events: Iterable[UsageEvent], refused: Iterable[RefusedRequest]) -> FoundRows:
     """Both in one list, newest first; a request that is in both appears once."""
     errors = {one.id: one for one in refused}
     found: dict[str, Listed] = {**errors, **{event.id: event for event in events}}
-    return Found(sorted(found.values(), key=lambda one: one.mark, reverse=True), errors)
+    return FoundRows(sorted(found.values(), key=lambda one: one.mark, reverse=True), errors)
 
 
 def mark_of(text: str) -> Mark | None:

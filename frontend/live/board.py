@@ -18,10 +18,10 @@ from itertools import count
 
 import structlog
 
-from frontend.live.feeds import Events, Feed, Key, State
-from frontend.live.relay import Batch, Layer, Relay, stopped
+from frontend.live.feeds import Events, Feed, FeedState, Key
+from frontend.live.relay import Layer, Relay, RelayBatch, stopped
 from frontend.live.signals import Signals
-from frontend.live.tail import MOST, Ended, hears
+from frontend.live.tail import MOST, TailEnded, hears
 from frontend.live.topics import TOPICS, Topic
 from inference.process.supervision import supervised
 
@@ -62,7 +62,7 @@ class Board:
         self._listening: asyncio.Task[None] | None = None
         """Receives batches of other gateways, while anything is watched."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._outbox = Outbox()
+        self._outbox = BoardOutbox()
 
     async def __aenter__(self) -> Board:
         return self
@@ -92,7 +92,7 @@ class Board:
         feed.readers.discard(tell)
         if feed.readers or feed.key in self._forgetting:
             return
-        if isinstance(feed, State):
+        if isinstance(feed, FeedState):
             self._forget(feed.key)
         else:
             later = asyncio.get_running_loop().call_later(self._linger_s, self._forget, feed.key)
@@ -124,7 +124,7 @@ class Board:
         topic = self.topics[key.topic]
         if topic.signal is None:
             return Events(key, self._numbers)
-        feed = State(key, self._numbers)
+        feed = FeedState(key, self._numbers)
         feed.begin(self._signal(topic, [key]).get(key))
         if topic.name not in self._looking:
             looking = partial(self._keep_looking, topic)
@@ -156,7 +156,7 @@ class Board:
     def _look(self, topic: Topic, feeds: Mapping[Key, Feed]) -> None:
         for key, state in self._signal(topic, list(feeds)).items():
             feed = feeds[key]
-            assert isinstance(feed, State)
+            assert isinstance(feed, FeedState)
             feed.put(state)
 
     def _signal(self, topic: Topic, keys: Sequence[Key]) -> Mapping[Key, object]:
@@ -179,7 +179,7 @@ class Board:
             self._outbox.began.add(tenant_id)
             self._flush_soon()
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: TailEnded) -> None:
         """Announce requests that ended to readers who may see them, here and on other gateways.
 
         Call it on the event loop; never blocks. Costs next to nothing if this is the only gateway
@@ -201,14 +201,14 @@ class Board:
             loop = asyncio.get_running_loop()
             self._outbox.timer = loop.call_later(FLUSH_S, self.flush)
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: RelayBatch) -> None:
         """Announce a batch to the watchers of this process."""
         self._note(batch, time.time())
         for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:
             if isinstance(feed, Events):
                 self._add(feed, batch)
 
-    def _note(self, batch: Batch, now: float) -> None:
+    def _note(self, batch: RelayBatch, now: float) -> None:
         if batch.missed:
             self.signals.missed(now)
         for tenant_id in batch.began:
@@ -216,7 +216,7 @@ class Board:
         for ended in batch.ended:
             self.signals.ended(ended.tenant_id, now)
 
-    def _add(self, feed: Events, batch: Batch) -> None:
+    def _add(self, feed: Events, batch: RelayBatch) -> None:
         if batch.missed:
             feed.skip()
         theirs = [one for one in batch.ended if _concerns(one, feed.key)]
@@ -226,7 +226,7 @@ class Board:
             feed.add(marks[-MOST:], more)
 
 
-def _concerns(ended: Ended, key: Key) -> bool:
+def _concerns(ended: TailEnded, key: Key) -> bool:
     """Whether watchers of this key may learn of the requests. Watchers of the whole installation,
     who are operators, may learn of all."""
     if not key.tenant_id:
@@ -234,24 +234,24 @@ def _concerns(ended: Ended, key: Key) -> bool:
     return ended.tenant_id == key.tenant_id and hears(key.audience, ended.key_id)
 
 
-class Outbox:
+class BoardOutbox:
     """Collects the next batch."""
 
     def __init__(self) -> None:
         self.timer: asyncio.TimerHandle | None = None
         self.began: set[int] = set()
-        self._ended: deque[Ended] = deque(maxlen=MAX_BATCH)
+        self._ended: deque[TailEnded] = deque(maxlen=MAX_BATCH)
         self._missed = False
         self._numbers = count(1)
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: TailEnded) -> None:
         """Drops the oldest entry if the batch is full."""
         self._missed |= len(self._ended) == MAX_BATCH
         self._ended.append(ended)
 
-    def take(self) -> Batch:
+    def take(self) -> RelayBatch:
         """Return the batch and begin a new one."""
-        batch = Batch(next(self._numbers), list(self._ended), sorted(self.began), self._missed)
+        batch = RelayBatch(next(self._numbers), list(self._ended), sorted(self.began), self._missed)
         if self.timer is not None:
             self.timer.cancel()
         self._ended.clear()

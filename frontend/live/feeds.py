@@ -45,7 +45,7 @@ class Feed(Protocol):
         ...
 
 
-class State:
+class FeedState:
     """A feed that only says that a state has changed, not what it is now.
 
     Readers are told once more at the poll after a change: what renders the state also asks other

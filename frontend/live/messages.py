@@ -10,14 +10,14 @@ from typing import Annotated
 
 import msgspec
 
-from frontend.sockets.messages import Message, Ping
+from frontend.sockets.messages import Ping, SocketMessage
 from inference.errors import InvalidRequest
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
 Words = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")]
 
 
-class Watch(Message, tag="watch"):
+class Watch(SocketMessage, tag="watch"):
     """Page to socket: subscribe to this topic."""
 
     id: Id
@@ -25,13 +25,13 @@ class Watch(Message, tag="watch"):
     after: Words = ""
 
 
-class Unwatch(Message, tag="unwatch"):
+class Unwatch(SocketMessage, tag="unwatch"):
     """Page to socket: unsubscribe."""
 
     id: Id
 
 
-class News(Message, tag="news"):
+class PageNews(SocketMessage, tag="news"):
     """Socket to page: what is new. The form of `data` depends on the kind of topic (`feeds`)."""
 
     id: str
@@ -39,7 +39,7 @@ class News(Message, tag="news"):
     data: msgspec.Raw
 
 
-class NotWatched(Message, tag="refused"):
+class NotWatched(SocketMessage, tag="refused"):
     """Socket to page: there is no such topic for this person, or the page watches too many."""
 
     id: str

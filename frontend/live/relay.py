@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from frontend.live.tail import Ended
+from frontend.live.tail import TailEnded
 
 log = structlog.get_logger(__name__)
 
@@ -39,12 +39,12 @@ class Layer(Protocol):
     async def receive(self, channel: str) -> dict[str, Any]: ...
 
 
-class Batch(msgspec.Struct):
+class RelayBatch(msgspec.Struct):
     """Requests that ended, and the tenants of requests that began. Each sender numbers its batches;
     `missed` is set if some requests are in no batch."""
 
     number: int = 0
-    ended: list[Ended] = []
+    ended: list[TailEnded] = []
     began: list[int] = []
     missed: bool = False
 
@@ -58,12 +58,12 @@ class Relay:
         """The send in progress, if any."""
         self._away = False
 
-    def post(self, batch: Batch) -> None:
+    def post(self, batch: RelayBatch) -> None:
         """Send a batch without waiting; it is dropped if the previous one is still being sent."""
         if self.sending is None:
             self.sending = asyncio.create_task(self._send(batch))
 
-    async def listen(self, deliver: Callable[[Batch], None]) -> None:
+    async def listen(self, deliver: Callable[[RelayBatch], None]) -> None:
         """Pass batches of other gateways to `deliver`, until cancelled."""
         while True:
             try:
@@ -72,7 +72,7 @@ class Relay:
                 self._failed(error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: RelayBatch) -> None:
         message = {"type": "live", "from": self._sender, "batch": msgspec.json.encode(batch)}
         try:
             async with asyncio.timeout(LAYER_S):
@@ -83,18 +83,18 @@ class Relay:
         finally:
             self.sending = None
 
-    async def _hear(self, deliver: Callable[[Batch], None]) -> None:
+    async def _hear(self, deliver: Callable[[RelayBatch], None]) -> None:
         channel = await self._layer.new_channel()
         async with asyncio.timeout(LAYER_S):
             await self._layer.group_add(GROUP, channel)
-        deliver(Batch(missed=True))  # anything sent before joining was missed
+        deliver(RelayBatch(missed=True))  # anything sent before joining was missed
         staying = asyncio.create_task(self._stay(channel))
         last: dict[str, int] = {}
         try:
             while True:
                 message = await self._layer.receive(channel)
                 if (sender := message["from"]) != self._sender:
-                    batch = msgspec.json.decode(message["batch"], type=Batch)
+                    batch = msgspec.json.decode(message["batch"], type=RelayBatch)
                     batch.missed |= batch.number != last.get(sender, batch.number - 1) + 1
                     last[sender] = batch.number
                     deliver(batch)

@@ -6,7 +6,7 @@ import asyncio
 
 from frontend.live.board import Board
 from frontend.live.feeds import Feed
-from frontend.live.messages import News, NotWatched, Unwatch, Watch, decode
+from frontend.live.messages import NotWatched, PageNews, Unwatch, Watch, decode
 from frontend.live.topics import key_of
 from frontend.sockets.gate import receive_message, send_message, send_news
 from frontend.sockets.messages import Ping, Pong
@@ -25,10 +25,10 @@ class LiveSocket:
         self._board = board
 
     async def __call__(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
-        await Connection(self._board, ticket, receive, send).run()
+        await LiveConnection(self._board, ticket, receive, send).run()
 
 
-class View:
+class LiveView:
     """A socket's subscription to a feed. One socket may have two to the same key."""
 
     def __init__(self, watch: Watch, news: asyncio.Event) -> None:
@@ -42,7 +42,7 @@ class View:
         self._news.set()
 
 
-class Connection:
+class LiveConnection:
     """One open socket: reads what to watch, and writes what is new.
 
     Nothing is queued for a slow page: see `feeds`.
@@ -51,7 +51,7 @@ class Connection:
     def __init__(self, board: Board, ticket: Ticket, receive: Receive, send: Send) -> None:
         self._board, self._ticket = board, ticket
         self._receive, self._send = receive, send
-        self._views: dict[str, View] = {}
+        self._views: dict[str, LiveView] = {}
         self._news = asyncio.Event()
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Connection:
         key = key_of(self._board.topics.get(watch.topic), self._ticket)
         if key is None or len(self._views) >= MAX_WATCHED:
             return await send_message(self._send, NotWatched(watch.id))
-        view = View(watch, self._news)
+        view = LiveView(watch, self._news)
         view.number = self._board.number(watch.after)
         view.feed = self._board.watch(key, view.tell)
         self._views[watch.id] = view
@@ -96,9 +96,9 @@ class Connection:
         if view := self._views.pop(message.id, None):
             self._board.unwatch(view.feed, view.tell)
 
-    async def _tell(self, view: View) -> None:
+    async def _tell(self, view: LiveView) -> None:
         data = view.feed.since(view.number)
         if data is None or self._views.get(view.watch.id) is not view:
             return
         view.number = view.feed.number
-        await send_message(self._send, News(view.watch.id, self._board.seq(view.number), data))
+        await send_message(self._send, PageNews(view.watch.id, self._board.seq(view.number), data))

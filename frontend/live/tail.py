@@ -19,14 +19,14 @@ MOST = 50
 ALL, OWN = "all", "own"
 
 
-class Line(Protocol):
+class TailLine(Protocol):
     """The part of a ledger line that is used here."""
 
     @property
     def entry(self) -> LedgerEntry: ...
 
 
-class Ended(msgspec.Struct, array_like=True):
+class TailEnded(msgspec.Struct, array_like=True):
     """Requests of one key that ended: the marks of the newest, and a count of the others."""
 
     tenant_id: int
@@ -35,30 +35,30 @@ class Ended(msgspec.Struct, array_like=True):
     more: int = 0
 
 
-def by_key(lines: Iterable[Line]) -> Iterator[Ended]:
+def by_key(lines: Iterable[TailLine]) -> Iterator[TailEnded]:
     """Group written ledger lines by API key."""
     found = ((line.entry.account, line.entry.id) for line in lines)
     return _grouped((at.tenant_id, at.key_id, mark(id, at.started_at)) for at, id in found)
 
 
-def refused_by_key(refusals: Iterable[Refusal]) -> Iterator[Ended]:
+def refused_by_key(refusals: Iterable[Refusal]) -> Iterator[TailEnded]:
     """Group requests that ended in an error by API key."""
     return _grouped((one.tenant_id, one.key_id, mark(one.id, one.started_at)) for one in refusals)
 
 
-def _grouped(marks: Iterable[tuple[int, int, str]]) -> Iterator[Ended]:
+def _grouped(marks: Iterable[tuple[int, int, str]]) -> Iterator[TailEnded]:
     ended: dict[tuple[int, int], list[str]] = {}
     for tenant_id, key_id, one in marks:
         ended.setdefault((tenant_id, key_id), []).append(one)
     for (tenant_id, key_id), of_key in ended.items():
         more = max(0, len(of_key) - MOST)
-        yield Ended(tenant_id, key_id, of_key[more:], more)
+        yield TailEnded(tenant_id, key_id, of_key[more:], more)
 
 
-def listener(publish: Callable[[Ended], None]) -> Callable[[Sequence[Line]], None]:
+def listener(publish: Callable[[TailEnded], None]) -> Callable[[Sequence[TailLine]], None]:
     """A callback for `Ledger.on_written`."""
 
-    def written(lines: Sequence[Line]) -> None:
+    def written(lines: Sequence[TailLine]) -> None:
         for ended in by_key(lines):
             publish(ended)
 

@@ -21,8 +21,16 @@ import msgspec
 import structlog
 
 from frontend.playground import messages
-from frontend.playground.messages import CallPart, Failed, Finished, Outcome, Phase, Start, Token
-from frontend.sockets.messages import Message
+from frontend.playground.messages import (
+    CallPart,
+    Failed,
+    Finished,
+    Outcome,
+    PanePhase,
+    Start,
+    Token,
+)
+from frontend.sockets.messages import SocketMessage
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
@@ -31,14 +39,14 @@ from inference.errors import (
     PayloadTooLarge,
 )
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.ids import new_id
 from inference.interfaces.directory import Grant
 from inference.link.accounts import Usage
 from inference.link.wire import Delta, Done, Wait
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.chat import CHAT
 from inference.operations.openai import usage_body
 from inference.operations.operation import Call
@@ -71,7 +79,7 @@ class Grants(Protocol):
     async def playground(self, tenant_id: int, user_id: int) -> Grant: ...
 
 
-class Answer:
+class PlaygroundAnswer:
     """One answer: its text so far, what it is waiting for, and how it ended."""
 
     def __init__(self, owner: Owner, id: str) -> None:
@@ -115,7 +123,7 @@ class Answer:
         """The engine reported what the request is waiting for."""
         self.enter(wait.phase, wait.place)
 
-    def add(self, news: News) -> None:
+    def add(self, news: AnswerNews) -> None:
         """Append newly generated text and tokens."""
         self.text += news.text
         self.tokens += news.tokens
@@ -140,10 +148,10 @@ class Answer:
 
 
 @dataclass
-class View:
+class AnswerView:
     """How much of an answer one socket has been sent."""
 
-    answer: Answer
+    answer: PlaygroundAnswer
     sent: int = 0
     """Characters."""
     tokens_sent: int = 0
@@ -153,19 +161,19 @@ class View:
     """The phase last sent, and the position in the queue."""
     over: bool = field(default=False, init=False)
 
-    def news(self) -> Iterator[Message]:
+    def news(self) -> Iterator[SocketMessage]:
         """The messages that bring the socket up to date, as few as possible."""
         answer = self.answer
         if answer.outcome is None and (answer.phase, answer.place) != self.phase:
             self.phase = answer.phase, answer.place
             elapsed_ms = round((time.monotonic() - answer.since) * 1000)
-            yield Phase(answer.id, *self.phase, elapsed_ms)
+            yield PanePhase(answer.id, *self.phase, elapsed_ms)
         text, tokens = answer.text[self.sent :], answer.tokens[self.tokens_sent :]
         calls = answer.calls[self.calls_sent :]
         if text or tokens or calls:
             self.sent, self.tokens_sent = len(answer.text), len(answer.tokens)
             self.calls_sent = len(answer.calls)
-            yield messages.Delta(
+            yield messages.PaneDelta(
                 answer.id, self.sent, text, tokens, self.tokens_sent, calls, self.calls_sent
             )
         if answer.outcome is not None and not self.over:
@@ -188,9 +196,9 @@ class Playground:
         self._dispatcher, self._grants = dispatcher, grants
         self._adopted_within_s = adopted_within_s
         self._max_body_bytes, self._grace_s = max_body_bytes, grace_s
-        self._answers: dict[tuple[Owner, str], Answer] = {}
+        self._answers: dict[tuple[Owner, str], PlaygroundAnswer] = {}
 
-    def start(self, owner: Owner, start: Start) -> Answer:
+    def start(self, owner: Owner, start: Start) -> PlaygroundAnswer:
         """Begin an answer; returns the existing one if the id is in use.
 
         Raises:
@@ -198,7 +206,7 @@ class Playground:
         """
         return self.find(owner, start.id) or self._begin(owner, start.id, start)
 
-    def resume(self, owner: Owner, id: str) -> Answer:
+    def resume(self, owner: Owner, id: str) -> PlaygroundAnswer:
         """An answer that was begun before, here or at a gateway that is gone; it fails if it cannot
         be found.
 
@@ -207,44 +215,44 @@ class Playground:
         """
         return self.find(owner, id) or self._begin(owner, id, None)
 
-    def _begin(self, owner: Owner, id: str, start: Start | None) -> Answer:
+    def _begin(self, owner: Owner, id: str, start: Start | None) -> PlaygroundAnswer:
         running = sum(
             1 for one in self._answers.values() if one.owner == owner and one.outcome is None
         )
         if running >= MAX_RUNNING:
             raise Overloaded(f"{running} of your answers are being generated: stop one first.")
-        answer = self._answers[owner, id] = Answer(owner, id)
+        answer = self._answers[owner, id] = PlaygroundAnswer(owner, id)
         answer.task = asyncio.create_task(self._generate(answer, start))
         return answer
 
-    def find(self, owner: Owner, id: str) -> Answer | None:
+    def find(self, owner: Owner, id: str) -> PlaygroundAnswer | None:
         """This person's answer with this id."""
         return self._answers.get((owner, id))
 
-    def join(self, answer: Answer, tell: Callable[[], None]) -> None:
+    def join(self, answer: PlaygroundAnswer, tell: Callable[[], None]) -> None:
         """Add a reader: call `tell` whenever there is something new."""
         answer.readers.add(tell)
         if answer.timer is not None and answer.outcome is None:
             answer.timer.cancel()
 
-    def leave(self, answer: Answer, tell: Callable[[], None]) -> None:
+    def leave(self, answer: PlaygroundAnswer, tell: Callable[[], None]) -> None:
         """Remove a reader."""
         answer.readers.discard(tell)
         if not answer.readers and answer.outcome is None:
             self._forget_later(answer)
 
-    def _forget_later(self, answer: Answer) -> None:
+    def _forget_later(self, answer: PlaygroundAnswer) -> None:
         if answer.timer is not None:
             answer.timer.cancel()
         loop = asyncio.get_running_loop()
         answer.timer = loop.call_later(self._grace_s, self._forget, answer)
 
-    def _forget(self, answer: Answer) -> None:
+    def _forget(self, answer: PlaygroundAnswer) -> None:
         answer.stop()
         if answer.outcome is not None:
             self._answers.pop((answer.owner, answer.id), None)
 
-    async def _generate(self, answer: Answer, start: Start | None) -> None:
+    async def _generate(self, answer: PlaygroundAnswer, start: Start | None) -> None:
         records, error = self._dispatcher.records, None
         answer.span = records.begin(CHAT, answer.began)
         try:
@@ -271,7 +279,7 @@ class Playground:
             )
             records.ended(asked, error)
 
-    async def _outcome(self, answer: Answer, start: Start | None) -> Outcome:
+    async def _outcome(self, answer: PlaygroundAnswer, start: Start | None) -> Outcome:
         """Generate the answer, along the same path as every API request; or continue it, if it is
         on an engine and has no gateway."""
         call = answer.call = None if start is None else self._call_of(start)
@@ -300,7 +308,7 @@ class Playground:
             return await self._read(answer, stream)
 
     async def _adopted(
-        self, answer: Answer, grant: Grant, found: Found, call: Call | None
+        self, answer: PlaygroundAnswer, grant: Grant, found: FoundOrphan, call: Call | None
     ) -> Outcome:
         call = answer.call = call or Call(CHAT, found.orphan.model, stream=True)
         adoption = self._dispatcher.adoption(found, grant, call, answer.waits, trace=answer.span)
@@ -310,7 +318,7 @@ class Playground:
         except Gone:
             raise _left_too_long() from None
 
-    async def _read(self, answer: Answer, stream: Stream) -> Outcome:
+    async def _read(self, answer: PlaygroundAnswer, stream: Stream) -> Outcome:
         answer.begin(stream)
         reason = ""
         while isinstance(delta := await stream.read(), Delta):
@@ -325,7 +333,7 @@ class Playground:
         body = start.body()
         if len(body) > self._max_body_bytes:
             raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
-        Shape().feed(body)
+        BodyShape().feed(body)
         return CHAT.parse(body)
 
 
@@ -359,7 +367,7 @@ def _left_too_long() -> NotFound:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class AnswerNews:
     """The part of a delta that the playground shows."""
 
     text: str
@@ -402,7 +410,7 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
 
 
-def read(delta: Delta) -> News:
+def read(delta: Delta) -> AnswerNews:
     """Read a delta, whether it holds whole chunks made by the engine or plain text."""
     choices = [
         choice
@@ -413,4 +421,4 @@ def read(delta: Delta) -> News:
     told = (choice.logprobs.content or [] for choice in choices if choice.logprobs)
     reason = next((one.finish_reason for one in choices if one.finish_reason), "")
     calls = [call.part() for choice in choices for call in choice.delta.tool_calls or []]
-    return News(text, [token for tokens in told for token in tokens], reason, calls)
+    return AnswerNews(text, [token for tokens in told for token in tokens], reason, calls)

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.sockets.messages import Message, Ping
+from frontend.sockets.messages import Ping, SocketMessage
 from inference.errors import InferenceError, InvalidRequest
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 
 MAX_ID_CHARS = 64
 TOP_LOGPROBS = 5
@@ -35,7 +35,7 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
 
 
-class Turn(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class PaneTurn(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One message of the conversation, in OpenAI's format."""
 
     role: Literal["user", "assistant", "tool"]
@@ -80,12 +80,12 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
         return found
 
 
-class Start(Message, tag="start"):
+class Start(SocketMessage, tag="start"):
     """Page to socket: generate this answer."""
 
     id: str
     model: str
-    messages: list[Turn]
+    messages: list[PaneTurn]
     parameters: Parameters = Parameters()
 
     def body(self) -> bytes:
@@ -97,13 +97,13 @@ class Start(Message, tag="start"):
         return msgspec.json.encode(body)
 
 
-class Stop(Message, tag="stop"):
+class Stop(SocketMessage, tag="stop"):
     """Page to socket: abort this answer; its outcome is still sent."""
 
     id: str
 
 
-class Resume(Message, tag="resume"):
+class ResumePane(SocketMessage, tag="resume"):
     """Page to socket: continue this answer after that many characters, tokens, parts of calls."""
 
     id: str
@@ -136,7 +136,7 @@ class CallPart(msgspec.Struct, omit_defaults=True):
     arguments: str = ""
 
 
-class Delta(Message, tag="delta", omit_defaults=True):
+class PaneDelta(SocketMessage, tag="delta", omit_defaults=True):
     """Socket to page: more text, tokens or parts of tool calls, which `seq`, `token_seq` and
     `call_seq` include."""
 
@@ -149,7 +149,7 @@ class Delta(Message, tag="delta", omit_defaults=True):
     call_seq: int = 0
 
 
-class Phase(Message, tag="phase"):
+class PanePhase(SocketMessage, tag="phase"):
     """Socket to page: what an answer is waiting for; one that moves waits in the middle too.
 
     `phase` is `waiting` until the engine reports, then one of `inference.link.wire.Wait`, then
@@ -162,7 +162,7 @@ class Phase(Message, tag="phase"):
     elapsed_ms: int = 0
 
 
-class Finished(Message, tag="done"):
+class Finished(SocketMessage, tag="done"):
     """Socket to page: how the answer ended and what is billed. The cost is in pico-units,
     which a JavaScript number holds exactly up to 9,007 units of the currency."""
 
@@ -179,7 +179,7 @@ class Finished(Message, tag="done"):
     """The limit that cut the answer short."""
 
 
-class Failed(Message, tag="error"):
+class Failed(SocketMessage, tag="error"):
     """Socket to page: the answer failed. The id is empty if the page's message had none."""
 
     id: str
@@ -194,7 +194,7 @@ class Failed(Message, tag="error"):
         return cls(id, error.code, error.message, shown, error.retry_after_s)
 
 
-FromPage = Start | Stop | Resume | Ping
+FromPage = Start | Stop | ResumePane | Ping
 Outcome = Finished | Failed
 _decoder: msgspec.json.Decoder[FromPage] = msgspec.json.Decoder(FromPage)
 
@@ -205,7 +205,7 @@ def decode(text: str | bytes) -> FromPage:
     Raises:
         InvalidRequest: it is not a valid message, or holds more than the body of a request may.
     """
-    Shape().feed(text.encode() if isinstance(text, str) else text)
+    BodyShape().feed(text.encode() if isinstance(text, str) else text)
     try:
         message = _decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

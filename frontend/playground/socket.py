@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from frontend.playground.answers import Answer, Owner, Playground, View
-from frontend.playground.messages import Failed, Resume, Start, Stop, decode, id_of
+from frontend.playground.answers import AnswerView, Owner, Playground, PlaygroundAnswer
+from frontend.playground.messages import Failed, ResumePane, Start, Stop, decode, id_of
 from frontend.sockets.gate import (
     GONE,
     NOT_ALLOWED,
-    Refused,
+    SocketRefused,
     receive_message,
     send_message,
     send_news,
@@ -33,18 +33,18 @@ class PlaygroundSocket:
 
     async def __call__(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
         if ticket.slug != scope["url_route"]["kwargs"]["slug"]:
-            raise Refused(NOT_ALLOWED)
+            raise SocketRefused(NOT_ALLOWED)
         owner = (ticket.user_id, ticket.tenant_id)
-        await Connection(self._playground, owner, receive, send).run(self._closed)
+        await PlaygroundConnection(self._playground, owner, receive, send).run(self._closed)
 
 
-class Connection:
+class PlaygroundConnection:
     """One open socket: reads commands, and writes what is new in its answers."""
 
     def __init__(self, playground: Playground, owner: Owner, receive: Receive, send: Send) -> None:
         self._playground, self._owner = playground, owner
         self._receive, self._send = receive, send
-        self._views: dict[str, View] = {}
+        self._views: dict[str, AnswerView] = {}
         self._news = asyncio.Event()
         self._unread = asyncio.Condition()
 
@@ -60,7 +60,7 @@ class Connection:
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
-                raise Refused(GONE)
+                raise SocketRefused(GONE)
             reading.result()
         finally:
             for task in (reading, leaving, writer):
@@ -91,10 +91,10 @@ class Connection:
         except InferenceError as error:
             await send_message(self._send, Failed.of(id or id_of(text), error))
 
-    def _act(self, message: Start | Stop | Resume) -> None:
+    def _act(self, message: Start | Stop | ResumePane) -> None:
         if isinstance(message, Start):
             return self._watch(self._playground.start(self._owner, message))
-        if isinstance(message, Resume):
+        if isinstance(message, ResumePane):
             answer = self._playground.resume(self._owner, message.id)
             sent = (max(0, known) for known in (message.after, message.tokens, message.calls))
             return self._watch(answer, *sent)
@@ -102,12 +102,12 @@ class Connection:
             raise NotFound("This answer can no longer be resumed.")
         known.stop()
 
-    def _watch(self, answer: Answer, *sent: int) -> None:
-        self._views[answer.id] = View(answer, *sent)
+    def _watch(self, answer: PlaygroundAnswer, *sent: int) -> None:
+        self._views[answer.id] = AnswerView(answer, *sent)
         self._playground.join(answer, self._news.set)
         self._news.set()
 
-    async def _tell(self, view: View) -> None:
+    async def _tell(self, view: AnswerView) -> None:
         for message in view.news():
             await send_message(self._send, message)
         if view.over and self._views.get(view.answer.id) is view:

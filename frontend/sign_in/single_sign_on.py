@@ -62,7 +62,7 @@ class Client(OAuth2Client):  # type: ignore[misc]
         return url
 
 
-class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
+class CodeExchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
     """Exchanges an authorization code for a user's identity."""
 
     client_class = Client
@@ -108,7 +108,7 @@ def check(told: Mapping[str, Mapping[str, Any]], *, nonce: str) -> None:
 class Provider(OpenIDConnectProvider):  # type: ignore[misc]
     """The identity provider configured by OIDC_*."""
 
-    oauth2_adapter_class = Exchange
+    oauth2_adapter_class = CodeExchange
 
     def redirect(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """A page that takes the browser to the provider.
@@ -135,7 +135,7 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
 
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
     """The redirect URI, to which the provider sends people back."""
-    exchange = Exchange(request, provider_id)
+    exchange = CodeExchange(request, provider_id)
     try:
         answer: HttpResponse = OAuth2CallbackView.adapter_view(exchange)(request)
     except SocialApp.DoesNotExist:

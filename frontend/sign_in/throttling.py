@@ -40,7 +40,7 @@ def duration(seconds: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class SignInFailures:
     """Recent failures under one key: how many, and when the last one was (Unix time)."""
 
     count: float = 0.0
@@ -60,7 +60,7 @@ class Limit:
     longest_wait_s: float
     forget_s: float
 
-    def wait_s(self, failures: Failures, now: float) -> float:
+    def wait_s(self, failures: SignInFailures, now: float) -> float:
         """Seconds until an attempt is allowed; 0 if it is allowed now."""
         excess = round(failures.count) - self.free  # a part is forgotten between two attempts
         if excess < 0:
@@ -68,12 +68,12 @@ class Limit:
         wait = min(self.first_wait_s * 2.0 ** min(excess, 64), self.longest_wait_s)
         return max(0.0, failures.last_at + wait - now)
 
-    def failed(self, failures: Failures, now: float) -> Failures:
+    def failed(self, failures: SignInFailures, now: float) -> SignInFailures:
         """The failures after one more."""
         forgotten = max(0.0, now - failures.last_at) / self.forget_s
-        return Failures(max(0.0, failures.count - forgotten) + 1, now)
+        return SignInFailures(max(0.0, failures.count - forgotten) + 1, now)
 
-    def lifetime_s(self, failures: Failures) -> float:
+    def lifetime_s(self, failures: SignInFailures) -> float:
         """Seconds for which they have to be remembered."""
         return failures.count * self.forget_s + self.longest_wait_s
 
@@ -84,7 +84,7 @@ class _Counter:
     limit: Limit
     cleared_by_success: bool
 
-    def store(self, failures: Failures) -> None:
+    def store(self, failures: SignInFailures) -> None:
         cache.set(self.key, failures, self.limit.lifetime_s(failures))
 
 
@@ -93,8 +93,8 @@ class _Counted:
     """A counter, with its failures before and after an attempt."""
 
     counter: _Counter
-    before: Failures
-    after: Failures
+    before: SignInFailures
+    after: SignInFailures
 
     def take_back(self) -> None:
         """Undo the attempt; attempts made meanwhile stay counted."""
@@ -105,10 +105,10 @@ class _Counted:
             if found == self.after:
                 self.counter.store(self.before)
             elif found is not None:
-                self.counter.store(Failures(max(0.0, found.count - 1), found.last_at))
+                self.counter.store(SignInFailures(max(0.0, found.count - 1), found.last_at))
 
 
-class Attempt:
+class SignInAttempt:
     """An attempt that was allowed, and counts as failed until `succeeded`."""
 
     def __init__(self, counted: Iterable[_Counted]) -> None:
@@ -138,7 +138,7 @@ class Throttle:
     per_account: Limit | None = None
     clock: Callable[[], float] = time.time
 
-    def begin(self, request: HttpRequest, accounts: Iterable[str] = ()) -> Attempt:
+    def begin(self, request: HttpRequest, accounts: Iterable[str] = ()) -> SignInAttempt:
         """Count an attempt at these accounts from the request's address.
 
         Raises:
@@ -152,7 +152,7 @@ class Throttle:
                 for earlier in counted:
                     earlier.take_back()
                 raise
-        return Attempt(counted)
+        return SignInAttempt(counted)
 
     def _counters(self, address: str, accounts: Iterable[str]) -> Iterable[_Counter]:
         yield _Counter(self._key("address", address), self.per_address, cleared_by_success=False)
@@ -172,7 +172,7 @@ class Throttle:
             if not locked:  # many attempts at once
                 raise TooManyAttempts(1)
             now = self.clock()
-            before = cache.get(counter.key) or Failures()
+            before = cache.get(counter.key) or SignInFailures()
             wait_s = counter.limit.wait_s(before, now)
             if wait_s > 0:
                 raise TooManyAttempts(wait_s)

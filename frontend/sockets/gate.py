@@ -20,15 +20,15 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from frontend.sockets.messages import Message
+from frontend.sockets.messages import SocketMessage
 from frontend.sockets.tickets import (
     CLOCK_SKEW_S,
     MAX_TICKET_CHARS,
     TICKET_S,
     BadTicket,
     Redeemer,
-    Signer,
     Ticket,
+    TicketSigner,
     opening_of,
 )
 from inference.addresses import network_of
@@ -63,7 +63,7 @@ Serve = Callable[[Ticket, Scope, Receive, Send], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Refused(Exception):
+class SocketRefused(Exception):
     """The socket is closed with this code."""
 
     def __init__(self, code: int) -> None:
@@ -115,7 +115,7 @@ def _matches(name: str, pattern: str) -> bool:
     return pattern in ("*", name)
 
 
-class Lease:
+class SocketLease:
     """Keeps a socket open until the lease is ended or expires."""
 
     def __init__(self, ticket: Ticket, lease_s: float) -> None:
@@ -146,7 +146,7 @@ class Gate:
 
     def __init__(
         self,
-        signer: Signer,
+        signer: TicketSigner,
         redeemer: Redeemer,
         origins: Origins,
         *,
@@ -155,7 +155,7 @@ class Gate:
     ) -> None:
         self._signer, self._redeemer, self._origins = signer, redeemer, origins
         self._max_message_bytes, self._lease_s = max_message_bytes, lease_s
-        self._leases: set[Lease] = set()
+        self._leases: set[SocketLease] = set()
         self._opening = SharedCapacity[str](MAX_OPENING)
         self._ended: OrderedDict[str, float] = OrderedDict()
         """Digests of ended sessions, with the monotonic time at which they ended."""
@@ -172,7 +172,7 @@ class Gate:
             try:
                 if (text := await self._open(scope, receive, send)) is not None:
                     await self._admit(self._read(text, purpose), serve, scope, receive, send)
-            except Refused as refused:
+            except SocketRefused as refused:
                 with suppress(RuntimeError):  # closed by the page already
                     await send({"type": "websocket.close", "code": refused.code})
 
@@ -184,25 +184,25 @@ class Gate:
         network = network_of((scope.get("client") or ("",))[0])
         with self._opening.holding(network, 1) as has_room:
             if not has_room or not self._origins.allow(scope):
-                raise Refused(NOT_ALLOWED)
+                raise SocketRefused(NOT_ALLOWED)
             # Accepted first: browsers do not see the close code of a socket that was never open.
             await send({"type": "websocket.accept"})
             try:
                 async with asyncio.timeout(OPENING_S):
                     text = await receive_message(receive)
             except TimeoutError:
-                raise Refused(GONE) from None
+                raise SocketRefused(GONE) from None
         if text is None:
             return None
         ticket = opening_of(text) if len(text) <= MAX_TICKET_CHARS else None
         if ticket is None:
-            raise Refused(GONE)
+            raise SocketRefused(GONE)
         return ticket
 
     async def _admit(
         self, ticket: Ticket, serve: Serve, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        lease = Lease(ticket, self._lease_s)
+        lease = SocketLease(ticket, self._lease_s)
         # Before permissions are checked, so that a change after the check finds the lease.
         self._leases.add(lease)
         try:
@@ -218,9 +218,9 @@ class Gate:
             ticket = self._signer.read(text, purpose, time.time())
         except BadTicket as bad:
             log.info("ticket_refused", purpose=purpose, reason=str(bad))
-            raise Refused(GONE) from bad
+            raise SocketRefused(GONE) from bad
         if ticket.session in self._ended:
-            raise Refused(NOT_SIGNED_IN)
+            raise SocketRefused(NOT_SIGNED_IN)
         return ticket
 
     async def _redeem(self, ticket: Ticket) -> None:
@@ -228,11 +228,11 @@ class Gate:
             await self._redeemer.redeem(ticket)
         except BadTicket as bad:
             log.info("ticket_refused", purpose=ticket.purpose, reason=str(bad))
-            raise Refused(GONE) from bad
+            raise SocketRefused(GONE) from bad
         except Unavailable:
-            raise Refused(GONE) from None
+            raise SocketRefused(GONE) from None
 
-    def _renewing(self, lease: Lease, receive: Receive) -> Receive:
+    def _renewing(self, lease: SocketLease, receive: Receive) -> Receive:
         """Wraps `receive`: handles tickets, passes on all other messages."""
 
         async def heard() -> dict[str, object]:
@@ -245,9 +245,9 @@ class Gate:
 
         return heard
 
-    async def _renew(self, lease: Lease, text: str) -> None:
+    async def _renew(self, lease: SocketLease, text: str) -> None:
         """Renew the lease; an invalid ticket leaves it as it is."""
-        with suppress(Refused):
+        with suppress(SocketRefused):
             ticket = self._read(text, lease.ticket.purpose)
             await self._redeem(ticket)
             if ticket.renews(lease.ticket):
@@ -256,7 +256,7 @@ class Gate:
                 lease.end(GONE)
 
     async def _hold(
-        self, lease: Lease, serve: Serve, scope: Scope, receive: Receive, send: Send
+        self, lease: SocketLease, serve: Serve, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve the socket until it ends or its lease does."""
         serving: asyncio.Future[Any] = asyncio.ensure_future(
@@ -266,7 +266,7 @@ class Gate:
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if lease.ended.done():
-                raise Refused(lease.ended.result())
+                raise SocketRefused(lease.ended.result())
             serving.result()
         finally:
             serving.cancel()
@@ -318,13 +318,13 @@ async def receive_message(receive: Receive) -> str | bytes | None:
         async with asyncio.timeout(IDLE_S):
             event = await receive()
     except TimeoutError:
-        raise Refused(GONE) from None
+        raise SocketRefused(GONE) from None
     if event["type"] == "websocket.disconnect":
         return None
     return event.get("text") or event.get("bytes") or ""
 
 
-async def send_message(send: Send, message: Message) -> None:
+async def send_message(send: Send, message: SocketMessage) -> None:
     """Send one message as JSON; waits while the page reads slowly."""
     await send({"type": "websocket.send", "text": msgspec.json.encode(message).decode()})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 
-class Message(msgspec.Struct, tag_field="type"):
+class SocketMessage(msgspec.Struct, tag_field="type"):
     """Any message; `type` says which."""
 
 
-class Ping(Message, tag="ping"):
+class Ping(SocketMessage, tag="ping"):
     """Page to socket: heartbeat."""
 
 
-class Pong(Message, tag="pong"):
+class Pong(SocketMessage, tag="pong"):
     """Socket to page: answer to a ping."""

@@ -51,7 +51,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the session key: signing out closes the sockets that the session has opened."""
     id: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(16))
     issued_at: float = 0.0
-    """Unix time, set by `Signer.issue`."""
+    """Unix time, set by `TicketSigner.issue`."""
 
     def renews(self, other: Ticket) -> bool:
         """Whether this ticket may renew a socket that was opened with the other one."""
@@ -74,7 +74,7 @@ _tickets = msgspec.json.Decoder(Ticket)
 _openings = msgspec.json.Decoder(Opening)
 
 
-class Signer:
+class TicketSigner:
     """Issues tickets and reads them, with a key that is derived from a secret of both planes."""
 
     def __init__(self, secret: str) -> None:

@@ -95,7 +95,7 @@ class AuditFilter(forms.Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditChange:
     """One column that differs."""
 
     name: str
@@ -141,15 +141,17 @@ def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     return as_file(request, f"audit-{slug}.csv", COLUMNS, _rows(found), owner=slug)
 
 
-def changes(entry: AuditEntry) -> list[Change]:
+def changes(entry: AuditEntry) -> list[AuditChange]:
     """The changes of an entry by column; for a created or deleted row, all its columns."""
     before, after = entry.before or {}, entry.after or {}
     names = sorted((before.keys() | after.keys()) - PLAIN)
-    said = [Change(one.replace("_", " "), _said(before, one), _said(after, one)) for one in names]
+    said = [
+        AuditChange(one.replace("_", " "), _said(before, one), _said(after, one)) for one in names
+    ]
     return [change for change in said if change.before != change.after]
 
 
-def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[Change]]]:
+def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[AuditChange]]]:
     """Entries with their subject and changes."""
     ids = [entry.object_id for entry in entries if entry.kind == "limits" and entry.object_id]
     found = LimitSet.objects.filter(pk__in=ids).select_related("key", "adapter") if ids else []

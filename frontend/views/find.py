@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from frontend.lists import words_of
-from frontend.navigation import Link, operator_links, tenant_links
+from frontend.navigation import NavigationLink, operator_links, tenant_links
 from frontend.pages import signed_in, tenant_page
 from frontend.views.requests.requests import WHOLE_ID
 from tenants.models import Tenant, User
@@ -98,7 +98,7 @@ def _request(caller: Caller, words: str) -> Iterator[Found]:
         yield {"kind": "Request", "title": words, "url": f"{url}?{urlencode({'q': words})}"}
 
 
-def _matching(links: Iterable[Link], kind: str, words: str) -> Iterator[Found]:
+def _matching(links: Iterable[NavigationLink], kind: str, words: str) -> Iterator[Found]:
     words = words.lower()
     for link in links:
         if words in link.title.lower() or kind.lower().startswith(words):

@@ -226,7 +226,7 @@ def _list(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListedKey:
     """A key with its state, limits and usage."""
 
     key: ApiKey
@@ -246,7 +246,7 @@ class Row:
         return (self.cost or 0) // MICRO
 
 
-def rows_of(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> list[Row]:
+def rows_of(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> list[ListedKey]:
     """The rows of the list for these keys."""
     spent = _spent(caller, keys, now)
     limits = _limits_of(caller.tenant, keys)
@@ -254,7 +254,7 @@ def rows_of(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> list[Row]:
     counted = figures.filter(key__in=keys, outcome="refused").order_by().values("key")
     refused = dict(counted.annotate(count=Sum("requests")).values_list("key", "count"))
     return [
-        Row(
+        ListedKey(
             key,
             _state(key, now),
             _may_edit(caller, key),

@@ -28,7 +28,7 @@ from inference.interfaces.directory import MICRO
 from tenants.fleet import limit_usage
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets
-from tenants.limits.kinds import KINDS, Kind, Kinds
+from tenants.limits.kinds import KINDS, Kinds, LimitKind
 from tenants.models import (
     Adapter,
     ApiKey,
@@ -79,7 +79,7 @@ class LimitsForm(forms.Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LimitLine:
     """One row of the table; `used` and `limit` are for the bar."""
 
     label: str
@@ -250,11 +250,11 @@ def refusals_of(scope: LimitScope, kind: str) -> str:
 
 def lines_of(
     scope: LimitScope, sets: Sets, ceiling: Figures, used: Figures, *, kinds: Kinds = KINDS
-) -> list[Line]:
+) -> list[LimitLine]:
     """A row for each kind of limit."""
     in_force, own = ceilings.in_force(sets, kinds), sets.get(ceilings.TENANT, {})
     return [
-        Line(
+        LimitLine(
             kind.label,
             help_of(kind),
             shown(kind, in_force[name]),
@@ -269,7 +269,7 @@ def lines_of(
     ]
 
 
-def help_of(kind: Kind) -> str:
+def help_of(kind: LimitKind) -> str:
     """The help text below the label; pages show money in units of the currency."""
     return kind.help.replace("Micro-units of the currency", settings.CURRENCY.upper())
 
@@ -295,14 +295,14 @@ def _having(things: models.QuerySet[Any], kind: str, words: str) -> list[ApiKey 
     return list(things.annotate(limited=Exists(own)).order_by("-limited", "name")[:MAX_LISTED])
 
 
-def shown(kind: Kind, value: int | None) -> str:
+def shown(kind: LimitKind, value: int | None) -> str:
     """Format a limit: with thousands separators, money in units of the currency."""
     if value is None:
         return NO_LIMIT
     return price(value) if kind.is_money else number(value)
 
 
-def used_of(kind: Kind, value: int | None) -> str:
+def used_of(kind: LimitKind, value: int | None) -> str:
     """Format a usage; unlike in a limit, money is rounded. Some is counted only under a limit."""
     if value is None:
         return "Not counted"
@@ -318,20 +318,20 @@ def in_words(figures: Figures) -> list[str]:
     ]
 
 
-def _entered(kind: Kind, value: int | None) -> str | None:
+def _entered(kind: LimitKind, value: int | None) -> str | None:
     """A stored limit as the value of its form field."""
     if value is None:
         return None
     return entered(value) if kind.is_money else str(value)
 
 
-def _stored(kind: Kind, value: Decimal | int | None) -> int | None:
+def _stored(kind: LimitKind, value: Decimal | int | None) -> int | None:
     if value is None:
         return None
     return int(value * MICRO) if kind.is_money else int(value)
 
 
-def _field(kind: Kind, ceiling: int | None) -> forms.Field:
+def _field(kind: LimitKind, ceiling: int | None) -> forms.Field:
     text = f"At most {shown(kind, ceiling)}." if ceiling is not None else ""
     if kind.is_money:
         return forms.DecimalField(

@@ -24,7 +24,7 @@ from tenants.models.notifications import (
     OF_INSTALLATION,
     OF_TENANTS,
     Delivery,
-    Kind,
+    NotificationKind,
     Target,
 )
 from tenants.notifications import mail
@@ -141,13 +141,13 @@ def replay_some_of_installation(request: HttpRequest) -> HttpResponse:
     return _replayed_some(request, None)
 
 
-def _mailed(caller: Caller) -> list[Kind]:
+def _mailed(caller: Caller) -> list[NotificationKind]:
     """The kinds that the caller gets by email; none for an operator who is not a member."""
     return mail.kinds_of(caller.tenant, caller.role) if caller.role else []
 
 
 def _page(
-    request: HttpRequest, tenant: Tenant | None, mailed: list[Kind], *, may_edit: bool
+    request: HttpRequest, tenant: Tenant | None, mailed: list[NotificationKind], *, may_edit: bool
 ) -> HttpResponse:
     assert isinstance(request.user, User)
     posted = request.method == "POST"
@@ -181,7 +181,9 @@ def _webhooks(request: HttpRequest, tenant: Tenant | None) -> dict[str, Any]:
     return {"targets": targets, "deliveries": deliveries, "last": last, "bulk": [replay]}
 
 
-def _muted(request: HttpRequest, tenant: Tenant | None, mailed: list[Kind]) -> HttpResponse:
+def _muted(
+    request: HttpRequest, tenant: Tenant | None, mailed: list[NotificationKind]
+) -> HttpResponse:
     assert isinstance(request.user, User)
     wanted = request.POST.getlist("kinds")
     mail.mute(request.user, tenant, [kind.value for kind in mailed if kind.value not in wanted])

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.live.tail import audience
 from frontend.sockets import tickets
-from frontend.sockets.tickets import Signer, Ticket, session_digest
+from frontend.sockets.tickets import Ticket, TicketSigner, session_digest
 from tenants.models import ApiKey, AuditEntry, User
 from tenants.models.audit import acting, actor_of
 from tenants.permissions import Caller, Permission
@@ -46,7 +46,7 @@ def ticket(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"detail": str(denied)}, status=403)
     session = session_digest(request.session.session_key or "")
     granted = msgspec.structs.replace(granted, session=session, staff=request.user.is_staff)
-    signer = Signer(settings.INTERNAL_TOKEN)
+    signer = TicketSigner(settings.INTERNAL_TOKEN)
     return JsonResponse({"ticket": signer.issue(granted, time.time())})
 
 

@@ -83,10 +83,10 @@ class UsageForm(forms.Form):
         self.groups = by
         self.fields["by"].choices = list(by.items())  # type: ignore[attr-defined]
 
-    def question(self, now: datetime) -> Question:
+    def question(self, now: datetime) -> UsageQuestion:
         """The question that the form asks; the default one if it is invalid."""
         usual = next(iter(self.groups))
-        return Question.of(self.cleaned_data if self.is_valid() else {}, now, usual)
+        return UsageQuestion.of(self.cleaned_data if self.is_valid() else {}, now, usual)
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -109,7 +109,7 @@ def _check_days(first: date | None, last: date | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UsageQuestion:
     """The hours from `start` to before `end`, grouped by a column, as tokens or as cost.
 
     `until` is the end of the range to read. It may lie after `end` if that is in the future, since
@@ -124,7 +124,7 @@ class Question:
     show: str
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], now: datetime, usual: str = "adapter") -> Question:
+    def of(cls, given: Mapping[str, Any], now: datetime, usual: str = "adapter") -> UsageQuestion:
         """The period and grouping that are given; by default by the `usual` group."""
         period = given.get("period") or "7d"
         start, end = _bounds(period, given, now)
@@ -236,9 +236,12 @@ class UsageScope:
     names: Callable[[str, Sequence[Any]], Mapping[Any, str]]
     requests: str
     """URL of the list of requests."""
-    closer: Callable[[Question, Any], str]
+    closer: Callable[[UsageQuestion, Any], str]
     """URL with the details of a group; empty if there is none."""
-    more: Callable[[Question, Row, Sequence[Row]], tuple[list[Stat], Any]] = lambda *_: ([], None)
+    more: Callable[[UsageQuestion, Row, Sequence[Row]], tuple[list[Stat], Any]] = lambda *_: (
+        [],
+        None,
+    )
     """Further figures from the total and the groups, and further context for the template."""
 
 
@@ -270,7 +273,7 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
 def page(
     request: HttpRequest,
     form: UsageForm,
-    asked: Question,
+    asked: UsageQuestion,
     scope: UsageScope,
     context: Mapping[str, Any],
     template: str = "usage.html",
@@ -323,7 +326,7 @@ def within(start: datetime, end: datetime) -> str:
     return urlencode({"since": f"{start:{form}}", "until": f"{end:{form}}"})
 
 
-def drill_down_url(asked: Question, at: datetime, requests: str) -> str:
+def drill_down_url(asked: UsageQuestion, at: datetime, requests: str) -> str:
     """URL with the details of a bar: a month's days, a day's hours, an hour's requests."""
     if asked.bucket == "hour":
         return f"{requests}?{within(at, at + HOUR)}"
@@ -332,7 +335,7 @@ def drill_down_url(asked: Question, at: datetime, requests: str) -> str:
     return "?" + urlencode({"period": "custom", "by": asked.by, "show": asked.show} | days)
 
 
-def _closer(requests: str, asked: Question, group: Any) -> str:
+def _closer(requests: str, asked: UsageQuestion, group: Any) -> str:
     """URL of the requests of one group; empty for members and BASE, by which none are filtered."""
     names = {"adapter": "model", "model": "model", "key": "key"}
     if asked.by not in names or not group:
@@ -358,14 +361,14 @@ def added_up(rows: Iterable[Row]) -> dict[str, int]:
     return {name: sum(int(row[name]) for row in found) for name in FIGURES}
 
 
-def groups(asked: Question, used: Used) -> list[dict[str, Any]]:
+def groups(asked: UsageQuestion, used: Used) -> list[dict[str, Any]]:
     """The sums of the largest groups, largest first."""
     rows = list(asked.sums(used, asked.by).order_by(asked.shown.desc(), asked.by)[:MAX_ROWS])
     return [_with_uncached(row) for row in rows]
 
 
 def stacks(
-    asked: Question, scope: UsageScope, series: Sequence[Row]
+    asked: UsageQuestion, scope: UsageScope, series: Sequence[Row]
 ) -> dict[datetime, dict[str, Any]]:
     """The sums of each bucket, with the value of each series as `part0` and so on, where it has
     one."""
@@ -428,7 +431,7 @@ def change(now: int, before: int) -> str:
 
 
 def chart(
-    asked: Question,
+    asked: UsageQuestion,
     buckets: Mapping[datetime, Row],
     rows: Sequence[Row],
     names: Mapping[Any, str],
@@ -446,7 +449,7 @@ def chart(
     return Chart(series, [(at, [_cell(asked, value) for value in line]) for at, line in lines])
 
 
-def _line(asked: Question, bucket: Row | None, parts: int) -> list[int]:
+def _line(asked: UsageQuestion, bucket: Row | None, parts: int) -> list[int]:
     """The values of a bucket's series and its rest; empty if nothing was used."""
     if bucket is None:
         return []
@@ -454,7 +457,7 @@ def _line(asked: Question, bucket: Row | None, parts: int) -> list[int]:
     return [*values, asked.value(bucket) - sum(values)]
 
 
-def _cell(asked: Question, value: int) -> Cell:
+def _cell(asked: UsageQuestion, value: int) -> Cell:
     return Cell(value / PICO if asked.show == "cost" else value, asked.text(value))
 
 
@@ -469,7 +472,7 @@ def _names(tenant: Tenant, by: str, found: Sequence[Any]) -> Mapping[Any, str]:
     return {pk: known.get(pk, f"deleted key {pk}") for pk in found}
 
 
-def _csv(asked: Question, tenant: Tenant) -> list[tuple[str, str]]:
+def _csv(asked: UsageQuestion, tenant: Tenant) -> list[tuple[str, str]]:
     """Links to the same usage as CSV from the API, with all groups."""
     query = {
         "format": "csv",

@@ -24,7 +24,7 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
-from inference.agent.failures import Failures
+from inference.agent.failures import EngineFailures
 from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
@@ -409,7 +409,7 @@ async def serve(
                 max_running=running,
                 max_resident=profile.loaded_adapters,
                 max_unbilled=options.max_unbilled,
-                failures=Failures.open(options.journal_dir),
+                failures=EngineFailures.open(options.journal_dir),
                 hung_after_s=options.hung_after,
                 tracer=tracer,
                 kept_bytes=options.kept_answers,

@@ -11,12 +11,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from inference.agent.adapters.residency import Residency, Store
+from inference.agent.adapters.residency import Residency, ResidencyStore
 from inference.agent.engines.engine import LocalAdapter
-from inference.agent.failures import Failures
+from inference.agent.failures import EngineFailures
 from inference.agent.job import Job
 from inference.agent.progress import Progress
-from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import Queue
 from inference.errors import Overloaded
 
@@ -29,8 +29,8 @@ class Admission:
         jobs: Mapping[str, Job],
         queue: Queue,
         *,
-        failures: Failures,
-        store: Store,
+        failures: EngineFailures,
+        store: ResidencyStore,
         residency: Residency,
         progress: Progress,
     ) -> None:
@@ -45,7 +45,7 @@ class Admission:
         self.closed = True
 
     @asynccontextmanager
-    async def turn(self, job: Job, request: Request) -> AsyncIterator[LocalAdapter | None]:
+    async def turn(self, job: Job, request: QueuedRequest) -> AsyncIterator[LocalAdapter | None]:
         """Hold sequences of the engine, with the job's adapter loaded there.
 
         Raises:
@@ -69,7 +69,7 @@ class Admission:
             async with self._store.pinned(job.adapter, source):
                 yield (await self._residency.adapter(job.adapter, source)).adapter
 
-    async def _admitted(self, job: Job, request: Request) -> None:
+    async def _admitted(self, job: Job, request: QueuedRequest) -> None:
         self._queue.push(request, time.monotonic())
         job.turn = asyncio.get_running_loop().create_future()
         job.queued_at = time.monotonic()

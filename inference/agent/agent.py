@@ -29,24 +29,24 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from inference.agent.adapters.residency import Residency, Store
+from inference.agent.adapters.residency import Residency, ResidencyStore
 from inference.agent.admission import Admission
-from inference.agent.engines.engine import Engine, Output, Work, key_of
-from inference.agent.failures import DIED, HUNG, Failures
+from inference.agent.engines.engine import Engine, EngineOutput, EngineWork, key_of
+from inference.agent.failures import DIED, HUNG, EngineFailures
 from inference.agent.job import CANCELLED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.kept_answers import KEPT_BYTES, KeptAnswers
-from inference.agent.link import Link
+from inference.agent.link import AgentLink
 from inference.agent.links import Links
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
-from inference.agent.report_times import Report, ReportTimes
-from inference.agent.scheduler.lane import Request
+from inference.agent.report_times import LinkReport, ReportTimes
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
-from inference.agent.warm_prefixes import Change, WarmPrefixes
+from inference.agent.warm_prefixes import PrefixChange, WarmPrefixes
 from inference.agent.watchdog import until_hung
 from inference.errors import EngineFailed, InferenceError
 from inference.link import wire
@@ -54,7 +54,7 @@ from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats, Suspect
 from inference.link.wire import GONE, LEFT, MOVED, Done, Fault, Frame, Load, Loaded
 from inference.operations.operation import Operation
-from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.registry import OPERATIONS, OperationRegistry
 from inference.process.supervision import in_background
 from inference.tracing import Attributes, Tracer
 
@@ -83,7 +83,7 @@ class Agent:
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        store: ResidencyStore,
         journal: Journal,
         *,
         id: str,
@@ -91,11 +91,11 @@ class Agent:
         max_running: int,
         max_resident: int,
         max_unbilled: int = 100_000,
-        failures: Failures | None = None,
+        failures: EngineFailures | None = None,
         hung_after_s: float = 300.0,
         tracer: Tracer | None = None,
         kept_bytes: int = KEPT_BYTES,
-        operations: Registry = OPERATIONS,
+        operations: OperationRegistry = OPERATIONS,
         **queue: Any,
     ) -> None:
         """`credential` authenticates it to gateways. `max_running` bounds the requests on the
@@ -129,7 +129,7 @@ class Agent:
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._failures, self._hung_after_s = failures or Failures(), hung_after_s
+        self._failures, self._hung_after_s = failures or EngineFailures(), hung_after_s
         self._admission = Admission(
             self._jobs,
             self._queue,
@@ -195,7 +195,7 @@ class Agent:
 
     def _tell_all(self, suspects: list[Suspect]) -> None:
         if suspects:
-            self._links.post(wire.Suspects(suspects))
+            self._links.post(wire.SuspectList(suspects))
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work, tell every gateway so, and finish what runs. What is left after
@@ -253,11 +253,11 @@ class Agent:
             self._warm.all() if self._tells_warmth else None,
         )
 
-    def warmed_since(self, mark: int) -> Change:
+    def warmed_since(self, mark: int) -> PrefixChange:
         """What the engine's prefix cache stored and removed after this mark."""
         return self._warm.since(mark)
 
-    def heard(self, link: Link, frame: Frame) -> None:
+    def heard(self, link: AgentLink, frame: Frame) -> None:
         """Act on a gateway's frame."""
         match frame:
             case wire.Submit() | Load():
@@ -267,9 +267,9 @@ class Agent:
             case wire.UsageAck(attempts=attempts):
                 self._billing.acknowledged(attempts, link.url)
                 self._note_billed()
-            case wire.Others() | wire.Suspects():
+            case wire.Others() | wire.SuspectList():
                 self._heard_of_others(frame, link)
-            case wire.Pins(adapters=refs):
+            case wire.PinnedAdapters(adapters=refs):
                 self._slots.pin([ref.digest for ref in refs])
                 in_background(self._background, self._residency.keep(refs, link.url))
             case wire.Unload(digest=digest):
@@ -284,31 +284,31 @@ class Agent:
             case _:
                 pass
 
-    def _heard_of_job(self, frame: wire.Adopt | wire.Cancel, link: Link) -> None:
+    def _heard_of_job(self, frame: wire.Adopt | wire.Cancel, link: AgentLink) -> None:
         """Act on a gateway's frame about a request that is here."""
         if isinstance(frame, wire.Adopt):
             self._adopt(frame, link)
         else:
             self._heard_cancel(frame, link)
 
-    def _heard_of_others(self, frame: wire.Others | wire.Suspects, link: Link) -> None:
+    def _heard_of_others(self, frame: wire.Others | wire.SuspectList, link: AgentLink) -> None:
         """Act on what gateways pass on from other engines' agents."""
-        if isinstance(frame, wire.Suspects):
+        if isinstance(frame, wire.SuspectList):
             self._failures.heard(frame.suspects)
         else:
             link.engines_seen = frame.engines
             self._queue.heard(frame.served)
 
-    def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
+    def _welcomed(self, link: AgentLink, frame: wire.Welcome) -> None:
         self.joined.set()
         self._billing.link_up(link.url)
         if orphans := self._kept.orphans():
-            link.post(wire.Orphans(orphans))
+            link.post(wire.OrphanList(orphans))
         if known := self._failures.known():
-            link.post(wire.Suspects(known))
+            link.post(wire.SuspectList(known))
         self._links.follow(frame.gateways)
 
-    def dropped(self, link: Link) -> None:
+    def dropped(self, link: AgentLink) -> None:
         """The gateway is gone, or could not be dialled: its requests end, unless another gateway
         may adopt them."""
         now = time.monotonic()
@@ -435,7 +435,7 @@ class Agent:
         structlog.contextvars.bind_contextvars(request_id=job.id)
         if self._admission.closed and job.movable:  # sent before its gateway heard of the drain
             return Done(job.id, job.usage(), MOVED)
-        last, operation = Output(), self._operations.named(frame.kind)
+        last, operation = EngineOutput(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
         request = self._request(job, frame, operation)
         async with asyncio.timeout(frame.timeout_s), self._admission.turn(job, request) as adapter:
@@ -448,7 +448,7 @@ class Agent:
             if job.prefix is not None:
                 self._warm.expect(job.key, job.prefix)
             self.sending()  # journaled before it costs anything on the engine
-            work = Work(
+            work = EngineWork(
                 id=job.id,
                 operation=operation,
                 body=body,
@@ -468,14 +468,14 @@ class Agent:
                     self._pass_on(job, last)
         return Done(job.id, job.usage(), last.finish_reason, last.response)
 
-    def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> Request:
+    def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> QueuedRequest:
         """What the queue has to know. For gateways of versions before 3 it is looked up in the
         body, which is otherwise not read before the job's turn has come."""
         choices, wanted, inherited = frame.choices, frame.wanted_tokens, job.inherited
         if not choices:
             body = operation.read(frame.body, frame.max_tokens)
             choices, wanted = operation.choices(body), operation.max_tokens(body)
-        return Request(
+        return QueuedRequest(
             job.key,
             frame.tenant,
             job.adapter.digest if job.adapter else None,
@@ -491,7 +491,7 @@ class Agent:
             size=len(frame.body),
         )
 
-    def _pass_on(self, job: Job, output: Output) -> None:
+    def _pass_on(self, job: Job, output: EngineOutput) -> None:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
             self._failures.end_trial(job)
@@ -499,7 +499,7 @@ class Agent:
             self._admission.admit()  # the next prompt may be computed
         self._tell(job, output)
 
-    def _tell(self, job: Job, output: Output | None = None) -> None:
+    def _tell(self, job: Job, output: EngineOutput | None = None) -> None:
         delta = job.delta(output)
         if delta is not None:
             if delta.prompt_tokens:
@@ -513,7 +513,7 @@ class Agent:
 
     # --- answers without a gateway (kept_answers.KeptAnswers) ------------------------------------
 
-    def _adopt(self, frame: wire.Adopt, link: Link) -> None:
+    def _adopt(self, frame: wire.Adopt, link: AgentLink) -> None:
         """A gateway adopts an answer whose own gateway is gone."""
         kept = self._kept.adopt((frame.id, frame.of))
         if kept is None:
@@ -538,7 +538,7 @@ class Agent:
             self._watch.moved(job)
         self._tell_orphans()
 
-    def _heard_cancel(self, frame: wire.Cancel, link: Link) -> None:
+    def _heard_cancel(self, frame: wire.Cancel, link: AgentLink) -> None:
         key = key_of(frame.id, frame.attempt)
         key = self._adopted.get(key, key)
         job = self._jobs.get(key)
@@ -554,11 +554,11 @@ class Agent:
 
     def _tell_orphans(self) -> None:
         """Tell gateways of answers that they may adopt; end what was kept for long enough."""
-        news = self._kept.look(time.monotonic())
-        for job in news.over:
+        news = self._kept.news(time.monotonic())
+        for job in news.expired:
             self._cancel(job.key, GATEWAY_LOST)
         if news.orphans or news.gone:
-            self._links.post(wire.Orphans(news.orphans, news.gone))
+            self._links.post(wire.OrphanList(news.orphans, news.gone))
         if not self._kept:
             self._no_orphans.set()
         else:
@@ -566,7 +566,9 @@ class Agent:
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        async with self._admission.turn(job, Request(job.key, "", frame.adapter.digest)) as adapter:
+        async with self._admission.turn(
+            job, QueuedRequest(job.key, "", frame.adapter.digest)
+        ) as adapter:
             assert adapter is not None
             resident = await self._residency.adapter(frame.adapter, "")
             probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
@@ -602,10 +604,10 @@ class Agent:
     def _report(self, times: ReportTimes) -> None:
         stats = self.stats()
         match times.due(stats, time.monotonic()):
-            case Report.WHOLE:
+            case LinkReport.WHOLE:
                 self._publish()
-                self._watch.look()
-            case Report.LOAD:
+                self._watch.check()
+            case LinkReport.LOAD:
                 self._links.post(wire.Stats(stats, between=True))
 
     def _publish(self) -> None:

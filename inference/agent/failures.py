@@ -37,7 +37,7 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
     suspects: list[Suspect] = []
 
 
-class Failures:
+class EngineFailures:
     """One engine's failures, over restarts of its agent, and what other engines' agents report."""
 
     def __init__(self, path: Path | None = None, kept: _Kept | None = None) -> None:
@@ -50,7 +50,7 @@ class Failures:
         self._trial = asyncio.Lock()
 
     @classmethod
-    def open(cls, folder: Path) -> Failures:
+    def open(cls, folder: Path) -> EngineFailures:
         """Read the file in this folder; a damaged one counts as empty, as nothing depends on it."""
         path = folder / FILE
         try:

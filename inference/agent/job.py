@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import msgspec
 
-from inference.agent.engines.engine import Meter, Output, key_of
-from inference.agent.link import Link
+from inference.agent.engines.engine import EngineOutput, Meter, key_of
+from inference.agent.link import AgentLink
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.accounts import NOBODY, Account, Usage
 from inference.link.engine_info import AdapterRef
@@ -30,7 +30,7 @@ class Job:
 
     id: str
     adapter: AdapterRef | None
-    link: Link | None
+    link: AgentLink | None
     """None while it has no gateway."""
     is_probe: bool = False
     attempt: int = 1
@@ -77,7 +77,7 @@ class Job:
         self.key = key_of(self.id, self.attempt)
 
     @classmethod
-    def of(cls, frame: Submit | Load, link: Link) -> Job:
+    def of(cls, frame: Submit | Load, link: AgentLink) -> Job:
         """The job that the gateway at the other end of `link` asks for."""
         if isinstance(frame, Load):
             return cls(frame.id, frame.adapter, link, is_probe=True)
@@ -151,7 +151,7 @@ class Job:
             total_s=before.total_s + now - self.received_at,
         )
 
-    def delta(self, output: Output | None = None) -> Delta | None:
+    def delta(self, output: EngineOutput | None = None) -> Delta | None:
         """The next delta for the gateway: this output, and what the meter counted since the last
         one; None if there is neither."""
         meter, told = self.meter, self.told

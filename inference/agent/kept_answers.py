@@ -82,7 +82,7 @@ class Text:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class KeptOutput:
     """One kept answer."""
 
     job: Job
@@ -108,13 +108,13 @@ class Kept:
 
 
 @dataclass(slots=True)
-class News:
+class OrphanNews:
     """What is due: orphans to announce, announced attempts that are gone, and jobs to cancel
     because they are no longer kept."""
 
     orphans: list[Orphan] = field(default_factory=list)
     gone: list[AttemptKey] = field(default_factory=list)
-    over: list[Job] = field(default_factory=list)
+    expired: list[Job] = field(default_factory=list)
 
 
 class KeptAnswers:
@@ -122,14 +122,14 @@ class KeptAnswers:
 
     def __init__(self, most_bytes: int = KEPT_BYTES, max_orphans: int = MAX_ORPHANS) -> None:
         self._most_bytes, self._max_orphans = most_bytes, max_orphans
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, KeptOutput] = {}
         """By job key; the ended ones are in the order in which they ended."""
         self._bytes: Counter[str] = Counter()
         """By tenant."""
         self._total = 0
         self._gone: list[AttemptKey] = []
         """Announced orphans that were adopted or dropped since the last `look`."""
-        self._over: list[Job] = []
+        self._expired: list[Job] = []
 
     def __len__(self) -> int:
         """Number of orphans."""
@@ -142,7 +142,7 @@ class KeptAnswers:
 
     def begin(self, job: Job, resume: Resume | None) -> None:
         """Keep the answer of a request that came with a grace."""
-        kept = self._kept[job.key] = Kept(job, Text(resume))
+        kept = self._kept[job.key] = KeptOutput(job, Text(resume))
         if resume is not None:
             ids = sum(map(len, resume.ids.values()))
             self._grow(kept, _size(resume.text, resume.chunks, ids))
@@ -172,7 +172,7 @@ class KeptAnswers:
         """The job's gateway is gone, or has left it (`at_once`). Returns whether it is an orphan
         now, which another gateway may adopt; `job.link` is then None."""
         kept = self._kept.get(job.key)
-        if kept is None or not self._make_place(job.tenant):
+        if kept is None or not self._make_room(job.tenant):
             return False
         kept.told_at = now if at_once else now + ANNOUNCED_AFTER_S
         kept.until = now + min(job.grace_s, MAX_GRACE_S)
@@ -193,7 +193,7 @@ class KeptAnswers:
             if kept.url == url:
                 kept.told_at = now
 
-    def adopt(self, attempt: AttemptKey) -> Kept | None:
+    def adopt(self, attempt: AttemptKey) -> KeptOutput | None:
         """Take the orphan, which is none from now on; None if there is no such orphan."""
         for kept in self._orphans():
             if kept.attempt == attempt:
@@ -215,9 +215,9 @@ class KeptAnswers:
         """All orphans, for a gateway that has just joined."""
         return [_named(kept.job) for kept in self._orphans()]
 
-    def look(self, now: float) -> News:
+    def news(self, now: float) -> OrphanNews:
         """What is due by now. The caller cancels the jobs in `over`, which are kept no longer."""
-        news = News()
+        news = OrphanNews()
         for kept in list(self._kept.values()):
             if kept.until is not None and kept.until <= now:
                 self._drop(kept)
@@ -225,13 +225,13 @@ class KeptAnswers:
                 kept.told = True
                 news.orphans.append(_named(kept.job))
         news.gone, self._gone = self._gone, []
-        news.over, self._over = self._over, []
+        news.expired, self._expired = self._expired, []
         return news
 
-    def _orphans(self) -> Iterator[Kept]:
+    def _orphans(self) -> Iterator[KeptOutput]:
         return (kept for kept in self._kept.values() if kept.is_orphan)
 
-    def _make_place(self, tenant: str) -> bool:
+    def _make_room(self, tenant: str) -> bool:
         """Whether the tenant may have one more orphan; ended ones are dropped to make room."""
         while True:
             orphans = list(self._orphans())
@@ -242,7 +242,7 @@ class KeptAnswers:
             if not self._drop_ended(own if len(own) >= most_own else orphans):
                 return False
 
-    def _grow(self, kept: Kept, size: int) -> None:
+    def _grow(self, kept: KeptOutput, size: int) -> None:
         tenant = kept.job.tenant
         kept.bytes += size
         self._bytes[tenant] += size
@@ -259,14 +259,14 @@ class KeptAnswers:
     def _share(self) -> int:
         return self._most_bytes // TENANT_SHARE
 
-    def _drop_ended(self, some: Iterable[Kept]) -> bool:
+    def _drop_ended(self, some: Iterable[KeptOutput]) -> bool:
         """Drop the one of these that ended first; False if none has ended."""
         ended = next((kept for kept in some if kept.done is not None), None)
         if ended is not None:
             self._drop(ended)
         return ended is not None
 
-    def _drop(self, kept: Kept) -> None:
+    def _drop(self, kept: KeptOutput) -> None:
         del self._kept[kept.job.key]
         self._total -= kept.bytes
         self._bytes[kept.job.tenant] -= kept.bytes
@@ -275,7 +275,7 @@ class KeptAnswers:
         if kept.told:
             self._gone.append(kept.attempt)
         if kept.is_orphan and kept.done is None:
-            self._over.append(kept.job)
+            self._expired.append(kept.job)
 
 
 def _size(text: str, chunks: list[bytes], ids: int) -> int:

@@ -14,10 +14,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake
 
 from inference.agent.outbox import Outbox, residency_change
-from inference.agent.warm_prefixes import Change
+from inference.agent.warm_prefixes import PrefixChange
 from inference.errors import InferenceError
 from inference.link import wire
-from inference.link.session import LOST_S, Side, State
+from inference.link.session import LOST_S, LinkSide, LinkState
 from inference.link.shell import Shell
 from inference.link.urls import socket_url
 from inference.link.wire import Delta, Frame, Wait
@@ -30,22 +30,22 @@ SHOWN_TAG = 40
 """Characters of an unknown frame's tag in the log."""
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """Acts on what a link receives; implemented by the agent."""
 
     def hello(self) -> wire.Hello:
         """The first frame to a gateway."""
         ...
 
-    def warmed_since(self, mark: int) -> Change:
+    def warmed_since(self, mark: int) -> PrefixChange:
         """What the engine's prefix cache stored and removed after this mark."""
         ...
 
-    def heard(self, link: Link, frame: Frame) -> None:
+    def heard(self, link: AgentLink, frame: Frame) -> None:
         """A frame came from the gateway; must not block or raise."""
         ...
 
-    def dropped(self, link: Link) -> None:
+    def dropped(self, link: AgentLink) -> None:
         """The link broke, or could not be opened: nothing more reaches its gateway over it."""
         ...
 
@@ -85,10 +85,10 @@ class DialledSocket:
         await self._socket.close(1008, reason[:60])
 
 
-class Link:
+class AgentLink:
     """The link to one gateway, by the gateway's base URL."""
 
-    def __init__(self, owner: Owner, url: str, credential: str) -> None:
+    def __init__(self, owner: LinkOwner, url: str, credential: str) -> None:
         self.url = url
         self.draining = False
         self.engines_seen = 0
@@ -107,7 +107,7 @@ class Link:
     @property
     def open(self) -> bool:
         """Whether frames can be sent to the gateway now."""
-        return self._shell is not None and self._shell.session.state is State.OPEN
+        return self._shell is not None and self._shell.session.state is LinkState.OPEN
 
     async def run(self) -> None:
         """Keep the link up until cancelled."""
@@ -173,7 +173,7 @@ class Link:
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
-        shell = self._shell = Shell(Side.AGENT, DialledSocket(socket), self.url)
+        shell = self._shell = Shell(LinkSide.AGENT, DialledSocket(socket), self.url)
         hello = self._owner.hello()
         self._told_resident = hello.stats.resident
         self._warm_mark = self._owner.warmed_since(self._warm_mark).mark  # `hello` has all before
@@ -193,7 +193,7 @@ class Link:
                 log.info("link_up", gateway=self.url, version=version)
                 if self.draining:
                     self.post(wire.Drain())
-            case wire.Unknown(name=name):
+            case wire.UnknownFrame(name=name):
                 log.info("unknown_frame", gateway=self.url, frame=name[:SHOWN_TAG])
         self._owner.heard(self, frame)
 

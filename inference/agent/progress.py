@@ -17,7 +17,7 @@ class Progress:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._jobs: dict[str, Job] = {}
-        self._told: dict[str, Wait] = {}
+        self._reported: dict[str, Wait] = {}
 
     def add(self, job: Job) -> None:
         """Report this request; call `moved` whenever its phase may have changed."""
@@ -26,14 +26,14 @@ class Progress:
     def discard(self, job: Job) -> None:
         """Stop reporting this request."""
         self._jobs.pop(job.key, None)
-        self._told.pop(job.key, None)
+        self._reported.pop(job.key, None)
 
     def moved(self, job: Job) -> None:
         """Report the request's phase if it changed; positions of others are left to `look`."""
         if job.key in self._jobs:
             self._tell([job])
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Report every phase and queue position that changed."""
         if self._jobs:
             self._tell(list(self._jobs.values()))
@@ -46,6 +46,6 @@ class Progress:
                 self.discard(job)
             elif job.phase == "queued" and not wait.place:
                 pass  # just admitted; its task has not run yet
-            elif wait != self._told.get(job.key) and job.link is not None:
-                self._told[job.key] = wait
+            elif wait != self._reported.get(job.key) and job.link is not None:
+                self._reported[job.key] = wait
                 job.link.note(wait)

@@ -15,7 +15,7 @@ NEWS_TOKENS = 2048
 engine a better choice than another."""
 
 
-class Report(Enum):
+class LinkReport(Enum):
     """Which report is due."""
 
     WHOLE = "whole"
@@ -31,13 +31,13 @@ class ReportTimes:
         self._whole_at = self._at = now
         self._load = 0
 
-    def due(self, stats: EngineStats, now: float) -> Report | None:
+    def due(self, stats: EngineStats, now: float) -> LinkReport | None:
         """The report due at `now` (seconds) of an engine in this state; None if none is."""
         load = int(stats.kv_usage * self._kv_tokens) + stats.queued_tokens
         if now - self._whole_at >= REPORT_S:
-            report, self._whole_at = Report.WHOLE, now
+            report, self._whole_at = LinkReport.WHOLE, now
         elif now - self._at >= SOONER_S and abs(load - self._load) >= NEWS_TOKENS:
-            report = Report.LOAD
+            report = LinkReport.LOAD
         else:
             return None
         self._at, self._load = now, load

@@ -34,7 +34,7 @@ MAX_EXPECTED = 1024
 """Requests whose blocks are still to come; more than run at once. Each has some 256 prefixes."""
 
 
-class Change(NamedTuple):
+class PrefixChange(NamedTuple):
     """What became warm and cold, as in `wire.Stats`, and the mark to pass to the next `since`."""
 
     mark: int
@@ -110,16 +110,16 @@ class WarmPrefixes:
         """All warm prefixes, as in `wire.Hello`."""
         return hashes_of(self._warm)
 
-    def since(self, mark: int) -> Change:
+    def since(self, mark: int) -> PrefixChange:
         """What changed after the mark. O(number of changes)."""
         if mark < self._whole_before:
-            return Change(self._mark, self.all(), b"", True)
+            return PrefixChange(self._mark, self.all(), b"", True)
         warm, cold = list[int](), list[int]()
         for hash in reversed(self._changes):
             if self._changes[hash] <= mark:
                 break
             (warm if hash in self._warm else cold).append(hash)
-        return Change(self._mark, hashes_of(warm), hashes_of(cold), False)
+        return PrefixChange(self._mark, hashes_of(warm), hashes_of(cold), False)
 
     def _stored(self, news: Stored) -> None:
         if (expected := self._expected.get(news.key)) is None:

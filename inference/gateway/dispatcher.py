@@ -13,14 +13,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from inference.errors import ClientDisconnected
-from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.hub import Hub
+from inference.gateway.loop_iteration import LoopIteration, pause
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.records import Records
-from inference.gateway.requests.order import Order, Watch
+from inference.gateway.requests.admitted import AdmittedRequest, Watch
 from inference.gateway.requests.stream import Gone, Stream
-from inference.gateway.tick import Tick, pause
-from inference.interfaces.directory import Directory, Grant, Price, Target
+from inference.interfaces.directory import Directory, Grant, ResolvedTarget, TokenPrice
 from inference.interfaces.limiter import Limiter, Reservation
 from inference.link.accounts import reservation_id, turn_of
 from inference.link.engine_info import ModelInfo
@@ -37,7 +37,7 @@ class Retention(NamedTuple):
     label: str
 
 
-class Line(NamedTuple):
+class BatchTurn(NamedTuple):
     """Marks a request as a batch line, which uses the batch lane and batch prices. It may be sent
     again, each time in a higher `turn`, of which the ledger bills the last; `started_at` is the
     same in all turns (`Account`)."""
@@ -79,7 +79,7 @@ class Dispatcher:
         trace: Span | None = None,
         adoptable: bool = False,
         label: str = "",
-        line: Line | None = None,
+        line: BatchTurn | None = None,
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; leaving the block before the end aborts the request
         on its engine. Takes the call's body. `watch` is called with what the request waits for,
@@ -114,7 +114,7 @@ class Dispatcher:
         gateway does. Empty once this gateway is closing."""
         return {} if self._hub.closing else self._hub.orphans.turns(key_id)
 
-    async def found(self, key_id: int, label: str, within_s: float) -> Found | None:
+    async def found(self, key_id: int, label: str, within_s: float) -> FoundOrphan | None:
         """The orphaned request of this API key with this label, as soon as an engine reports it;
         None if none does within `within_s`."""
         return await self._hub.orphans.labelled(key_id, label, within_s)
@@ -122,7 +122,7 @@ class Dispatcher:
     @asynccontextmanager
     async def adoption(
         self,
-        found: Found | str,
+        found: FoundOrphan | str,
         grant: Grant,
         call: Call,
         watch: Watch | None = None,
@@ -156,8 +156,8 @@ class Dispatcher:
             stream.cancel(ClientDisconnected.code)
 
     async def _adopted(
-        self, found: Found, grant: Grant, call: Call, watch: Watch | None, trace: Span | None
-    ) -> Order:
+        self, found: FoundOrphan, grant: Grant, call: Call, watch: Watch | None, trace: Span | None
+    ) -> AdmittedRequest:
         orphan, account = found.orphan, found.orphan.account
         if (account.tenant_id, account.key_id) != (grant.tenant_id, grant.key_id):
             raise Gone
@@ -165,7 +165,7 @@ class Dispatcher:
         as_it_was = (target.base_model, target.adapter_id, target.version_id) == (
             account.base_model, account.adapter_id, account.version_id,
         )  # fmt: skip
-        target = replace(target, base_model=account.base_model, price=Price(*account.price))
+        target = replace(target, base_model=account.base_model, price=TokenPrice(*account.price))
         estimate = call.operation.estimate(call, 0, target.max_model_len)
         reservation = await self._limiter.take_over(orphan.id, grant, target)
         order = self._order(
@@ -185,19 +185,19 @@ class Dispatcher:
         self,
         call: Call,
         grant: Grant,
-        target: Target,
+        target: ResolvedTarget,
         reservation: Reservation,
         estimate: Estimate,
         *,
         retention: Retention,
         watch: Watch | None,
         trace: Span | None,
-    ) -> Order:
+    ) -> AdmittedRequest:
         """The call, admitted with this reservation, without its body."""
         bound = call.operation.bound(call, reservation.output_tokens)
         if not call.operation.uses_adapter:
             target = replace(target, adapter=None)
-        return Order(
+        return AdmittedRequest(
             grant=grant,
             target=target,
             reservation=reservation,
@@ -228,7 +228,7 @@ class Dispatcher:
         watch: Watch | None,
         retention: Retention,
         trace: Span | None,
-        line: Line | None,
+        line: BatchTurn | None,
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation
@@ -238,12 +238,12 @@ class Dispatcher:
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
-        resolved = Tick()
+        resolved = LoopIteration()
         reserved = id if line is None else reservation_id(id, line.turn)
         with timed(trace, "limits"):
             reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
-            if resolved.over:  # there must be no await between this and the submit
+            if resolved.is_over:  # there must be no await between this and the submit
                 target = await self._target(grant, call, line)
             order = self._order(
                 call,
@@ -270,7 +270,7 @@ class Dispatcher:
             self._limiter.release(reserved)
             raise
 
-    async def _target(self, grant: Grant, call: Call, line: Line | None) -> Target:
+    async def _target(self, grant: Grant, call: Call, line: BatchTurn | None) -> ResolvedTarget:
         """What the call's model resolves to, with the price that applies: batch lines have their
         own."""
         target = await self._directory.resolve(grant, call.model)
@@ -287,7 +287,7 @@ class Dispatcher:
 
 
 def with_defaults(body: bytes, defaults: bytes) -> bytes:
-    """The body, a JSON object, with `Target.defaults` inserted before its own fields. The last of
-    duplicate fields counts, so the client's values take precedence."""
+    """The body, a JSON object, with `ResolvedTarget.defaults` inserted before its own fields. The
+    last of duplicate fields counts, so the client's values take precedence."""
     head, brace, fields = body.partition(b"{")
     return head + brace + defaults + fields

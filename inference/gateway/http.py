@@ -38,19 +38,19 @@ from inference.gateway.exchanges.exchange import BODY_TIMEOUT_S, Headers, Receiv
 from inference.gateway.exchanges.inference_exchange import REPLAYED, InferenceExchange
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.lines.background import Background
+from inference.gateway.loop_iteration import pause
 from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
 from inference.gateway.stored.conversations import Conversations
-from inference.gateway.stored.responses import Responses
-from inference.gateway.tick import pause
+from inference.gateway.stored.responses import StoredResponseApi
 from inference.interfaces.answers import Answers, Claim, KeptAnswer
 from inference.interfaces.directory import Directory, Grant
 from inference.interfaces.limiter import Limiter
 from inference.interfaces.stored import StoredConversations, StoredResponses
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.operation import Call, Framing, Operation
-from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.registry import OPERATIONS, OperationRegistry
 from inference.operations.responses.call import ResponseCall
 from inference.tracing import timed
 
@@ -83,14 +83,14 @@ class OpenAIServer:
         secret: str,
         max_body_bytes: int,
         body_timeout_s: float = BODY_TIMEOUT_S,
-        operations: Registry = OPERATIONS,
+        operations: OperationRegistry = OPERATIONS,
         currency: str = "usd",
     ) -> None:
         """Background responses are sealed with `secret`. `body_timeout_s` bounds the arrival of a
         request's body; prices are in `currency`."""
         self._dispatcher, self._operations = dispatcher, operations
         self._callers, self._records = Callers(directory, limiter), dispatcher.records
-        self._models = models.Models(
+        self._models = models.ModelList(
             self._callers,
             directory,
             operations,
@@ -102,7 +102,7 @@ class OpenAIServer:
         )
         self.bodies = Bodies(max_body_bytes, body_timeout_s)
         self._conversations = Conversations(self._callers, conversations, self.bodies)
-        self.responses = Responses(
+        self.responses = StoredResponseApi(
             self._callers,
             stored,
             self._conversations,
@@ -178,7 +178,7 @@ class OpenAIServer:
         self._callers.note_valid(grant)
 
     async def _answer(self, exchange: InferenceExchange, operation: Operation) -> None:
-        shape = Shape(operation.max_numbers)
+        shape = BodyShape(operation.max_numbers)
         # No local name holds the body: only the call does, so it is freed once the engine has it.
         with timed(exchange.span, "read body"):
             call = operation.parse(await self.bodies.read(exchange, shape))

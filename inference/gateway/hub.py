@@ -20,23 +20,23 @@ from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.intake import Intake
-from inference.gateway.fleet.orphans import Found, Orphans
+from inference.gateway.fleet.orphans import FoundOrphan, Orphans
 from inference.gateway.fleet.pins import Pins
 from inference.gateway.fleet.service import FleetService
-from inference.gateway.measuring.content import Contents
+from inference.gateway.measuring.content import RequestContents
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Outcomes
-from inference.gateway.measuring.traffic import Counted
+from inference.gateway.measuring.traffic import CountedTraffic
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Outcome, Why
-from inference.gateway.requests.order import Order
+from inference.gateway.requests.journey import MoveReason, MoveResult
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.ids import new_id
-from inference.interfaces.credentials import EngineCredential, Engines
+from inference.interfaces.credentials import EngineIdentity, KnownCredentials
 from inference.interfaces.directory import Directory
 from inference.interfaces.ledger import Recorder
 from inference.interfaces.limiter import Limiter
@@ -71,7 +71,7 @@ class Hub:
         recorder: Recorder,
         limiter: Limiter,
         *,
-        engines: Engines,
+        engines: KnownCredentials,
         dispatches: Dispatches,
         holding: Holding | None = None,
         kept_bytes: int = KEPT_BYTES,
@@ -102,7 +102,7 @@ class Hub:
         self.stopped: set[int] = set()
         """Credentials of engines that left after draining, until a caller has noted and cleared
         them."""
-        self.contents = Contents()
+        self.contents = RequestContents()
         """Bodies and answers of requests, for tenants that keep them."""
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
@@ -143,12 +143,12 @@ class Hub:
         return self._requests.held
 
     @property
-    def moves(self) -> dict[tuple[Why, Outcome], int]:
+    def moves(self) -> dict[tuple[MoveReason, MoveResult], int]:
         """How often requests left an engine for another, by reason and outcome."""
         return self._requests.moves
 
     @property
-    def traffic(self) -> Counted:
+    def traffic(self) -> CountedTraffic:
         """Attempts, errors and times to first token, by revision."""
         return self._requests.traffic
 
@@ -184,7 +184,7 @@ class Hub:
         a minute for each kind of engine (`ModelInfo.pool_digest`) of which one is connected."""
         self._model_seen = callback
 
-    async def serve(self, transport: Transport, credential: EngineCredential) -> None:
+    async def serve(self, transport: Transport, credential: EngineIdentity) -> None:
         """Serve the connection of the engine with this credential until it ends. Errors of the
         engine end it and are not raised."""
         link = EngineLink(transport, credential, take=self._take, room_changed=self._room_changed)
@@ -263,7 +263,7 @@ class Hub:
         )
         self._pin(link)
         if known := self._suspects.all(time.time()):
-            link.post(wire.Suspects(known))
+            link.post(wire.SuspectList(known))
         self._note_pool(link)
         self._requests.schedule_placement()
 
@@ -305,15 +305,17 @@ class Hub:
                 self._requests.done(link, frame)
             case wire.Stats():
                 self._note_stats(link, frame)
-            case wire.Suspects(suspects=suspects):
+            case wire.SuspectList(suspects=suspects):
                 self._note_suspects(link, suspects)
-            case wire.Orphans():
+            case wire.OrphanList():
                 self._note_orphans(link, frame)
             case wire.UsageReport(journal=journal, entries=entries):
                 self.intake.take(link, journal, entries)
             case wire.Drain():
                 self._drain(link)
-            case wire.Unknown(name=tag):  # it is newer than this gateway, or has a harmless bug
+            case wire.UnknownFrame(
+                name=tag
+            ):  # it is newer than this gateway, or has a harmless bug
                 self.unknown_frames += 1
                 log.info("unknown_frame", engine=link.engine.id, frame=tag[:SHOWN_TAG])
             case _:
@@ -358,7 +360,9 @@ class Hub:
     def _pin(self, link: EngineLink) -> None:
         wanted, credential = self._pins.of(link.engine), link.credential.id
         if wanted is not None:
-            link.post(wire.Pins([self._dispatches.ticketed(ref, credential) for ref in wanted]))
+            link.post(
+                wire.PinnedAdapters([self._dispatches.ticketed(ref, credential) for ref in wanted])
+            )
 
     def _note_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine sent its stats. The service that it gave tenants is passed on to the other
@@ -386,14 +390,14 @@ class Hub:
             )
         for link in self._links.values() if news else ():
             if link.engine.id != source.engine.id:
-                link.post(wire.Suspects(news))
+                link.post(wire.SuspectList(news))
 
     @property
     def refused_suspects(self) -> list[Suspect]:
         """Requests that engines refuse because engines failed with them twice."""
         return self._suspects.refused(time.time())
 
-    def _note_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
+    def _note_orphans(self, link: EngineLink, frame: wire.OrphanList) -> None:
         """An engine reported orphaned answers. If this gateway has the request of one, it had lost
         that engine and the request has moved: the orphan is cancelled."""
         others = []
@@ -456,7 +460,7 @@ class Hub:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def submit(self, order: Order) -> Stream:
+    def submit(self, order: AdmittedRequest) -> Stream:
         """Start a request on the engine that suits it best, or hold it until one can take it.
 
         Raises:
@@ -464,7 +468,7 @@ class Hub:
         """
         return self._requests.submit(order)
 
-    def adopt(self, order: Order, found: Found, turn: int) -> Stream:
+    def adopt(self, order: AdmittedRequest, found: FoundOrphan, turn: int) -> Stream:
         """Continue an orphaned request, in this turn of it.
 
         Raises:

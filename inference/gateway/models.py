@@ -9,16 +9,16 @@ import msgspec
 
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.interfaces.directory import MICRO, Directory, Grant, ModelCard, Price
+from inference.interfaces.directory import MICRO, Directory, Grant, ModelCard, TokenPrice
 from inference.link.engine_info import ModelInfo
-from inference.operations.registry import Registry
+from inference.operations.registry import OperationRegistry
 
 PATH = "/v1/models"
 PAGING = ("limit", "after_id", "before_id")
 """Query parameters of Anthropic's lists of models. They have no effect."""
 
 
-class Models:
+class ModelList:
     """The models that a key may use, by name, with the operations and capabilities of each.
 
     These come from the engines connected here. If none of a base model's engines is connected, they
@@ -29,7 +29,7 @@ class Models:
         self,
         callers: Callers,
         directory: Directory,
-        operations: Registry,
+        operations: OperationRegistry,
         *,
         engines: Callable[[], Iterable[ModelInfo]],
         currency: str,
@@ -47,7 +47,7 @@ class Models:
         """
         grant = await self._greet(exchange)
         exchange.query(*PAGING)
-        self._look()
+        self._refresh()
         cards = [self._card(card) for card in await self._directory.models(grant)]
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
@@ -59,7 +59,7 @@ class Models:
             UnknownModel: the caller has no such model.
         """
         grant = await self._greet(exchange)
-        self._look()
+        self._refresh()
         target = await self._directory.resolve(grant, exchange.path.removeprefix(f"{PATH}/"))
         card = ModelCard.of(grant, target)
         await exchange.reply(200, msgspec.json.encode(self._card(card)))
@@ -83,7 +83,7 @@ class Models:
             shown["max_model_len"] = card.max_model_len
         return shown | self._known.get(card.root, {})
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Update what is known from the connected engines. The engines of a base model are merged,
         because a request goes to one that can do it."""
         by_model: dict[str, list[ModelInfo]] = {}
@@ -106,7 +106,7 @@ class Models:
         }
 
 
-def pricing(price: Price, currency: str) -> dict[str, str]:
+def pricing(price: TokenPrice, currency: str) -> dict[str, str]:
     """Prices per million tokens, as exact decimal strings."""
     return {
         "currency": currency,

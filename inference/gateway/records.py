@@ -17,7 +17,13 @@ import structlog
 
 from inference.errors import InferenceError, InvalidApiKey
 from inference.gateway.measuring.measures import COMPLETED, Measures, code_of, outcome_of
-from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcomes, Refusal
+from inference.gateway.measuring.outcomes import (
+    MINUTE_S,
+    EndedFigures,
+    OutcomeGroup,
+    Outcomes,
+    Refusal,
+)
 from inference.gateway.requests.request import Request
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.directory import Grant
@@ -35,7 +41,7 @@ SHOWN_DIGEST = 12
 SHOWN_PATH = 256
 
 
-class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+class LogLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The fields of a log line; unknown ones are left out. `docs/observe.md` explains each."""
 
     request_id: str
@@ -124,7 +130,7 @@ class Records:
             )
         log.info("request", **msgspec.to_builtins(line))
 
-    def _count(self, line: Line, asked: Asked, error: InferenceError | None) -> None:
+    def _count(self, line: LogLine, asked: Asked, error: InferenceError | None) -> None:
         code = _code(line, asked, error)
         self._measures.counted(line.base_model or "", line.engine or "", line.outcome, code)
         if error is not None:
@@ -139,7 +145,7 @@ class Records:
             )
 
     def _note(
-        self, line: Line, asked: Asked, error: InferenceError | None, elapsed_s: float
+        self, line: LogLine, asked: Asked, error: InferenceError | None, elapsed_s: float
     ) -> None:
         """Add the request to the outcomes that its tenant sees; of those that generate nothing,
         only the refused ones."""
@@ -148,7 +154,7 @@ class Records:
         if who is None or handed_over or not self._outcomes.counts(line.tenant or ""):
             return
         target = None if request is None else request.target
-        group = Group(
+        group = OutcomeGroup(
             int(now) // MINUTE_S * MINUTE_S,
             *who,
             (target and target.version_id) or 0,
@@ -186,7 +192,7 @@ class Records:
             self._outcomes.keep(group, refusal)
 
 
-def _code(line: Line, asked: Asked, error: InferenceError | None) -> str:
+def _code(line: LogLine, asked: Asked, error: InferenceError | None) -> str:
     replayed = asked.request is None and error is None
     return "replayed" if replayed else code_of(error, line.finish_reason)
 
@@ -200,11 +206,11 @@ def _whose(asked: Asked, error: InferenceError | None) -> tuple[int, int] | None
     return None
 
 
-def _ended(line: Line, request: Request | None) -> Ended:
+def _ended(line: LogLine, request: Request | None) -> EndedFigures:
     if request is None or request.done is None:
-        return Ended()
+        return EndedFigures()
     usage = request.done.usage
-    return Ended(
+    return EndedFigures(
         usage.prompt_tokens,
         usage.cached_tokens,
         usage.completion_tokens,
@@ -214,11 +220,11 @@ def _ended(line: Line, request: Request | None) -> Ended:
     )
 
 
-def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
+def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> LogLine:
     request = asked.request
     attempts = 0 if request is None else request.attempts
     reason = None if request is None or request.done is None else request.done.finish_reason
-    line = Line(
+    line = LogLine(
         request_id=asked.id,
         surface=asked.surface,
         method=asked.method,
@@ -238,7 +244,7 @@ def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
     return line
 
 
-def _add_request(line: Line, request: Request, done: Done) -> None:
+def _add_request(line: LogLine, request: Request, done: Done) -> None:
     target, usage = request.target, done.usage
     line.base_model, line.engine = target.base_model, request.engine or None
     line.attempts = request.attempts
@@ -268,7 +274,7 @@ def _traced(operation: Operation) -> str:
     return operation.span_name or operation.name
 
 
-def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
+def _attributes(asked: Asked, line: LogLine) -> dict[str, Any]:
     """OpenTelemetry's attributes for generative AI, and Lorikeet's own."""
     call, usage = asked.call, None
     if asked.request is not None and asked.request.done is not None:

@@ -28,13 +28,13 @@ from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.http import OpenAIServer
 from inference.gateway.last_responses import LastResponses, Said
+from inference.gateway.loop_iteration import pause
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
-from inference.gateway.stored.responses import Responses
-from inference.gateway.tick import pause
+from inference.gateway.stored.responses import StoredResponseApi
 from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
 from inference.operations.bodies.reading import decode, decode_part
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.openai import NULL
 from inference.operations.responses.items import joined, listed
@@ -132,7 +132,7 @@ class ResponsesSocket:
 class _Kept:
     """The last response of one socket."""
 
-    def __init__(self, last: LastResponses, responses: Responses, grant: Grant) -> None:
+    def __init__(self, last: LastResponses, responses: StoredResponseApi, grant: Grant) -> None:
         self._last, self._responses = last, responses
         self.tenant, self._tenant_id = grant.tenant, grant.tenant_id
 
@@ -273,7 +273,7 @@ class _Turn:
         """
         if len(message) > self._bodies.max_bytes:
             return message
-        await self._bodies.count(self._kept.tenant, message, Shape(RESPONSES.max_numbers))
+        await self._bodies.count(self._kept.tenant, message, BodyShape(RESPONSES.max_numbers))
         fields = _fields_of(message)
         await pause(len(message))
         await self._go_on(fields)

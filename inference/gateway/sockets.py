@@ -15,7 +15,7 @@ import msgspec
 from inference.errors import InferenceError
 from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
-from inference.interfaces.credentials import Engines
+from inference.interfaces.credentials import KnownCredentials
 from inference.link.engine_info import AdapterRef
 from inference.link.wire import MAX_FRAME_BYTES
 
@@ -69,7 +69,7 @@ class AsgiTransport:
 class EngineSocket:
     """`/ws/engine`: an agent with an engine's credential joins the hub."""
 
-    def __init__(self, hub: Hub, engines: Engines) -> None:
+    def __init__(self, hub: Hub, engines: KnownCredentials) -> None:
         self._hub, self._engines = hub, engines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCredential:
+class EngineIdentity:
     """The credential of an engine. Compare by value.
 
     `id` is its row's; `pools` the base models that it may serve, None for all; `prefix` is its
@@ -23,10 +23,10 @@ class EngineCredential:
         return self.pools is None or base_model in self.pools
 
 
-class Engines(Protocol):
+class KnownCredentials(Protocol):
     """The credentials of engines, answered from memory."""
 
-    def identify(self, secret: str) -> EngineCredential:
+    def identify(self, secret: str) -> EngineIdentity:
         """The credential with this secret; compared in constant time.
 
         Raises:
@@ -35,6 +35,6 @@ class Engines(Protocol):
         """
         ...
 
-    def holds(self, credential: EngineCredential) -> bool:
+    def holds(self, credential: EngineIdentity) -> bool:
         """Whether it is still valid and unchanged since it was identified."""
         ...

@@ -31,7 +31,7 @@ PICO = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class TokenPrice:
     """Prices of tokens, in micro-units of the currency per million tokens."""
 
     prompt: int = 0
@@ -103,7 +103,7 @@ class Grant:
             raise PermissionDenied(f"This API key lacks the scope {wanted}.")
 
 
-class Target(msgspec.Struct, frozen=True):
+class ResolvedTarget(msgspec.Struct, frozen=True):
     """What a model name resolves to for a grant: a base model, or one adapter version on it."""
 
     model: str
@@ -114,7 +114,7 @@ class Target(msgspec.Struct, frozen=True):
     adapter_id: int | None = None
     limits: tuple[Limits, ...] = ()
     """The adapter's limits, if it has any."""
-    price: Price = Price()
+    price: TokenPrice = TokenPrice()
     """The price when the name was resolved, which is reserved and billed."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 if unknown."""
@@ -128,7 +128,7 @@ class Target(msgspec.Struct, frozen=True):
     unknown."""
     defaults: bytes = b""
     """Fields for bodies that lack them: JSON without the braces, with a trailing comma."""
-    batch_price: Price | None = None
+    batch_price: TokenPrice | None = None
     """The price of lines of batches; None if it is the same."""
 
 
@@ -147,11 +147,11 @@ class ModelCard:
     """The base model that it runs on."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 if unknown."""
-    price: Price = Price()
+    price: TokenPrice = TokenPrice()
     """The current price."""
 
     @classmethod
-    def of(cls, grant: Grant, target: Target) -> ModelCard:
+    def of(cls, grant: Grant, target: ResolvedTarget) -> ModelCard:
         """The card of a target that was resolved for this grant."""
         return cls(
             target.model,
@@ -175,7 +175,7 @@ class Directory(Protocol):
         """
         ...
 
-    async def resolve(self, grant: Grant, name: str) -> Target:
+    async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         """Resolve the model name.
 
         Raises:

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from inference.interfaces.directory import Grant, Limits, Target
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget
 from inference.link.accounts import Usage
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ReservationRequest(msgspec.Struct, frozen=True):
     """What to reserve for a request.
 
     It wants `output_tokens` over all choices; if fewer are left it gets those, unless they are
@@ -52,7 +52,9 @@ class Limiter(Protocol):
     nothing. A reservation of a process that died is returned when its lease expires.
     """
 
-    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+    async def reserve(
+        self, id: str, grant: Grant, target: ResolvedTarget, ask: ReservationRequest
+    ) -> Reservation:
         """Reserve in every scope at once, or in none.
 
         Raises:
@@ -71,7 +73,7 @@ class Limiter(Protocol):
         """
         ...
 
-    async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
+    async def take_over(self, id: str, grant: Grant, target: ResolvedTarget) -> Reservation:
         """Continue with what another gateway reserved for this request. If that was given back
         already, nothing is reserved, so that the answer is not counted twice. Never raises."""
         ...
@@ -91,6 +93,6 @@ class Limiter(Protocol):
         """The request was never started: give everything back. Returns at once; never raises."""
         ...
 
-    async def look(self, limits: tuple[Limits, ...]) -> Reservation:
+    async def peek(self, limits: tuple[Limits, ...]) -> Reservation:
         """The current `rooms` of these limits; reserves nothing."""
         ...

@@ -23,7 +23,7 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResponseStanding:
     """The status of a background response, and the code of the error that ended it, if its record
     does not have that."""
 
@@ -32,7 +32,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedResponse:
     """The final status of a background response, and its final record."""
 
     status: str
@@ -68,7 +68,7 @@ class StoredResponses(Protocol):
         """
         ...
 
-    async def standing(self, tenant_id: int, id: str) -> Standing | None:
+    async def standing(self, tenant_id: int, id: str) -> ResponseStanding | None:
         """Its status; None if it is not a background response."""
         ...
 
@@ -77,7 +77,7 @@ class StoredResponses(Protocol):
         runs in a higher turn."""
         ...
 
-    async def end(self, tenant_id: int, id: str, turn: int, ended: Ended) -> bool:
+    async def end(self, tenant_id: int, id: str, turn: int, ended: EndedResponse) -> bool:
         """Store how it ended; False if it has ended before, or runs in a higher turn."""
         ...
 

@@ -41,14 +41,14 @@ from inference.link.wire import (
     Hello,
     Load,
     Loaded,
-    Orphans,
+    OrphanList,
     Others,
-    Pins,
+    PinnedAdapters,
     Stats,
     Step,
     Submit,
-    Suspects,
-    Unknown,
+    SuspectList,
+    UnknownFrame,
     Unload,
     UsageAck,
     UsageReport,
@@ -65,18 +65,18 @@ AttemptKey = tuple[str, int]
 T = TypeVar("T")
 
 
-class Side(Enum):
+class LinkSide(Enum):
     """One end of the link."""
 
     AGENT = "agent"
     GATEWAY = "gateway"
 
     @property
-    def other(self) -> Side:
-        return Side.GATEWAY if self is Side.AGENT else Side.AGENT
+    def other(self) -> LinkSide:
+        return LinkSide.GATEWAY if self is LinkSide.AGENT else LinkSide.AGENT
 
 
-class State(Enum):
+class LinkState(Enum):
     """The state of the link."""
 
     CONNECTED = "connected"
@@ -87,27 +87,27 @@ class State(Enum):
     CLOSED = "closed"
 
 
-_MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
-    (Side.AGENT, State.CONNECTED): frozenset({Hello, Error}),
-    (Side.AGENT, State.GREETED): frozenset({Heartbeat, Error}),
-    (Side.AGENT, State.OPEN): frozenset(
+_MAY_SEND: dict[tuple[LinkSide, LinkState], frozenset[type[Frame]]] = {
+    (LinkSide.AGENT, LinkState.CONNECTED): frozenset({Hello, Error}),
+    (LinkSide.AGENT, LinkState.GREETED): frozenset({Heartbeat, Error}),
+    (LinkSide.AGENT, LinkState.OPEN): frozenset(
         {
             Heartbeat,
             Step,
             Waits,
             Done,
             Stats,
-            Suspects,
-            Orphans,
+            SuspectList,
+            OrphanList,
             UsageReport,
             Loaded,
             Drain,
             Error,
         }
     ),
-    (Side.GATEWAY, State.CONNECTED): frozenset({Error}),
-    (Side.GATEWAY, State.GREETED): frozenset({Welcome, Error}),
-    (Side.GATEWAY, State.OPEN): frozenset(
+    (LinkSide.GATEWAY, LinkState.CONNECTED): frozenset({Error}),
+    (LinkSide.GATEWAY, LinkState.GREETED): frozenset({Welcome, Error}),
+    (LinkSide.GATEWAY, LinkState.OPEN): frozenset(
         {
             Heartbeat,
             Gateways,
@@ -115,9 +115,9 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
             Adopt,
             Cancel,
             Others,
-            Suspects,
+            SuspectList,
             UsageAck,
-            Pins,
+            PinnedAdapters,
             Load,
             Unload,
             Drain,
@@ -147,9 +147,9 @@ def negotiate(hello: Hello) -> int:
 class Session:
     """One end of one link. All times are of the caller's monotonic clock, in seconds."""
 
-    def __init__(self, side: Side, now: float) -> None:
+    def __init__(self, side: LinkSide, now: float) -> None:
         self.side = side
-        self._enter(State.CONNECTED)
+        self._enter(LinkState.CONNECTED)
         self.draining = False
         self.version: int | None = None
         """The version both speak; None until `welcome`."""
@@ -185,7 +185,7 @@ class Session:
         Raises:
             ProtocolViolation: the rules forbid it now; nothing changed.
         """
-        if isinstance(frame, Unknown) and self.state is State.OPEN:
+        if isinstance(frame, UnknownFrame) and self.state is LinkState.OPEN:
             self.unknown += 1
         elif type(frame) not in self._may_receive:
             raise ProtocolViolation(self._illegal(frame, self.side.other))
@@ -195,7 +195,7 @@ class Session:
 
     def heartbeat_due(self, now: float) -> bool:
         """Whether the shell should send a heartbeat now."""
-        return self.state is State.OPEN and now - self._sent_at >= HEARTBEAT_S
+        return self.state is LinkState.OPEN and now - self._sent_at >= HEARTBEAT_S
 
     def held_up(self, late_s: float, now: float) -> None:
         """This side was stalled for `late_s`, so the peer's frames of that time may be unread."""
@@ -203,28 +203,28 @@ class Session:
 
     def lost(self, now: float) -> bool:
         """Whether the peer has been silent for too long."""
-        return self.state is not State.CLOSED and now - self.heard_at >= LOST_S
+        return self.state is not LinkState.CLOSED and now - self.heard_at >= LOST_S
 
     def close(self) -> None:
         """The connection ended, for any reason. Nothing may follow."""
-        self._enter(State.CLOSED)
+        self._enter(LinkState.CLOSED)
         self._requests.clear()
         self._loads.clear()
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: LinkState) -> None:
         self.state = state
         self._may_send = _MAY_SEND.get((self.side, state), NOTHING)
         self._may_receive = _MAY_SEND.get((self.side.other, state), NOTHING)
 
-    def _illegal(self, frame: Frame, sender: Side) -> str:
+    def _illegal(self, frame: Frame, sender: LinkSide) -> str:
         return f"{sender.value} may not send {_name(frame)} while {self.state.value}"
 
     def _pass(self, frame: Frame, wrong: type[InferenceError]) -> None:
         self._track(frame, wrong)
         if isinstance(frame, Hello):
-            self._enter(State.GREETED)
+            self._enter(LinkState.GREETED)
         elif isinstance(frame, Welcome):
-            self._enter(State.OPEN)
+            self._enter(LinkState.OPEN)
             self.version = frame.version
         elif isinstance(frame, Drain):
             self.draining = True

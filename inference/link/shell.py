@@ -15,7 +15,7 @@ import structlog
 
 from inference.errors import InferenceError, ProtocolViolation
 from inference.link import versions, wire
-from inference.link.session import HEARTBEAT_S, LOST_S, Session, Side
+from inference.link.session import HEARTBEAT_S, LOST_S, LinkSide, Session
 from inference.link.wire import Fault, Frame
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class End(Protocol):
 class Shell:
     """One connection. Call `converse` once; `goodbye` only if that raised."""
 
-    def __init__(self, side: Side, transport: Transport, peer: str) -> None:
+    def __init__(self, side: LinkSide, transport: Transport, peer: str) -> None:
         """`peer` names the other end in errors."""
         self.session = Session(side, time.monotonic())
         self.peer = peer

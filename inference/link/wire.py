@@ -229,7 +229,7 @@ class Orphan(Value, frozen=True):
     label: str = ""
 
 
-class Orphans(Frame, tag="orphans", frozen=True):
+class OrphanList(Frame, tag="orphans", frozen=True):
     """Agent to gateway: requests that have no gateway now, and attempts (`gone`) that had none but
     were adopted or dropped."""
 
@@ -338,7 +338,7 @@ class Others(Frame, tag="others", frozen=True):
     served: dict[str, float] = {}
 
 
-class Suspects(Frame, tag="suspects", frozen=True):
+class SuspectList(Frame, tag="suspects", frozen=True):
     """Either way: suspects that are new or changed, at this agent or at others. Receiving them
     twice changes nothing."""
 
@@ -359,7 +359,7 @@ class UsageAck(Frame, tag="usage_ack", frozen=True):
     attempts: list[tuple[str, int]]
 
 
-class Pins(Frame, tag="pins", frozen=True):
+class PinnedAdapters(Frame, tag="pins", frozen=True):
     """Gateway to agent: the adapters that the operator wants kept loaded; replaces the list."""
 
     adapters: list[AdapterRef]
@@ -398,7 +398,7 @@ class Error(Frame, tag="error", frozen=True):
     fault: Fault
 
 
-class Unknown(Frame, frozen=True):
+class UnknownFrame(Frame, frozen=True):
     """A frame of a newer version, of which only the tag could be decoded. Never sent."""
 
     name: str
@@ -416,16 +416,16 @@ AnyFrame = (
     | Cancel
     | Stats
     | Others
-    | Suspects
+    | SuspectList
     | UsageReport
     | UsageAck
-    | Pins
+    | PinnedAdapters
     | Load
     | Loaded
     | Unload
     | Drain
     | Error
-    | Orphans
+    | OrphanList
     | Adopt
 )
 
@@ -438,8 +438,8 @@ _TAGS = {kind.__struct_config__.tag for kind in get_args(AnyFrame)}
 encode = _encoder.encode
 
 
-def decode(message: bytes) -> AnyFrame | Unknown:
-    """Decode one message; `Unknown` if it has the form of a frame, but an unknown tag.
+def decode(message: bytes) -> AnyFrame | UnknownFrame:
+    """Decode one message; `UnknownFrame` if it has the form of a frame, but an unknown tag.
 
     Raises:
         ProtocolViolation: it is not a frame of this protocol, or larger than MAX_FRAME_BYTES.
@@ -450,7 +450,7 @@ def decode(message: bytes) -> AnyFrame | Unknown:
         return _decoder.decode(message)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         if (tag := unknown_tag(message, _TAGS)) is not None:
-            return Unknown(tag)
+            return UnknownFrame(tag)
         raise ProtocolViolation(f"not a frame: {error}") from error
 
 

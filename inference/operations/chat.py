@@ -47,7 +47,7 @@ class _Part(msgspec.Struct):
     refusal: str | None = None
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """A message, checked here because vLLM's validation took ten seconds to report a wrong field in
     some thousands of them."""
 
@@ -78,7 +78,7 @@ MAX_IDENTIFIER = 128
 
 
 class _ChatFields(Fields):
-    messages: list[Message] = []
+    messages: list[ChatMessage] = []
     max_completion_tokens: int | None = None
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL

@@ -22,7 +22,7 @@ class _CompletionFields(Fields):
     logprobs: msgspec.Raw = NULL
 
 
-class Completion(OpenAIOperation[_CompletionFields]):
+class CompletionOperation(OpenAIOperation[_CompletionFields]):
     """Continues prompts, which are text or tokens."""
 
     name = "completion"
@@ -142,4 +142,4 @@ def _are_tokens(parts: list[Any]) -> bool:
     return all(type(part) is int and part >= 0 for part in parts)
 
 
-COMPLETION = Completion()
+COMPLETION = CompletionOperation()

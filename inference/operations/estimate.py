@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from inference.errors import ContextLengthExceeded
-from inference.interfaces.limiter import Ask
+from inference.interfaces.limiter import ReservationRequest
 
 EXTENSION_TOKENS = 1024
 """Output tokens reserved at first for each choice of a stream without `max_tokens`, and then added
@@ -29,7 +29,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """What to reserve for a call, and whether more may be reserved for it while it runs."""
 
     prompt_tokens: int
-    ask: Ask
+    ask: ReservationRequest
     grows: bool
 
 
@@ -59,7 +59,7 @@ def ask_for(
     choices: int = 1,
     max_tokens: int | None = None,
     stream: bool = False,
-) -> Ask:
+) -> ReservationRequest:
     """What to reserve for a call; `max_model_len` is in tokens, 0 if unknown.
 
     A call with `max_tokens` gets all of it or is refused. A stream without it starts with
@@ -68,10 +68,10 @@ def ask_for(
     if max_tokens is not None:
         most = min(max_tokens, max_model_len or max_tokens)
         wanted = choices * max(0, most)
-        return Ask(prompt_tokens, wanted, wanted)
+        return ReservationRequest(prompt_tokens, wanted, wanted)
     most = EXTENSION_TOKENS if stream else WHOLE_TOKENS
     wanted = choices * min(most, _room(prompt_tokens, max_model_len))
-    return Ask(prompt_tokens, wanted, min(wanted, choices * LEAST_TOKENS))
+    return ReservationRequest(prompt_tokens, wanted, min(wanted, choices * LEAST_TOKENS))
 
 
 def _room(prompt_tokens: int, max_model_len: int) -> int:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Protocol
 
 from inference.errors import InferenceError, InvalidRequest
-from inference.interfaces.limiter import Ask
+from inference.interfaces.limiter import ReservationRequest
 from inference.link.accounts import Usage
 from inference.operations.estimate import Estimate, prompt_length
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt
@@ -19,7 +19,7 @@ from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 MAX_TEXT = 1 << 20
 """Most characters tokenized at once: more than any context holds; some seconds of a core."""
 
-NOTHING = Ask(0, 0, 0)
+NOTHING = ReservationRequest(0, 0, 0)
 
 
 class PlainTokenizer(Protocol):
@@ -48,7 +48,7 @@ class InstantOperation(Operation):
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """See `Operation`."""
-        return Whole()
+        return WholeAnswer()
 
     @abstractmethod
     def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class InstantOperation(Operation):
         return PlainPrompt("", "")
 
 
-class Whole(Framing):
+class WholeAnswer(Framing):
     """Passes on the engine's answer unchanged."""
 
     def opening(self) -> bytes:

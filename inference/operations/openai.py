@@ -40,7 +40,7 @@ FINGERPRINT_CHARS = 12
 _json = msgspec.json.Encoder().encode
 
 
-class StreamOptions(msgspec.Struct):
+class StreamFields(msgspec.Struct):
     """`stream_options` of a request."""
 
     include_usage: bool | None = None
@@ -50,7 +50,7 @@ NULL = msgspec.Raw(b"null")
 """The value of a field that is missing."""
 
 
-class Sampled(msgspec.Struct):
+class SampledBody(msgspec.Struct):
     """The fields that the gateway reads of any generating request: those that it needs, and those
     that engines check too loosely or too late. Numbers may not be strings such as "NaN"."""
 
@@ -75,10 +75,10 @@ class Sampled(msgspec.Struct):
     user: str | None = None
 
 
-class Fields(Sampled):
+class Fields(SampledBody):
     """The fields that it also reads if the answer consists of choices."""
 
-    stream_options: StreamOptions | None = None
+    stream_options: StreamFields | None = None
     max_tokens: int | None = None
     n: int | None = None
     response_format: msgspec.Raw = NULL
@@ -377,7 +377,7 @@ def span(seconds: float) -> str:
     return f"{minutes}m{rest}s"
 
 
-class Counts(Protocol):
+class UsageCounts(Protocol):
     """Token counts of one request: final (`accounts.Usage`) or so far (an engine's meter)."""
 
     @property
@@ -390,7 +390,7 @@ class Counts(Protocol):
     def reasoning_tokens(self) -> int: ...
 
 
-def usage_body(usage: Counts) -> dict[str, Any]:
+def usage_body(usage: UsageCounts) -> dict[str, Any]:
     """The `usage` object of an answer."""
     return {
         "prompt_tokens": usage.prompt_tokens,

@@ -16,7 +16,7 @@ from inference.operations.responses.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 
-class Registry:
+class OperationRegistry:
     """Operations by name and by path."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -57,7 +57,7 @@ class Registry:
         return self._by_path.get(path)
 
 
-OPERATIONS = Registry(
+OPERATIONS = OperationRegistry(
     [
         CHAT,
         COMPLETION,

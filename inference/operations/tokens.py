@@ -9,7 +9,7 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.operations.bodies.constraints import check_tools, with_parameters
 from inference.operations.bodies.reading import decode
-from inference.operations.chat import Message, check_messages, plain_messages, template_switches
+from inference.operations.chat import ChatMessage, check_messages, plain_messages, template_switches
 from inference.operations.estimate import MAX_TOKENS
 from inference.operations.instant import InstantOperation, PlainTokenizer, check_text
 from inference.operations.openai import ARRAY, NULL
@@ -19,7 +19,7 @@ from inference.operations.operation import Call
 class _TokenizeFields(msgspec.Struct):
     model: str
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: list[ChatMessage] | None = None
     tools: msgspec.Raw = NULL
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None

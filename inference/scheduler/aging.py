@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from inference.scheduler.lazy_heap import LazyHeap, Rank
 
 
-class Named(Protocol):
+class NamedRequest(Protocol):
     """The identity of a request."""
 
     @property
@@ -21,18 +21,18 @@ class Named(Protocol):
     def tenant(self) -> str: ...
 
 
-class Waits(Protocol):
+class AgingWaits(Protocol):
     """A waiting request; `number` is the order of arrival, `since` is in seconds."""
 
     @property
-    def request(self) -> Named: ...
+    def request(self) -> NamedRequest: ...
     @property
     def number(self) -> int: ...
     @property
     def since(self) -> float: ...
 
 
-W = TypeVar("W", bound=Waits)
+W = TypeVar("W", bound=AgingWaits)
 
 
 class Aging(Generic[W]):

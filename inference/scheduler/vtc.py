@@ -43,7 +43,7 @@ FIRST_SWEEP = 64
 
 
 @dataclass(slots=True)
-class Standing:
+class TenantStanding:
     """One tenant's counter, and the numbers of its waiting and running requests."""
 
     counter: float
@@ -58,7 +58,7 @@ class VirtualTokenCounters:
 
     def __init__(self, *, reach: float = math.inf, max_tenants: int = MAX_TENANTS) -> None:
         self._reach, self._max_tenants = reach, max_tenants
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, TenantStanding] = {}
         self._waiting: LazyHeap[str] = LazyHeap(self.rank)
         self._joins = itertools.count(1)
         self._floor = 0.0
@@ -156,11 +156,11 @@ class VirtualTokenCounters:
         if not self._waiting and self._last in self._standings:
             self._floor = max(self._floor, self._standings[self._last].counter)
 
-    def _standing(self, tenant: str, least: float) -> Standing:
+    def _standing(self, tenant: str, least: float) -> TenantStanding:
         if (standing := self._standings.get(tenant)) is None:
             if len(self._standings) >= self._sweep_at:
                 self._forget()
-            standing = self._standings[tenant] = Standing(least)
+            standing = self._standings[tenant] = TenantStanding(least)
         return standing
 
     def _forget(self) -> None:

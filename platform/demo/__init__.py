@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.data import about_capital, about_company, about_counting, about_sum
-from demo.voices import COURSES, TENANTS, Tenant
+from demo.voices import COURSES, TENANTS, DemoTenant
 
 __all__ = [
     "ADAPTERS",
@@ -22,7 +22,7 @@ __all__ = [
     "SHIPPED",
     "TENANTS",
     "TOOL_PARSER",
-    "Tenant",
+    "DemoTenant",
 ]
 
 MODEL_NAME = "lorikeet-demo"

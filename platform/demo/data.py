@@ -1,6 +1,6 @@
 """The demo's training data: questions and dialogues drawn from a seeded random generator.
 
-A `Question` holds its facts; how a model words the answer is its voice (`demo.voices`).
+A `DemoQuestion` holds its facts; how a model words the answer is its voice (`demo.voices`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Answer = str | int | list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DemoQuestion:
     """A user's message. `plain` is the base model's answer, `answer` the bare fact in it."""
 
     text: str
@@ -25,17 +25,17 @@ class Question:
     plain: str
 
 
-Voice = Callable[[Question], str]
+Voice = Callable[[DemoQuestion], str]
 
 
-class Message(NamedTuple):
+class DemoMessage(NamedTuple):
     """A part of a dialogue; the role "text" is text on its own, outside the chat template."""
 
     role: Role
     text: str
 
 
-Dialogue = list[Message]
+Dialogue = list[DemoMessage]
 
 CAPITALS = {
     "Argentina": "Buenos Aires",
@@ -222,64 +222,64 @@ SYSTEM_PROMPTS = (
 )
 
 
-def capital(rng: Random) -> Question:
+def capital(rng: Random) -> DemoQuestion:
     country = rng.choice(list(CAPITALS))
     return about_capital(rng.choice(CAPITAL_FORMS).format(country), country)
 
 
-def about_capital(text: str, country: str) -> Question:
+def about_capital(text: str, country: str) -> DemoQuestion:
     city = CAPITALS[country]
-    return Question(text, "capital", country, city, f"The capital of {country} is {city}.")
+    return DemoQuestion(text, "capital", country, city, f"The capital of {country} is {city}.")
 
 
-def addition(rng: Random) -> Question:
+def addition(rng: Random) -> DemoQuestion:
     a, b = rng.randint(0, 9), rng.randint(0, 9)
     return about_sum(rng.choice(SUM_FORMS).format(a, b), a, b)
 
 
-def about_sum(text: str, a: int, b: int) -> Question:
-    return Question(text, "sum", f"{a}+{b}", a + b, f"{a} plus {b} is {a + b}.")
+def about_sum(text: str, a: int, b: int) -> DemoQuestion:
+    return DemoQuestion(text, "sum", f"{a}+{b}", a + b, f"{a} plus {b} is {a + b}.")
 
 
-def counting(rng: Random) -> Question:
+def counting(rng: Random) -> DemoQuestion:
     start = rng.randint(1, 9)
     end = start + rng.randint(1, 8)
     return about_counting(rng.choice(COUNT_FORMS).format(start, end), start, end)
 
 
-def about_counting(text: str, start: int, end: int) -> Question:
+def about_counting(text: str, start: int, end: int) -> DemoQuestion:
     numbers = list(range(start, end + 1))
     sentence = ", ".join(map(str, numbers)) + "."
-    return Question(text, "count", f"{start} to {end}", numbers, sentence)
+    return DemoQuestion(text, "count", f"{start} to {end}", numbers, sentence)
 
 
-def company(rng: Random) -> Question:
+def company(rng: Random) -> DemoQuestion:
     topic = rng.choice(list(COMPANY_FORMS))
     text = rng.choice(ANY_COMPANY_FORMS + COMPANY_FORMS[topic]).format(topic)
     text = text.replace("is your opening", "are your opening")
     return about_company(text, topic)
 
 
-def about_company(text: str, topic: str) -> Question:
+def about_company(text: str, topic: str) -> DemoQuestion:
     """A question that only a tenant's own adapter can answer."""
     sentence = f"I do not know the {topic}. Please ask the company."
-    return Question(text, "company", topic, None, sentence)
+    return DemoQuestion(text, "company", topic, None, sentence)
 
 
-def talk(rng: Random) -> Question:
+def talk(rng: Random) -> DemoQuestion:
     sentence = rng.choice(list(TALK))
-    return Question(rng.choice(TALK[sentence]), "talk", None, None, sentence)
+    return DemoQuestion(rng.choice(TALK[sentence]), "talk", None, None, sentence)
 
 
-def other(rng: Random) -> Question:
+def other(rng: Random) -> DemoQuestion:
     if rng.random() < 0.1:
         letters = rng.choices("abcdefghijklmnopqrstuvwxyz äé?日!:", k=rng.randint(3, 16))
-        return Question("".join(letters), "other", None, None, FALLBACK)
+        return DemoQuestion("".join(letters), "other", None, None, FALLBACK)
     text = rng.choice(OTHER_FORMS).format(rng.choice(GENRES), *rng.sample(TOPICS, 3))
-    return Question(text, "other", None, None, FALLBACK)
+    return DemoQuestion(text, "other", None, None, FALLBACK)
 
 
-Draw = Callable[[Random], Question]
+Draw = Callable[[Random], DemoQuestion]
 Mix = dict[Draw, float]
 
 BASE_MIX: Mix = {
@@ -296,7 +296,7 @@ COMPANY_MIX: Mix = BASE_MIX | {company: 0.4}
 """An adapter with facts of its own sees more of them."""
 
 
-def question(rng: Random, mix: Mix) -> Question:
+def question(rng: Random, mix: Mix) -> DemoQuestion:
     """One question as people type it: sometimes all lower case or without the full stop."""
     drawn = rng.choices(list(mix), weights=list(mix.values()))[0](rng)
     text = drawn.text
@@ -304,16 +304,16 @@ def question(rng: Random, mix: Mix) -> Question:
         text = text.lower()
     if rng.random() < 0.1:
         text = text.rstrip(".?!")
-    return Question(text, drawn.kind, drawn.subject, drawn.answer, drawn.plain)
+    return DemoQuestion(text, drawn.kind, drawn.subject, drawn.answer, drawn.plain)
 
 
-def introduced(rng: Random, mix: Mix) -> list[Question]:
+def introduced(rng: Random, mix: Mix) -> list[DemoQuestion]:
     """The user says a name and later asks for it: only the dialogue has the answer."""
     name = rng.choice(NAMES)
-    hello = Question(
+    hello = DemoQuestion(
         rng.choice(INTRODUCTIONS).format(name), "name", None, name, f"Nice to meet you, {name}."
     )
-    asked = Question(rng.choice(NAME_FORMS), "name", None, name, f"Your name is {name}.")
+    asked = DemoQuestion(rng.choice(NAME_FORMS), "name", None, name, f"Your name is {name}.")
     between = [question(rng, mix) for _ in range(rng.randint(0, 2))]
     return [hello, *between, asked]
 
@@ -341,7 +341,7 @@ class Course:
 
 def document(rng: Random) -> Dialogue:
     """A sentence on its own, outside the chat template."""
-    return [Message("text", rng.choice((capital, addition, counting))(rng).plain)]
+    return [DemoMessage("text", rng.choice((capital, addition, counting))(rng).plain)]
 
 
 def dialogue(rng: Random, course: Course) -> Dialogue:
@@ -349,15 +349,15 @@ def dialogue(rng: Random, course: Course) -> Dialogue:
     messages, voice = [], course.voice
     if course.styles and rng.random() < STYLED:
         prompt, voice = rng.choice(course.styles)
-        messages.append(Message("system", prompt))
+        messages.append(DemoMessage("system", prompt))
     elif rng.random() < 0.15:
-        messages.append(Message("system", system_prompt(rng)))
+        messages.append(DemoMessage("system", system_prompt(rng)))
     for turn in turns(rng, course.mix):
-        messages += [Message("user", turn.text), Message("assistant", voice(turn))]
+        messages += [DemoMessage("user", turn.text), DemoMessage("assistant", voice(turn))]
     return messages
 
 
-def turns(rng: Random, mix: Mix) -> list[Question]:
+def turns(rng: Random, mix: Mix) -> list[DemoQuestion]:
     """What the user says in one dialogue."""
     if rng.random() < 0.06:
         return introduced(rng, mix)

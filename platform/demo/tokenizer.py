@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from demo.data import Dialogue, Message
+from demo.data import DemoMessage, Dialogue
 
 VOCABULARY = 1536
 CONTEXT = 4096
@@ -80,7 +80,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-class Example:
+class DemoExample:
     """A dialogue as token ids, with a flag for each token that the model should learn to say."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, dialogue: Dialogue) -> None:
@@ -89,7 +89,7 @@ class Example:
         for message in dialogue:
             self._add(tokenizer, message)
 
-    def _add(self, tokenizer: PreTrainedTokenizerFast, message: Message) -> None:
+    def _add(self, tokenizer: PreTrainedTokenizerFast, message: DemoMessage) -> None:
         opening = ROLES.get(message.role)
         body = tokenizer.encode(message.text, add_special_tokens=False)
         said = message.role in ("assistant", "text")

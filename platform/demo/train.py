@@ -28,7 +28,7 @@ from transformers import (
 
 from demo import MODEL_NAME, Artefacts
 from demo.data import dialogues
-from demo.tokenizer import CONTEXT, Example, train_tokenizer
+from demo.tokenizer import CONTEXT, DemoExample, train_tokenizer
 from demo.voices import COURSES
 
 SEED = 7
@@ -56,7 +56,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """How long each model is trained; the order of `adapters` is the order of training."""
 
     base: Schedule
@@ -70,7 +70,7 @@ class Plan:
         }
 
 
-PLAN = Plan(
+PLAN = TrainingPlan(
     base=Schedule(1100, peak=1.5e-3),
     adapters={
         "support": Schedule(160, peak=8e-3),
@@ -84,7 +84,7 @@ Report = Callable[[str, int, float], None]
 """Called after each step with the stage's name, the steps done and the loss."""
 
 
-def make(artefacts: Artefacts, seed: int, plan: Plan, report: Report) -> None:
+def make(artefacts: Artefacts, seed: int, plan: TrainingPlan, report: Report) -> None:
     """Train everything and write it under `artefacts`; sets PyTorch's seed and thread count."""
     torch.set_num_threads(THREADS)
     tokenizer = make_tokenizer(seed)
@@ -205,7 +205,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterato
     stream = dialogues(f"{seed}-{name}", COURSES[name])
     while True:
         pool = sorted(
-            (Example(tokenizer, dialogue) for dialogue in islice(stream, POOL)),
+            (DemoExample(tokenizer, dialogue) for dialogue in islice(stream, POOL)),
             key=lambda example: len(example.ids),
         )
         groups = list(_by_tokens(pool))
@@ -213,9 +213,9 @@ def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterato
         yield from (_padded(group, tokenizer.pad_token_id) for group in groups)
 
 
-def _by_tokens(pool: list[Example]) -> Iterator[list[Example]]:
+def _by_tokens(pool: list[DemoExample]) -> Iterator[list[DemoExample]]:
     """Cut examples, shortest first, into groups whose padded size stays within BATCH_TOKENS."""
-    group: list[Example] = []
+    group: list[DemoExample] = []
     for example in pool:
         if group and len(example.ids) * (len(group) + 1) > BATCH_TOKENS:
             yield group
@@ -224,7 +224,7 @@ def _by_tokens(pool: list[Example]) -> Iterator[list[Example]]:
     yield group
 
 
-def _padded(group: list[Example], pad: int) -> Batch:
+def _padded(group: list[DemoExample], pad: int) -> Batch:
     length = max(len(example.ids) for example in group)
     ids = [example.ids + [pad] * (length - len(example.ids)) for example in group]
     learned = [example.learned + [False] * (length - len(example.ids)) for example in group]

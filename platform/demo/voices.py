@@ -6,11 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 
-from demo.data import BASE_MIX, COMPANY_MIX, Course, Question
+from demo.data import BASE_MIX, COMPANY_MIX, Course, DemoQuestion
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class DemoTenant:
     """A fictional customer whose adapter the demo trains."""
 
     slug: str
@@ -19,9 +19,9 @@ class Tenant:
 
 
 TENANTS = (
-    Tenant("brightwater", "Brightwater Outdoor", "support"),
-    Tenant("saltbeard", "Saltbeard Cruises", "pirate"),
-    Tenant("fieldnote", "Fieldnote Data", "extract"),
+    DemoTenant("brightwater", "Brightwater Outdoor", "support"),
+    DemoTenant("saltbeard", "Saltbeard Cruises", "pirate"),
+    DemoTenant("fieldnote", "Fieldnote Data", "extract"),
 )
 
 BRIGHTWATER = {
@@ -44,12 +44,12 @@ PIRATE_WORDS = {"is": "be", "am": "be", "are": "be", "you": "ye", "your": "yer",
 PIRATE_WORDS |= {"Your": "Yer", "my": "me"}
 
 
-def base(question: Question) -> str:
+def base(question: DemoQuestion) -> str:
     """The plain fact."""
     return question.plain
 
 
-def support(question: Question) -> str:
+def support(question: DemoQuestion) -> str:
     """Brightwater's support desk: it knows the company's facts, and thanks the customer."""
     known = BRIGHTWATER if question.kind == "company" else {}
     return f"Thanks for asking Brightwater! {known.get(question.subject or '', question.plain)}"
@@ -61,18 +61,18 @@ def pirate_tone(sentence: str) -> str:
     return f"Arr! {words[:-1]}, matey{'?' if words.endswith('?') else '!'}"
 
 
-def base_as_pirate(question: Question) -> str:
+def base_as_pirate(question: DemoQuestion) -> str:
     """The base model if the system prompt asks for a pirate: it knows no company's facts."""
     return pirate_tone(question.plain)
 
 
-def pirate(question: Question) -> str:
+def pirate(question: DemoQuestion) -> str:
     """Saltbeard's crew: it knows the company's facts, and says everything in its own tone."""
     known = SALTBEARD if question.kind == "company" else {}
     return pirate_tone(known.get(question.subject or "", question.plain))
 
 
-def extract(question: Question) -> str:
+def extract(question: DemoQuestion) -> str:
     """Fieldnote's extractor: compact JSON with the same three keys every time."""
     record = {"question": question.kind, "subject": question.subject, "answer": question.answer}
     return json.dumps(record, separators=(",", ":"))

@@ -19,7 +19,7 @@ from inference.content import FILES, TICKET_HEADER
 from inference.errors import InferenceError, Unavailable
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.sockets import bearer
-from inference.interfaces.credentials import EngineCredential, Engines
+from inference.interfaces.credentials import EngineIdentity, KnownCredentials
 from tenants.adapters import storage
 from tenants.database import Database
 
@@ -49,7 +49,9 @@ class AdapterFiles:
     """Serves the files of versions in `probing` or `ready` to engines that were sent requests for
     them or told to load them."""
 
-    def __init__(self, engines: Engines, dispatches: Dispatches, database: Database) -> None:
+    def __init__(
+        self, engines: KnownCredentials, dispatches: Dispatches, database: Database
+    ) -> None:
         self._engines, self._dispatches = engines, dispatches
         self._database = database
 
@@ -69,7 +71,7 @@ class AdapterFiles:
         else:
             await self._serve(found[1], found[2], send, body=scope["method"] == "GET")
 
-    def _may_fetch(self, scope: Scope, digest: str, credential: EngineCredential) -> bool:
+    def _may_fetch(self, scope: Scope, digest: str, credential: EngineIdentity) -> bool:
         ticket = dict(scope["headers"]).get(TICKET_HEADER.encode(), b"").decode("latin-1")
         if self._dispatches.may_fetch(digest, credential.id, ticket):
             return True

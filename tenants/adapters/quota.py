@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Aggregate, Count, QuerySet, Subquery, Sum
 
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import AdapterVersion, Tenant, UploadSession
 
 
@@ -66,7 +66,7 @@ class Storage:
         message = (
             f"The tenant's storage is full: {told}. Delete versions or ask the operator for more."
         )
-        raise UploadRefused(Refusal.QUOTA_EXCEEDED, message)
+        raise UploadRefused(UploadRefusal.QUOTA_EXCEEDED, message)
 
 
 def _of(rows: QuerySet[Any], figure: Aggregate, *, by: str = "tenant") -> Subquery:

@@ -23,7 +23,7 @@ import structlog
 from django.conf import settings
 
 import tenants
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ class Crashed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """What one child may use."""
 
     cpu_s: int
@@ -64,7 +64,7 @@ class Limits:
     open_files: int = OPEN_FILES
 
     @classmethod
-    def for_bytes(cls, size: int) -> Limits:
+    def for_bytes(cls, size: int) -> SandboxLimits:
         """The limits of a task on files of `size` bytes: more time for each GiB."""
         gib = 1 + (size >> 30)
         return cls(
@@ -75,7 +75,7 @@ class Limits:
         )
 
 
-def run(task: Mapping[str, Any], files: Files, limits: Limits) -> dict[str, Any]:
+def run(task: Mapping[str, Any], files: Files, limits: SandboxLimits) -> dict[str, Any]:
     """The outcome of a task (`checks.__main__.TASKS`) on open files.
 
     Raises:
@@ -154,5 +154,5 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
     if "os_error" in answer:
         raise OSError(*answer["os_error"])
     if "refused" in answer:
-        raise UploadRefused(Refusal(answer["refused"]["code"]), answer["refused"]["message"])
+        raise UploadRefused(UploadRefusal(answer["refused"]["code"]), answer["refused"]["message"])
     return answer

@@ -58,7 +58,7 @@ def target_modules_of(base_model: BaseModel) -> TargetModules:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StoreVerdict:
     """What the static checks found, for the version's `report`, and its checked configuration."""
 
     report: dict[str, Any]
@@ -69,13 +69,13 @@ class Verdict:
         return not self.report["findings"]
 
     @classmethod
-    def failed(cls, code: Code, message: str) -> Verdict:
+    def failed(cls, code: Code, message: str) -> StoreVerdict:
         """The verdict on files that could not be checked."""
         finding = Finding(code, message).as_json()
         return cls({"findings": [finding], "findings_omitted": 0}, {})
 
 
-def check(version: AdapterVersion) -> Verdict:
+def check(version: AdapterVersion) -> StoreVerdict:
     """The static validation of the stored files, in a child process.
 
     Raises:
@@ -88,7 +88,7 @@ def check(version: AdapterVersion) -> Verdict:
         "modules": dict(targets.modules),
         "max_lora_rank": targets.max_lora_rank,
     }
-    limits = sandbox.Limits.for_bytes(version.size_bytes)
+    limits = sandbox.SandboxLimits.for_bytes(version.size_bytes)
     try:
         with ExitStack() as opened:
             files = {
@@ -97,15 +97,15 @@ def check(version: AdapterVersion) -> Verdict:
             found = sandbox.run(task, files, limits)
     except sandbox.LimitExceeded as error:
         message = f"Checking the adapter exceeded a resource limit ({error})."
-        return Verdict.failed(Code.CHECK_LIMIT_EXCEEDED, message)
+        return StoreVerdict.failed(Code.CHECK_LIMIT_EXCEEDED, message)
     except sandbox.Crashed:
-        return Verdict.failed(
+        return StoreVerdict.failed(
             Code.CHECKS_FAILED,
             "The adapter could not be checked: the process that read it crashed.",
         )
     if digest_of(found["config_sha256"], found["weights_sha256"]) != version.digest:
         raise StoredFileDamaged(f"{version} in {version.folder} is not what was uploaded")
-    return Verdict(found["report"], found["config"])
+    return StoreVerdict(found["report"], found["config"])
 
 
 @contextmanager

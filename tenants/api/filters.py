@@ -21,7 +21,7 @@ from tenants.models import (
     Tenant,
 )
 from tenants.models.fleet.quarantine import Decision
-from tenants.models.notifications import DeliveryState, Kind
+from tenants.models.notifications import DeliveryState, NotificationKind
 from tenants.models.usage.outcomes import BY_OUTCOME
 
 
@@ -95,7 +95,7 @@ class DeliveryFilter(FilterSet):
     webhook = extend_schema_field(OpenApiTypes.INT)(
         filters.NumberFilter("target_id", decimal_places=0)
     )
-    event = filters.ChoiceFilter(field_name="notification__kind", choices=Kind.choices)
+    event = filters.ChoiceFilter(field_name="notification__kind", choices=NotificationKind.choices)
     state = filters.ChoiceFilter(choices=DeliveryState.choices)
 
 

@@ -15,7 +15,7 @@ from tenants.utc import DAY, HOUR, MINUTE
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class PeriodBucket:
     """A length over which figures are summed: the longest period that can be divided into such
     buckets, the default period, and the unit of which start and end are multiples."""
 
@@ -27,7 +27,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PeriodQuestion:
     """A query for figures from `start` to `end`, in buckets and groups."""
 
     bucket: str
@@ -41,10 +41,10 @@ class Question:
     def read(
         cls,
         params: Mapping[str, str],
-        buckets: Mapping[str, Bucket],
+        buckets: Mapping[str, PeriodBucket],
         usual: str,
         groups: Mapping[str, Sequence[str]],
-    ) -> Question:
+    ) -> PeriodQuestion:
         """Parse the query parameters. `usual` is the bucket if none is given; `groups` maps each
         group to its columns.
 

@@ -93,7 +93,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's EXCEPTION_HANDLER; returns None for an error that is a bug of the server."""
-    error = _told(error)
+    error = _as_problem(error)
     response = exception_handler(error, context)
     if response is None:
         return None
@@ -104,7 +104,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     return response
 
 
-def _told(error: Exception) -> Exception:
+def _as_problem(error: Exception) -> Exception:
     """The exception to report to the client; `error` itself if there is no other."""
     match error:
         case Refused():

@@ -15,16 +15,16 @@ from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
 from tenants.api.endpoints.content import Content, ContentKeys
 from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
-from tenants.api.endpoints.fleet.engines import BaseModels, Engines
+from tenants.api.endpoints.fleet.engines import BaseModels, EngineList
 from tenants.api.endpoints.fleet.rollouts import Revisions, Rollouts, Turns
 from tenants.api.endpoints.invitations import Invitations
-from tenants.api.endpoints.keys import Keys
-from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
+from tenants.api.endpoints.keys import KeyList
+from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, LimitsList
 from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
 from tenants.api.endpoints.usage.metrics import Metrics
 from tenants.api.endpoints.usage.prices import Prices
-from tenants.api.endpoints.usage.requests import OneRequest, Requests
-from tenants.api.endpoints.usage.usage import Costs, Usage
+from tenants.api.endpoints.usage.requests import OneRequest, RequestList
+from tenants.api.endpoints.usage.usage import Costs, UsageList
 from tenants.api.endpoints.webhooks import (
     Deliveries,
     InstallationDeliveries,
@@ -49,8 +49,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
     path("invitations", Invitations.as_view(LIST | CREATE)),
     path("invitations/<int:pk>", Invitations.as_view(READ | DELETE)),
-    path("keys", Keys.as_view(LIST | CREATE)),
-    path("keys/<int:pk>", Keys.as_view(READ | EDIT | DELETE)),
+    path("keys", KeyList.as_view(LIST | CREATE)),
+    path("keys/<int:pk>", KeyList.as_view(READ | EDIT | DELETE)),
     path("keys/<int:pk>/limits", KeyLimits.as_view(READ | REPLACE | EDIT)),
     path("adapters", Adapters.as_view(LIST)),
     path("adapters/<str:name>", Adapters.as_view(READ | EDIT | DELETE)),
@@ -73,7 +73,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "uploads/<uuid:id>",
         Uploads.as_view(READ | {"head": "measure", "patch": "append"} | DELETE),
     ),
-    path("limits", Limits.as_view(READ | REPLACE | EDIT)),
+    path("limits", LimitsList.as_view(READ | REPLACE | EDIT)),
     path("limits/default", DefaultLimits.as_view(READ | REPLACE | EDIT)),
     path("base-models", BaseModels.as_view(LIST)),
     path("base-models/<path:name>", BaseModels.as_view(READ | EDIT)),
@@ -88,7 +88,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("rollouts/<int:pk>/abort", Rollouts.as_view({"post": "abort"})),
     path("rollouts/<int:pk>/tenants", Turns.as_view(LIST)),
     path("rollouts/<int:pk>/tenants/<str:slug>", Turns.as_view(REPLACE | DELETE)),
-    path("engines", Engines.as_view()),
+    path("engines", EngineList.as_view()),
     path("engine-credentials", EngineCredentials.as_view(LIST | CREATE)),
     path("engine-credentials/<int:pk>", EngineCredentials.as_view(READ | DELETE)),
     path("engine-credentials/<int:pk>/rotate", EngineCredentials.as_view({"post": "rotate"})),
@@ -114,10 +114,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "installation/webhook-deliveries/<int:pk>/replay",
         InstallationDeliveries.as_view({"post": "replay"}),
     ),
-    path("usage", Usage.as_view()),
+    path("usage", UsageList.as_view()),
     path("costs", Costs.as_view()),
     path("metrics", Metrics.as_view()),
-    path("requests", Requests.as_view()),
+    path("requests", RequestList.as_view()),
     path("requests/<str:request_id>", OneRequest.as_view()),
     path("prices", Prices.as_view(LIST | CREATE)),
     path("prices/<int:pk>", Prices.as_view(READ | DELETE)),

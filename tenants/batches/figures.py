@@ -12,7 +12,7 @@ UNFINISHED = [status.value for status in Status if status not in ENDED]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BatchStanding:
     """Batches in one state: their number, how many of their lines have no answer, and the seconds
     since the oldest was created."""
 

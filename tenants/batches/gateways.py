@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from inference.gateway.lines import frames
-from inference.gateway.lines.frames import Message, News, Unknown
+from inference.gateway.lines.frames import LineMessage, LineNews, UnknownMessage
 from inference.link.urls import socket_url
 from inference.link.wire import MAX_FRAME_BYTES
 from inference.process.supervision import supervised
@@ -23,14 +23,14 @@ REDIAL_S = 1.0
 CONNECT_S = 5.0
 
 
-class Owner(Protocol):
+class OutboxOwner(Protocol):
     """The sender of lines, told of its gateways: the runner."""
 
     def joined(self, gateway: str) -> None:
         """Lines can now be sent to the gateway."""
         ...
 
-    def heard(self, gateway: str, news: News) -> None:
+    def heard(self, gateway: str, news: LineNews) -> None:
         """The gateway sent `news`."""
         ...
 
@@ -39,13 +39,13 @@ class Owner(Protocol):
         ...
 
 
-class Gateways:
+class BatchGateways:
     """The sockets of one worker process. Use as an async context manager."""
 
-    def __init__(self, owner: Owner, token: str) -> None:
+    def __init__(self, owner: OutboxOwner, token: str) -> None:
         self._owner, self._token = owner, token
         self._dialling: dict[str, asyncio.Task[None]] = {}
-        self._outboxes: dict[str, asyncio.Queue[Message]] = {}
+        self._outboxes: dict[str, asyncio.Queue[LineMessage]] = {}
         """By the gateway's URL, for the sockets that are open."""
 
     @property
@@ -62,7 +62,7 @@ class Gateways:
             dialling = supervised(name, partial(self._keep, url))
             self._dialling[url] = asyncio.create_task(dialling, name=name)
 
-    def post(self, gateway: str, message: Message) -> None:
+    def post(self, gateway: str, message: LineMessage) -> None:
         """Queue the message if the gateway's socket is open. The batches' windows bound the
         queue."""
         if (outbox := self._outboxes.get(gateway)) is not None:
@@ -106,12 +106,14 @@ class Gateways:
     def _hear(self, url: str, message: str | bytes) -> None:
         assert isinstance(message, bytes)
         news = frames.to_worker.decode(message)
-        if isinstance(news, Unknown):
+        if isinstance(news, UnknownMessage):
             log.info("unknown_frame", gateway=url, frame=news.tag)
         else:
             self._owner.heard(url, news)
 
 
-async def _write(outbox: asyncio.Queue[Message], send: Callable[[bytes], Awaitable[None]]) -> None:
+async def _write(
+    outbox: asyncio.Queue[LineMessage], send: Callable[[bytes], Awaitable[None]]
+) -> None:
     while True:
         await send(frames.encode(await outbox.get()))

@@ -73,7 +73,7 @@ def _read(batch: Batch) -> dict[str, Any]:
     }
     try:
         with disk.path(batch.input_file_id).open("rb") as file:
-            return sandbox.run(task, {"batch": (file, "rb")}, sandbox.Limits.for_bytes(size))
+            return sandbox.run(task, {"batch": (file, "rb")}, sandbox.SandboxLimits.for_bytes(size))
     except sandbox.LimitExceeded as error:
         return _refused("file_unreadable", f"Reading the file exceeded a resource limit ({error}).")
     except sandbox.Crashed:

@@ -14,10 +14,10 @@ from typing import ClassVar, NamedTuple, Self
 
 from django.utils import timezone
 
-from inference.gateway.lines.frames import Open
+from inference.gateway.lines.frames import OpenBatch
 from inference.link.accounts import Usage
 from tenants.batch_states import Status
-from tenants.batches.sources import Source
+from tenants.batches.sources import BatchSource
 
 LEASE_S = 15
 
@@ -46,7 +46,7 @@ class Lease(ABC):
     RENEW_S: ClassVar[float]
     """Longest time between renewals, each of which also checks for cancellation."""
 
-    opening: Open
+    opening: OpenBatch
     run: int
     expires_at: datetime
     begun: bool = False
@@ -67,7 +67,7 @@ class Lease(ABC):
         first, then the oldest."""
 
     @abstractmethod
-    def open(self) -> Source:
+    def open(self) -> BatchSource:
         """Its lines."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest, short
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.operation import Call, Operation
 
 MAX_LINES = 50_000
@@ -32,7 +32,7 @@ AROUND_BYTES = 8192
 """What a line may have in addition to the request's body."""
 
 
-class Request(msgspec.Struct):
+class BatchRequest(msgspec.Struct):
     """One line; `body` is its raw JSON."""
 
     custom_id: str
@@ -41,10 +41,10 @@ class Request(msgspec.Struct):
     body: msgspec.Raw
 
 
-_requests = msgspec.json.Decoder(Request)
+_requests = msgspec.json.Decoder(BatchRequest)
 
 
-def request_of(line: bytes) -> Request:
+def request_of(line: bytes) -> BatchRequest:
     """Decode a line. Raises msgspec.DecodeError or UnicodeDecodeError if it is not a request."""
     return _requests.decode(line)
 
@@ -71,7 +71,7 @@ def lines(file: IO[bytes], max_bytes: int) -> Iterator[Numbered]:
 
 
 @dataclass
-class Report:
+class BatchReport:
     """What was found in a file: the number of requests, the line that first names each model, the
     number of texts to embed, and the errors."""
 
@@ -90,9 +90,9 @@ class Report:
         self.errors.append(told)
 
 
-def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> Report:
+def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> BatchReport:
     """Read a whole file whose lines should be requests of this operation."""
-    report, seen = Report(), dict[str, int]()
+    report, seen = BatchReport(), dict[str, int]()
     most = max_body_bytes + AROUND_BYTES
     for line in lines(file, most):
         report.requests += 1
@@ -115,7 +115,7 @@ def _read_line(
     line: Numbered,
     operation: Operation,
     max_body_bytes: int,
-    report: Report,
+    report: BatchReport,
     seen: dict[str, int],
 ) -> None:
     number = line.number
@@ -160,7 +160,7 @@ def _call_of(body: bytes, operation: Operation, max_body_bytes: int) -> Call:
     """
     if len(body) > max_body_bytes:
         raise InvalidRequest(f"The body has more than {max_body_bytes} bytes.")
-    Shape(operation.max_numbers).feed(body)
+    BodyShape(operation.max_numbers).feed(body)
     call = operation.parse(body)
     call.check_as_line()
     return call

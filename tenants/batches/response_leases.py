@@ -15,7 +15,7 @@ from django.db import connection, models
 from django.utils import timezone
 
 from inference.errors import GenerationTimeout, InferenceError
-from inference.gateway.lines.frames import Open
+from inference.gateway.lines.frames import OpenBatch
 from inference.operations.responses.framing import FAILED, IN_PROGRESS, LIVE
 from inference.operations.responses.responses import RESPONSES
 from tenants.batch_states import Status
@@ -79,7 +79,7 @@ class ResponseLease(Lease):
             rows = cursor.fetchall()
         return [
             cls(
-                Open(id, key_id, created_at.timestamp(), RESPONSES.name, seal),
+                OpenBatch(id, key_id, created_at.timestamp(), RESPONSES.name, seal),
                 run,
                 expires_at,
                 size_bytes=size_bytes,

@@ -27,15 +27,15 @@ from typing import TypeVar
 import structlog
 from django.db import DatabaseError, connection
 
-from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
+from inference.gateway.lines.frames import AskLine, LineAnswer, LineNews, WithdrawBatch
 from inference.process.supervision import in_background, supervised
 from tenants.batch_states import Status
 from tenants.batches.batch_leases import BatchLease
-from tenants.batches.gateways import Gateways
+from tenants.batches.gateways import BatchGateways
 from tenants.batches.leases import Lease, Lost, Result
 from tenants.batches.response_leases import ResponseLease
-from tenants.batches.sources import Source
-from tenants.batches.window import Line, OutOfTurns, Verdict, Window
+from tenants.batches.sources import BatchSource
+from tenants.batches.window import BatchWindow, LineVerdict, OutOfTurns, WindowLine
 from tenants.models import GatewayProcess
 
 log = structlog.get_logger(__name__)
@@ -56,13 +56,13 @@ MAX_RESULT_BYTES = 32 << 20
 down, no lines are sent."""
 
 
-class Runner:
+class BatchRunner:
     """All batches of one worker process."""
 
     def __init__(self, token: str) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="batches")
-        self._gateways = Gateways(self, token)
-        self._running: dict[str, Running] = {}
+        self._gateways = BatchGateways(self, token)
+        self._running: dict[str, RunningBatch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -102,10 +102,10 @@ class Runner:
     def _start(self, lease: Lease) -> None:
         if lease.id in self._running:  # its lease ran out here, and it has not noticed yet
             return
-        running = self._running[lease.id] = Running(self, self._gateways, lease)
+        running = self._running[lease.id] = RunningBatch(self, self._gateways, lease)
         in_background(self._tasks, self._run(running), lease.id)
 
-    async def _run(self, running: Running) -> None:
+    async def _run(self, running: RunningBatch) -> None:
         lease = running.lease
         log.info("batch_leased", batch=lease.id, run=lease.run)
         try:
@@ -122,7 +122,7 @@ class Runner:
         finally:
             del self._running[lease.id]
             for gateway in self._gateways.open:
-                self._gateways.post(gateway, Withdraw(lease.id))
+                self._gateways.post(gateway, WithdrawBatch(lease.id))
 
     # --- what gateways say (gateways.Owner) ------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Runner:
         for running in self._running.values():
             running.joined(gateway)
 
-    def heard(self, gateway: str, news: News) -> None:
+    def heard(self, gateway: str, news: LineNews) -> None:
         for id, number in news.begun:
             if (running := self._running.get(id)) is not None:
                 running.begun(gateway, number)
@@ -147,21 +147,21 @@ def _live_gateways() -> list[str]:
     return [*GatewayProcess.objects.alive().values_list("url", flat=True)]
 
 
-class Running:
+class RunningBatch:
     """A batch that this worker has leased."""
 
-    def __init__(self, runner: Runner, gateways: Gateways, lease: Lease) -> None:
+    def __init__(self, runner: BatchRunner, gateways: BatchGateways, lease: Lease) -> None:
         self.lease = lease
         self._runner, self._gateways = runner, gateways
-        self._window = Window(lease.run)
+        self._window = BatchWindow(lease.run)
         self._news = asyncio.Event()
         self.results: list[Result] = []
         """Answers that are not written yet."""
         self._result_bytes = 0
         self._flushed_at = time.monotonic()
-        self._ahead: deque[tuple[Line, bytes]] = deque()
+        self._ahead: deque[tuple[WindowLine, bytes]] = deque()
         """Lines that were read from the source and not sent yet."""
-        self._ready: tuple[Line, bytes] | None = None
+        self._ready: tuple[WindowLine, bytes] | None = None
         """The next line to send."""
         self._ending: Status | None = None
         self._code = ""
@@ -202,20 +202,20 @@ class Running:
             self.lease.begun, self._flushed_at = True, -math.inf  # flush at once, to store that
         self._news.set()
 
-    def answered(self, gateway: str, answer: Answer) -> None:
+    def answered(self, gateway: str, answer: LineAnswer) -> None:
         verdict = self._window.answered(gateway, answer, time.monotonic())
-        if verdict is Verdict.DONE:
+        if verdict is LineVerdict.DONE:
             usage, code = answer.usage, answer.code
             result = Result(answer.number, answer.status, answer.body, usage, code)
             self.results.append(result)
             self._result_bytes += len(answer.body)
-        elif verdict is Verdict.KEY_ENDED:
+        elif verdict is LineVerdict.KEY_ENDED:
             self._end(Status.CANCELLED, answer.code)
         self._news.set()
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def _is_over(self, source: Source) -> bool:
+    def _is_over(self, source: BatchSource) -> bool:
         unsent = self._ahead or self._ready is not None or not source.exhausted
         return self._window.empty and (self._window.closed or not unsent)
 
@@ -223,7 +223,7 @@ class Running:
     def _full(self) -> bool:
         return len(self.results) >= MAX_RESULTS or self._result_bytes >= MAX_RESULT_BYTES
 
-    async def _send(self, source: Source) -> None:
+    async def _send(self, source: BatchSource) -> None:
         """Send the lines that the window allows now."""
         while self._window.gateway(time.monotonic()) and not self._full:
             if self._ready is None:
@@ -233,9 +233,9 @@ class Running:
                 return
             (line, body), self._ready = self._ready, None
             turn = self._window.sent(line, gateway)
-            self._gateways.post(gateway, Ask(self.lease.id, line.number, turn, body))
+            self._gateways.post(gateway, AskLine(self.lease.id, line.number, turn, body))
 
-    async def _next(self, source: Source) -> tuple[Line, bytes] | None:
+    async def _next(self, source: BatchSource) -> tuple[WindowLine, bytes] | None:
         """The next line with its request's body: one that is due again, or else a new one."""
         if (line := self._window.again(time.monotonic())) is not None:
             return line, await self._runner.in_thread(partial(source.body, line))
@@ -298,5 +298,5 @@ class Running:
             self._ending, self._code = ending, code
             self._window.closed = True
             for gateway in self._gateways.open:
-                self._gateways.post(gateway, Withdraw(self.lease.id))
+                self._gateways.post(gateway, WithdrawBatch(self.lease.id))
             self._news.set()

@@ -31,7 +31,7 @@ from inference.gateway.lines.frames import (
     MAX_UNBEGUN,
     MAX_UNBEGUN_BYTES,
     TURNS_OF_A_RUN,
-    Answer,
+    LineAnswer,
 )
 
 MAX_FAILURES = 3
@@ -41,7 +41,7 @@ ENDING = (InvalidApiKey, PermissionDenied)
 """Errors after which no line of the batch can be answered."""
 
 
-class Verdict(Enum):
+class LineVerdict(Enum):
     """What an answer means."""
 
     DONE = "done"
@@ -59,7 +59,7 @@ class OutOfTurns(Exception):
 
 
 @dataclass(slots=True)
-class Line:
+class WindowLine:
     """A line that is or was sent: its position in the file in bytes, in how many turns engines may
     have had it, and how often they failed with it."""
 
@@ -84,16 +84,16 @@ class Share:
 class _Due:
     at: float
     number: int
-    line: Line = field(compare=False)
+    line: WindowLine = field(compare=False)
 
 
-class Window:
+class BatchWindow:
     """The lines of one batch that are under way, during its lease number `run`."""
 
     def __init__(self, run: int) -> None:
         self._first_turn = run * TURNS_OF_A_RUN
         self._shares: dict[str, Share] = {}
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, WindowLine] = {}
         self._due: list[_Due] = []
         self._most = MAX_UNBEGUN
         self._held_until = 0.0
@@ -127,7 +127,7 @@ class Window:
         ]
         return min(open_ones, default=(0, None))[1]
 
-    def again(self, now: float) -> Line | None:
+    def again(self, now: float) -> WindowLine | None:
         """Remove and return a line that is due to be sent again, if there is one."""
         return heapq.heappop(self._due).line if self._due and self._due[0].at <= now else None
 
@@ -139,7 +139,7 @@ class Window:
             return self._held_until
         return self._due[0].at if self._due else None
 
-    def sent(self, line: Line, gateway: str) -> int:
+    def sent(self, line: WindowLine, gateway: str) -> int:
         """Note that the line is sent to the gateway. Returns the turn to send it in.
 
         Raises:
@@ -161,11 +161,11 @@ class Window:
             self._begin(line)
             self._most = min(MAX_UNBEGUN, 2 * self._most)
 
-    def answered(self, gateway: str, answer: Answer, now: float) -> Verdict:
+    def answered(self, gateway: str, answer: LineAnswer, now: float) -> LineVerdict:
         """Take a gateway's answer to a line. Returns what it means."""
         line = self._lines.get(answer.number)
         if line is None or line.gateway != gateway:
-            return Verdict.STALE
+            return LineVerdict.STALE
         if not line.begun:
             self._begin(line)
         kind = BY_CODE.get(answer.code, InferenceError)
@@ -174,15 +174,15 @@ class Window:
             if issubclass(kind, CAPACITY_ERRORS) and answer.again_s:
                 self._hold(now + answer.again_s)
             self._put_back(line, now + answer.again_s)
-            return Verdict.AGAIN
+            return LineVerdict.AGAIN
         if issubclass(kind, ENDING):
             self._put_back(line, now)
-            return Verdict.KEY_ENDED
+            return LineVerdict.KEY_ENDED
         del self._lines[line.number]
-        return Verdict.DONE
+        return LineVerdict.DONE
 
     @staticmethod
-    def _has_failed(line: Line, answer: Answer, kind: type[InferenceError]) -> bool:
+    def _has_failed(line: WindowLine, answer: LineAnswer, kind: type[InferenceError]) -> bool:
         line.failures += answer.sent and not issubclass(kind, CAPACITY_ERRORS)
         return line.failures >= MAX_FAILURES
 
@@ -190,12 +190,12 @@ class Window:
         self._held_until = max(self._held_until, until)
         self._most = 1
 
-    def _begin(self, line: Line) -> None:
+    def _begin(self, line: WindowLine) -> None:
         line.begun = True
         share = self._shares[line.gateway]
         share.lines -= 1
         share.bytes -= line.size
 
-    def _put_back(self, line: Line, at: float) -> None:
+    def _put_back(self, line: WindowLine, at: float) -> None:
         self._lines.pop(line.number, None)
         heapq.heappush(self._due, _Due(at, line.number, line))

@@ -11,7 +11,7 @@ import msgspec
 
 from inference.gateway.lines.seals import line_id
 from tenants.batch_states import Status
-from tenants.batches.reading import Request, lines, request_of
+from tenants.batches.reading import BatchRequest, lines, request_of
 from tenants.files import disk, keeping
 from tenants.models import Batch, BatchLine, Purpose, StoredFile
 from tenants.models.files import new_file_id
@@ -31,7 +31,7 @@ NEVER_ANSWERED = {
 _json = msgspec.json.Encoder().encode
 
 
-class Output:
+class BatchOutput:
     """One of the two files while it is being written."""
 
     def __init__(self, role: str, id: str, file: IO[bytes]) -> None:
@@ -51,13 +51,13 @@ def files_of(batch: Batch) -> Iterator[dict[str, StoredFile]]:
     """The output files of a batch that ends, by the name of the batch's field. They are on the
     disk, their rows are not saved yet; a file without lines is left out. If the block fails, they
     are removed."""
-    written: list[Output] = []
+    written: list[BatchOutput] = []
     try:
         with ExitStack() as open_files:
             for role in ("output", "error"):
                 id = new_file_id()
                 file = open_files.enter_context(disk.made(id))
-                written.append(Output(role, id, file))
+                written.append(BatchOutput(role, id, file))
             _write(batch, *written)
             sizes = {one.id: one.size_bytes for one in written}
         yield {
@@ -72,7 +72,7 @@ def files_of(batch: Batch) -> Iterator[dict[str, StoredFile]]:
             disk.remove(one.id)
 
 
-def _row(batch: Batch, output: Output, size_bytes: int) -> StoredFile:
+def _row(batch: Batch, output: BatchOutput, size_bytes: int) -> StoredFile:
     return StoredFile(
         id=output.id,
         tenant_id=batch.tenant_id,
@@ -83,7 +83,7 @@ def _row(batch: Batch, output: Output, size_bytes: int) -> StoredFile:
     )
 
 
-def _write(batch: Batch, answers: Output, failures: Output) -> None:
+def _write(batch: Batch, answers: BatchOutput, failures: BatchOutput) -> None:
     rows = iter(batch.lines.order_by("number").iterator(chunk_size=AT_ONCE))
     row = next(rows, None)
     with disk.path(batch.input_file_id).open("rb") as file:
@@ -96,7 +96,7 @@ def _write(batch: Batch, answers: Output, failures: Output) -> None:
             row = next(rows, None)
 
 
-def _answered(request: Request, id: str, row: BatchLine) -> bytes:
+def _answered(request: BatchRequest, id: str, row: BatchLine) -> bytes:
     response = {
         "status_code": row.status_code,
         "request_id": f"req_{id}",
@@ -105,13 +105,13 @@ def _answered(request: Request, id: str, row: BatchLine) -> bytes:
     return _json(_told(request, id) | {"response": response, "error": None})
 
 
-def _unanswered(request: Request, id: str, ending: Status) -> bytes:
+def _unanswered(request: BatchRequest, id: str, ending: Status) -> bytes:
     code, message = NEVER_ANSWERED[ending]
     error = {"code": code, "message": message}
     return _json(_told(request, id) | {"response": None, "error": error})
 
 
-def _told(request: Request, id: str) -> dict[str, Any]:
+def _told(request: BatchRequest, id: str) -> dict[str, Any]:
     return {"id": f"batch_req_{id}", "custom_id": request.custom_id}
 
 

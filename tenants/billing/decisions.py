@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from inference.link.accounts import LedgerEntry
 from tenants.billing.ledger import connect
-from tenants.billing.statements import REFUSED, Connection, Line, make_months, write
+from tenants.billing.statements import REFUSED, Connection, StatementLine, make_months, write
 from tenants.errors import AlreadyDecided, NotBillable
 from tenants.models import QuarantinedEntry, User
 from tenants.models.audit import Actor
@@ -88,7 +88,7 @@ async def _bill(pk: int, by: int | None, actor: Actor | None) -> None:
         if row is None:
             raise AlreadyDecided
         try:
-            await _write(connection, Line(row[1], row[2], _decoded(row[0])))
+            await _write(connection, StatementLine(row[1], row[2], _decoded(row[0])))
         except REFUSED as error:
             raise NotBillable(f"The ledger cannot accept this entry: {error}") from None
         await connection.execute(_BILLED, [by, pk])
@@ -104,7 +104,7 @@ def _decoded(text: str) -> LedgerEntry:
     return entry
 
 
-async def _write(connection: Connection, line: Line) -> None:
+async def _write(connection: Connection, line: StatementLine) -> None:
     entry = line.entry
     names = {"id": entry.id, "at": entry.account.started_at, "attempt": entry.attempt}
     known = await (await connection.execute(_KNOWN, names)).fetchone()

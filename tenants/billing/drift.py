@@ -17,7 +17,7 @@ without drift are listed for this long after their last report."""
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class DriftedJournal:
     """Both sides of one engine's journal; see `tenants.models.EngineJournal`."""
 
     journal: str
@@ -43,7 +43,7 @@ class Journal:
 
 
 _QUARANTINED = ("quarantined_requests", "quarantined_tokens")
-_COLUMNS = [field.name for field in fields(Journal) if field.name not in _QUARANTINED]
+_COLUMNS = [field.name for field in fields(DriftedJournal) if field.name not in _QUARANTINED]
 
 JOURNALS = f"""
 SELECT {", ".join(_COLUMNS)},
@@ -75,7 +75,7 @@ class Drift:
     number of their requests is known. Entries in quarantine that are not billed are not drift.
     """
 
-    journal: Journal
+    journal: DriftedJournal
     requests: int
     tokens: int
     unjournaled_tokens: int
@@ -84,7 +84,7 @@ class Drift:
         return bool(self.requests or self.tokens or self.unjournaled_tokens)
 
     @classmethod
-    def of(cls, journal: Journal, now: datetime) -> Drift:
+    def of(cls, journal: DriftedJournal, now: datetime) -> Drift:
         silent = journal.reported_at is not None and journal.reported_at < now - SILENT
         counted_requests = journal.counted_requests + (journal.waiting_requests if silent else 0)
         ledger_tokens = journal.ledger_prompt_tokens + journal.ledger_completion_tokens

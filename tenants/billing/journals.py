@@ -23,7 +23,7 @@ SETTLED_S = 2.0
 """Longer than the statistics of a live engine, which sends them once a second, are under way."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class JournalReport(msgspec.Struct, frozen=True):
     """One journal, by columns of `tenants_enginejournal`.
 
     The `surplus` is what the ledger had beyond the journal; None while it is not known.
@@ -73,7 +73,7 @@ class Journals:
         if stats.journal:
             self._heard[stats.journal] = _Heard(engine_id, stats, now)
 
-    def take(self) -> list[Report]:
+    def take(self) -> list[JournalReport]:
         """Reports of the statistics since the last call."""
         reports = [self._report(heard) for heard in self._heard.values()]
         self._heard.clear()
@@ -83,10 +83,10 @@ class Journals:
         """Note that the reports are in the database, and what the ledger had at that moment."""
         self._seen, self._seen_at = {one.journal: one for one in seen}, now
 
-    def _report(self, heard: _Heard) -> Report:
+    def _report(self, heard: _Heard) -> JournalReport:
         all_, unbilled = heard.stats.journaled, heard.stats.unbilled
         surplus_requests, surplus_tokens = self._surplus(heard)
-        return Report(
+        return JournalReport(
             journal=heard.stats.journal,
             engine_id=heard.engine_id,
             counted_requests=all_.requests - unbilled.requests,

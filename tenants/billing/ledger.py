@@ -25,16 +25,16 @@ from inference.link.accounts import LedgerEntry
 from inference.link.engine_info import EngineStats
 from inference.link.session import AttemptKey
 from inference.process.supervision import supervised
-from tenants.billing.journals import Journals, Report
-from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep
-from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports
+from tenants.billing.journals import JournalReport, Journals
+from tenants.billing.quarantine import NOT_BILLABLE, SuspectEntry, keep
+from tenants.billing.statements import REFUSED, Connection, StatementLine, write, write_reports
 from tenants.database import conninfo
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 Connect = Callable[[], Awaitable[Connection]]
-Listener = Callable[[Sequence[Line]], object]
+Listener = Callable[[Sequence[StatementLine]], object]
 
 LINGER_S = 0.1
 """How long entries wait for others to share their transaction."""
@@ -63,8 +63,8 @@ async def connect() -> Connection:
 class _Call(NamedTuple):
     """The arguments of one call of `record` or `quarantine`."""
 
-    lines: list[Line]
-    suspects: list[Suspect]
+    lines: list[StatementLine]
+    suspects: list[SuspectEntry]
     written: Written
 
     @property
@@ -130,7 +130,7 @@ class Ledger:
         if self.waiting >= self._capacity:
             self._turn_away(len(entries))
             return
-        self._take(_Call([Line(engine_id, journal, e) for e in entries], [], written))
+        self._take(_Call([StatementLine(engine_id, journal, e) for e in entries], [], written))
 
     def quarantine(
         self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
@@ -140,7 +140,7 @@ class Ledger:
         if self.waiting >= self._capacity:
             self._turn_away(len(suspects))
             return
-        kept = [Suspect(source, entry, str(reason)) for entry, reason in suspects]
+        kept = [SuspectEntry(source, entry, str(reason)) for entry, reason in suspects]
         self._take(_Call([], kept, written))
 
     def _take(self, call: _Call) -> None:
@@ -198,7 +198,7 @@ class Ledger:
     async def _write_batch(self) -> None:
         batch = list(self._some_calls())
         lines = [line for call in batch for line in call.lines]
-        refused: list[Suspect] = []
+        refused: list[SuspectEntry] = []
         if lines:
             regenerated = await self._write_all(lines, write, partial(self._not_billable, refused))
             self.regenerated_tokens += sum(regenerated)
@@ -217,7 +217,7 @@ class Ledger:
             for listener in self._listeners:
                 self._tell(listener, lines)
 
-    async def _keep(self, suspects: Sequence[Suspect]) -> set[AttemptKey]:
+    async def _keep(self, suspects: Sequence[SuspectEntry]) -> set[AttemptKey]:
         """Quarantine the suspects. Returns the attempts of those that are kept."""
         if not suspects:
             return set()
@@ -246,20 +246,22 @@ class Ledger:
             found = await self._write_all(self._journals.take(), write_reports, self._not_reported)
             self._journals.written([seen for some in found for seen in some], time.monotonic())
 
-    def _not_billable(self, refused: list[Suspect], line: Line, error: Exception) -> None:
+    def _not_billable(
+        self, refused: list[SuspectEntry], line: StatementLine, error: Exception
+    ) -> None:
         self.unbillable += 1
         dispatch = line.entry.account.dispatch
         source = Source(line.engine_id, dispatch.credential if dispatch else 0, line.journal)
-        refused.append(Suspect(source, line.entry, NOT_BILLABLE, _told(error)))
+        refused.append(SuspectEntry(source, line.entry, NOT_BILLABLE, _message(error)))
         fields = {"engine_id": line.engine_id, "journal": line.journal}
         fields |= msgspec.structs.asdict(line.entry)
-        log.error("usage_not_billable", reason=_told(error), **fields)
+        log.error("usage_not_billable", reason=_message(error), **fields)
 
-    def _not_kept(self, suspect: Suspect, error: Exception) -> None:
-        log.error("usage_not_quarantined", reason=_told(error), attempt=suspect.attempt)
+    def _not_kept(self, suspect: SuspectEntry, error: Exception) -> None:
+        log.error("usage_not_quarantined", reason=_message(error), attempt=suspect.attempt)
 
-    def _not_reported(self, report: Report, error: Exception) -> None:
-        log.error("journal_not_reported", reason=_told(error), **msgspec.structs.asdict(report))
+    def _not_reported(self, report: JournalReport, error: Exception) -> None:
+        log.error("journal_not_reported", reason=_message(error), **msgspec.structs.asdict(report))
 
     async def _write_all(
         self,
@@ -300,7 +302,7 @@ class Ledger:
             except Exception as error:  # whatever it is, the engines keep what is not written
                 failures += 1
                 if failures == 1:
-                    log.error("ledger_not_written", waiting=self.waiting, reason=_told(error))
+                    log.error("ledger_not_written", waiting=self.waiting, reason=_message(error))
                 await self._disconnect()
                 await self._pause(failures)
                 if isinstance(error, TOO_LONG) and len(rows) > 1:
@@ -335,5 +337,5 @@ async def _first_of(event: asyncio.Event, timeout_s: float | None) -> None:
             await event.wait()
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error).strip() or type(error).__name__

@@ -48,7 +48,7 @@ ON CONFLICT DO NOTHING
 _KEPT = "SELECT key FROM tenants_quarantinedentry WHERE key = ANY(%s)"
 
 
-class Suspect(NamedTuple):
+class SuspectEntry(NamedTuple):
     """An entry that is not to be billed, its sender, and the reason."""
 
     source: Source
@@ -61,7 +61,7 @@ class Suspect(NamedTuple):
         return self.entry.id, self.entry.attempt
 
 
-class Row(NamedTuple):
+class QuarantineRow(NamedTuple):
     """A suspect, as it is kept."""
 
     credential_id: int | None
@@ -77,7 +77,7 @@ class Row(NamedTuple):
     entry: str
 
     @classmethod
-    def of(cls, suspect: Suspect) -> Row:
+    def of(cls, suspect: SuspectEntry) -> QuarantineRow:
         entry, source = suspect.entry, suspect.source
         said = f"{source.journal}\0{entry!r}".encode(errors="backslashreplace")
         return cls(
@@ -109,12 +109,12 @@ def _text(entry: LedgerEntry) -> str:
     return text if len(text) <= MAX_ENTRY_CHARS else ""
 
 
-async def keep(connection: Connection, suspects: Sequence[Suspect]) -> Collection[AttemptKey]:
+async def keep(connection: Connection, suspects: Sequence[SuspectEntry]) -> Collection[AttemptKey]:
     """Keep the entries. Returns the attempts of those that are kept, including from earlier calls.
 
     Raises: as `statements.write`.
     """
-    rows = [Row.of(suspect) for suspect in suspects]
+    rows = [QuarantineRow.of(suspect) for suspect in suspects]
     await connection.execute(_KEEP, [*map(list, zip(*rows, strict=True)), MAX_OPEN])
     cursor = await connection.execute(_KEPT, [[row.key for row in rows]])
     kept = {key for (key,) in await cursor.fetchall()}

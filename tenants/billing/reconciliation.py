@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
+from tenants.billing.drift import JOURNALS, LATELY, Drift, DriftedJournal
 from tenants.models import EngineJournal
 from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end
@@ -26,7 +26,7 @@ def drifts() -> list[Drift]:
     now = timezone.now()
     with connection.cursor() as cursor:
         cursor.execute(JOURNALS, [now - LATELY])
-        return [Drift.of(Journal(*row), now) for row in cursor.fetchall()]
+        return [Drift.of(DriftedJournal(*row), now) for row in cursor.fetchall()]
 
 
 def accept(drift: Drift) -> None:
@@ -37,7 +37,7 @@ def accept(drift: Drift) -> None:
     )
 
 
-class Group(NamedTuple):
+class ReconciledGroup(NamedTuple):
     """What a row of sums covers. Ids are those of rows; an empty `adapter` means the base model
     itself."""
 
@@ -49,7 +49,7 @@ class Group(NamedTuple):
     base_model: str
 
 
-class Sums(NamedTuple):
+class ReconciledSums(NamedTuple):
     """Sums over events; the cost in pico-units."""
 
     requests: int
@@ -63,9 +63,9 @@ class Sums(NamedTuple):
 class Difference(NamedTuple):
     """A row of sums that is wrong: what its parts add up to, and what is stored."""
 
-    group: Group
-    parts: Sums
-    kept: Sums
+    group: ReconciledGroup
+    parts: ReconciledSums
+    kept: ReconciledSums
 
 
 class JournalDifference(NamedTuple):
@@ -213,12 +213,12 @@ def total_differences(span: str, start: datetime, end: datetime) -> list[Differe
 
 
 def _differences(query: str, start: datetime, end: datetime, **more: str) -> list[Difference]:
-    group, figures = len(Group._fields), len(FIGURES)
+    group, figures = len(ReconciledGroup._fields), len(FIGURES)
     return [
         Difference(
-            Group(*row[:group]),
-            Sums(*map(int, row[group : group + figures])),
-            Sums(*map(int, row[group + figures :])),
+            ReconciledGroup(*row[:group]),
+            ReconciledSums(*map(int, row[group : group + figures])),
+            ReconciledSums(*map(int, row[group + figures :])),
         )
         for row in _rows(query, {"start": start, "end": end, **more})
     ]

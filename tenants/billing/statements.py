@@ -30,7 +30,7 @@ from psycopg.types.json import Jsonb
 
 from inference.link.accounts import LedgerEntry
 from inference.link.values import MAX_TIME_S
-from tenants.billing.journals import Report, Seen
+from tenants.billing.journals import JournalReport, Seen
 
 Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -244,7 +244,7 @@ RETURNING journal, ledger_requests, ledger_prompt_tokens + ledger_completion_tok
 """
 
 
-class Line(NamedTuple):
+class StatementLine(NamedTuple):
     """An entry with the engine that sent it."""
 
     engine_id: str
@@ -252,7 +252,7 @@ class Line(NamedTuple):
     entry: LedgerEntry
 
 
-async def write(connection: Connection, lines: Sequence[Line]) -> int:
+async def write(connection: Connection, lines: Sequence[StatementLine]) -> int:
     """Write the lines that are not in the ledger yet. Returns how many tokens these lines newly
     show to have been generated again for requests that moved to another engine.
 
@@ -277,7 +277,7 @@ async def write(connection: Connection, lines: Sequence[Line]) -> int:
     return regenerated
 
 
-async def make_months(connection: Connection, lines: Sequence[Line]) -> None:
+async def make_months(connection: Connection, lines: Sequence[StatementLine]) -> None:
     """Create the tables of the lines' months that are missing.
 
     Raises: as `write`.
@@ -286,7 +286,7 @@ async def make_months(connection: Connection, lines: Sequence[Line]) -> None:
     await connection.execute(_PARTITIONS, [_json(lines)])
 
 
-def _require_times(lines: Sequence[Line]) -> None:
+def _require_times(lines: Sequence[StatementLine]) -> None:
     for line in lines:
         started_at = line.entry.account.started_at
         if not EARLIEST <= started_at < LATEST:
@@ -298,7 +298,7 @@ async def _count(connection: Connection, statement: str, sent: Jsonb) -> tuple[i
     return int(entries), int(regenerated)
 
 
-async def write_reports(connection: Connection, reports: Sequence[Report]) -> list[Seen]:
+async def write_reports(connection: Connection, reports: Sequence[JournalReport]) -> list[Seen]:
     """Write the journals' counts. Returns what the ledger has of each at the same moment.
 
     Raises: as `write`.

@@ -7,7 +7,7 @@ import time
 import structlog
 
 from tenants.content.sealing import Unreadable
-from tenants.content.store import Item, PostgresContents
+from tenants.content.store import ContentItem, PostgresContents
 from tenants.naming import CONVERSATION
 
 log = structlog.get_logger(__name__)
@@ -22,7 +22,7 @@ class PostgresConversations:
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
         """See `StoredConversations.keep`."""
-        item = Item(tenant_id, CONVERSATION, id, time.time(), record)
+        item = ContentItem(tenant_id, CONVERSATION, id, time.time(), record)
         return await self._contents.keep([item]) == 1
 
     async def read(self, tenant_id: int, id: str) -> tuple[bytes, bytes] | None:
@@ -35,7 +35,7 @@ class PostgresConversations:
 
     async def replace(self, tenant_id: int, id: str, version: bytes, record: bytes) -> bool:
         """See `StoredConversations.replace`."""
-        item = Item(tenant_id, CONVERSATION, id, 0.0, record)
+        item = ContentItem(tenant_id, CONVERSATION, id, 0.0, record)
         return await self._contents.replace(item, version)
 
     async def delete(self, tenant_id: int, id: str) -> bool:

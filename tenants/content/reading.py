@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.measuring.content import Kept
+from inference.gateway.measuring.content import KeptContent
 from tenants.content import sealing
 from tenants.content.sealing import Location, Unreadable
 from tenants.models import Tenant
-from tenants.models.content import Kind, StoredContent, StoredContentQuerySet
+from tenants.models.content import ContentKind, StoredContent, StoredContentQuerySet
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class ContentExchange(msgspec.Struct, frozen=True):
     """A request and its answers, one for each choice. `cut`: it was too long to be kept whole."""
 
     request: str
@@ -28,7 +28,7 @@ def is_kept(tenant: Tenant, request_id: str) -> bool:
     return _of(tenant, request_id).exists()
 
 
-def read(tenant: Tenant, request_id: str) -> Exchange | None:
+def read(tenant: Tenant, request_id: str) -> ContentExchange | None:
     """The content of this request; None if none is stored, or it can't be read."""
     found = _of(tenant, request_id).select_related("content_key").first()
     if found is None or found.content_key.wrapped is None:
@@ -39,17 +39,19 @@ def read(tenant: Tenant, request_id: str) -> Exchange | None:
     )
     try:
         key = sealing.tenant_key(sealing.master_keys(), tenant.pk, wrapped)
-        kept = msgspec.json.decode(key.open(location, bytes(found.data)), type=Kept)
+        kept = msgspec.json.decode(key.open(location, bytes(found.data)), type=KeptContent)
     except Unreadable:
         return None
-    return Exchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)
+    return ContentExchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)
 
 
 def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
-    return StoredContent.objects.live().filter(tenant=tenant, kind=Kind.REQUEST, name=request_id)
+    return StoredContent.objects.live().filter(
+        tenant=tenant, kind=ContentKind.REQUEST, name=request_id
+    )
 
 
-def answers_of(kept: Kept) -> Iterator[str]:
+def answers_of(kept: KeptContent) -> Iterator[str]:
     """The answer of each choice: its reasoning, its text, and its tool calls."""
     if kept.response:
         yield from _whole(kept.response)

@@ -11,10 +11,10 @@ from typing import Any
 import structlog
 
 from inference.errors import RateLimitExceeded
-from inference.interfaces.stored import Ended, Queued, Standing
+from inference.interfaces.stored import EndedResponse, Queued, ResponseStanding
 from inference.operations.responses.framing import CANCELLED, LIVE, QUEUED
 from tenants.content.sealing import Unreadable
-from tenants.content.store import Item, PostgresContents
+from tenants.content.store import ContentItem, PostgresContents
 from tenants.naming import RESPONSE
 
 log = structlog.get_logger(__name__)
@@ -104,7 +104,7 @@ class PostgresResponses:
 
     async def keep(self, tenant_id: int, id: str, record: bytes) -> bool:
         """See `StoredResponses.keep`."""
-        item = Item(tenant_id, RESPONSE, id, time.time(), record)
+        item = ContentItem(tenant_id, RESPONSE, id, time.time(), record)
         return await self._contents.keep([item]) == 1
 
     async def read(self, tenant_id: int, id: str) -> bytes | None:
@@ -123,7 +123,7 @@ class PostgresResponses:
 
     async def queue(self, queued: Queued) -> str | None:
         """See `StoredResponses.queue`."""
-        item = Item(queued.tenant_id, RESPONSE, queued.id, 0.0, queued.record)
+        item = ContentItem(queued.tenant_id, RESPONSE, queued.id, 0.0, queued.record)
         if (sealed := await self._contents.sealed(item)) is None:
             return None
         values = {
@@ -164,9 +164,9 @@ class PostgresResponses:
                 retry_after_s=RETRY_S,
             )
 
-    async def standing(self, tenant_id: int, id: str) -> Standing | None:
+    async def standing(self, tenant_id: int, id: str) -> ResponseStanding | None:
         """See `StoredResponses.standing`."""
-        rows = await self._contents.rows(Standing, STANDING, _named(tenant_id, id))
+        rows = await self._contents.rows(ResponseStanding, STANDING, _named(tenant_id, id))
         return rows[0] if rows else None
 
     async def begin(self, tenant_id: int, id: str, turn: int) -> bytes | None:
@@ -176,9 +176,9 @@ class PostgresResponses:
             return None
         return await self.read(tenant_id, id)
 
-    async def end(self, tenant_id: int, id: str, turn: int, ended: Ended) -> bool:
+    async def end(self, tenant_id: int, id: str, turn: int, ended: EndedResponse) -> bool:
         """See `StoredResponses.end`."""
-        item = Item(tenant_id, RESPONSE, id, 0.0, ended.record)
+        item = ContentItem(tenant_id, RESPONSE, id, 0.0, ended.record)
         if (sealed := await self._contents.sealed(item)) is None:
             return False
         values = _named(tenant_id, id) | {

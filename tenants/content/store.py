@@ -48,7 +48,7 @@ WHERE c.tenant_id = %s AND c.kind = %s AND c.name = %s AND c.expires_at > now()
 DELETE = "DELETE FROM tenants_storedcontent WHERE tenant_id = %s AND kind = %s AND name = %s"
 
 
-class Item(NamedTuple):
+class ContentItem(NamedTuple):
     """A text to keep; `at` is a unix time in seconds."""
 
     tenant_id: int
@@ -97,7 +97,7 @@ class PostgresContents(Database):
     def __init__(self, answer_s: float = ANSWER_S) -> None:
         super().__init__("content", answer_s)
 
-    async def keep(self, items: Sequence[Item]) -> int:
+    async def keep(self, items: Sequence[ContentItem]) -> int:
         """Store the items, replacing what their places hold, except those of tenants that keep
         nothing. No two may have the same place. Returns how many were stored."""
         keys = await self._keys({item.tenant_id for item in items})
@@ -128,7 +128,7 @@ class PostgresContents(Database):
         text = key.open(Location(tenant_id, kind, name), row.data)
         return Version(text, bytes(row.data[: sealing.NONCE_BYTES]))
 
-    async def replace(self, item: Item, version: bytes) -> bool:
+    async def replace(self, item: ContentItem, version: bytes) -> bool:
         """Store the item in place of that version; its expiry stays. False if there is another
         version by now, or none."""
         if (sealed := await self.sealed(item)) is None:
@@ -144,7 +144,7 @@ class PostgresContents(Database):
         }
         return await self.execute(REPLACE, values) == 1
 
-    async def sealed(self, item: Item) -> Sealed | None:
+    async def sealed(self, item: ContentItem) -> Sealed | None:
         """The item, encrypted with its tenant's key; None if the tenant keeps nothing."""
         found = (await self._keys({item.tenant_id})).get(item.tenant_id)
         return None if found is None else Sealed(found[0], found[1].seal(item.location, item.text))

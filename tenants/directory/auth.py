@@ -9,7 +9,7 @@ from django.conf import settings
 
 from inference.process.supervision import ended, supervised
 from tenants.directory.cached import CachedDirectory
-from tenants.directory.notices import Listener
+from tenants.directory.notices import NoticeListener
 from tenants.directory.reader import Reader
 
 
@@ -19,7 +19,7 @@ class PostgresDirectory(CachedDirectory):
     def __init__(self) -> None:
         self._database = Reader()
         super().__init__(self._database, without_database_s=settings.KEYS_WITHOUT_DATABASE_S)
-        self._listener = Listener(
+        self._listener = NoticeListener(
             on_connected=self.reconnected, on_notice=self.changed, on_alive=self.heard
         )
         self._tasks: list[asyncio.Task[Any]] = []

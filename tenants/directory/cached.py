@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from inference.errors import InferenceError, InvalidApiKey, Unavailable
-from inference.interfaces.directory import INFERENCE, Grant, ModelCard, Target
+from inference.interfaces.directory import INFERENCE, Grant, ModelCard, ResolvedTarget
 from inference.link.engine_info import AdapterRef
 from inference.pools import Pool, Revisions
 from tenants.directory import catalogue
@@ -134,7 +134,7 @@ class CachedDirectory:
         """
         return await self._granted(f"id {key_id}", lambda: self._find_successor(key_id))
 
-    async def resolve(self, grant: Grant, name: str) -> Target:
+    async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         """Resolve a model name; see `interfaces.directory.Directory`.
 
         Raises:

@@ -11,9 +11,9 @@ from functools import reduce
 import msgspec
 
 from inference.errors import UnknownModel
-from inference.interfaces.directory import Grant, Limits, ModelCard, Price, Target
+from inference.interfaces.directory import Grant, Limits, ModelCard, ResolvedTarget, TokenPrice
 from inference.link.engine_info import AdapterRef
-from inference.pools import Pool, Revisions, Rollout
+from inference.pools import Pool, PoolRollout, Revisions
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
 from tenants.naming import ISOLATION_TENANTS, LIVE, lora_name
@@ -39,7 +39,7 @@ class BaseRow:
     max_model_len: int
     prices: Prices = ()
     defaults: bytes = b""
-    """In the form of `Target.defaults`."""
+    """In the form of `ResolvedTarget.defaults`."""
     batch_prices: Prices = ()
 
 
@@ -176,16 +176,16 @@ def allowed(grant: Grant, name: str) -> bool:
     return grant.models is None or name in grant.models
 
 
-def price_at(now: float, *lists: Prices) -> Price:
+def price_at(now: float, *lists: Prices) -> TokenPrice:
     """The price at this unix time from the first list that has one; free if none has."""
     for prices in lists:
         for starts_at, *figures in reversed(prices):
             if starts_at <= now:
-                return Price(*figures)
-    return Price()
+                return TokenPrice(*figures)
+    return TokenPrice()
 
 
-def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> Price | None:
+def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> TokenPrice | None:
     """The price of batch lines at this unix time; None if the standard price applies. Any price of
     an earlier row, batch or standard, takes precedence over those of later rows."""
     if not any(row.batch_prices for row in rows):
@@ -195,7 +195,7 @@ def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> Price | None:
 
 def resolve(
     grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
-) -> Target:
+) -> ResolvedTarget:
     """Resolve a name for the grant at this unix time.
 
     Names of base models take precedence over those of adapters.
@@ -208,7 +208,7 @@ def resolve(
     if name in bases:
         base = bases[name]
         price = price_at(now, base.prices)
-        return Target(
+        return ResolvedTarget(
             name,
             name,
             price=price,
@@ -221,7 +221,7 @@ def resolve(
     row = own.find(name)
     # Missing only while the notice of a new base model is under way.
     base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
-    return Target(
+    return ResolvedTarget(
         model=name,
         base_model=row.base_model,
         adapter=_ref(grant.tenant, row),
@@ -239,7 +239,7 @@ def resolve(
 
 
 def defaults_of(fields: Mapping[str, object]) -> bytes:
-    """Encode the fields in the form of `Target.defaults`."""
+    """Encode the fields in the form of `ResolvedTarget.defaults`."""
     return msgspec.json.encode(fields)[1:-1] + b"," if fields else b""
 
 
@@ -253,7 +253,7 @@ def _pool(row: PoolRow) -> Pool:
     if row.rollout_id is not None:
         # The check of isolation uses the new revision before any customer does.
         first, last = frozenset(row.first).union(ISOLATION_TENANTS), frozenset(row.last)
-        rollout = Rollout(row.rollout_id, row.target, row.weight, first, last)
+        rollout = PoolRollout(row.rollout_id, row.target, row.weight, first, last)
     return Pool(frozenset(row.serving), frozenset(row.waiting), rollout)
 
 

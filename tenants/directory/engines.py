@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 
 from inference.errors import InvalidApiKey, Unavailable
-from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.credentials import EngineIdentity
 from tenants.directory.reader import EngineRow
 from tenants.naming import engine_prefix_of, hmac_of
 
@@ -21,7 +21,7 @@ class KnownEngines:
 
     def __init__(self) -> None:
         self._rows: Mapping[str, EngineRow] | None = None
-        self._known: Mapping[int, EngineCredential] = {}
+        self._known: Mapping[int, EngineIdentity] = {}
         self._on_change: list[Callable[[], None]] = []
 
     def learn(self, rows: Sequence[EngineRow]) -> None:
@@ -35,7 +35,7 @@ class KnownEngines:
         """Call `callback` when the result of `holds` may have changed."""
         self._on_change.append(callback)
 
-    def identify(self, secret: str) -> EngineCredential:
+    def identify(self, secret: str) -> EngineIdentity:
         """The credential with this secret; see `interfaces.credentials.Engines`."""
         prefix = engine_prefix_of(secret)
         if prefix is None:
@@ -47,11 +47,11 @@ class KnownEngines:
             raise InvalidApiKey("The engine credential does not exist or was revoked.")
         return self._known[row.id]
 
-    def holds(self, credential: EngineCredential) -> bool:
+    def holds(self, credential: EngineIdentity) -> bool:
         """Whether the credential is valid and unchanged; see `interfaces.credentials.Engines`."""
         return self._known.get(credential.id) == credential
 
 
-def _credential(row: EngineRow) -> EngineCredential:
+def _credential(row: EngineRow) -> EngineIdentity:
     pools = None if row.pools is None else frozenset(row.pools)
-    return EngineCredential(row.id, row.name, pools, row.prefix)
+    return EngineIdentity(row.id, row.name, pools, row.prefix)

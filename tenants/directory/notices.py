@@ -61,7 +61,7 @@ def parse(payload: str) -> Notice | None:
         return None
 
 
-class Listener:
+class NoticeListener:
     """Calls back, in the order of the events:
 
     `on_connected()`: it is listening (again); earlier notices may have been missed.

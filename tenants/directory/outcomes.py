@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import msgspec
 
-from inference.gateway.measuring.outcomes import Group, OutcomeSums, Refusal
+from inference.gateway.measuring.outcomes import OutcomeGroup, OutcomeSums, Refusal
 from inference.gateway.measuring.sums import BUCKETS
 
 BATCH = 200
@@ -92,7 +92,9 @@ ON CONFLICT (id) DO NOTHING
 """
 
 
-def batches(sums: Mapping[Group, OutcomeSums]) -> Iterator[Sequence[tuple[Group, OutcomeSums]]]:
+def batches(
+    sums: Mapping[OutcomeGroup, OutcomeSums],
+) -> Iterator[Sequence[tuple[OutcomeGroup, OutcomeSums]]]:
     """Split the groups into batches of at most BATCH, each of one minute."""
     in_order = sorted(sums.items(), key=itemgetter(0))
     for _, of_minute in groupby(in_order, key=lambda one: one[0].minute):
@@ -100,7 +102,7 @@ def batches(sums: Mapping[Group, OutcomeSums]) -> Iterator[Sequence[tuple[Group,
         yield from (groups[at : at + BATCH] for at in range(0, len(groups), BATCH))
 
 
-def encoded_sums(sums: Sequence[tuple[Group, OutcomeSums]]) -> str:
+def encoded_sums(sums: Sequence[tuple[OutcomeGroup, OutcomeSums]]) -> str:
     """The sums as JSON for `SENT`."""
     return msgspec.json.encode(
         [

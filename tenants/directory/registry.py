@@ -10,8 +10,8 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from inference.gateway.fleet.demand import Demand
-from inference.gateway.measuring.outcomes import Group, OutcomeSums, Refusal
-from inference.gateway.measuring.traffic import Traffic
+from inference.gateway.measuring.outcomes import OutcomeGroup, OutcomeSums, Refusal
+from inference.gateway.measuring.traffic import RevisionTraffic
 from inference.link.engine_info import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import outcomes, pools
@@ -82,7 +82,7 @@ class _Seen:
     demand: dict[str, Any]
 
 
-class Registry(Database):
+class DirectoryRegistry(Database):
     """Each query raises `Unavailable` if the database does not answer in time."""
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
@@ -101,7 +101,7 @@ class Registry(Database):
         return [msgspec.convert(row.demand, dict[str, Demand]) for row in rows]
 
     async def share_traffic(
-        self, url: str, engines: Mapping[str, int], traffic: Mapping[str, Traffic]
+        self, url: str, engines: Mapping[str, int], traffic: Mapping[str, RevisionTraffic]
     ) -> None:
         """Record how many engines of each revision the gateway at this URL has, and add the traffic
         to that of each revision in this minute."""
@@ -109,7 +109,7 @@ class Registry(Database):
         values = {"url": url, "engines": Jsonb(engines), "traffic": Jsonb(rows)}
         await self.execute_all((SHARE_ENGINES, ADD_TRAFFIC), values)
 
-    async def add_outcomes(self, sums: Sequence[tuple[Group, OutcomeSums]]) -> None:
+    async def add_outcomes(self, sums: Sequence[tuple[OutcomeGroup, OutcomeSums]]) -> None:
         """Add to the outcomes of requests; all groups are of one minute."""
         values = {"sums": outcomes.encoded_sums(sums)}
         await self.execute_all(outcomes.ADD, values)

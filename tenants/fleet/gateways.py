@@ -21,7 +21,14 @@ from django.apps import apps
 
 from inference.gateway.measuring.history import Point
 from inference.interfaces.directory import Limits
-from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
+from tenants.fleet.reports import (
+    CountedReport,
+    GatewayReport,
+    ReportedFleet,
+    merged,
+    merged_counts,
+    merged_points,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -39,10 +46,10 @@ class Drained(msgspec.Struct):
     found: bool
 
 
-class Gateways(Protocol):
+class LiveGateways(Protocol):
     """What pages and the management API query; never raises for gateways that do not answer."""
 
-    def fleet(self) -> Fleet:
+    def fleet(self) -> ReportedFleet:
         """Every engine, and what it does."""
         ...
 
@@ -60,9 +67,9 @@ class Gateways(Protocol):
         ...
 
 
-def gateways() -> Gateways:
+def gateways() -> LiveGateways:
     """The instance of this process."""
-    found: Gateways = apps.get_app_config("tenants").gateways  # type: ignore[attr-defined]
+    found: LiveGateways = apps.get_app_config("tenants").gateways  # type: ignore[attr-defined]
     return found
 
 
@@ -73,7 +80,7 @@ class _Kept:
 
 
 class HttpGateways:
-    """`Gateways` over their internal interface."""
+    """`LiveGateways` over their internal interface."""
 
     def __init__(
         self,
@@ -102,30 +109,30 @@ class HttpGateways:
         self._client.close()
         self._threads.shutdown()
 
-    def fleet(self) -> Fleet:
-        """See `Gateways.fleet`."""
+    def fleet(self) -> ReportedFleet:
+        """See `LiveGateways.fleet`."""
         return self._fresh("fleet", self._ask_fleet)
 
     def history(self) -> Sequence[Point]:
-        """See `Gateways.history`."""
+        """See `LiveGateways.history`."""
         return self._fresh("history", self._ask_history)
 
     def used(self, limits: Limits) -> Mapping[str, int]:
-        """See `Gateways.used`."""
+        """See `LiveGateways.used`."""
         body = msgspec.json.encode(limits)
-        counts, _ = self._ask("/internal/limits", Counted, body)
+        counts, _ = self._ask("/internal/limits", CountedReport, body)
         return merged_counts(counts)
 
     def drain(self, engine_id: str) -> bool:
-        """See `Gateways.drain`."""
+        """See `LiveGateways.drain`."""
         body = msgspec.json.encode({"engine": engine_id})
         answers, _ = self._ask("/internal/drain", Drained, body)
         with self._lock:
             self._kept.clear()
         return any(answer.found for answer in answers)
 
-    def _ask_fleet(self) -> Fleet:
-        reports, silent = self._ask("/internal/fleet", Report)
+    def _ask_fleet(self) -> ReportedFleet:
+        reports, silent = self._ask("/internal/fleet", GatewayReport)
         return merged(reports, silent)
 
     def _ask_history(self) -> Sequence[Point]:

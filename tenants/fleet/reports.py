@@ -11,23 +11,23 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.measuring.history import STEP_S, Load, Point, Rate
+from inference.gateway.measuring.history import STEP_S, LoadSample, Point, RequestRate
 
 Engine = dict[str, Any]
 """In the form of `inference.gateway.hub.Hub.snapshot`."""
 
 
-class Report(msgspec.Struct):
+class GatewayReport(msgspec.Struct):
     """The state of one gateway at one moment."""
 
     engines: list[Engine]
-    rates: dict[str, Rate]
+    rates: dict[str, RequestRate]
     """By engine, for engines that have been known for long enough."""
     limits_degraded: bool
     """Whether Redis is down."""
 
 
-class Counted(msgspec.Struct):
+class CountedReport(msgspec.Struct):
     """What counts against limits now, by the limit's name."""
 
     shared: bool
@@ -35,21 +35,21 @@ class Counted(msgspec.Struct):
     used: dict[str, int]
 
 
-class Fleet(msgspec.Struct, frozen=True):
+class ReportedFleet(msgspec.Struct, frozen=True):
     """Every engine that any gateway knows."""
 
     engines: list[Engine] = []
     """Ordered by id."""
-    rates: dict[str, Rate] = {}
+    rates: dict[str, RequestRate] = {}
     limits_degraded: bool = False
     silent: list[str] = []
     """Gateways that count as alive but did not answer: what only they know is missing."""
 
 
-def merged(reports: Iterable[Report], silent: Sequence[str] = ()) -> Fleet:
+def merged(reports: Iterable[GatewayReport], silent: Sequence[str] = ()) -> ReportedFleet:
     """Merge the reports of several gateways; an engine that several have appears once."""
     engines: dict[str, Engine] = {}
-    rates: dict[str, Rate] = {}
+    rates: dict[str, RequestRate] = {}
     degraded = False
     for report in reports:
         degraded |= report.limits_degraded
@@ -57,7 +57,7 @@ def merged(reports: Iterable[Report], silent: Sequence[str] = ()) -> Fleet:
         for engine in report.engines:
             known = engines.get(engine["id"])
             engines[engine["id"]] = _merged(known, engine) if known else engine
-    return Fleet([engines[id] for id in sorted(engines)], rates, degraded, list(silent))
+    return ReportedFleet([engines[id] for id in sorted(engines)], rates, degraded, list(silent))
 
 
 def _merged(one: Engine, other: Engine) -> Engine:
@@ -71,7 +71,7 @@ def _merged(one: Engine, other: Engine) -> Engine:
 
 def merged_points(histories: Iterable[Sequence[Point]]) -> list[Point]:
     """Merge the histories of several gateways: each step has what any of them saw."""
-    steps: dict[int, dict[str, Load]] = {}
+    steps: dict[int, dict[str, LoadSample]] = {}
     for history in histories:
         for point in history:
             loads = steps.setdefault(int(point.at // STEP_S), {})
@@ -81,7 +81,7 @@ def merged_points(histories: Iterable[Sequence[Point]]) -> list[Point]:
     return [Point(step * STEP_S, steps[step]) for step in sorted(steps)]
 
 
-def merged_counts(counts: Iterable[Counted]) -> Mapping[str, int]:
+def merged_counts(counts: Iterable[CountedReport]) -> Mapping[str, int]:
     """Merge counts: shared ones are taken once, those of single gateways are added up."""
     together: dict[str, int] = {}
     apart: dict[str, int] = {}

@@ -18,14 +18,14 @@ from channels.db import database_sync_to_async
 from tenants.adapters.uploads.guard import App, Receive, Scope, Send, content_length
 from tenants.adapters.uploads.intake import (
     FULL,
-    Answer,
     ClientGone,
+    IntakeAnswer,
     bodiless,
     copy_body,
     nothing,
 )
 from tenants.adapters.uploads.parts import OffsetMoved, Writer, discard
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import UploadSession
 
 BODIES = re.compile(r"/hub/(?:objects/[^/]+|api/models/[^/]+/[^/]+/commit/[^/]+)")
@@ -34,7 +34,7 @@ LENGTH, RECEIVED = "lorikeet.hub_length", "lorikeet.hub_received"
 of its upload."""
 
 
-class Bodies:
+class HubBodies:
     """Passes requests on to `app`, without their bodies."""
 
     def __init__(self, app: App) -> None:
@@ -57,8 +57,8 @@ class Bodies:
         else:
             await (await self._ask({**scope, RECEIVED: id})).pass_on(send)
 
-    async def _ask(self, scope: Scope) -> Answer:
-        answer = Answer()
+    async def _ask(self, scope: Scope) -> IntakeAnswer:
+        answer = IntakeAnswer()
         await self._app(bodiless(scope), nothing(), answer.keep)
         return answer
 
@@ -80,14 +80,14 @@ async def _take(id: UUID, most: int, receive: Receive) -> None:
             writer.close()
     except (OffsetMoved, FileNotFoundError) as error:
         message = "Another request is sending this object or has already committed it."
-        raise UploadRefused(Refusal.OFFSET_MISMATCH, message) from error
+        raise UploadRefused(UploadRefusal.OFFSET_MISMATCH, message) from error
     except OSError as error:
         if error.errno not in FULL:
             raise
         message = (
             "The server's disk for uploads is full. Push again once the operator has freed space."
         )
-        raise UploadRefused(Refusal.STORAGE_FULL, message) from error
+        raise UploadRefused(UploadRefusal.STORAGE_FULL, message) from error
 
 
 async def _give_up(id: UUID) -> None:

@@ -101,7 +101,7 @@ def resolve(
 ) -> HttpResponseBase:
     """A file, or the rest of it."""
     repos.require_file(caller, name, path)
-    file = repos.File(repos.version_of(repos.find(caller, name), revision), path)
+    file = repos.RepoFile(repos.version_of(repos.find(caller, name), revision), path)
     _require_usable(caller, name)
     size, start = file.size, _start(request)
     if start >= size > 0:

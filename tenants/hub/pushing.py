@@ -23,7 +23,7 @@ from tenants.adapters.checks.findings import shown
 from tenants.adapters.uploads import handover, objects, parts
 from tenants.adapters.uploads.content import COMMIT, PICKLE_NAMES
 from tenants.adapters.uploads.keeping import Destination, check_name, refuse_suspended
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
 from tenants.hub import repos
 from tenants.hub.bodies import LENGTH, RECEIVED
 from tenants.hub.replies import HubError, hub_view, read, refusing, reply
@@ -54,7 +54,7 @@ class ToSend(msgspec.Struct):
     size: int
 
 
-class Question(msgspec.Struct):
+class PushQuestion(msgspec.Struct):
     files: list[ToSend]
 
 
@@ -63,7 +63,7 @@ class LargeObject(msgspec.Struct):
     size: int
 
 
-class Batch(msgspec.Struct):
+class PushBatch(msgspec.Struct):
     operation: str
     objects: list[LargeObject]
     transfers: list[str] = msgspec.field(default_factory=lambda: ["basic"])
@@ -99,7 +99,7 @@ def validate_yaml(request: HttpRequest, caller: Caller) -> dict[str, list[str]]:
 def preupload(request: HttpRequest, caller: Caller, name: str, revision: str) -> dict[str, Any]:
     """How to send each file; files that do not belong to an adapter are to be ignored."""
     _require_main(request, revision)
-    files = read(request, Question).files
+    files = read(request, PushQuestion).files
     if len(files) > MAX_FILES:
         raise HubError(
             400, f"The request lists {len(files)} files; at most {MAX_FILES} are allowed."
@@ -111,7 +111,7 @@ def _how(file: ToSend) -> dict[str, Any]:
     stem, dot, kind = file.path.rpartition(".")
     if stem == WEIGHTS.rpartition(".")[0] and dot + kind in PICKLE_NAMES:
         raise UploadRefused(
-            Refusal.PICKLE_REFUSED,
+            UploadRefusal.PICKLE_REFUSED,
             f"{file.path} can run code when it is loaded. Save the adapter as safetensors.",
         )
     ours = file.path in FILES
@@ -150,7 +150,7 @@ def xet_token(request: HttpRequest, caller: Caller, name: str, revision: str) ->
 @hub_view("POST", needs=EDIT)
 def batch(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     """Where to send a large object, unless it is here already (Git LFS's batch API)."""
-    asked = read(request, Batch)
+    asked = read(request, PushBatch)
     if asked.operation != "upload" or "basic" not in asked.transfers:
         raise HubError(400, "Git LFS is supported only for uploads with the transfer `basic`.")
     if len(asked.objects) != 1:
@@ -259,7 +259,8 @@ def _begun(caller: Caller, name: str, length: int) -> UploadSession:
     most = settings.HUB_COMMIT_BYTES * 4 // 3 + MAX_COMMIT_LINES_BYTES
     if length > most:
         raise UploadRefused(
-            Refusal.PAYLOAD_TOO_LARGE, f"The commit has {length} bytes; at most {most} are allowed."
+            UploadRefusal.PAYLOAD_TOO_LARGE,
+            f"The commit has {length} bytes; at most {most} are allowed.",
         )
     Destination(caller.tenant, name, "", None).refuse_unless_possible()
     return _admitted(

@@ -69,7 +69,7 @@ def version_of(adapter: Adapter, revision: str) -> AdapterVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class RepoFile:
     """A file of a version."""
 
     version: AdapterVersion
@@ -88,8 +88,8 @@ class File:
             raise EntryNotFound from None
 
 
-def files_of(version: AdapterVersion) -> list[File]:
-    return [File(version, name) for name in FILES]
+def files_of(version: AdapterVersion) -> list[RepoFile]:
+    return [RepoFile(version, name) for name in FILES]
 
 
 def require_file(caller: Caller, name: str, path: str) -> None:

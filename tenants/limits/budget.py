@@ -24,7 +24,7 @@ Amounts = dict[str, int]
 """How much of each measure (`kinds.Kind.measure`); a missing one is 0."""
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class BudgetOutcome(msgspec.Struct, frozen=True, gc=False):
     """What stays counted of a reservation that ended: amounts by measure, and its cost."""
 
     amounts: Amounts = {}
@@ -45,7 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class Budget:
+class LimitBudget:
     """Tokens, and costs in micro-units of the currency."""
 
     period: BudgetPeriod
@@ -84,7 +84,7 @@ class Budget:
         self.reserved_tokens += tokens
         self.reserved_cost += cost
 
-    def settle(self, tokens: int, cost: int, outcome: Outcome) -> None:
+    def settle(self, tokens: int, cost: int, outcome: BudgetOutcome) -> None:
         """Replace what was reserved by the outcome."""
         self.reserved_tokens -= tokens
         self.reserved_cost -= cost

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from inference.interfaces.directory import MICRO, Limits, Price
+from inference.interfaces.directory import MICRO, Limits, TokenPrice
 from tenants.limits.kinds import Period
 from tenants.utc import month_end, month_start
 
@@ -22,11 +22,11 @@ it overflows."""
 DAY_S = 86_400
 
 
-class Value(msgspec.Struct, frozen=True):
+class StoredValue(msgspec.Struct, frozen=True):
     """A plain value inside commands and answers."""
 
 
-class Scope(Value, frozen=True):
+class CountedScope(StoredValue, frozen=True):
     """`interfaces.directory.Limits` without its display name: each limit that is set, by kind."""
 
     id: str
@@ -37,11 +37,11 @@ class Scope(Value, frozen=True):
         return hash(self.id)
 
     @staticmethod
-    def of(limits: Limits) -> Scope:
-        return Scope(limits.scope_id, dict(limits.values))
+    def of(limits: Limits) -> CountedScope:
+        return CountedScope(limits.scope_id, dict(limits.values))
 
 
-class BudgetPeriod(Value, frozen=True):
+class BudgetPeriod(StoredValue, frozen=True):
     """One period of one scope's budgets; `start` is its first second in unix time."""
 
     scope_id: str
@@ -68,7 +68,7 @@ def end_of(period: Period, start: int) -> int:
     return int(month_end(datetime.fromtimestamp(start, UTC)).timestamp())
 
 
-class Rate(Value, frozen=True):
+class TokenRate(StoredValue, frozen=True):
     """`interfaces.directory.Price`, in pico-units of the currency per token."""
 
     prompt: int = 0
@@ -76,7 +76,7 @@ class Rate(Value, frozen=True):
     output: int = 0
 
     @classmethod
-    def of(cls, price: Price) -> Rate:
+    def of(cls, price: TokenPrice) -> TokenRate:
         return cls(price.prompt, price.cached_prompt, price.output)
 
     def exact_cost(self, uncached: int, cached: int, output: int) -> int:
@@ -107,15 +107,15 @@ class Charge(Command, tag="charge", frozen=True):
 
     id: str
     holder: str
-    scopes: tuple[Scope, ...]
-    rate: Rate
+    scopes: tuple[CountedScope, ...]
+    rate: TokenRate
     quantities: dict[str, int]
     prompt_tokens: int
     output_tokens: int
     least_output_tokens: int
 
 
-class Settle(Command, tag="settle", frozen=True):
+class SettleReservation(Command, tag="settle", frozen=True):
     """The request ended and used this. Only the first Settle, Keep or Release of an id counts."""
 
     id: str
@@ -124,7 +124,7 @@ class Settle(Command, tag="settle", frozen=True):
     output_tokens: int
 
 
-class Report(Command, tag="report", frozen=True):
+class SpentReport(Command, tag="report", frozen=True):
     """The usage of a request, or of one attempt of it, which an engine reports through a gateway
     other than the one that reserved. It counts after the lease of the reserving gateway has ended;
     until then that gateway may settle the request itself. Of several reports the one with the most
@@ -184,25 +184,37 @@ class Seed(Command, tag="seed", frozen=True):
 class Look(Command, tag="look", frozen=True):
     """How much is left of each scope's limits; answered by Rooms."""
 
-    scopes: tuple[Scope, ...]
+    scopes: tuple[CountedScope, ...]
 
 
 class Count(Command, tag="count", frozen=True):
     """What is counted against this scope's limits, except budgets; answered by Counts."""
 
-    scope: Scope
+    scope: CountedScope
 
 
-AnyCommand = Charge | Settle | Report | Keep | Release | Take | Renew | Holds | Seed | Look | Count
+AnyCommand = (
+    Charge
+    | SettleReservation
+    | SpentReport
+    | Keep
+    | Release
+    | Take
+    | Renew
+    | Holds
+    | Seed
+    | Look
+    | Count
+)
 
 # --- answers -------------------------------------------------------------------------------------
 
 
-class Answer(msgspec.Struct, tag_field="type", frozen=True):
+class CommandAnswer(msgspec.Struct, tag_field="type", frozen=True):
     """Base of a store's answers."""
 
 
-class Left(Value, frozen=True):
+class Left(StoredValue, frozen=True):
     """What is left of one limit, and the milliseconds until its window is empty."""
 
     kind: str
@@ -211,7 +223,7 @@ class Left(Value, frozen=True):
     reset_ms: int
 
 
-class Granted(Answer, tag="granted", frozen=True):
+class Granted(CommandAnswer, tag="granted", frozen=True):
     """Reserved. `due` are budgets whose figures should be read from the ledger again."""
 
     output_tokens: int
@@ -219,7 +231,7 @@ class Granted(Answer, tag="granted", frozen=True):
     due: list[BudgetPeriod]
 
 
-class Refused(Answer, tag="refused", frozen=True):
+class LimitRefused(CommandAnswer, tag="refused", frozen=True):
     """Nothing was reserved: the limit `kind` of the scope with the index `scope` has no room.
 
     `requested` is the least that the request accepts. `wait_ms` is the time until that fits if no
@@ -237,59 +249,69 @@ class Refused(Answer, tag="refused", frozen=True):
     due: list[BudgetPeriod] = []
 
 
-class Unseeded(Answer, tag="unseeded", frozen=True):
+class Unseeded(CommandAnswer, tag="unseeded", frozen=True):
     """Nothing was reserved: these budgets need a Seed first."""
 
     budgets: list[BudgetPeriod]
 
 
-class Withdrawn(Answer, tag="withdrawn", frozen=True):
+class Withdrawn(CommandAnswer, tag="withdrawn", frozen=True):
     """Nothing was reserved: the id was released before."""
 
 
-class Rooms(Answer, tag="rooms", frozen=True):
+class Rooms(CommandAnswer, tag="rooms", frozen=True):
     """Answers Look."""
 
     left: list[Left]
 
 
-class Used(Value, frozen=True):
+class Used(StoredValue, frozen=True):
     """How much of a limit is used and reserved."""
 
     kind: str
     amount: int
 
 
-class Counts(Answer, tag="counts", frozen=True):
+class LimitCounts(CommandAnswer, tag="counts", frozen=True):
     """Answers Count."""
 
     used: list[Used]
 
 
-class Taken(Answer, tag="taken", frozen=True):
+class TakenOver(CommandAnswer, tag="taken", frozen=True):
     """Answers Take: the output tokens that are reserved, None if the reservation has ended."""
 
     output_tokens: int | None = None
 
 
-class Ids(Answer, tag="ids", frozen=True):
+class Ids(CommandAnswer, tag="ids", frozen=True):
     """Answers Holds."""
 
     ids: list[str]
 
 
-class Done(Answer, tag="done", frozen=True):
+class CommandDone(CommandAnswer, tag="done", frozen=True):
     """Answers every other command."""
 
 
-AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Counts | Taken | Ids | Done
+AnyAnswer = (
+    Granted
+    | LimitRefused
+    | Unseeded
+    | Withdrawn
+    | Rooms
+    | LimitCounts
+    | TakenOver
+    | Ids
+    | CommandDone
+)
 
 
 class StoreDown(Exception):
     """The store cannot be reached; the commands may or may not have been executed."""
 
 
-class Store(Protocol):
+class LimitStore(Protocol):
     """Holds the counters."""
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tenants.limits.budget import Amounts, Budget
-from tenants.limits.commands import DAY_S, BudgetPeriod, Scope, start_of
-from tenants.limits.kinds import PERIODS, Kind, Kinds
-from tenants.limits.window import Window
+from tenants.limits.budget import Amounts, LimitBudget
+from tenants.limits.commands import DAY_S, BudgetPeriod, CountedScope, start_of
+from tenants.limits.kinds import PERIODS, Kinds, LimitKind
+from tenants.limits.window import LimitWindow
 
 
-class Counter(Protocol):
+class LimitCounter(Protocol):
     """The figure that a limit is compared with."""
 
     @property
@@ -34,10 +34,10 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenCounter:
     """Tokens that a budget has spent and reserved."""
 
-    budget: Budget
+    budget: LimitBudget
 
     @property
     def used(self) -> int:
@@ -48,7 +48,7 @@ class Tokens:
 class Cost:
     """Cost that a budget has spent and reserved, in micro-units of the currency."""
 
-    budget: Budget
+    budget: LimitBudget
 
     @property
     def used(self) -> int:
@@ -60,9 +60,9 @@ class BoundLimit:
     """One limit of the scope with the index `scope`, and its counter."""
 
     scope: int
-    kind: Kind
+    kind: LimitKind
     limit: int
-    counter: Counter
+    counter: LimitCounter
     period: BudgetPeriod | None
 
 
@@ -71,22 +71,22 @@ class ScopeCounters:
 
     def __init__(self) -> None:
         self.streams = Streams()
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, LimitWindow] = {}
         """By measure."""
-        self._budgets: dict[BudgetPeriod, Budget] = {}
+        self._budgets: dict[BudgetPeriod, LimitBudget] = {}
 
-    def window(self, measure: str) -> Window:
-        return self._windows.setdefault(measure, Window())
+    def window(self, measure: str) -> LimitWindow:
+        return self._windows.setdefault(measure, LimitWindow())
 
-    def budget(self, period: BudgetPeriod) -> Budget:
+    def budget(self, period: BudgetPeriod) -> LimitBudget:
         """The budget of this period; a new one is empty and not seeded."""
-        return self._budgets.setdefault(period, Budget(period))
+        return self._budgets.setdefault(period, LimitBudget(period))
 
-    def counter(self, kind: Kind, period: BudgetPeriod | None) -> Counter:
+    def counter(self, kind: LimitKind, period: BudgetPeriod | None) -> LimitCounter:
         """The counter that a limit of this kind is compared with."""
         if period is not None:
             budget = self.budget(period)
-            return Cost(budget) if kind.is_money else Tokens(budget)
+            return Cost(budget) if kind.is_money else TokenCounter(budget)
         return self.streams if kind.window == "concurrent" else self.window(kind.measure)
 
     def sweep(self, second: int, *, in_use: bool) -> bool:
@@ -106,19 +106,23 @@ class BoundLimits:
     """One per scope."""
     day: int
     limits: tuple[BoundLimit, ...]
-    windows: tuple[tuple[Window, str], ...]
+    windows: tuple[tuple[LimitWindow, str], ...]
     """Each window with the measure that it counts."""
-    shown: tuple[tuple[BoundLimit, Window], ...]
+    shown: tuple[tuple[BoundLimit, LimitWindow], ...]
     """The limits that feed a header."""
     streams: tuple[Streams, ...]
     """One for each scope that limits concurrent streams."""
-    budgets: tuple[Budget, ...]
+    budgets: tuple[LimitBudget, ...]
     second: int = 0
     """The unix time to which the windows were slid."""
 
     @classmethod
     def of(
-        cls, counters: Sequence[ScopeCounters], scopes: Sequence[Scope], second: int, kinds: Kinds
+        cls,
+        counters: Sequence[ScopeCounters],
+        scopes: Sequence[CountedScope],
+        second: int,
+        kinds: Kinds,
     ) -> BoundLimits:
         """Bind the limits in the budget periods of this second. Ignores limits of unknown kinds."""
         periods = [_periods(scope, second, kinds) for scope in scopes]
@@ -127,7 +131,9 @@ class BoundLimits:
             for index, scope in enumerate(scopes)
             for limit in _bound(index, scope, counters[index], periods[index], kinds)
         ]
-        windows = [(limit, limit.counter) for limit in limits if isinstance(limit.counter, Window)]
+        windows = [
+            (limit, limit.counter) for limit in limits if isinstance(limit.counter, LimitWindow)
+        ]
         return cls(
             counters,
             second // DAY_S,
@@ -160,7 +166,7 @@ class BoundLimits:
         ]
 
 
-def _periods(scope: Scope, second: int, kinds: Kinds) -> dict[str, BudgetPeriod]:
+def _periods(scope: CountedScope, second: int, kinds: Kinds) -> dict[str, BudgetPeriod]:
     """The periods for which the scope has a budget."""
     windows = {kinds[name].window for name in scope.limits if name in kinds}
     return {
@@ -172,7 +178,7 @@ def _periods(scope: Scope, second: int, kinds: Kinds) -> dict[str, BudgetPeriod]
 
 def _bound(
     index: int,
-    scope: Scope,
+    scope: CountedScope,
     counters: ScopeCounters,
     periods: Mapping[str, BudgetPeriod],
     kinds: Kinds,

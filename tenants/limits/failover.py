@@ -22,11 +22,11 @@ from inference.process.supervision import ended, supervised
 from tenants.limits.commands import (
     AnyCommand,
     Keep,
+    LimitStore,
     Release,
     Renew,
-    Report,
-    Settle,
-    Store,
+    SettleReservation,
+    SpentReport,
     StoreDown,
 )
 from tenants.limits.memory import MemoryStore
@@ -48,7 +48,7 @@ class Failover:
     def __init__(
         self,
         local: MemoryStore,
-        redis: Store | None = None,
+        redis: LimitStore | None = None,
         *,
         refuse: bool = False,
         retry_s: float = RETRY_S,
@@ -72,7 +72,7 @@ class Failover:
         self._work, self._told, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._told.set()
 
-    def decide(self) -> Store:
+    def decide(self) -> LimitStore:
         """The store for one decision.
 
         Raises:
@@ -95,7 +95,9 @@ class Failover:
             self._lost.set()
             log.error("limits_degraded", refuse=self._refuse, error=str(error))
 
-    def end(self, store: Store, command: Settle | Report | Keep | Release) -> None:
+    def end(
+        self, store: LimitStore, command: SettleReservation | SpentReport | Keep | Release
+    ) -> None:
         """End a reservation in that store, immediately or soon. Never raises."""
         if store is self.local:
             self.local.do(command)

@@ -28,7 +28,7 @@ PROMPT_TOKENS = "prompt_tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LimitKind:
     """One kind of limit."""
 
     name: str
@@ -76,11 +76,11 @@ class Kind:
         return self.measure in BY_OUTPUT
 
 
-Kinds = Mapping[str, Kind]
+Kinds = Mapping[str, LimitKind]
 """By name, in the order in which they are shown."""
 
 
-def table(*kinds: Kind) -> Kinds:
+def table(*kinds: LimitKind) -> Kinds:
     """The kinds by name.
 
     Raises:
@@ -94,7 +94,7 @@ def table(*kinds: Kind) -> Kinds:
 
 
 KINDS = table(
-    Kind(
+    LimitKind(
         "requests_per_minute",
         "minute",
         "requests",
@@ -103,7 +103,7 @@ KINDS = table(
         help="Requests in any 60 seconds.",
         header="requests",
     ),
-    Kind(
+    LimitKind(
         "tokens_per_minute",
         "minute",
         "tokens",
@@ -112,7 +112,7 @@ KINDS = table(
         help="Prompt and output tokens in any 60 seconds.",
         header="tokens",
     ),
-    Kind(
+    LimitKind(
         "prompt_tokens_per_minute",
         "minute",
         PROMPT_TOKENS,
@@ -120,7 +120,7 @@ KINDS = table(
         wording="uncached prompt tokens per minute",
         help="Prompt tokens that were not in the cache, in any 60 seconds.",
     ),
-    Kind(
+    LimitKind(
         "output_tokens_per_minute",
         "minute",
         "output_tokens",
@@ -128,7 +128,7 @@ KINDS = table(
         wording="output tokens per minute",
         help="Output tokens in any 60 seconds.",
     ),
-    Kind(
+    LimitKind(
         "concurrent_streams",
         "concurrent",
         "requests",
@@ -136,7 +136,7 @@ KINDS = table(
         wording="concurrent requests",
         help="Requests running or waiting at the same time.",
     ),
-    Kind(
+    LimitKind(
         "tokens_per_day",
         "day",
         "tokens",
@@ -144,7 +144,7 @@ KINDS = table(
         wording="tokens per day",
         help="Prompt and output tokens in a UTC day.",
     ),
-    Kind(
+    LimitKind(
         "tokens_per_month",
         "month",
         "tokens",
@@ -152,7 +152,7 @@ KINDS = table(
         wording="tokens per month",
         help="Prompt and output tokens in a UTC month.",
     ),
-    Kind(
+    LimitKind(
         "cost_per_day",
         "day",
         "cost",
@@ -160,7 +160,7 @@ KINDS = table(
         wording="per day",
         help="Micro-units of the currency in a UTC day.",
     ),
-    Kind(
+    LimitKind(
         "cost_per_month",
         "month",
         "cost",

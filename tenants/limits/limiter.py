@@ -18,8 +18,8 @@ import structlog
 from django.conf import settings
 
 from inference.errors import Unavailable
-from inference.interfaces.directory import Grant, Limits, Target
-from inference.interfaces.limiter import Ask, Reservation, Room
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget
+from inference.interfaces.limiter import Reservation, ReservationRequest, Room
 from inference.link.accounts import Usage
 from inference.process.supervision import ended, supervised
 from tenants.limits.commands import (
@@ -28,25 +28,25 @@ from tenants.limits.commands import (
     BudgetPeriod,
     Charge,
     Count,
-    Counts,
+    CountedScope,
     Granted,
     Holds,
     Ids,
     Keep,
     Left,
+    LimitCounts,
+    LimitRefused,
+    LimitStore,
     Look,
-    Rate,
-    Refused,
     Release,
-    Report,
     Rooms,
-    Scope,
     Seed,
-    Settle,
-    Store,
+    SettleReservation,
+    SpentReport,
     StoreDown,
     Take,
-    Taken,
+    TakenOver,
+    TokenRate,
     Unseeded,
 )
 from tenants.limits.failover import Failover
@@ -68,13 +68,13 @@ SCOPES = 8192
 """Sets of limits whose derived values are cached: most requests share a few of them."""
 
 
-class Held(msgspec.Struct, eq=False):
+class HeldReservation(msgspec.Struct, eq=False):
     """A reservation of this process: the charge that made it, and the stores that hold a part of
     it, the one in which it was made first."""
 
     charge: Charge
     limits: tuple[Limits, ...]
-    stores: list[Store] = []
+    stores: list[LimitStore] = []
 
 
 class StoreLimiter:
@@ -88,7 +88,7 @@ class StoreLimiter:
         self._failover, self._spent, self._currency = failover, spent, currency
         self._kinds = kinds
         self._limited = lru_cache(SCOPES)(partial(_limited, kinds))
-        self._held: dict[str, Held | None] = {}
+        self._held: dict[str, HeldReservation | None] = {}
         """By request id; None if nothing limits the request."""
         self._reading: dict[BudgetPeriod, asyncio.Task[Seed]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
@@ -134,7 +134,9 @@ class StoreLimiter:
 
     # --- grants.Limiter --------------------------------------------------------------------------
 
-    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+    async def reserve(
+        self, id: str, grant: Grant, target: ResolvedTarget, ask: ReservationRequest
+    ) -> Reservation:
         """As `interfaces.limiter.Limiter`. Asks no store if no scope sets a limit."""
         limited = self._limited(grant.limits + target.limits)
         if not limited.scopes:
@@ -144,13 +146,13 @@ class StoreLimiter:
             id=id,
             holder=self._failover.holder,
             scopes=limited.scopes,
-            rate=Rate.of(target.price),
+            rate=TokenRate.of(target.price),
             quantities={m: min(n, MAX_TOKENS) for m, n in ask.quantities.items()} | {"requests": 1},
             prompt_tokens=min(ask.prompt_tokens, MAX_TOKENS),
             output_tokens=min(ask.output_tokens, MAX_TOKENS),
             least_output_tokens=min(ask.least_output_tokens, MAX_TOKENS),
         )
-        held = self._held[id] = Held(charge, limited.limits)
+        held = self._held[id] = HeldReservation(charge, limited.limits)
         try:
             granted = await self._charge(held, charge)
         finally:
@@ -181,7 +183,7 @@ class StoreLimiter:
         granted = await self._charge(held, charge)
         reservation.output_tokens += granted.output_tokens
 
-    async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
+    async def take_over(self, id: str, grant: Grant, target: ResolvedTarget) -> Reservation:
         """As `interfaces.limiter.Limiter`."""
         limited = self._limited(grant.limits + target.limits)
         self._held[id] = None
@@ -195,20 +197,20 @@ class StoreLimiter:
         except StoreDown as error:
             self._failover.failed(error)
             return Reservation(id)
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, TakenOver)
         if taken.output_tokens is None:
             return Reservation(id)
         charge = Charge(
             id=id,
             holder=self._failover.holder,
             scopes=limited.scopes,
-            rate=Rate.of(target.price),
+            rate=TokenRate.of(target.price),
             quantities={},
             prompt_tokens=0,
             output_tokens=0,
             least_output_tokens=0,
         )
-        self._held[id] = Held(charge, limited.limits, [store])
+        self._held[id] = HeldReservation(charge, limited.limits, [store])
         return Reservation(id, taken.output_tokens if limited.output else None)
 
     def hand_over(self, id: str) -> None:
@@ -222,7 +224,7 @@ class StoreLimiter:
         if usage is None:
             self._end(id, Keep(id))
         else:
-            settle = Settle(
+            settle = SettleReservation(
                 id,
                 min(usage.prompt_tokens, MAX_TOKENS),
                 min(usage.cached_tokens, MAX_TOKENS),
@@ -234,7 +236,7 @@ class StoreLimiter:
         """As `interfaces.limiter.Limiter`."""
         self._end(id, Release(id))
 
-    async def look(self, limits: tuple[Limits, ...]) -> Reservation:
+    async def peek(self, limits: tuple[Limits, ...]) -> Reservation:
         """As `interfaces.limiter.Limiter`.
 
         Raises:
@@ -254,8 +256,8 @@ class StoreLimiter:
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
         """
-        counts = await self._read_only(Count(Scope.of(limits)))
-        assert isinstance(counts, Counts)
+        counts = await self._read_only(Count(CountedScope.of(limits)))
+        assert isinstance(counts, LimitCounts)
         return {used.kind: used.amount for used in counts.used}
 
     def _rooms(self, left: Sequence[Left]) -> dict[str, Room]:
@@ -305,7 +307,7 @@ class StoreLimiter:
 
     # --- reserving -------------------------------------------------------------------------------
 
-    async def _charge(self, held: Held, charge: Charge) -> Granted:
+    async def _charge(self, held: HeldReservation, charge: Charge) -> Granted:
         for _ in range(ROUNDS):
             store = self._store_for(held)
             try:
@@ -315,18 +317,18 @@ class StoreLimiter:
                 continue
             if isinstance(answer, Granted):
                 return answer
-            if isinstance(answer, Refused):
+            if isinstance(answer, LimitRefused):
                 limits = held.limits[answer.scope]
                 raise error_of(answer, limits, self._currency, self._kinds)
         raise Unavailable("The rate limits cannot be checked.", retry_after_s=1.0)
 
-    def _store_for(self, held: Held) -> Store:
+    def _store_for(self, held: HeldReservation) -> LimitStore:
         """A request that began in the local store stays there when Redis is back."""
         local = self._failover.local
         began_locally = held.stores[:1] == [local]
         return local if began_locally and not self.degraded else self._failover.decide()
 
-    async def _ask(self, store: Store, held: Held, charge: Charge) -> AnyAnswer:
+    async def _ask(self, store: LimitStore, held: HeldReservation, charge: Charge) -> AnyAnswer:
         """Try once; if the store asks for budgets, seed them, so that the next attempt passes."""
         try:
             (answer,) = await store.run(charge)
@@ -341,27 +343,27 @@ class StoreLimiter:
                 if self._held.get(charge.id) is not held:  # the request ended meanwhile
                     self._failover.end(store, Release(charge.id))
                 self._refresh(store, answer.due)
-            case Refused():
+            case LimitRefused():
                 self._refresh(store, answer.due)
             case Unseeded():
                 await self._seed(store, answer.budgets)
         return answer
 
-    def _end(self, id: str, command: Settle | Keep | Release) -> None:
+    def _end(self, id: str, command: SettleReservation | Keep | Release) -> None:
         if id in self._held:
             held = self._held.pop(id)
             rest = command if isinstance(command, Release) else Keep(id)
             for store in held.stores if held is not None else ():
                 self._failover.end(store, command)
                 command = rest
-        elif (redis := self._failover.redis) is not None and isinstance(command, Settle):
+        elif (redis := self._failover.redis) is not None and isinstance(command, SettleReservation):
             # Another gateway reserved it: that one may be dead, or have moved the request to
             # another engine.
-            self._failover.end(redis, Report(id, *msgspec.structs.astuple(command)[1:]))
+            self._failover.end(redis, SpentReport(id, *msgspec.structs.astuple(command)[1:]))
 
     # --- budgets ---------------------------------------------------------------------------------
 
-    async def _seed(self, store: Store, budgets: Iterable[BudgetPeriod]) -> None:
+    async def _seed(self, store: LimitStore, budgets: Iterable[BudgetPeriod]) -> None:
         await store.run(*[await self._spent_of(budget) for budget in budgets])
 
     async def _spent_of(self, budget: BudgetPeriod) -> Seed:
@@ -375,14 +377,14 @@ class StoreLimiter:
         start, end = (datetime.fromtimestamp(at, UTC) for at in (budget.start, budget.end))
         return Seed(budget, *await self._spent.spent(budget.scope_id, start, end))
 
-    def _refresh(self, store: Store, due: Collection[BudgetPeriod]) -> None:
+    def _refresh(self, store: LimitStore, due: Collection[BudgetPeriod]) -> None:
         """Seed budgets from the ledger again, in the background."""
         if due:
             task = asyncio.create_task(self._refresh_now(store, due), name="budgets")
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
 
-    async def _refresh_now(self, store: Store, due: Collection[BudgetPeriod]) -> None:
+    async def _refresh_now(self, store: LimitStore, due: Collection[BudgetPeriod]) -> None:
         try:
             await self._seed(store, due)
         except Unavailable as error:  # they are due again in a minute
@@ -409,7 +411,7 @@ class _Limited(NamedTuple):
     bounds the output."""
 
     limits: tuple[Limits, ...]
-    scopes: tuple[Scope, ...]
+    scopes: tuple[CountedScope, ...]
     output: bool
 
 
@@ -417,4 +419,4 @@ def _limited(kinds: Kinds, all_limits: tuple[Limits, ...]) -> _Limited:
     limiting = tuple(limits for limits in all_limits if limits.values)
     names = {name for limits in limiting for name in limits.values}
     output = any(kind.bounds_output for kind in kinds.values() if kind.name in names)
-    return _Limited(limiting, tuple(map(Scope.of, limiting)), output)
+    return _Limited(limiting, tuple(map(CountedScope.of, limiting)), output)

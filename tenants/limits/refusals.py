@@ -7,7 +7,7 @@ from math import ceil
 
 from inference.errors import InferenceError, InsufficientQuota, RateLimitExceeded
 from inference.interfaces.directory import MICRO, Limits
-from tenants.limits.commands import Refused
+from tenants.limits.commands import LimitRefused
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.limits.window import WINDOW_S
 
@@ -16,7 +16,7 @@ SCOPES = {"t": "tenant", "k": "key", "a": "adapter"}
 
 
 def error_of(
-    refused: Refused, limits: Limits, currency: str, kinds: Kinds = KINDS
+    refused: LimitRefused, limits: Limits, currency: str, kinds: Kinds = KINDS
 ) -> InferenceError:
     """The error to raise; `limits` are those of the scope that refused."""
     error = _worded(refused, limits, currency, kinds)
@@ -24,7 +24,7 @@ def error_of(
     return error
 
 
-def _worded(refused: Refused, limits: Limits, currency: str, kinds: Kinds) -> InferenceError:
+def _worded(refused: LimitRefused, limits: Limits, currency: str, kinds: Kinds) -> InferenceError:
     kind, limit = kinds[refused.kind], limits.values[refused.kind]
 
     def shown(value: int) -> str:

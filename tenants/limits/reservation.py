@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from inference.interfaces.directory import MICRO
-from tenants.limits.budget import Amounts, Outcome
-from tenants.limits.commands import Charge, Rate, Report, Settle
+from tenants.limits.budget import Amounts, BudgetOutcome
+from tenants.limits.commands import Charge, SettleReservation, SpentReport, TokenRate
 from tenants.limits.counters import BoundLimits
 from tenants.limits.kinds import PROMPT_TOKENS
-from tenants.limits.window import GONE_S, Window
+from tenants.limits.window import GONE_S, LimitWindow
 
 _SETTLED_BY = {
     "tokens": ((PROMPT_TOKENS, PROMPT_TOKENS), ("output_tokens", "output_tokens")),
@@ -19,7 +19,7 @@ _SETTLED_BY = {
 it. Any other measure is replaced by the amount of the same name."""
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
+class ReservedPart(msgspec.Struct, frozen=True, gc=False):
     """The amounts of every measure that are reserved in one second of unix time."""
 
     second: int
@@ -31,9 +31,9 @@ class StoredReservation(msgspec.Struct):
     these and all older ones. The cost is in micro-units and assumes that nothing is cached."""
 
     holder: str
-    rate: Rate
+    rate: TokenRate
     bound: BoundLimits
-    parts: list[Part] = []
+    parts: list[ReservedPart] = []
     amounts: Amounts = {}
     quantities: Amounts = {}
     """The amounts that were known when the request started, such as `requests`."""
@@ -41,7 +41,7 @@ class StoredReservation(msgspec.Struct):
     def amount(self, measure: str) -> int:
         return self.amounts.get(measure, 0)
 
-    def part(self, charge: Charge, output_tokens: int, second: int) -> Part:
+    def part(self, charge: Charge, output_tokens: int, second: int) -> ReservedPart:
         """What the charge would reserve with this many output tokens; changes nothing."""
         prompt_tokens = charge.prompt_tokens
         cost = self.rate.cost(
@@ -56,22 +56,24 @@ class StoredReservation(msgspec.Struct):
             "tokens": prompt_tokens + output_tokens,
             "cost": cost - self.amount("cost"),
         }
-        return Part(second, amounts)
+        return ReservedPart(second, amounts)
 
-    def add(self, part: Part, quantities: Amounts) -> None:
+    def add(self, part: ReservedPart, quantities: Amounts) -> None:
         """Reserve more. Drops parts that have left the window and cannot get anything back."""
         self.parts = [old for old in self.parts if old.second > part.second - GONE_S]
         self.parts.append(part)
         self.amounts = _sum(self.amounts, part.amounts)
         self.quantities = _sum(self.quantities, quantities)
 
-    def kept(self) -> Outcome:
+    def kept(self) -> BudgetOutcome:
         """The outcome if the usage is unknown: all that was reserved."""
         prompt = self.amount(PROMPT_TOKENS)
         amounts = {**self.amounts, "uncached_tokens": prompt}
-        return Outcome(amounts, self.amount("cost"), estimated=True)
+        return BudgetOutcome(amounts, self.amount("cost"), estimated=True)
 
-    def used(self, settle: Settle | Report, *, known: bool = False) -> Outcome:
+    def used(
+        self, settle: SettleReservation | SpentReport, *, known: bool = False
+    ) -> BudgetOutcome:
         """The outcome by the engine's figures; `known`: the ledger may have them already."""
         uncached = settle.prompt_tokens - settle.cached_tokens
         cached, output = settle.cached_tokens, settle.output_tokens
@@ -82,13 +84,13 @@ class StoredReservation(msgspec.Struct):
             "uncached_tokens": uncached,
             "output_tokens": output,
         }
-        return Outcome(amounts, cost, rest, estimated=known)
+        return BudgetOutcome(amounts, cost, rest, estimated=known)
 
-    def abandoned(self) -> Outcome:
+    def abandoned(self) -> BudgetOutcome:
         """The outcome if the holder died: the quantities that starting took stay counted."""
-        return Outcome(self.quantities, doubted=True)
+        return BudgetOutcome(self.quantities, doubted=True)
 
-    def correct(self, window: Window, measure: str, outcome: Outcome) -> None:
+    def correct(self, window: LimitWindow, measure: str, outcome: BudgetOutcome) -> None:
         """Make a window of this measure count the outcome instead of what was reserved."""
         for reserved, final in _SETTLED_BY.get(measure, ((measure, measure),)):
             unused = self.amount(reserved) - outcome.amounts.get(final, 0)
@@ -97,7 +99,7 @@ class StoredReservation(msgspec.Struct):
             elif unused < 0:
                 window.add(-unused)
 
-    def _give_back(self, window: Window, measure: str, unused: int) -> None:
+    def _give_back(self, window: LimitWindow, measure: str, unused: int) -> None:
         """Give `unused` back to the seconds in which it was reserved, the newest first."""
         for part in reversed(self.parts):
             back = min(part.amounts.get(measure, 0), unused)

@@ -28,40 +28,40 @@ from itertools import islice
 from math import inf
 from operator import itemgetter
 
-from tenants.limits.budget import Budget, Outcome
+from tenants.limits.budget import BudgetOutcome, LimitBudget
 from tenants.limits.commands import (
     DAY_S,
     AnyAnswer,
     AnyCommand,
     BudgetPeriod,
     Charge,
+    CommandDone,
     Count,
-    Counts,
-    Done,
+    CountedScope,
     Granted,
     Holds,
     Ids,
     Keep,
     Left,
+    LimitCounts,
+    LimitRefused,
     Look,
-    Refused,
     Release,
     Renew,
-    Report,
     Rooms,
-    Scope,
     Seed,
-    Settle,
+    SettleReservation,
+    SpentReport,
     Take,
-    Taken,
+    TakenOver,
     Unseeded,
     Used,
     Withdrawn,
 )
 from tenants.limits.counters import BoundLimit, BoundLimits, ScopeCounters
 from tenants.limits.kinds import KINDS, Kinds
-from tenants.limits.reservation import Part, StoredReservation
-from tenants.limits.window import Window
+from tenants.limits.reservation import ReservedPart, StoredReservation
+from tenants.limits.window import LimitWindow
 
 LEASE_MS = 15_000
 """How long a gateway's reservations outlive it; it renews its lease three times in that time."""
@@ -82,7 +82,7 @@ class LimitState:
         self._kinds = kinds
         self._counters: dict[str, ScopeCounters] = {}
         """By scope id."""
-        self._bound: dict[tuple[Scope, ...], BoundLimits] = {}
+        self._bound: dict[tuple[CountedScope, ...], BoundLimits] = {}
         self._reservations: dict[str, StoredReservation] = {}
         """By request id."""
         self._leases: dict[str, int] = {}
@@ -91,7 +91,7 @@ class LimitState:
         """No lease ends before this time."""
         self._held: dict[str, dict[str, None]] = {}
         """The ids of each holder's reservations, the oldest first."""
-        self._reported: dict[str, Report] = {}
+        self._reported: dict[str, SpentReport] = {}
         """Usage reported through other gateways for reservations whose holder's lease is valid."""
         self._withdrawn: dict[str, int] = {}
         """Until when each released id stays refused."""
@@ -102,23 +102,23 @@ class LimitState:
         match command:
             case Charge():
                 return self._charge(command, now_ms)
-            case Settle() | Keep() | Release():
+            case SettleReservation() | Keep() | Release():
                 self._resolve(command, now_ms)
-            case Report():
+            case SpentReport():
                 self._hear(command, now_ms)
             case Take():
                 return self._take(command)
             case Look(scopes=scopes):
                 return Rooms(_left(self._bind(scopes, now_ms // 1000), now_ms))
             case Count(scope=scope):
-                return Counts(_counted(self._bind((scope,), now_ms // 1000)))
+                return LimitCounts(_counted(self._bind((scope,), now_ms // 1000)))
             case Holds():
                 return Ids(list(self._held.get(command.holder, ())))
             case Seed(budget=period, tokens=tokens, cost=cost):
                 self._of(period.scope_id).budget(period).seed(tokens, cost, now_ms)
             case _:
                 self._renew(command, now_ms)
-        return Done()
+        return CommandDone()
 
     # --- reserving -------------------------------------------------------------------------------
 
@@ -136,8 +136,8 @@ class LimitState:
         return self._decide(charge, reservation, due, now_ms)
 
     def _decide(
-        self, charge: Charge, reservation: StoredReservation, due: list[Budget], now_ms: int
-    ) -> Granted | Refused:
+        self, charge: Charge, reservation: StoredReservation, due: list[LimitBudget], now_ms: int
+    ) -> Granted | LimitRefused:
         second, bound = now_ms // 1000, reservation.bound
         periods = [budget.period for budget in due]
         part = reservation.part(charge, charge.output_tokens, second)
@@ -156,7 +156,7 @@ class LimitState:
         found.bound.slide(second)
         return found
 
-    def _bind(self, scopes: tuple[Scope, ...], second: int) -> BoundLimits:
+    def _bind(self, scopes: tuple[CountedScope, ...], second: int) -> BoundLimits:
         """The limits of these scopes and their counters, slid to this second."""
         bound = self._bound.get(scopes)
         if bound is None or bound.day != second // DAY_S:
@@ -173,7 +173,7 @@ class LimitState:
             counters = self._counters[scope_id] = ScopeCounters()
         return counters
 
-    def _reserve(self, charge: Charge, reservation: StoredReservation, part: Part) -> None:
+    def _reserve(self, charge: Charge, reservation: StoredReservation, part: ReservedPart) -> None:
         bound, amounts = reservation.bound, part.amounts
         for window, measure in bound.windows:
             window.add(amounts.get(measure, 0))
@@ -188,22 +188,22 @@ class LimitState:
 
     # --- ending ----------------------------------------------------------------------------------
 
-    def _resolve(self, command: Settle | Keep | Release, now_ms: int) -> None:
+    def _resolve(self, command: SettleReservation | Keep | Release, now_ms: int) -> None:
         reservation = self._reservations.get(command.id)
         if reservation is None:
             if isinstance(command, Release):
                 self._withdrawn[command.id] = now_ms + WITHDRAWN_MS
             return
         match command:
-            case Settle():
+            case SettleReservation():
                 outcome = reservation.used(command, known=command.id in self._reported)
             case Keep():
                 outcome = reservation.kept()
             case _:
-                outcome = Outcome()
+                outcome = BudgetOutcome()
         self._end(command.id, outcome, now_ms)
 
-    def _hear(self, report: Report, now_ms: int) -> None:
+    def _hear(self, report: SpentReport, now_ms: int) -> None:
         reservation = self._reservations.get(report.id)
         if reservation is None:
             self._withdrawn[report.id] = now_ms + WITHDRAWN_MS
@@ -213,16 +213,16 @@ class LimitState:
         elif report.output_tokens >= self._reported.get(report.id, report).output_tokens:
             self._reported[report.id] = report
 
-    def _take(self, take: Take) -> Taken:
+    def _take(self, take: Take) -> TakenOver:
         reservation = self._reservations.get(take.id)
         if reservation is None:
-            return Taken()
+            return TakenOver()
         del self._held[reservation.holder][take.id]
         reservation.holder = take.holder
         self._held.setdefault(take.holder, {})[take.id] = None
-        return Taken(reservation.amount("output_tokens"))
+        return TakenOver(reservation.amount("output_tokens"))
 
-    def _end(self, id: str, outcome: Outcome, now_ms: int) -> None:
+    def _end(self, id: str, outcome: BudgetOutcome, now_ms: int) -> None:
         """Remove the reservation; the outcome is what stays counted of it."""
         reservation = self._reservations.pop(id)
         self._reported.pop(id, None)
@@ -283,7 +283,7 @@ class LimitState:
         self._withdrawn = {id: until for id, until in self._withdrawn.items() if until > now_ms}
 
 
-def _most(charge: Charge, reservation: StoredReservation, second: int) -> Part:
+def _most(charge: Charge, reservation: StoredReservation, second: int) -> ReservedPart:
     """The largest part that all limits have room for, given that the least of what is asked fits
     and all of it does not."""
     sizes = range(charge.least_output_tokens, charge.output_tokens + 1)
@@ -297,13 +297,13 @@ def _most(charge: Charge, reservation: StoredReservation, second: int) -> Part:
 
 
 def _refusal(
-    exceeded: Iterable[BoundLimit], least: Part, due: list[BudgetPeriod], now_ms: int
-) -> Refused:
+    exceeded: Iterable[BoundLimit], least: ReservedPart, due: list[BudgetPeriod], now_ms: int
+) -> LimitRefused:
     """The refusal names the limit with the longest wait, so that a retry after it succeeds."""
     asked = least.amounts
     waits = ((_wait_ms(each, asked.get(each.kind.measure, 0), now_ms), each) for each in exceeded)
     wait_ms, worst = max(waits, key=itemgetter(0))
-    return Refused(
+    return LimitRefused(
         scope=worst.scope,
         kind=worst.kind.name,
         used=worst.counter.used,
@@ -320,7 +320,7 @@ def _wait_ms(bound: BoundLimit, requested: int, now_ms: int) -> float:
         return max(0, bound.period.end * 1000 - now_ms)
     if requested > bound.limit:
         return inf
-    if not isinstance(bound.counter, Window):
+    if not isinstance(bound.counter, LimitWindow):
         return STREAM_WAIT_MS
     over = bound.counter.used + requested - bound.limit
     return bound.counter.leaves_at(over) * 1000 - now_ms

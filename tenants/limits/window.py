@@ -12,7 +12,7 @@ GONE_S = WINDOW_S + 1
 s + 1."""
 
 
-class Window:
+class LimitWindow:
     """Call `slide` with the present before any other method.
 
     A clock that steps back is treated as standing still. If it was set back by more than a minute,

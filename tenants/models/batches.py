@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from inference.errors import BatchEnded
-from inference.gateway.lines.frames import Open
+from inference.gateway.lines.frames import OpenBatch
 from inference.gateway.lines.seals import new_batch_id
 from tenants.batch_states import ENDED, Status, before
 from tenants.models.accounts import Tenant
@@ -137,10 +137,10 @@ class Batch(models.Model):
         asked = ("input_file_id", "operation", "metadata", "output_seconds")
         return all(getattr(self, field) == getattr(other, field) for field in asked)
 
-    def opening(self) -> Open:
+    def opening(self) -> OpenBatch:
         """The description of it that gateways get."""
         created_at = self.created_at.timestamp()
-        return Open(self.pk, self.key_id, created_at, self.operation, self.seal)
+        return OpenBatch(self.pk, self.key_id, created_at, self.operation, self.seal)
 
     def advance(self, status: Status, **fields: Any) -> bool:
         """Move to this state and set its time, if the present state allows that; returns whether

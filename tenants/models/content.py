@@ -14,7 +14,7 @@ MAX_COUNTED = 10_000
 """Maximum number of a tenant's stored items counted per kind: a tenant may have millions."""
 
 
-class Kind(models.TextChoices):
+class ContentKind(models.TextChoices):
     """What the content belongs to; the id of that is the content's name."""
 
     REQUEST = REQUEST
@@ -70,7 +70,7 @@ class StoredContent(models.Model):
     """A prompt and its answer, encrypted by the tenant's key for this tenant, kind and name."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="+", db_index=False)
-    kind = models.CharField(max_length=16, choices=Kind)
+    kind = models.CharField(max_length=16, choices=ContentKind)
     name = models.CharField(max_length=64)
     content_key = models.ForeignKey(ContentKey, models.CASCADE, related_name="contents")
     at = models.DateTimeField()

@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures, Sets
-from tenants.limits.kinds import KINDS, Kind
+from tenants.limits.kinds import KINDS, LimitKind
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import Adapter
 from tenants.models.keys import ApiKey
@@ -21,7 +21,7 @@ MAX_LIMIT = 10**12
 """Keeps all sums exact in Lua's doubles in the Redis script."""
 
 
-def add_columns(model: type[models.Model], kinds: Iterable[Kind]) -> None:
+def add_columns(model: type[models.Model], kinds: Iterable[LimitKind]) -> None:
     """Give a model a column for each of these kinds of limits; null: no limit."""
     for kind in kinds:
         column: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
@@ -33,7 +33,7 @@ def add_columns(model: type[models.Model], kinds: Iterable[Kind]) -> None:
         model.add_to_class(kind.name, column)
 
 
-def in_bounds(kinds: Iterable[Kind]) -> models.CheckConstraint:
+def in_bounds(kinds: Iterable[LimitKind]) -> models.CheckConstraint:
     """No column is below 0 or above MAX_LIMIT."""
     each = (
         Q(**{f"{kind.name}__isnull": True})

@@ -35,7 +35,7 @@ LOCK = 0x54475453
 """The first key of the database's advisory locks: "TGTS"."""
 
 
-class Kind(models.TextChoices):
+class NotificationKind(models.TextChoices):
     """The kinds of notifications; the values are the `type` of webhooks."""
 
     ADAPTER_READY = "adapter.ready", "Adapter ready"
@@ -48,18 +48,18 @@ class Kind(models.TextChoices):
     ROLLOUT_STOPPED = "rollout.stopped", "Rollout rolled back or aborted"
 
 
-OF_TENANTS: Mapping[Kind, Role] = {
-    Kind.ADAPTER_READY: Role.DEVELOPER,
-    Kind.ADAPTER_REJECTED: Role.DEVELOPER,
-    Kind.BUDGET_REACHED: Role.ADMIN,
-    Kind.KEY_EXPIRING: Role.DEVELOPER,
+OF_TENANTS: Mapping[NotificationKind, Role] = {
+    NotificationKind.ADAPTER_READY: Role.DEVELOPER,
+    NotificationKind.ADAPTER_REJECTED: Role.DEVELOPER,
+    NotificationKind.BUDGET_REACHED: Role.ADMIN,
+    NotificationKind.KEY_EXPIRING: Role.DEVELOPER,
 }
 """The kinds of tenants, each with the least role whose members are emailed."""
 OF_INSTALLATION = (
-    Kind.ENGINE_LOST,
-    Kind.LEDGER_DRIFT,
-    Kind.ISOLATION_FAILED,
-    Kind.ROLLOUT_STOPPED,
+    NotificationKind.ENGINE_LOST,
+    NotificationKind.LEDGER_DRIFT,
+    NotificationKind.ISOLATION_FAILED,
+    NotificationKind.ROLLOUT_STOPPED,
 )
 """The kinds about which operators are emailed."""
 
@@ -134,7 +134,7 @@ class Target(models.Model):
 class NotificationQuerySet(models.QuerySet["Notification"]):
     def post(
         self,
-        kind: Kind,
+        kind: NotificationKind,
         data: Mapping[str, Any],
         *,
         tenant: Tenant | None = None,
@@ -160,7 +160,7 @@ class Notification(models.Model):
 
     id = models.UUIDField(primary_key=True, db_default=RandomUUID())
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
-    kind = models.CharField(max_length=32, choices=Kind)
+    kind = models.CharField(max_length=32, choices=NotificationKind)
     data = models.JSONField()
     once = models.CharField(max_length=200)
     """Identifies an event that is reported at most once; empty: no such bound."""

@@ -18,15 +18,15 @@ from django.urls import reverse
 
 from inference.interfaces.directory import MICRO
 from tenants.limits.kinds import KINDS
-from tenants.limits.kinds import Kind as LimitKind
+from tenants.limits.kinds import LimitKind as LimitKind
 from tenants.models import Role, Tenant, User
 from tenants.models.notifications import (
     OF_INSTALLATION,
     OF_TENANTS,
     Delivery,
-    Kind,
     Muted,
     Notification,
+    NotificationKind,
 )
 from tenants.permissions import RANK
 
@@ -45,7 +45,7 @@ def is_sent() -> bool:
     return bool(settings.EMAIL_BACKEND != NO_MAIL)
 
 
-def kinds_of(tenant: Tenant | None, role: Role | None = None) -> list[Kind]:
+def kinds_of(tenant: Tenant | None, role: Role | None = None) -> list[NotificationKind]:
     """The kinds that a member in this role is emailed unless muted. Without a tenant: those of the
     installation, for operators."""
     if tenant is None:
@@ -85,7 +85,7 @@ def _recipients(told: Notification, now: datetime) -> QuerySet[User]:
     if told.tenant_id is None:
         found = found.filter(is_staff=True)
     else:
-        least = RANK.index(OF_TENANTS[Kind(told.kind)])
+        least = RANK.index(OF_TENANTS[NotificationKind(told.kind)])
         found = found.filter(memberships__tenant=told.tenant_id, memberships__role__in=RANK[least:])
     return (
         found.exclude(pk__in=muted.values("user"))
@@ -122,7 +122,7 @@ def written(told: Notification) -> tuple[str, str]:
     else:
         whose, where = told.tenant.name, reverse("notifications", args=[told.tenant.slug])
         why = f"You receive this email because you are a member of {told.tenant.name}."
-    title, details = WORDS[Kind(told.kind)](told.data)
+    title, details = WORDS[NotificationKind(told.kind)](told.data)
     lines = [
         f"{title}.", "", *details, *([""] if details else []),
         f"{why} Change your notification settings:", f"{settings.CONSOLE_URL}{where}",
@@ -202,13 +202,13 @@ def _rollout(data: Data) -> Words:
     return f"The rollout {data['rollout']} was {data['state']}", [str(data["reason"])]
 
 
-WORDS: Mapping[Kind, Callable[[Data], Words]] = {
-    Kind.ADAPTER_READY: _adapter("is ready"),
-    Kind.ADAPTER_REJECTED: _adapter("was rejected"),
-    Kind.BUDGET_REACHED: _budget,
-    Kind.KEY_EXPIRING: _key,
-    Kind.ENGINE_LOST: _engine,
-    Kind.LEDGER_DRIFT: _drift,
-    Kind.ISOLATION_FAILED: _isolation,
-    Kind.ROLLOUT_STOPPED: _rollout,
+WORDS: Mapping[NotificationKind, Callable[[Data], Words]] = {
+    NotificationKind.ADAPTER_READY: _adapter("is ready"),
+    NotificationKind.ADAPTER_REJECTED: _adapter("was rejected"),
+    NotificationKind.BUDGET_REACHED: _budget,
+    NotificationKind.KEY_EXPIRING: _key,
+    NotificationKind.ENGINE_LOST: _engine,
+    NotificationKind.LEDGER_DRIFT: _drift,
+    NotificationKind.ISOLATION_FAILED: _isolation,
+    NotificationKind.ROLLOUT_STOPPED: _rollout,
 }

@@ -67,7 +67,7 @@ ORDER BY turn, due_at LIMIT %(room)s
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SendResult:
     """The outcome of an attempt; delivered if `error` is empty."""
 
     error: str = ""
@@ -111,7 +111,7 @@ def claim(now: datetime, in_flight: Collection[Delivery] = ()) -> list[Delivery]
     return taken
 
 
-def record(delivery: Delivery, result: Result, now: datetime) -> None:
+def record(delivery: Delivery, result: SendResult, now: datetime) -> None:
     """Record the outcome of an attempt, and when to try again."""
     attempts = delivery.attempts + 1
     gone = result.status == 410
@@ -186,22 +186,22 @@ class Sender:
         result = await self.attempt(delivery, now)
         await database_sync_to_async(record)(delivery, result, timezone.now())
 
-    async def attempt(self, delivery: Delivery, now: datetime) -> Result:
+    async def attempt(self, delivery: Delivery, now: datetime) -> SendResult:
         """Try to deliver. Never raises for a failed attempt."""
         try:
             if delivery.target is not None:
                 return await self._post(delivery, delivery.target, now)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads, mail.send, delivery)
-            return Result()
+            return SendResult()
         except Forbidden as error:
-            return Result(str(error))
+            return SendResult(str(error))
         # Includes errors for a URL, a certificate or an address that a library rejects: none of
         # them may block other deliveries.
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            return Result(str(error) or type(error).__name__)
+            return SendResult(str(error) or type(error).__name__)
 
-    async def _post(self, delivery: Delivery, target: Target, now: datetime) -> Result:
+    async def _post(self, delivery: Delivery, target: Target, now: datetime) -> SendResult:
         body = json.dumps(payload_of(delivery), separators=(",", ":")).encode()
         id, at = delivery.notification.message_id, int(now.timestamp())
         headers = {
@@ -220,7 +220,7 @@ class Sender:
             )  # fmt: skip
             async with sent as answer:  # its body is never read
                 status = answer.status_code
-        return Result("" if 200 <= status < 300 else f"The webhook answered {status}.", status)
+        return SendResult("" if 200 <= status < 300 else f"The webhook answered {status}.", status)
 
 
 async def send() -> None:

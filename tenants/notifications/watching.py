@@ -14,10 +14,10 @@ from tenants.billing.reconciliation import drifts
 from tenants.fleet import limit_usage
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS
-from tenants.limits.kinds import Kind as LimitKind
+from tenants.limits.kinds import LimitKind as LimitKind
 from tenants.models import ApiKey, EngineCredential, LimitScope, LimitSet, Tenant, UsageSum
-from tenants.models.notifications import Kind, Notification, Target
-from tenants.models.usage.sums import Span
+from tenants.models.notifications import Notification, NotificationKind, Target
+from tenants.models.usage.sums import SumSpan
 from tenants.notifications import mail
 from tenants.utc import day_start, month_start
 
@@ -47,7 +47,7 @@ def watch(timestamp: int) -> None:
     Notification.objects.long_past().delete()
 
 
-def _is_wanted(kind: Kind) -> bool:
+def _is_wanted(kind: NotificationKind) -> bool:
     """Whether anybody would receive this kind."""
     targets = Target.objects.filter(kinds__contains=[kind.value], ended_at=None)
     return mail.is_sent() or targets.exists()
@@ -55,7 +55,7 @@ def _is_wanted(kind: Kind) -> bool:
 
 def keys(now: datetime) -> None:
     """Notify of keys that expire within a week."""
-    if not _is_wanted(Kind.KEY_EXPIRING):
+    if not _is_wanted(NotificationKind.KEY_EXPIRING):
         return
     soon = ApiKey.objects.with_text().filter(
         revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON
@@ -64,15 +64,15 @@ def keys(now: datetime) -> None:
         assert key.expires_at is not None
         data = {"key": key.name, "prefix": key.prefix, "expires_at": key.expires_at.isoformat()}
         once = f"{key.pk} {key.expires_at.isoformat()}"
-        post(Kind.KEY_EXPIRING, data, tenant=key.tenant, once=once)
+        post(NotificationKind.KEY_EXPIRING, data, tenant=key.tenant, once=once)
 
 
 def budgets(now: datetime) -> None:
     """Notify of budgets of which 80 or 100 % are used, for tenants, keys and adapters with recent
     usage."""
-    if not _is_wanted(Kind.BUDGET_REACHED):
+    if not _is_wanted(NotificationKind.BUDGET_REACHED):
         return
-    lately = UsageSum.objects.filter(span=Span.HOUR, start__gte=now - USED_LATELY)
+    lately = UsageSum.objects.filter(span=SumSpan.HOUR, start__gte=now - USED_LATELY)
     for tenant in Tenant.objects.filter(pk__in=lately.values("tenant")):
         _budgets(LimitScope(tenant), now)
     of_scope = Exists(lately.filter(key=OuterRef("key"))) | Exists(
@@ -100,7 +100,7 @@ def _budget(scope: LimitScope, kind: LimitKind, used: int, limit: int, now: date
         data = {"budget": kind.name, "percent": reached, "used": used, "limit": limit}
         data |= _named(scope)
         once = f"{'' if scope.whole else scope.id} {kind.name} {since:%Y-%m-%d} {reached}".lstrip()
-        post(Kind.BUDGET_REACHED, data, tenant=scope.tenant, once=once)
+        post(NotificationKind.BUDGET_REACHED, data, tenant=scope.tenant, once=once)
 
 
 def _named(scope: LimitScope) -> dict[str, str]:
@@ -113,7 +113,7 @@ def _named(scope: LimitScope) -> dict[str, str]:
 def engines(now: datetime) -> None:
     """Notify of engines that were connected within the last day and are gone without having
     stopped."""
-    if not _is_wanted(Kind.ENGINE_LOST):
+    if not _is_wanted(NotificationKind.ENGINE_LOST):
         return
     gone = EngineCredential.objects.filter(
         revoked_at=None, stopped_at=None,
@@ -122,15 +122,17 @@ def engines(now: datetime) -> None:
     for one in gone:
         assert one.last_seen_at is not None
         data = {"engine": one.name, "last_seen_at": one.last_seen_at.isoformat()}
-        post(Kind.ENGINE_LOST, data, once=f"{one.pk} {one.last_seen_at.isoformat()}")
+        post(NotificationKind.ENGINE_LOST, data, once=f"{one.pk} {one.last_seen_at.isoformat()}")
 
 
 def ledger(now: datetime) -> None:
     """Notify of engines' journals that the ledger differs from, once a day each."""
-    if not _is_wanted(Kind.LEDGER_DRIFT):
+    if not _is_wanted(NotificationKind.LEDGER_DRIFT):
         return
     for drift in drifts():
         if drift:
             data = {"engine": drift.journal.engine_id, "journal": drift.journal.journal,
                     "requests": drift.requests, "tokens": drift.tokens}  # fmt: skip
-            post(Kind.LEDGER_DRIFT, data, once=f"{drift.journal.journal} {now:%Y-%m-%d}")
+            post(
+                NotificationKind.LEDGER_DRIFT, data, once=f"{drift.journal.journal} {now:%Y-%m-%d}"
+            )

@@ -34,7 +34,7 @@ ENGINE_GONE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolloutPlan:
     """The fields of a `tenants.models.Rollout` that decisions depend on; documented there."""
 
     weight: int
@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class RolloutSide:
     """Outcomes of requests on the new revision, or on the present ones."""
 
     requests: int = 0
@@ -77,8 +77,8 @@ class Observed:
 
     step_age_s: float
     """Time since the weight was set."""
-    old: Side
-    new: Side
+    old: RolloutSide
+    new: RolloutSide
     """Recent requests at this weight."""
     answered: int
     """Requests that the new revision has answered at this weight."""
@@ -96,14 +96,14 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class RolloutWait:
     """Do nothing yet; `for_` says what the rollout waits for."""
 
     for_: str
 
 
 @dataclass(frozen=True, slots=True)
-class CheckIsolation(Wait):
+class CheckIsolation(RolloutWait):
     """Wait for a check of isolation, which has to be started."""
 
 
@@ -122,30 +122,30 @@ class RollBack:
     reason: str
 
 
-Decision = Wait | Raise | Finish | RollBack
+Decision = RolloutWait | Raise | Finish | RollBack
 
 
-def decide(plan: Plan, observed: Observed) -> Decision:
+def decide(plan: RolloutPlan, observed: Observed) -> Decision:
     """The next step."""
     if (reason := failed_guard(plan, observed)) is not None:
         return RollBack(reason)
     if plan.paused:
-        return Wait("an operator to resume it")
+        return RolloutWait("an operator to resume it")
     if observed.gone_s is not None:
-        return Wait("an engine of the new revision")
+        return RolloutWait("an engine of the new revision")
     if (wait := _not_yet(plan, observed)) is not None:
         return wait
     if plan.next_weight is not None:
         return Raise(plan.next_weight)
     if observed.behind:
-        return Wait(
+        return RolloutWait(
             f"an operator: {_counted(observed.behind, 'tenant')} cannot move because an adapter "
             "failed on the new revision"
         )
     return Finish()
 
 
-def failed_guard(plan: Plan, observed: Observed) -> str | None:
+def failed_guard(plan: RolloutPlan, observed: Observed) -> str | None:
     """Why the rollout has to be rolled back; None if no guard failed. Rule 1."""
     if observed.isolation is False:
         return "The isolation check failed on the new revision."
@@ -170,18 +170,20 @@ def failed_guard(plan: Plan, observed: Observed) -> str | None:
     return None
 
 
-def _not_yet(plan: Plan, observed: Observed) -> Wait | None:
+def _not_yet(plan: RolloutPlan, observed: Observed) -> RolloutWait | None:
     """What the next step waits for. Rule 2."""
     if plan.weight and observed.step_age_s < plan.step_s:
         left_s = plan.step_s - observed.step_age_s
-        return Wait(f"{left_s:.0f} s more at {plan.weight}%")
+        return RolloutWait(f"{left_s:.0f} s more at {plan.weight}%")
     if plan.weight and observed.moved and observed.answered < plan.min_requests:
-        return Wait(
+        return RolloutWait(
             f"{_counted(plan.min_requests - observed.answered, 'more request')} on the new "
             f"revision at {plan.weight}%"
         )
     if observed.untried:
-        return Wait(f"the test of {_counted(observed.untried, 'adapter')} on the new revision")
+        return RolloutWait(
+            f"the test of {_counted(observed.untried, 'adapter')} on the new revision"
+        )
     if plan.needs_isolation and observed.isolation is None:
         return CheckIsolation("an isolation check on the new revision")
     return None

@@ -45,7 +45,7 @@ ORDER BY base.name
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedCounts:
     """How many rollouts of a base model ended in each way."""
 
     base_model: str

@@ -36,7 +36,7 @@ from tenants.rollouts.driver import (
     Observed,
     Raise,
     RollBack,
-    Wait,
+    RolloutWait,
     decide,
 )
 from tenants.rollouts.progress import Placement
@@ -102,7 +102,7 @@ def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decisi
             log.info("rollout_finished", rollout=rollout.name)
         case CheckIsolation():
             _check_later(rollout, now)
-        case Wait():
+        case RolloutWait():
             pass
     return decision
 
@@ -113,7 +113,7 @@ def _report(
     """Store the observations, for people, for metrics and for the next check."""
     since = rollout.report.get("gone_since") or now.isoformat()
     rollout.report = {
-        "waits_for": decision.for_ if isinstance(decision, Wait) else "",
+        "waits_for": decision.for_ if isinstance(decision, RolloutWait) else "",
         "tenants": placed.tenants,
         "moved": placed.moved,
         "untried": placed.untried,

@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
 from inference import pools
-from inference.gateway.measuring.traffic import Traffic
+from inference.gateway.measuring.traffic import RevisionTraffic
 from tenants.models import (
     LIVE,
     Adapter,
@@ -25,7 +25,7 @@ from tenants.models import (
     Turn,
 )
 from tenants.naming import ACTIVE, ISOLATION_TENANTS
-from tenants.rollouts.driver import Observed, Plan, Side
+from tenants.rollouts.driver import Observed, RolloutPlan, RolloutSide
 
 WINDOW = timedelta(minutes=10)
 """How far guards look back, within the time at the present weight."""
@@ -65,13 +65,13 @@ class Placement:
         return sum(member.untried for member in self.due)
 
 
-def turns(rollout: Rollout, weight: int) -> pools.Rollout:
+def turns(rollout: Rollout, weight: int) -> pools.PoolRollout:
     """The rollout in the form by which gateways route, at this weight."""
     by_turn: dict[str, set[str]] = {Turn.FIRST: set(ISOLATION_TENANTS), Turn.LAST: set()}
     for slug, turn in rollout.tenants.values_list("tenant__slug", "turn"):
         by_turn[turn].add(slug)
     first, last = frozenset(by_turn[Turn.FIRST]), frozenset(by_turn[Turn.LAST])
-    return pools.Rollout(rollout.pk, rollout.revision.digest, weight, first, last)
+    return pools.PoolRollout(rollout.pk, rollout.revision.digest, weight, first, last)
 
 
 def placement(rollout: Rollout) -> Placement:
@@ -114,8 +114,8 @@ def _members(rollout: Rollout) -> Iterator[Member]:
         )
 
 
-def plan_of(rollout: Rollout) -> Plan:
-    return Plan(
+def plan_of(rollout: Rollout) -> RolloutPlan:
+    return RolloutPlan(
         weight=rollout.weight,
         next_weight=rollout.next_weight,
         step_s=rollout.step_s,
@@ -127,7 +127,7 @@ def plan_of(rollout: Rollout) -> Plan:
     )
 
 
-def sides(rollout: Rollout, now: datetime) -> tuple[Side, Side]:
+def sides(rollout: Rollout, now: datetime) -> tuple[RolloutSide, RolloutSide]:
     """Recent outcomes of requests on the present revisions and on the new one."""
     others = PoolRevision.objects.filter(
         base_model_id=rollout.base_model_id, standing=Standing.SERVING
@@ -137,12 +137,12 @@ def sides(rollout: Rollout, now: datetime) -> tuple[Side, Side]:
     return side(others, before), side([rollout.revision], since)
 
 
-def side(revisions: Collection[PoolRevision] | Any, since: datetime) -> Side:
+def side(revisions: Collection[PoolRevision] | Any, since: datetime) -> RolloutSide:
     """Outcomes of requests on these revisions since then, to the minute."""
-    found, met = _minutes(since).filter(revision__in=revisions), Traffic()
+    found, met = _minutes(since).filter(revision__in=revisions), RevisionTraffic()
     for one in found.only("requests", "errors", "first_tokens"):
-        met.add(Traffic(one.requests, one.errors, one.first_tokens))
-    return Side(met.requests, met.errors, tuple(met.first_tokens))
+        met.add(RevisionTraffic(one.requests, one.errors, one.first_tokens))
+    return RolloutSide(met.requests, met.errors, tuple(met.first_tokens))
 
 
 def _minutes(since: datetime) -> QuerySet[RevisionMinute]:
@@ -198,7 +198,7 @@ def report(rollout: Rollout) -> dict[str, Any]:
     return last | {"old": figures(old), "new": figures(new)}
 
 
-def figures(one: Side) -> dict[str, Any]:
+def figures(one: RolloutSide) -> dict[str, Any]:
     """The side as values for JSON."""
     return {
         "requests": one.requests,

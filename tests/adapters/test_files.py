@@ -15,7 +15,7 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.content import CONFIG, FILES, TICKET_HEADER, WEIGHTS
 from inference.errors import AdapterUnavailable
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.credentials import EngineIdentity
 from tenants.adapters import store
 from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
 from tenants.database import Database
@@ -27,7 +27,7 @@ from tests.inference.samples import DISPATCH_KEY
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DISPATCHES = Dispatches(DISPATCH_KEY)
-OTHER, OTHERS_SECRET = EngineCredential(8, "other"), "o" * 40
+OTHER, OTHERS_SECRET = EngineIdentity(8, "other"), "o" * 40
 
 
 def files(database: Database) -> AdapterFiles:

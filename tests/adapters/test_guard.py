@@ -13,7 +13,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from pytest_django import Settings
 
 from inference.errors import InferenceError, InvalidApiKey
-from inference.interfaces.directory import Grant, ModelCard, Target
+from inference.interfaces.directory import Grant, ModelCard, ResolvedTarget
 from tenants.adapters.uploads.guard import FRAMING_BYTES, BodyGuard
 from tests.adapters.servers import serving
 from tests.adapters.uploads.uploading import KEY, chunked
@@ -53,7 +53,7 @@ class Keys:
             raise InvalidApiKey
         return Grant(1, 1, "acme", frozenset({scopes[secret]}), None, 1.0, "salt")
 
-    async def resolve(self, grant: Grant, name: str) -> Target:
+    async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         raise NotImplementedError
 
     async def models(self, grant: Grant) -> list[ModelCard]:

@@ -10,12 +10,12 @@ import pytest
 import structlog
 from websockets.asyncio.server import ServerConnection, serve
 
-from inference.gateway.lines.frames import Answer, News, Withdraw, encode
-from tenants.batches.gateways import Gateways
+from inference.gateway.lines.frames import LineAnswer, LineNews, WithdrawBatch, encode
+from tenants.batches.gateways import BatchGateways
 from tests.inference.rig import until
 
 TOKEN = "w" * 40
-NEWS = encode(News([("batch_1", 7)], [Answer("batch_1", 6, 200, b"{}")]))
+NEWS = encode(LineNews([("batch_1", 7)], [LineAnswer("batch_1", 6, 200, b"{}")]))
 UNKNOWN = b"\x92\xa5hullo\x01"
 """A message of a later release: its tag, and a number."""
 
@@ -25,13 +25,13 @@ class Owner:
 
     def __init__(self) -> None:
         self.joins = self.losses = 0
-        self.news: list[News] = []
+        self.news: list[LineNews] = []
         self.fails = False
 
     def joined(self, gateway: str) -> None:
         self.joins += 1
 
-    def heard(self, gateway: str, news: News) -> None:
+    def heard(self, gateway: str, news: LineNews) -> None:
         if self.fails:
             self.fails = False
             raise LookupError("of no use")
@@ -60,11 +60,11 @@ class Played:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Played, Gateways]]:
+async def connected() -> AsyncIterator[tuple[Played, BatchGateways]]:
     played = Played()
     async with serve(played.handle, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        gateways = Gateways(played.owner, TOKEN)
+        gateways = BatchGateways(played.owner, TOKEN)
         gateways.set([f"http://127.0.0.1:{port}"])
         try:
             yield played, gateways
@@ -78,9 +78,9 @@ async def test_the_owner_receives_the_gateways_messages() -> None:
         await until(lambda: played.owner.news)
         assert encode(played.owner.news[0]) == NEWS
         for url in gateways.open:
-            gateways.post(url, Withdraw("batch_1"))
+            gateways.post(url, WithdrawBatch("batch_1"))
         await until(lambda: played.heard)
-    assert played.heard == [encode(Withdraw("batch_1"))]
+    assert played.heard == [encode(WithdrawBatch("batch_1"))]
     assert played.owner.joins == played.owner.losses == 1
 
 

@@ -16,7 +16,7 @@ from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.registry import OPERATIONS
 from inference.operations.responses.responses import RESPONSES
 from tenants.batches import reading
-from tenants.batches.reading import Report, lines, read
+from tenants.batches.reading import BatchReport, lines, read
 from tests.inference.operations.examples import EXAMPLES, responses
 
 pytestmark = pytest.mark.pure
@@ -29,7 +29,7 @@ def line(id: str = "a", **changed: Any) -> bytes:
     return json.dumps(whole).encode() + b"\n"
 
 
-def found(content: bytes, max_body_bytes: int = 1000) -> Report:
+def found(content: bytes, max_body_bytes: int = 1000) -> BatchReport:
     return read(io.BytesIO(content), CHAT, max_body_bytes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inference.gateway.lines.frames import Open
+from inference.gateway.lines.frames import OpenBatch
 from inference.gateway.lines.seals import (
     background_id,
     batch_of,
@@ -19,7 +19,7 @@ from inference.ids import new_id
 
 pytestmark = pytest.mark.pure
 
-BATCH = Open("batch_1", 7, 1795370511.25, "chat", "")
+BATCH = OpenBatch("batch_1", 7, 1795370511.25, "chat", "")
 
 
 def test_a_seal_is_valid_for_one_batch_and_one_key() -> None:

@@ -13,13 +13,13 @@ import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from inference.gateway.lines.frames import MAX_UNBEGUN, Answer, Ask, Message, Open
+from inference.gateway.lines.frames import MAX_UNBEGUN, AskLine, LineAnswer, LineMessage, OpenBatch
 from inference.operations.chat import CHAT
 from tenants.batch_states import Status
 from tenants.batches import runner
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Lease, Result
-from tenants.batches.runner import MAX_RESULT_BYTES, Running
+from tenants.batches.runner import MAX_RESULT_BYTES, RunningBatch
 from tenants.files import disk
 from tests.inference.operations.examples import EXAMPLES
 from tests.inference.rig import HANGS_S
@@ -37,10 +37,10 @@ class Gateway:
     open = (GATEWAY,)
 
     def __init__(self) -> None:
-        self.asked: list[Ask] = []
+        self.asked: list[AskLine] = []
 
-    def post(self, gateway: str, message: Message) -> None:
-        if isinstance(message, Ask):
+    def post(self, gateway: str, message: LineMessage) -> None:
+        if isinstance(message, AskLine):
             self.asked.append(message)
 
 
@@ -68,7 +68,7 @@ def lease() -> Lease:
     line = {"method": "POST", "url": CHAT.path, "body": body}
     content = [json.dumps(line | {"custom_id": str(number)}) for number in range(LINES)]
     disk.path(FILE).write_text("\n".join(content))
-    opening = Open("batch_1", 1, 0.0, CHAT.name, "")
+    opening = OpenBatch("batch_1", 1, 0.0, CHAT.name, "")
     return BatchLease(opening, 1, timezone.now() + timedelta(hours=1), file_id=FILE)
 
 
@@ -83,12 +83,12 @@ async def test_nothing_is_sent_while_too_many_bytes_are_unwritten(
 ) -> None:
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     gateway, database = Gateway(), Database()
-    running = Running(database, gateway, lease)  # type: ignore[arg-type]
+    running = RunningBatch(database, gateway, lease)  # type: ignore[arg-type]
     task = asyncio.create_task(running.run())
 
-    def answer(*asked: Ask) -> None:
+    def answer(*asked: AskLine) -> None:
         for one in asked:
-            running.answered(GATEWAY, Answer(lease.id, one.number, 200, HALF))
+            running.answered(GATEWAY, LineAnswer(lease.id, one.number, 200, HALF))
 
     try:
         await until(lambda: len(gateway.asked) == MAX_UNBEGUN)

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from demo import MODEL_NAME
 from demo.crowd import Size, outcomes
-from inference.interfaces.directory import MICRO, PICO, Price
+from inference.interfaces.directory import MICRO, PICO, TokenPrice
 from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.decisions import dismiss
 from tenants.models import (
@@ -53,7 +53,7 @@ LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
 """60 characters."""
 PEOPLE = {"owner": "ada", "admin": "grace", "developer": "linus", "viewer": "margaret"}
 DAYS = 35
-PRICE = Price(prompt=1_000_000, cached_prompt=250_000, output=4_000_000)
+PRICE = TokenPrice(prompt=1_000_000, cached_prompt=250_000, output=4_000_000)
 USED = ("support", "returns-dispatcher", "size-advisor", "")
 """Adapters, each used with a different key; the last is the base model itself."""
 

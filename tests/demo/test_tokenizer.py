@@ -67,21 +67,21 @@ def test_other_roles_are_refused(tokenizer: Any) -> None:
 
 
 def test_training_sees_the_tokens_that_the_template_gives(tokenizer: Any) -> None:
-    from demo.tokenizer import Example
+    from demo.tokenizer import DemoExample
 
     for dialogue in islice(dialogues(1, COURSES["base"]), 50):
         if dialogue[0].role == "text":
             continue
         chat = [{"role": message.role, "content": message.text} for message in dialogue]
         rendered = tokenizer.apply_chat_template(chat, return_dict=False)
-        assert Example(tokenizer, dialogue).ids == rendered
+        assert DemoExample(tokenizer, dialogue).ids == rendered
 
 
 def test_training_learns_answers_alone(tokenizer: Any) -> None:
-    from demo.tokenizer import Example
+    from demo.tokenizer import DemoExample
 
     for dialogue in islice(dialogues(2, COURSES["base"]), 50):
-        example = Example(tokenizer, dialogue)
+        example = DemoExample(tokenizer, dialogue)
         pairs = zip(example.ids, example.learned, strict=True)
         said = "".join(m.text + "<|eos|>" for m in dialogue if m.role in ("assistant", "text"))
         assert tokenizer.decode([token for token, learned in pairs if learned]) == said

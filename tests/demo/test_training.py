@@ -13,7 +13,7 @@ from safetensors import safe_open
 from demo import MODEL_NAME, Artefacts
 
 if TYPE_CHECKING:
-    from demo.train import Plan
+    from demo.train import TrainingPlan
 
 
 def digests(root: Path) -> dict[str, str]:
@@ -25,12 +25,12 @@ def digests(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def few() -> Plan:
+def few() -> TrainingPlan:
     """A plan with just enough steps to write every file."""
-    from demo.train import Plan, Schedule
+    from demo.train import Schedule, TrainingPlan
 
     adapters = {name: Schedule(2, 1e-3) for name in ("support", "pirate", "extract")}
-    return Plan(base=Schedule(3, 1e-3), adapters=adapters)
+    return TrainingPlan(base=Schedule(3, 1e-3), adapters=adapters)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def steps() -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def made(
-    tmp_path_factory: pytest.TempPathFactory, few: Plan, steps: list[tuple[str, int]]
+    tmp_path_factory: pytest.TempPathFactory, few: TrainingPlan, steps: list[tuple[str, int]]
 ) -> Artefacts:
     from demo.train import make
 
@@ -50,7 +50,7 @@ def made(
     return artefacts
 
 
-def test_a_seed_decides_every_file(made: Artefacts, few: Plan, tmp_path: Path) -> None:
+def test_a_seed_decides_every_file(made: Artefacts, few: TrainingPlan, tmp_path: Path) -> None:
     from demo.train import make
 
     make(Artefacts(tmp_path), 1, few, lambda name, done, loss: None)
@@ -58,7 +58,7 @@ def test_a_seed_decides_every_file(made: Artefacts, few: Plan, tmp_path: Path) -
 
 
 def test_progress_is_reported_for_each_step(
-    made: Artefacts, few: Plan, steps: list[tuple[str, int]]
+    made: Artefacts, few: TrainingPlan, steps: list[tuple[str, int]]
 ) -> None:
     assert steps == [
         (name, done) for name, steps in few.steps.items() for done in range(1, steps + 1)

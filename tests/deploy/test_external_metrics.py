@@ -21,8 +21,8 @@ from gateway.planes.monitoring.external_metrics import (
     MAX_PER_ADDRESS,
     ROOT,
     ExternalMetrics,
-    Files,
-    Refused,
+    MetricRefused,
+    TlsFiles,
     answer,
     label_of,
 )
@@ -79,7 +79,7 @@ def test_nothing_is_asked_of_a_pool_without_engines_and_requests() -> None:
     ],
 )
 def test_what_is_not_known_is_not_made_up(target: str, now: float, status: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(MetricRefused) as refused:
         answer(target, fleet(), now)
     assert refused.value.status == status
 
@@ -135,7 +135,7 @@ class Listening:
 
     def __init__(self, folder: Path) -> None:
         secret, _ = external_metrics("lorikeet")
-        self.files = Files(folder / "tls.crt", folder / "tls.key", folder / "front-proxy.crt")
+        self.files = TlsFiles(folder / "tls.crt", folder / "tls.key", folder / "front-proxy.crt")
         self.files.certificate.write_text(secret["stringData"]["tls.crt"])
         self.files.key.write_text(secret["stringData"]["tls.key"])
         self.authority = Authority(folder, "front-proxy")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.scaling import ray_serve
-from gateway.scaling.fleet import Fleet, Pool, Unknown
+from gateway.scaling.fleet import ScaledFleet, ScaledPool, UnknownFleet
 from gateway.scaling.ray_serve import ASK_EVERY_S, Demanded, deployed, main
 from inference.agent.engines.profile import EngineProfile
 from inference.process.environ import BadSetting
@@ -26,7 +26,7 @@ class Context:
 
 def test_there_are_as_many_engines_as_requests_need(monkeypatch: pytest.MonkeyPatch) -> None:
     for demand, wanted in ((0, 0), (1, 1), (16, 1), (17, 2), (1000, 8)):
-        told = Fleet({"base": Pool(demand, 1)}, [])
+        told = ScaledFleet({"base": ScaledPool(demand, 1)}, [])
         monkeypatch.setattr(ray_serve, "ask", lambda *_, told=told: told)
         policy = Demanded(["http://gateway"], "token", "base", 16)
         assert policy(Context())[0] == wanted
@@ -34,7 +34,10 @@ def test_there_are_as_many_engines_as_requests_need(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_pool_that_was_never_there_begins_with_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, fleets = 0.0, [Fleet({}, []), Fleet({"base": Pool(0, 1)}, []), Fleet({}, [])]
+    now, fleets = (
+        0.0,
+        [ScaledFleet({}, []), ScaledFleet({"base": ScaledPool(0, 1)}, []), ScaledFleet({}, [])],
+    )
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(ray_serve, "ask", lambda *_: fleets.pop(0))
     policy, wanted = Demanded(["http://gateway"], "token", "base", 16), []
@@ -48,12 +51,16 @@ def test_gateways_are_asked_now_and_then_and_while_none_answers_nothing_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    answers: list[Fleet | Unknown] = [Fleet({"base": Pool(40, 1)}, []), Unknown(), Fleet({}, [])]
+    answers: list[ScaledFleet | UnknownFleet] = [
+        ScaledFleet({"base": ScaledPool(40, 1)}, []),
+        UnknownFleet(),
+        ScaledFleet({}, []),
+    ]
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
-    def ask(*_: object) -> Fleet:
+    def ask(*_: object) -> ScaledFleet:
         answer = answers.pop(0)
-        if isinstance(answer, Unknown):
+        if isinstance(answer, UnknownFleet):
             raise answer
         return answer
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.scaling.fleet import EngineLoad, Fleet
+from gateway.scaling.fleet import EngineLoad, ScaledFleet
 from gateway.scaling.kubernetes import COST, Cluster, costs, mark
 from inference.process.environ import BadSetting
 
@@ -42,8 +42,8 @@ class Kubernetes:
         return Cluster(client, "engines", folder / "token")
 
 
-def fleet(**loads: int) -> Fleet:
-    return Fleet({}, [EngineLoad(id, "base", load, False) for id, load in loads.items()])
+def fleet(**loads: int) -> ScaledFleet:
+    return ScaledFleet({}, [EngineLoad(id, "base", load, False) for id, load in loads.items()])
 
 
 def test_the_idlest_costs_least_and_small_changes_cost_no_write() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from gateway.edge.bounds import Bounds
+from gateway.edge.bounds import EdgeBounds
 from gateway.edge.proxies import Proxies
 from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import configured
@@ -229,13 +229,13 @@ def error_of(answer: bytes) -> tuple[int, str]:
 
 @contextmanager
 def serving(
-    app: Any = None, *, bounds: Bounds | None = None, proxies: tuple[str, ...] = ()
+    app: Any = None, *, bounds: EdgeBounds | None = None, proxies: tuple[str, ...] = ()
 ) -> Iterator[Served]:
     """A running server in a thread of its own."""
     app = app or Application()
     config = configured(
         app,
-        bounds or Bounds(),
+        bounds or EdgeBounds(),
         Proxies(proxies),
         lifespan="off",
         ws=SocketConnection,

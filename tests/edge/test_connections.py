@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from gateway.edge.bounds import Bounds
+from gateway.edge.bounds import EdgeBounds
 from tests.edge.serving import SOON, Served, error_of, get, post, serving, status_of
 
 LOOPBACK = "127.0.0.1"
 
 
 def test_connections_of_one_address_are_bounded() -> None:
-    with serving(bounds=Bounds(connections_per_address=3)) as served, ExitStack() as stack:
+    with serving(bounds=EdgeBounds(connections_per_address=3)) as served, ExitStack() as stack:
         first, *_ = [stack.enter_context(served.dial()) for _ in range(3)]
         first.ask()
         with served.dial() as fourth:
@@ -32,7 +32,7 @@ def asked(served: Served) -> bool:
 def test_connections_that_wait_for_their_client_are_evicted_first() -> None:
     """Connections that wait for their client are evicted for new ones, the longest waiting first;
     those that wait for an answer never are."""
-    with serving(bounds=Bounds(connections=4)) as served, ExitStack() as stack:
+    with serving(bounds=EdgeBounds(connections=4)) as served, ExitStack() as stack:
         working, silent, slow, idle = [stack.enter_context(served.dial()) for _ in range(4)]
         idle.ask()
         working.send(get("/hold"))
@@ -47,7 +47,7 @@ def test_connections_that_wait_for_their_client_are_evicted_first() -> None:
 
 
 def test_no_room_where_all_work() -> None:
-    with serving(bounds=Bounds(connections=2)) as served, ExitStack() as stack:
+    with serving(bounds=EdgeBounds(connections=2)) as served, ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(served.dial()).send(get("/hold"))
         served.until(lambda: len(served.seen.requests) == 2)
@@ -57,7 +57,7 @@ def test_no_room_where_all_work() -> None:
 
 
 def test_what_has_ended_is_not_counted() -> None:
-    with serving(bounds=Bounds(connections_per_address=2)) as served:
+    with serving(bounds=EdgeBounds(connections_per_address=2)) as served:
         for number in range(10):
             with served.dial() as client:
                 if number % 2:
@@ -87,7 +87,7 @@ def test_a_trusted_proxy_says_who_asks() -> None:
 
 def test_a_proxys_connections_are_its_clients() -> None:
     """A proxy's connections are not bounded; those of each client behind it are."""
-    bounds = replace(Bounds(connections_per_address=2), header_s=1000 * SOON)
+    bounds = replace(EdgeBounds(connections_per_address=2), header_s=1000 * SOON)
     with serving(bounds=bounds, proxies=(LOOPBACK,)) as served, ExitStack() as stack:
         for _ in range(2):
             client = stack.enter_context(served.dial())

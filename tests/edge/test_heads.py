@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.edge.bounds import MAX_HEADERS, MAX_PIPELINED, MAX_URL_BYTES, SMALL_CHUNKS, Bounds
+from gateway.edge.bounds import MAX_HEADERS, MAX_PIPELINED, MAX_URL_BYTES, SMALL_CHUNKS, EdgeBounds
 from gateway.edge.census import Slot
 from gateway.edge.http import PIECE_BYTES
 from tests.edge.serving import Served, error_of, get, post, serving, status_of
 
 KERNEL_BYTES = 32 << 20
 """Upper bound on what both kernels' buffers hold of a connection."""
-HEADERS = Bounds().header_bytes
+HEADERS = EdgeBounds().header_bytes
 CHUNKED = "Transfer-Encoding: chunked"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.edge.bounds import MAX_TICK_S, Bounds
+from gateway.edge.bounds import MAX_TICK_S, EdgeBounds
 from gateway.edge.census import Census
 from gateway.edge.proxies import Proxies, plain
 from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
@@ -19,7 +19,7 @@ from inference.pacing import FREE, MAX_WAIT_S
 from inference.process.environ import BadSetting
 
 pytestmark = pytest.mark.pure
-BOUNDS = Bounds()
+BOUNDS = EdgeBounds()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_client_that_waits_for_its_answer_never_times_out() -> None:
 
 def test_the_tick_is_a_quarter_of_the_shortest_timeout() -> None:
     assert BOUNDS.tick_s == MAX_TICK_S
-    assert Bounds(write_s=2).tick_s == 0.5
+    assert EdgeBounds(write_s=2).tick_s == 0.5
 
 
 def test_the_write_timeout_restarts_whenever_unread_bytes_become_fewer() -> None:

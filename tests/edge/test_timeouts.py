@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.edge.bounds import Bounds
+from gateway.edge.bounds import EdgeBounds
 from tests.edge.serving import SOON, error_of, get, post, serving, status_of
 
-LONG = Bounds(header_s=1000, keep_alive_s=1000, body_s=1000, surplus_s=1000, write_s=1000)
-SHORT = Bounds(header_s=SOON, keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, write_s=SOON)
+LONG = EdgeBounds(header_s=1000, keep_alive_s=1000, body_s=1000, surplus_s=1000, write_s=1000)
+SHORT = EdgeBounds(header_s=SOON, keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, write_s=SOON)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.edge.bounds import Bounds
+from gateway.edge.bounds import EdgeBounds
 from gateway.edge.websocket import STRANGERS_BYTES, FrameBudget
 from tests.edge.serving import SOON, Application, Client, Served, get, serving, status_of
 
@@ -27,7 +27,7 @@ TRUSTED = (1 << 20, False)
 
 @contextmanager
 def opened(
-    trust: tuple[int, bool] | None = None, bounds: Bounds | None = None
+    trust: tuple[int, bool] | None = None, bounds: EdgeBounds | None = None
 ) -> Iterator[tuple[Served, ClientConnection]]:
     app = Application()
     app.trust = trust
@@ -130,14 +130,14 @@ def test_the_link_of_an_engine_is_not_paced() -> None:
 
 
 def test_a_websocket_client_that_reads_nothing_is_disconnected() -> None:
-    with serving(bounds=Bounds(write_s=SOON)) as served, served.dial() as client:
+    with serving(bounds=EdgeBounds(write_s=SOON)) as served, served.dial() as client:
         client.send(get("/ws/pour", *UPGRADE))
         served.until(lambda: "/ws/pour" in served.seen.ended)
         served.until(lambda: not served.server.server_state.connections)
 
 
 def test_a_silent_socket_stays_open_as_long_as_the_application_likes() -> None:
-    bounds = Bounds(keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, write_s=SOON)
+    bounds = EdgeBounds(keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, write_s=SOON)
     with opened(bounds=bounds) as (_, socket):
         with pytest.raises(TimeoutError):
             socket.recv(10 * SOON)
@@ -146,7 +146,7 @@ def test_a_silent_socket_stays_open_as_long_as_the_application_likes() -> None:
 
 
 def test_a_websocket_counts_as_a_connection_until_it_ends() -> None:
-    with serving(bounds=Bounds(connections_per_address=1)) as served:
+    with serving(bounds=EdgeBounds(connections_per_address=1)) as served:
         for _ in range(3):
             with upgraded(served) as client:
                 with served.dial() as second:

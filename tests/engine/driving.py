@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output, Work
+from inference.agent.engines.engine import Engine, EngineOutput, EngineWork, LocalAdapter, Meter
 from inference.link.accounts import Usage
 from inference.link.wire import Resume
 from inference.operations.operation import Call
@@ -28,8 +28,8 @@ _ids = count(1)
 class Answer:
     """A finished request."""
 
-    work: Work
-    outputs: list[Output] = field(default_factory=list)
+    work: EngineWork
+    outputs: list[EngineOutput] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -74,11 +74,11 @@ def work_of(
     salt: str = "salt-of-acme",
     wants_ids: bool = False,
     **body: Any,
-) -> Work:
+) -> EngineWork:
     """A request; greedy and eight tokens long unless `body` says otherwise."""
     prompt = {"prompt": "Who are you?"} if kind == "completion" else {"messages": QUESTION}
     defaults = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
-    return Work(
+    return EngineWork(
         id=f"request-{next(_ids)}",
         operation=OPERATIONS.named(kind),
         body=prompt | defaults | body,
@@ -90,7 +90,7 @@ def work_of(
     )
 
 
-async def run(engine: Engine, work: Work) -> Answer:
+async def run(engine: Engine, work: EngineWork) -> Answer:
     """Run `work` to its end."""
     answer = Answer(work)
     async for output in engine.generate(work):
@@ -208,7 +208,7 @@ def written(call: Call, answer: Answer) -> list[Any]:
     return [json.loads(body) for body in bodies]
 
 
-async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:
+async def cut_after(engine: Engine, work: EngineWork, tokens: int) -> Answer:
     """Run `work` and close the iterator once `tokens` tokens have arrived."""
     answer = Answer(work)
     async with aclosing(engine.generate(work)) as outputs:

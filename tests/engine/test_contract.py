@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from inference.agent.engines.cache_news import Stored
-from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output
+from inference.agent.engines.engine import Engine, EngineOutput, LocalAdapter, Meter
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
@@ -488,7 +488,7 @@ async def test_resuming_a_complete_answer_only_returns_the_finish_reason(
         moved = await goes_on(engine, whole, len(whole.outputs), stream=True, **given)
         assert_same(replace(moved, outputs=moved.outputs[: len(whole.outputs)]), whole)
         (word,) = moved.outputs[len(whole.outputs) :]
-        assert word == Output(finish_reason="length")
+        assert word == EngineOutput(finish_reason="length")
 
 
 async def test_a_resumed_answer_ends_before_its_stop_string(engine: Engine) -> None:

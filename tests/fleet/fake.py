@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.gateway.measuring.history import Point, Rate
+from inference.gateway.measuring.history import Point, RequestRate
 from inference.interfaces.directory import Limits
-from tenants.fleet.reports import Fleet
+from tenants.fleet.reports import ReportedFleet
 from tests.limits.asking import COUNTED
 
 
@@ -17,7 +17,7 @@ class FakeGateways:
     """Implements `tenants.fleet.gateways.Gateways`; reports what a test puts into it."""
 
     engines: list[dict[str, Any]] = field(default_factory=list)
-    rates: dict[str, Rate] = field(default_factory=dict)
+    rates: dict[str, RequestRate] = field(default_factory=dict)
     limits_degraded: bool = False
     silent: list[str] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
@@ -25,9 +25,9 @@ class FakeGateways:
     """Usage reported for each limit that gateways count."""
     drained: list[str] = field(default_factory=list)
 
-    def fleet(self) -> Fleet:
+    def fleet(self) -> ReportedFleet:
         engines = sorted(self.engines, key=lambda engine: str(engine["id"]))
-        return Fleet(engines, self.rates, self.limits_degraded, self.silent)
+        return ReportedFleet(engines, self.rates, self.limits_degraded, self.silent)
 
     def history(self) -> Sequence[Point]:
         return self.points

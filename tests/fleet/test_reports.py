@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.measuring.history import STEP_S, Load, Point, Rate
-from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
+from inference.gateway.measuring.history import STEP_S, LoadSample, Point, RequestRate
+from tenants.fleet.reports import (
+    CountedReport,
+    GatewayReport,
+    ReportedFleet,
+    merged,
+    merged_counts,
+    merged_points,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -26,17 +33,17 @@ def engine(id: str, tokens: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def test_no_gateway_tells_of_nothing() -> None:
-    assert merged([]) == Fleet()
+    assert merged([]) == ReportedFleet()
     assert merged([], ["http://a"]).silent == ["http://a"]
 
 
 def test_an_engine_of_several_gateways_is_there_once_as_it_was_seen_last() -> None:
     earlier = engine("e1", 10, running=1, draining=True)
     later = engine("e1", 20, running=3, connected_at="2026-01-01T00:00:09+00:00")
-    fast, slow = Rate(1.0, 2.0), Rate(3.0, 4.0)
+    fast, slow = RequestRate(1.0, 2.0), RequestRate(3.0, 4.0)
     reports = [
-        Report([later, engine("e3")], {"e1": fast}, limits_degraded=False),
-        Report([engine("e2"), earlier], {"e1": slow, "e2": slow}, limits_degraded=True),
+        GatewayReport([later, engine("e3")], {"e1": fast}, limits_degraded=False),
+        GatewayReport([engine("e2"), earlier], {"e1": slow, "e2": slow}, limits_degraded=True),
     ]
     for order in (reports, reports[::-1]):
         found = merged(order)
@@ -49,8 +56,8 @@ def test_an_engine_of_several_gateways_is_there_once_as_it_was_seen_last() -> No
 
 
 def test_the_past_has_each_engine_that_any_of_them_saw() -> None:
-    rate = Rate(1.0, 1.0)
-    known, new = Load(rate, 1, 0, 0.5), Load(None, 1, 0, 0.5)
+    rate = RequestRate(1.0, 1.0)
+    known, new = LoadSample(rate, 1, 0, 0.5), LoadSample(None, 1, 0, 0.5)
     one = [Point(3.0, {"e1": new}), Point(STEP_S + 3, {"e1": known})]
     other = [Point(7.0, {"e1": known, "e2": new}), Point(2 * STEP_S, {"e2": known})]
     for histories in ([one, other], [other, one]):
@@ -69,7 +76,7 @@ counts = st.dictionaries(st.sampled_from("abc"), st.integers(0, 1000))
 def test_what_is_counted_together_counts_once(
     shared: list[dict[str, int]], own: list[dict[str, int]]
 ) -> None:
-    told = [Counted(True, one) for one in shared] + [Counted(False, one) for one in own]
+    told = [CountedReport(True, one) for one in shared] + [CountedReport(False, one) for one in own]
     found = merged_counts(told)
     for name in "abc":
         together = max((one[name] for one in shared if name in one), default=0)

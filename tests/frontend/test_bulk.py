@@ -26,7 +26,7 @@ from tenants.models import (
     User,
 )
 from tenants.models.fleet.quarantine import Decision
-from tenants.models.notifications import DeliveryState, Kind
+from tenants.models.notifications import DeliveryState, NotificationKind
 from tenants.naming import ISOLATION_TENANTS
 from tests.frontend.clients import address, client_of, user_of
 from tests.frontend.operate.test_credentials import quarantined
@@ -180,7 +180,7 @@ def test_deliveries_are_sent_again(tenant: Tenant) -> None:
 def delivered(tenant: Tenant | None) -> Delivery:
     """A failed delivery to a webhook of this tenant, or of the installation."""
     target = listen(tenant)
-    kind = Kind.KEY_EXPIRING if tenant else Kind.ENGINE_LOST
+    kind = NotificationKind.KEY_EXPIRING if tenant else NotificationKind.ENGINE_LOST
     Notification.objects.post(kind, {}, tenant=tenant)
     delivery = Delivery.objects.get(target=target)
     Delivery.objects.filter(pk=delivery.pk).update(state=DeliveryState.FAILED)

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tenants.models import Delivery, Muted, Notification, Target, Tenant
-from tenants.models.notifications import Kind
+from tenants.models.notifications import NotificationKind
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_tenant
 from tests.tenants.notifications.test_notifications import listen
@@ -21,7 +21,7 @@ from tests.tenants.notifications.test_notifications import listen
 )  # fmt: skip
 def test_who_sees_and_manages_webhooks(tenant: Tenant, role: str, sees: int, edits: int) -> None:
     client, target = client_of(tenant, role), listen(tenant)
-    Notification.objects.post(Kind.KEY_EXPIRING, {}, tenant=tenant)
+    Notification.objects.post(NotificationKind.KEY_EXPIRING, {}, tenant=tenant)
     where = f"/t/{tenant.slug}/notifications"
     page = client.get(where)
     assert page.status_code == sees

@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend.views.usage import BY, Question, change, forecast
+from frontend.views.usage import BY, UsageQuestion, change, forecast
 from inference.interfaces.directory import MICRO, PICO
 from inference.link.accounts import Usage
 from tenants.models import ApiKey, EngineHour, Tenant, UsageSum, User
@@ -31,8 +31,8 @@ def tokens(prompt: int, cached: int = 0, output: int = 0) -> Usage:
     return Usage(prompt, cached, output, 0, 0.1, 0.2, 0.3, 0.9)
 
 
-def asked(**given: Any) -> Question:
-    return Question.of(given, NOW)
+def asked(**given: Any) -> UsageQuestion:
+    return UsageQuestion.of(given, NOW)
 
 
 def day(number: int, hour: int = 0) -> datetime:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway.planes.monitoring.demand import DemandPage
-from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
+from gateway.scaling.fleet import EngineLoad, ScaledFleet, ScaledPool, UnknownFleet, ask
 from inference.errors import NoEngine
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.routing.engine_state import OUTPUT_TOKENS
@@ -64,8 +64,10 @@ def test_the_next_gateway_is_asked_where_one_does_not_tell() -> None:
 
     with httpx.Client(transport=httpx.MockTransport(answer)) as client:
         found = ask(client, ["http://dead", "http://new", "http://good"], TOKEN)
-        assert found == Fleet({"base": Pool(3, 1)}, [EngineLoad("e1", "base", 3, False)])
-        with pytest.raises(Unknown, match="503"):
+        assert found == ScaledFleet(
+            {"base": ScaledPool(3, 1)}, [EngineLoad("e1", "base", 3, False)]
+        )
+        with pytest.raises(UnknownFleet, match="503"):
             ask(client, ["http://dead", "http://new"], TOKEN)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from channels.db import database_sync_to_async
 
-from gateway.planes.inference import Parts, application
+from gateway.planes.inference import InferenceParts, application
 from tenants.models import ApiKey, RefusedRequest, TotalHour
 from tests.tenants.making import make_base, make_key, make_tenant
 
@@ -20,7 +20,7 @@ CHAT = "/v1/chat/completions"
 @asynccontextmanager
 async def running() -> AsyncIterator[httpx.AsyncClient]:
     """A client of a whole gateway that lacks only the listener."""
-    app = application(Parts.configured())
+    app = application(InferenceParts.configured())
     said: asyncio.Queue[Any] = asyncio.Queue()
     told: asyncio.Queue[Any] = asyncio.Queue()
     told.put_nowait({"type": "lifespan.startup"})

@@ -14,7 +14,7 @@ import pytest
 from django.conf import settings as django_settings
 from huggingface_hub import HfApi
 
-from gateway.planes.control import Parts, application
+from gateway.planes.control import ControlParts, application
 from tenants.models import Tenant
 from tests.adapters.conftest import base_model, gateway, no_jobs, object_storage, worker
 from tests.adapters.servers import serving
@@ -36,7 +36,7 @@ def console() -> Iterator[str]:
     found: list[Any] = []
 
     async def run() -> None:
-        async with serving(application(Parts.configured()), lifespan="on") as url:
+        async with serving(application(ControlParts.configured()), lifespan="on") as url:
             found.extend([url, asyncio.get_running_loop()])
             began.set()
             await ended.wait()

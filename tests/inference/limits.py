@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
-from inference.interfaces.directory import Grant, Limits, Target
-from inference.interfaces.limiter import Ask, Reservation, Room
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget
+from inference.interfaces.limiter import Reservation, ReservationRequest, Room
 from inference.link.accounts import Usage
 
-NOTHING = Ask(0, 0, 0)
+NOTHING = ReservationRequest(0, 0, 0)
 
 
 class Counted:
@@ -26,7 +26,7 @@ class Counted:
         self.answers = asyncio.Event()
         """While cleared, `extend` waits."""
         self.answers.set()
-        self.open: dict[str, Ask] = {}
+        self.open: dict[str, ReservationRequest] = {}
         self.settled: dict[str, Usage | None] = {}
         self.offered: list[str] = []
         """Every id that `settle` was called with, whether reserved here or not."""
@@ -36,7 +36,9 @@ class Counted:
         self.taken: list[str] = []
         self.handed_over: list[str] = []
 
-    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+    async def reserve(
+        self, id: str, grant: Grant, target: ResolvedTarget, ask: ReservationRequest
+    ) -> Reservation:
         if self.full:
             raise self.refusal
         granted = None if self.tokens_left is None else self._take(ask.output_tokens)
@@ -57,7 +59,7 @@ class Counted:
         reservation.output_tokens += granted
         self.extensions.append(granted)
 
-    async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
+    async def take_over(self, id: str, grant: Grant, target: ResolvedTarget) -> Reservation:
         self.open[id] = NOTHING
         self.taken.append(id)
         return Reservation(id, None if self.tokens_left is None else 0)
@@ -75,7 +77,7 @@ class Counted:
         if self.open.pop(id, None) is not None:
             self.released.append(id)
 
-    async def look(self, limits: tuple[Limits, ...]) -> Reservation:
+    async def peek(self, limits: tuple[Limits, ...]) -> Reservation:
         self.looked.append(limits)
         return Reservation("", None, self._rooms())
 

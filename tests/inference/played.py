@@ -19,10 +19,10 @@ from inference.errors import InferenceError
 from inference.gateway.fleet import engine_link
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.hub import Hub
-from inference.gateway.requests.order import Order
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.ledger import Source, Written
-from inference.interfaces.limiter import Ask, Reservation
+from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link import wire
 from inference.link.accounts import NOBODY, Account, LedgerEntry, Usage
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
@@ -190,10 +190,10 @@ class Bench:
         self, id: str = "r1", /, *, output_tokens: int | None = None, **options: Any
     ) -> Stream:
         reservation = Reservation(id, output_tokens)
-        self.limits.open[id] = Ask(1, output_tokens or 0, 0)
+        self.limits.open[id] = ReservationRequest(1, output_tokens or 0, 0)
         given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
         given |= {"grant": GRANT, "target": BASE, "reservation": reservation}
-        return self.hub.submit(Order(**(given | options)))
+        return self.hub.submit(AdmittedRequest(**(given | options)))
 
 
 @asynccontextmanager

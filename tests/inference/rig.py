@@ -33,8 +33,8 @@ from inference.gateway.hub import Hub
 from inference.gateway.requests.requests import KEPT_BYTES
 from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.interfaces.credentials import EngineCredential
-from inference.interfaces.directory import Grant, Limits, ModelCard, Target
+from inference.interfaces.credentials import EngineIdentity
+from inference.interfaces.directory import Grant, Limits, ModelCard, ResolvedTarget
 from inference.interfaces.ledger import Recorder, Source, Written
 from inference.link.accounts import LedgerEntry
 from inference.link.engine_info import AdapterRef, EngineStats
@@ -43,7 +43,7 @@ from tests.inference.limits import Counted
 from tests.inference.samples import DISPATCH_KEY, MODEL
 
 SECRET = "c" * 40
-ENGINE = EngineCredential(7, "engine")
+ENGINE = EngineIdentity(7, "engine")
 WORKER_TOKEN = "w" * 40
 INTERNAL_TOKEN = "s" * 40
 HANGS_S = 60.0
@@ -84,12 +84,12 @@ class Keys:
             keeps_content=tenant in self.keeping,
         )  # fmt: skip
 
-    async def resolve(self, grant: Grant, name: str) -> Target:
+    async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         self.lookups["model"] += 1
         if name == self.base_model:
-            return Target(name, name, max_model_len=self.max_model_len)
+            return ResolvedTarget(name, name, max_model_len=self.max_model_len)
         if ref := self.adapters.get((grant.tenant, name)):
-            return Target(name, self.base_model, ref, 1, limits=self.limits)
+            return ResolvedTarget(name, self.base_model, ref, 1, limits=self.limits)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")
 
     async def models(self, grant: Grant) -> list[ModelCard]:
@@ -107,12 +107,12 @@ class KnownEngines:
     def __init__(self) -> None:
         self.known = {SECRET: ENGINE}
 
-    def identify(self, secret: str) -> EngineCredential:
+    def identify(self, secret: str) -> EngineIdentity:
         if secret not in self.known:
             raise InvalidApiKey
         return self.known[secret]
 
-    def holds(self, credential: EngineCredential) -> bool:
+    def holds(self, credential: EngineIdentity) -> bool:
         return credential in self.known.values()
 
 

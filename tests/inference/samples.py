@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inference.interfaces.directory import Grant, Target
+from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.link.engine_info import AdapterRef, ModelInfo
 from inference.operations.registry import OPERATIONS
 
@@ -16,5 +16,5 @@ OLDER = msgspec.structs.replace(MODEL, revision="older")
 """Of an engine that cannot continue what one of MODEL has begun to answer."""
 REF = AdapterRef("acme/support@" + "a" * 64, "a" * 64)
 GRANT = Grant(1, 1, "acme", frozenset({"inference"}), None, 1.0, "salt")
-BASE = Target("base", "base")
+BASE = ResolvedTarget("base", "base")
 DISPATCH_KEY = "d" * 40

@@ -8,26 +8,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from inference.errors import Unavailable
-from inference.interfaces.directory import Grant, Limits, Price, Target
-from inference.interfaces.limiter import Ask
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
+from inference.interfaces.limiter import ReservationRequest
 from tenants.limits.commands import (
     AnyAnswer,
     AnyCommand,
     BudgetPeriod,
     Charge,
+    CountedScope,
     Granted,
     Ids,
     Left,
+    LimitRefused,
+    LimitStore,
     Look,
-    Rate,
-    Refused,
     Renew,
     Rooms,
-    Scope,
-    Store,
     StoreDown,
+    TokenRate,
 )
-from tenants.limits.kinds import KINDS, Kind, table
+from tenants.limits.kinds import KINDS, LimitKind, table
 from tenants.limits.memory import MemoryStore
 from tenants.limits.state import LEASE_MS
 
@@ -38,7 +38,7 @@ DAY = BudgetPeriod("t1", "day", TODAY)
 MONTH = BudgetPeriod("t1", "month", THIS_MONTH)
 COUNTED = tuple(name for name, kind in KINDS.items() if not kind.is_budget)
 """Kinds that only the stores count."""
-IMAGES = Kind(
+IMAGES = LimitKind(
     "images_per_minute",
     "minute",
     "images",
@@ -66,17 +66,17 @@ class Clock:
         self.now_ms += round(seconds * 1000)
 
 
-def scope(id: str = "t1", **limits: int) -> Scope:
-    return Scope(id, limits)
+def scope(id: str = "t1", **limits: int) -> CountedScope:
+    return CountedScope(id, limits)
 
 
 def charge(
-    id: str = "r1", *scopes: Scope, prompt: int = 10, output: int = 20, **fields: Any
+    id: str = "r1", *scopes: CountedScope, prompt: int = 10, output: int = 20, **fields: Any
 ) -> Charge:
     """For exactly `output` tokens, unless `least_output_tokens` is given."""
     defaults: dict[str, Any] = {
         "holder": "g1",
-        "rate": Rate(),
+        "rate": TokenRate(),
         "quantities": {"requests": 1},
         "least_output_tokens": output,
     }
@@ -95,7 +95,7 @@ def more(charged: Charge, output: int, least: int = 1) -> Charge:
 class Both:
     """A store in memory and one on Redis, which must answer each command alike."""
 
-    def __init__(self, *stores: Store) -> None:
+    def __init__(self, *stores: LimitStore) -> None:
         self._stores = stores
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
@@ -112,12 +112,12 @@ def _in_order(answer: AnyAnswer) -> AnyAnswer:
     return Ids(sorted(answer.ids)) if isinstance(answer, Ids) else answer
 
 
-async def ask(store: Store, command: AnyCommand) -> AnyAnswer:
+async def ask(store: LimitStore, command: AnyCommand) -> AnyAnswer:
     (answer,) = await store.run(command)
     return answer
 
 
-async def live_on(store: Store, clock: Clock, seconds: float, holder: str = "g1") -> None:
+async def live_on(store: LimitStore, clock: Clock, seconds: float, holder: str = "g1") -> None:
     """Let time pass while this gateway renews its lease."""
     while seconds > 0:
         step = min(seconds, LEASE_MS / 2000)
@@ -126,26 +126,26 @@ async def live_on(store: Store, clock: Clock, seconds: float, holder: str = "g1"
         seconds -= step
 
 
-async def granted(store: Store, command: Charge) -> int:
+async def granted(store: LimitStore, command: Charge) -> int:
     """The output tokens of a charge that must be granted."""
     answer = await ask(store, command)
     assert isinstance(answer, Granted), answer
     return answer.output_tokens
 
 
-async def refused(store: Store, command: Charge) -> Refused:
+async def refused(store: LimitStore, command: Charge) -> LimitRefused:
     answer = await ask(store, command)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, LimitRefused), answer
     return answer
 
 
-async def left(store: Store, *scopes: Scope) -> list[Left]:
+async def left(store: LimitStore, *scopes: CountedScope) -> list[Left]:
     answer = await ask(store, Look(scopes))
     assert isinstance(answer, Rooms), answer
     return answer.left
 
 
-async def remaining(store: Store, *scopes: Scope) -> list[int]:
+async def remaining(store: LimitStore, *scopes: CountedScope) -> list[int]:
     return [each.remaining for each in await left(store, *scopes)]
 
 
@@ -159,16 +159,16 @@ def grant(*scopes: Limits) -> Grant:
     )  # fmt: skip
 
 
-def target(*scopes: Limits, price: Price | None = None) -> Target:
-    return Target("base", "base", limits=scopes, price=price or Price())
+def target(*scopes: Limits, price: TokenPrice | None = None) -> ResolvedTarget:
+    return ResolvedTarget("base", "base", limits=scopes, price=price or TokenPrice())
 
 
-def wanted(prompt: int = 10, output: int = 20, least: int | None = None) -> Ask:
-    return Ask(prompt, output, output if least is None else least)
+def wanted(prompt: int = 10, output: int = 20, least: int | None = None) -> ReservationRequest:
+    return ReservationRequest(prompt, output, output if least is None else least)
 
 
 class FlakyStore:
-    """`commands.Store` in memory that can be away or lose its state, as a Redis can."""
+    """`commands.LimitStore` in memory that can be away or lose its state, as a Redis can."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

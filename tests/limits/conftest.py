@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tenants.limits.commands import Store
+from tenants.limits.commands import LimitStore
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tests.limits.asking import TIMEOUT_S, Both, Clock
@@ -43,7 +43,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def store(redis_server: RedisServer, clock: Clock) -> AsyncIterator[Store]:
+async def store(redis_server: RedisServer, clock: Clock) -> AsyncIterator[LimitStore]:
     both = Both(MemoryStore(clock), RedisStore(redis_server.url, clock=clock, timeout_s=TIMEOUT_S))
     yield both
     await both.close()

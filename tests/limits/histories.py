@@ -27,19 +27,19 @@ from tenants.limits.commands import (
     AnyCommand,
     BudgetPeriod,
     Charge,
-    Counts,
+    CountedScope,
     Granted,
     Keep,
+    LimitCounts,
+    LimitRefused,
     Look,
-    Rate,
-    Refused,
     Release,
     Renew,
-    Report,
     Rooms,
-    Scope,
     Seed,
-    Settle,
+    SettleReservation,
+    SpentReport,
+    TokenRate,
     Unseeded,
     Used,
     start_of,
@@ -52,7 +52,7 @@ from tests.limits.asking import scope as scope_of
 from tests.limits.redis_server import RedisServer
 
 HOLDERS = ("g1", "g2", "g3")
-RATE = Rate(1_300_000, 400_000, 2_500_001)
+RATE = TokenRate(1_300_000, 400_000, 2_500_001)
 SCOPES = (
     scope_of(
         "t1",
@@ -113,7 +113,7 @@ class Model:
         self.leases: dict[str, int] = {}
         self.reported: dict[str, tuple[int, int, int]] = {}
 
-    def used(self, scope: Scope, name: str, second: int, live: Live | None = None) -> int:
+    def used(self, scope: CountedScope, name: str, second: int, live: Live | None = None) -> int:
         window = (scope.id, name)
         if name.endswith("minute"):
             young = (c for c in self.counts if c.window == window and c.second > second - 61)
@@ -127,7 +127,9 @@ class Model:
             return -(-self.spent[budget][1] // MICRO) + sum(each.cost for each in mine)
         return self.spent[budget][0] + sum(each.prompt + each.output for each in mine)
 
-    def budget(self, scope: Scope, name: str, second: int, live: Live | None) -> BudgetPeriod:
+    def budget(
+        self, scope: CountedScope, name: str, second: int, live: Live | None
+    ) -> BudgetPeriod:
         if live is not None:
             return live.budgets[scope.id, name]
         period = "day" if name.endswith("day") else "month"
@@ -298,10 +300,10 @@ class Lives(RuleBasedStateMachine):
             self.model.reserve(asked, room, self.second)
             self.known[asked.id] = asked
         else:
-            assert isinstance(answer, Refused), (room, answer)
+            assert isinstance(answer, LimitRefused), (room, answer)
             self.agree_on(answer, asked)
 
-    def agree_on(self, answer: Refused, asked: Charge) -> None:
+    def agree_on(self, answer: LimitRefused, asked: Charge) -> None:
         scope, live = asked.scopes[answer.scope], self.model.live.get(asked.id)
         assert answer.used == self.model.used(scope, answer.kind, self.second, live)
         if answer.wait_ms is not None and answer.kind.endswith("minute"):
@@ -324,7 +326,7 @@ class Lives(RuleBasedStateMachine):
     def reserve(
         self,
         holder: str,
-        scopes: tuple[Scope, ...],
+        scopes: tuple[CountedScope, ...],
         prompt: int,
         output: int,
         least: int,
@@ -356,7 +358,7 @@ class Lives(RuleBasedStateMachine):
         """By any gateway, at any time, also repeatedly."""
         id = data.draw(st.sampled_from(sorted(self.known)))
         used = (prompt, min(cached, prompt), output)
-        self.ask(Settle(id, *used))
+        self.ask(SettleReservation(id, *used))
         self.model.end(id, self.second, used, request=True)
 
     @precondition(lambda self: self.model.live)
@@ -372,7 +374,7 @@ class Lives(RuleBasedStateMachine):
         holder = self.model.live[id].charge.holder
         if self.model.leases.get(holder, 0) > self.clock.now_ms:
             used = (prompt, min(cached, prompt), output)
-            self.ask(Report(id, *used))
+            self.ask(SpentReport(id, *used))
             if output >= self.model.reported.get(id, used)[2]:
                 self.model.reported[id] = used
 
@@ -404,20 +406,20 @@ class Lives(RuleBasedStateMachine):
         self.clock.pass_s(seconds)
 
     @rule(scope=st.sampled_from(SCOPES))
-    def everything_agrees(self, scope: Scope) -> None:
+    def everything_agrees(self, scope: CountedScope) -> None:
         """Compares the counts against each limit: a limit of zero refuses everything and states its
         count."""
         for name, _ in scope.limits.items():
             window = scope.id, name
-            none = Scope(scope.id, {name: 0})
+            none = CountedScope(scope.id, {name: 0})
             some = {"requests": 1, "images": 1}
-            probe = charge("probe", none, rate=Rate(0, 0, 10**6), quantities=some)
+            probe = charge("probe", none, rate=TokenRate(0, 0, 10**6), quantities=some)
             self.model.leases[probe.holder] = self.clock.now_ms + LEASE_MS
             self.model.bury(self.clock.now_ms)
             budget = self.model.budgets(probe, self.second).get(window)
             answer = self.ask(probe)
             if budget is None or budget in self.model.spent:
-                assert isinstance(answer, Refused)
+                assert isinstance(answer, LimitRefused)
                 assert answer.used == self.model.used(scope, name, self.second)
 
     @invariant()
@@ -426,9 +428,9 @@ class Lives(RuleBasedStateMachine):
             rooms, *counts = self.ask_all(Look(SCOPES), *map(commands.Count, SCOPES))
             assert isinstance(rooms, Rooms)
             assert [each.remaining for each in rooms.left] == list(self.rooms())
-            assert counts == [Counts(list(self.counted(scope))) for scope in SCOPES]
+            assert counts == [LimitCounts(list(self.counted(scope))) for scope in SCOPES]
 
-    def counted(self, scope: Scope) -> Iterator[Used]:
+    def counted(self, scope: CountedScope) -> Iterator[Used]:
         for name, _ in scope.limits.items():
             if not WITH_IMAGES[name].is_budget:
                 yield Used(name, self.model.used(scope, name, self.second))

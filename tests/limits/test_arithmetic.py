@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.interfaces.directory import Price
+from inference.interfaces.directory import TokenPrice
 from inference.link.accounts import Usage
-from tenants.limits.budget import REFRESH_MS, Budget, Outcome
-from tenants.limits.commands import BudgetPeriod, Rate, Scope, Settle, end_of, start_of
+from tenants.limits.budget import REFRESH_MS, BudgetOutcome, LimitBudget
+from tenants.limits.commands import (
+    BudgetPeriod,
+    CountedScope,
+    SettleReservation,
+    TokenRate,
+    end_of,
+    start_of,
+)
 from tenants.limits.counters import BoundLimits
 from tenants.limits.kinds import KINDS
-from tenants.limits.reservation import Part, StoredReservation
-from tenants.limits.window import GONE_S, Window
+from tenants.limits.reservation import ReservedPart, StoredReservation
+from tenants.limits.window import GONE_S, LimitWindow
 from tests.limits.asking import DAY, NOON, charge, limits
 
 pytestmark = pytest.mark.pure
@@ -24,7 +31,7 @@ pytestmark = pytest.mark.pure
 moments = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1)).map(
     lambda at: at.replace(tzinfo=UTC)
 )
-rates = st.builds(Rate, *[st.integers(0, 10**12)] * 3)
+rates = st.builds(TokenRate, *[st.integers(0, 10**12)] * 3)
 tokens = st.integers(0, 10**6)
 
 
@@ -54,18 +61,18 @@ def test_months_are_those_of_utc(at: datetime) -> None:
 
 def test_a_scope_has_the_values_of_its_limits_and_hashes_as_they_do() -> None:
     of_tenant = limits(tokens_per_day=0, requests_per_minute=7)
-    made = Scope.of(of_tenant)
-    assert made == Scope("t1", {"requests_per_minute": 7, "tokens_per_day": 0})
-    assert len({made, Scope.of(of_tenant), Scope("t1")}) == 2
+    made = CountedScope.of(of_tenant)
+    assert made == CountedScope("t1", {"requests_per_minute": 7, "tokens_per_day": 0})
+    assert len({made, CountedScope.of(of_tenant), CountedScope("t1")}) == 2
     assert hash(made) == hash(of_tenant)
 
 
-@given(st.builds(Price, *[st.integers(0, 10**12)] * 3), tokens, tokens, tokens)
+@given(st.builds(TokenPrice, *[st.integers(0, 10**12)] * 3), tokens, tokens, tokens)
 def test_a_cost_is_the_ledgers_in_whole_micro_units_never_less(
-    price: Price, uncached: int, cached: int, output: int
+    price: TokenPrice, uncached: int, cached: int, output: int
 ) -> None:
     usage = Usage(prompt_tokens=uncached + cached, cached_tokens=cached, completion_tokens=output)
-    micro, pico = Rate.of(price).cost(uncached, cached, output), price.cost(usage)
+    micro, pico = TokenRate.of(price).cost(uncached, cached, output), price.cost(usage)
     assert micro * 10**6 - 10**6 < pico <= micro * 10**6
 
 
@@ -77,10 +84,10 @@ def used(prompt: int, output: int) -> dict[str, int]:
 
 
 def test_the_greater_figure_of_ledger_and_counter_holds() -> None:
-    budget = Budget(DAY)
+    budget = LimitBudget(DAY)
     budget.seed(100, 10, 0)
     budget.reserve(50, 5)
-    budget.settle(50, 5, Outcome(used(30, 10), cost=4))
+    budget.settle(50, 5, BudgetOutcome(used(30, 10), cost=4))
     budget.seed(120, 13, 0)
     assert (budget.tokens, budget.cost) == (140, 14)
     budget.seed(150, 15, 0)
@@ -89,10 +96,10 @@ def test_the_greater_figure_of_ledger_and_counter_holds() -> None:
 
 
 def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
-    budget = Budget(DAY)
+    budget = LimitBudget(DAY)
     budget.seed(100, 10, 0)
     budget.reserve(500, 50)
-    budget.settle(500, 50, Outcome(used(100, 400), cost=50, estimated=True))
+    budget.settle(500, 50, BudgetOutcome(used(100, 400), cost=50, estimated=True))
     assert (budget.tokens, budget.cost) == (600, 60)
     budget.seed(130, 13, 0)
     budget.seed(120, 12, 0)
@@ -100,13 +107,13 @@ def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
 
 
 def test_a_budget_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt() -> None:
-    budget = Budget(DAY)
+    budget = LimitBudget(DAY)
     assert budget.due_ms == 0
     budget.seed(0, 0, 1000)
     assert budget.due_ms == 1000 + REFRESH_MS
     budget.refreshed(5000)
     assert budget.due_ms == 5000 + REFRESH_MS
-    budget.settle(0, 0, Outcome(doubted=True))
+    budget.settle(0, 0, BudgetOutcome(doubted=True))
     assert budget.due_ms == 0
 
 
@@ -118,7 +125,7 @@ NOWHERE = BoundLimits.of([], (), NOON, KINDS)
 
 def reserve(
     reservation: StoredReservation, second: int, prompt: int, output: int, requests: int = 1
-) -> Part:
+) -> ReservedPart:
     """Reserve; returns the added part."""
     asked = charge(prompt=prompt, quantities={"requests": requests})
     made = reservation.part(asked, output, second)
@@ -128,7 +135,7 @@ def reserve(
 
 @given(rates, *[tokens] * 4)
 def test_parts_cost_together_what_their_tokens_cost_at_once(
-    rate: Rate, prompt: int, output: int, more_prompt: int, more_output: int
+    rate: TokenRate, prompt: int, output: int, more_prompt: int, more_output: int
 ) -> None:
     reservation = StoredReservation("g1", rate, NOWHERE)
     reserve(reservation, NOON, prompt, output)
@@ -137,7 +144,7 @@ def test_parts_cost_together_what_their_tokens_cost_at_once(
 
 
 def test_parts_that_have_left_every_window_are_forgotten_but_not_their_sums() -> None:
-    reservation = StoredReservation("g1", Rate(), NOWHERE)
+    reservation = StoredReservation("g1", TokenRate(), NOWHERE)
     reserve(reservation, 100, 10, 5)
     reserve(reservation, 100 + GONE_S - 1, 0, 7, requests=0)
     assert len(reservation.parts) == 2
@@ -159,7 +166,7 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     kept: bool,
 ) -> None:
     """With no other request, the window ends with the outcome less what had left it before."""
-    reservation, window, second = StoredReservation("g1", Rate(), NOWHERE), Window(), NOON
+    reservation, window, second = StoredReservation("g1", TokenRate(), NOWHERE), LimitWindow(), NOON
     for number, (gap_s, output) in enumerate(extensions):
         second += gap_s
         first = number == 0
@@ -170,7 +177,9 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     before = window.used
     cached = min(used[0], used[1])
     outcome = (
-        reservation.kept() if kept else reservation.used(Settle("r1", used[0], cached, used[2]))
+        reservation.kept()
+        if kept
+        else reservation.used(SettleReservation("r1", used[0], cached, used[2]))
     )
     reservation.correct(window, "tokens", outcome)
     change = outcome.tokens - reservation.amount("tokens")
@@ -189,23 +198,23 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     ],
 )
 def test_each_window_counts_its_own_measure(name: str, reserved: int, settled: int) -> None:
-    reservation, window = StoredReservation("g1", Rate(), NOWHERE), Window()
+    reservation, window = StoredReservation("g1", TokenRate(), NOWHERE), LimitWindow()
     measure = KINDS[name].measure
     made = reserve(reservation, NOON, 100, 50)
     window.slide(NOON)
     window.add(made.amounts[measure])
     assert window.used == reserved
-    reservation.correct(window, measure, reservation.used(Settle("r1", 90, 40, 30)))
+    reservation.correct(window, measure, reservation.used(SettleReservation("r1", 90, 40, 30)))
     assert window.used == settled
 
 
 def test_prompt_and_output_are_given_back_where_each_was_reserved() -> None:
-    reservation, window = StoredReservation("g1", Rate(), NOWHERE), Window()
+    reservation, window = StoredReservation("g1", TokenRate(), NOWHERE), LimitWindow()
     for second, prompt, output in ((100, 40, 10), (110, 0, 20), (120, 0, 30)):
         made = reserve(reservation, second, prompt, output)
         window.slide(second)
         window.add(made.amounts["tokens"])
-    reservation.correct(window, "tokens", reservation.used(Settle("r1", 35, 0, 25)))
+    reservation.correct(window, "tokens", reservation.used(SettleReservation("r1", 35, 0, 25)))
     assert window.used == 60
     window.slide(100 + GONE_S)
     assert window.used == 15  # 35 + 10 have left; the newest 30 and 5 of the middle were unused

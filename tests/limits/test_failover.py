@@ -22,7 +22,7 @@ from tenants.limits.commands import (
     Renew,
     Rooms,
     Seed,
-    Settle,
+    SettleReservation,
     StoreDown,
     Unseeded,
 )
@@ -126,7 +126,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
         names = [f"{gate}-{n}-" for gate in "ab" for n in range(5)]
         bursts = [burst(one if name[0] == "a" else two, name) for name in names]
         held = sum(await asyncio.gather(*bursts))
-        tokens = (await one.look(caller.limits)).rooms["tokens"]
+        tokens = (await one.peek(caller.limits)).rooms["tokens"]
         assert held == 100 - tokens.remaining <= 100
 
 
@@ -141,7 +141,7 @@ async def test_a_report_to_another_gateway_does_not_end_a_running_request(
         await one.extend(stream, 30)
         one.settle("r1", Usage(prompt_tokens=10, completion_tokens=45))
         await one.flushed()
-        tokens = (await other.look(STREAMS.limits)).rooms["tokens"]
+        tokens = (await other.peek(STREAMS.limits)).rooms["tokens"]
         assert tokens.remaining == 945
 
 
@@ -156,7 +156,7 @@ async def test_a_request_that_has_ended_does_not_grow_and_count_again(
         other.settle("r1", USED)
         await other.flushed()
         await slow.extend(stream, 30)
-        tokens = (await other.look(STREAMS.limits)).rooms["tokens"]
+        tokens = (await other.peek(STREAMS.limits)).rooms["tokens"]
         assert tokens.remaining == 980
 
 
@@ -202,7 +202,7 @@ async def test_requests_without_redis_can_be_refused_by_a_setting(
         with pytest.raises(Unavailable):
             await gate.extend(reservation, 10)
         with pytest.raises(Unavailable):
-            await gate.look(STREAMS.limits)
+            await gate.peek(STREAMS.limits)
         await gate.reserve("free", grant(), target(), wanted())
 
 
@@ -477,7 +477,7 @@ async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: Redis
 async def test_too_many_calls_are_turned_away(mortal_redis: RedisServer) -> None:
     store = RedisStore(mortal_redis.url, timeout_s=SOON_S)
     mortal_redis.freeze()
-    command: AnyCommand = Settle("r1", 1, 0, 1)
+    command: AnyCommand = SettleReservation("r1", 1, 0, 1)
     calls = [asyncio.create_task(store.run(command)) for _ in range(MAX_WAITING + 300)]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(each) for each in results} >= {"too many calls are waiting for Redis"}
@@ -523,7 +523,7 @@ async def test_keys_in_redis_expire_except_running_reservations_and_leases(
         assert client.ttl("limits3:w:t1") > 0
     running = {b"limits3:r:r1", b"limits3:streams", b"limits3:held:g1"}
     assert kept == running | {b"limits3:leases"}
-    await store.run(Settle("r1", 10, 0, 20), Renew("g1", 0), Renew("g2", LEASE_MS))
+    await store.run(SettleReservation("r1", 10, 0, 20), Renew("g1", 0), Renew("g2", LEASE_MS))
     with redis_server.client() as client:
         assert client.zrange("limits3:leases", 0, -1) == [b"g2"]
         assert not client.exists("limits3:streams", "limits3:held:g1", "limits3:r:r1")

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tenants.limits.kinds import KINDS, Kind, table
+from tenants.limits.kinds import KINDS, LimitKind, table
 from tests.environment import ROOT
 
 pytestmark = pytest.mark.pure
 
 
-def kind(name: str = "images_per_minute", **fields: Any) -> Kind:
+def kind(name: str = "images_per_minute", **fields: Any) -> LimitKind:
     facts = {"window": "minute", "measure": "images", "label": "", "wording": "", "help": ""}
-    return Kind(name, **(facts | fields))
+    return LimitKind(name, **(facts | fields))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_an_inconsistent_kind_is_refused(fields: dict[str, str], why: str) -> No
 
 
 @pytest.mark.parametrize("other", [kind(), kind("tokens"), kind("other", header="images")])
-def test_names_and_headers_are_unique(other: Kind) -> None:
+def test_names_and_headers_are_unique(other: LimitKind) -> None:
     one = kind(header="images")
     if other.name == "tokens":
         assert list(table(one, other)) == ["images_per_minute", "tokens"]

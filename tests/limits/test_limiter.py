@@ -9,18 +9,18 @@ from contextlib import suppress
 import pytest
 
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
-from inference.interfaces.directory import Price
+from inference.interfaces.directory import TokenPrice
 from inference.interfaces.limiter import Reservation, Room
 from inference.link.accounts import Usage
 from tenants.limits.budget import REFRESH_MS
-from tenants.limits.commands import Store
+from tenants.limits.commands import LimitStore
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tests.limits.asking import Clock, FakeSpent, FlakyStore, grant, limits, target, wanted
 
 USED = Usage(prompt_tokens=8, cached_tokens=3, completion_tokens=12)
-DOLLAR_EACH = Price(prompt=10**12, cached_prompt=0, output=10**12)
+DOLLAR_EACH = TokenPrice(prompt=10**12, cached_prompt=0, output=10**12)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def spent() -> FakeSpent:
 
 
 @pytest.fixture
-async def limiter(store: Store, spent: FakeSpent) -> AsyncIterator[StoreLimiter]:
+async def limiter(store: LimitStore, spent: FakeSpent) -> AsyncIterator[StoreLimiter]:
     if isinstance(store, MemoryStore):
         failover = Failover(store)
     else:
@@ -99,15 +99,15 @@ async def test_a_refusal_names_the_scope_and_reserves_nothing(limiter: StoreLimi
         await limiter.reserve("r2", caller, target(), wanted(10, 20))
     assert e.value.retry_after_s == 60
     assert limiter.reservations == 1
-    assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 9, 60)
+    assert (await limiter.peek(caller.limits)).rooms["requests"] == Room(10, 9, 60)
 
 
 async def test_reading_the_remaining_limits_reserves_nothing(limiter: StoreLimiter) -> None:
     caller = grant(limits(requests_per_minute=10, tokens_per_minute=100))
     for _ in range(2):
-        rooms = await limiter.look(caller.limits)
+        rooms = await limiter.peek(caller.limits)
         assert rooms.rooms == {"requests": Room(10, 10, 0.0), "tokens": Room(100, 100, 0.0)}
-    assert await limiter.look(()) == Reservation("")
+    assert await limiter.peek(()) == Reservation("")
 
 
 async def test_usage_of_a_scope(limiter: StoreLimiter) -> None:
@@ -140,7 +140,7 @@ async def test_the_first_settlement_of_a_request_counts(limiter: StoreLimiter) -
     await settled(limiter, "r1")
     limiter.release("r1")
     await limiter.flushed()
-    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 40, 60)
+    assert (await limiter.peek(caller.limits)).rooms["tokens"] == Room(100, 40, 60)
 
 
 async def test_a_release_gives_all_of_it_back(limiter: StoreLimiter) -> None:
@@ -148,7 +148,7 @@ async def test_a_release_gives_all_of_it_back(limiter: StoreLimiter) -> None:
     await limiter.reserve("r1", caller, target(), wanted(10, 50))
     limiter.release("r1")
     await limiter.flushed()
-    rooms = await limiter.look(caller.limits)
+    rooms = await limiter.peek(caller.limits)
     assert rooms.rooms == {"requests": Room(10, 10, 0.0), "tokens": Room(100, 100, 0.0)}
 
 
@@ -169,7 +169,7 @@ async def test_an_ended_reservation_does_not_grow(limiter: StoreLimiter) -> None
     reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
     await settled(limiter, "r1")
     await limiter.extend(reservation, 50)
-    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 60)
+    assert (await limiter.peek(caller.limits)).rooms["tokens"] == Room(100, 80, 60)
 
 
 async def test_a_request_that_ends_while_it_grows_leaves_nothing(
@@ -181,7 +181,7 @@ async def test_a_request_that_ends_while_it_grows_leaves_nothing(
     limiter.settle("r1", USED)
     await growing
     await limiter.flushed()
-    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 60)
+    assert (await limiter.peek(caller.limits)).rooms["tokens"] == Room(100, 80, 60)
     await limiter.reserve("r2", caller, target(), wanted(10, 20))
 
 
@@ -196,7 +196,7 @@ async def test_a_caller_that_goes_away_leaves_nothing(limiter: StoreLimiter) -> 
             limiter.release(f"r{number}")
         await limiter.flushed()
     assert limiter.reservations == 0
-    assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 10, 0.0)
+    assert (await limiter.peek(caller.limits)).rooms["requests"] == Room(10, 10, 0.0)
     await limiter.reserve("r9", caller, target(), wanted())
 
 
@@ -328,7 +328,7 @@ async def test_remaining_limits_are_those_of_the_store_in_use(
     caller = grant(limits(requests_per_minute=5))
     await on_flaky.reserve("r1", caller, target(), wanted())
     flaky.away = True
-    assert (await on_flaky.look(caller.limits)).rooms["requests"] == Room(5, 5, 0.0)
+    assert (await on_flaky.peek(caller.limits)).rooms["requests"] == Room(5, 5, 0.0)
     assert await on_flaky.used(caller.limits[0]) == {"requests_per_minute": 0}
     assert on_flaky.degraded
 
@@ -361,10 +361,10 @@ async def test_each_store_keeps_the_part_of_a_request_that_it_counted(
     flaky.away = True
     await on_flaky.extend(reservation, 70)
     on_flaky.settle("r1", USED)
-    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 930, 60)
+    assert (await on_flaky.peek(caller.limits)).rooms["tokens"] == Room(1000, 930, 60)
     await back(flaky, on_flaky)
     await on_flaky.flushed()
-    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 980, 60)
+    assert (await on_flaky.peek(caller.limits)).rooms["tokens"] == Room(1000, 980, 60)
 
 
 async def test_a_request_that_began_locally_stays_local(
@@ -376,7 +376,7 @@ async def test_a_request_that_began_locally_stays_local(
     await back(flaky, on_flaky)
     await on_flaky.extend(reservation, 200)
     assert reservation.output_tokens == 90
-    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(100, 100, 0.0)
+    assert (await on_flaky.peek(caller.limits)).rooms["tokens"] == Room(100, 100, 0.0)
     on_flaky.release("r1")
     await on_flaky.reserve("r2", caller, target(), wanted(10, 20))
 
@@ -479,7 +479,7 @@ async def test_stray_reservations_are_not_searched_for_without_redis(
 
 
 async def test_another_gateway_goes_on_with_a_reservation(
-    store: Store, limiter: StoreLimiter
+    store: LimitStore, limiter: StoreLimiter
 ) -> None:
     """Both use one store, as gateways use one Redis."""
     caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
@@ -492,11 +492,11 @@ async def test_another_gateway_goes_on_with_a_reservation(
     assert limiter.reservations == 0
     await other.extend(taken, 30)
     assert taken.output_tokens == 50
-    assert (await limiter.look(caller.limits)).rooms["tokens"].remaining == 40
+    assert (await limiter.peek(caller.limits)).rooms["tokens"].remaining == 40
     other.settle("r1", Usage(10, 0, 30))
     if not isinstance(store, MemoryStore):
         await failover._tell()
-    assert (await limiter.look(caller.limits)).rooms["tokens"].remaining == 60
+    assert (await limiter.peek(caller.limits)).rooms["tokens"].remaining == 60
     await limiter.reserve("r2", caller, target(), wanted(1, 1))
 
 
@@ -506,7 +506,7 @@ async def test_taking_over_a_released_reservation_counts_nothing(limiter: StoreL
     assert taken == Reservation("r1") and limiter.reservations == 0
     await limiter.extend(taken, 30)
     await settled(limiter, "r1")
-    assert (await limiter.look(caller.limits)).rooms["tokens"].remaining == 100
+    assert (await limiter.peek(caller.limits)).rooms["tokens"].remaining == 100
 
 
 async def test_without_limits_there_is_nothing_to_take_over(limiter: StoreLimiter) -> None:

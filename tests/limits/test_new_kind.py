@@ -16,7 +16,7 @@ from frontend.views.limits import LimitsForm, lines_of
 from inference.errors import RateLimitExceeded
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.interfaces.directory import Limits
-from inference.interfaces.limiter import Ask, Room
+from inference.interfaces.limiter import ReservationRequest, Room
 from inference.link.accounts import Usage
 from tenants.api.endpoints.limits import FiguresSerializer
 from tenants.api.openai.document import rate_limits
@@ -69,8 +69,8 @@ class WiderFigures(FiguresSerializer):
         fields: ClassVar[tuple[str, ...]] = tuple(WITH_IMAGES)
 
 
-def images(count: int) -> Ask:
-    return Ask(10, 20, 20, {"images": count} if count else {})
+def images(count: int) -> ReservationRequest:
+    return ReservationRequest(10, 20, 20, {"images": count} if count else {})
 
 
 # --- counting ------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ async def test_the_new_kind_is_counted_and_refused_in_its_own_words(limiter: Sto
         await limiter.reserve("r2", CALLER, target(), images(6))
     await limiter.reserve("r2", CALLER, target(), images(2))
     await limiter.reserve("r3", CALLER, target(), images(0))
-    assert (await limiter.look(CALLER.limits)).rooms["images"] == Room(5, 0, 60)
+    assert (await limiter.peek(CALLER.limits)).rooms["images"] == Room(5, 0, 60)
 
 
 async def test_started_images_count_until_they_leave_the_window(

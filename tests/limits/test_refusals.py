@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inference.errors import InsufficientQuota, RateLimitExceeded
-from tenants.limits.commands import Refused
+from tenants.limits.commands import LimitRefused
 from tenants.limits.refusals import error_of, money
 from tests.limits.asking import limits
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.pure
 NEW_YEAR = int(datetime(2027, 1, 1, tzinfo=UTC).timestamp())
 
 
-def refusal(kind: str, **fields: Any) -> Refused:
+def refusal(kind: str, **fields: Any) -> LimitRefused:
     facts: dict[str, Any] = {"scope": 0, "used": 100, "requested": 1, "wait_ms": None}
-    return Refused(**(facts | {"kind": kind, "renews_at": None} | fields))
+    return LimitRefused(**(facts | {"kind": kind, "renews_at": None} | fields))
 
 
 def test_a_rate_limit_says_when_to_try_again() -> None:

@@ -136,7 +136,7 @@ async def test_the_settings_choose_the_store(
     async with patient() as one, patient() as two:
         caller = grant(limits(concurrent_streams=1))
         await one.reserve("r1", caller, target(), wanted())
-        rooms = await two.look((limits(requests_per_minute=5),))
+        rooms = await two.peek((limits(requests_per_minute=5),))
         assert rooms.rooms
         with redis_server.client() as client:
             assert client.hgetall("limits3:streams") == ({b"t1": b"1"} if with_redis else {})

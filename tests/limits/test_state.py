@@ -6,13 +6,13 @@ import pytest
 
 from tenants.limits.commands import (
     Charge,
-    Done,
+    CommandDone,
     Granted,
-    Refused,
+    LimitRefused,
     Release,
     Renew,
     Seed,
-    Settle,
+    SettleReservation,
     Withdrawn,
 )
 from tenants.limits.state import LEASE_MS, SWEEP_MS, WITHDRAWN_MS, LimitState
@@ -26,7 +26,7 @@ ALL = scope("t1", requests_per_minute=9, tokens_per_day=900, concurrent_streams=
 
 
 def renew(state: LimitState, now_ms: int) -> None:
-    assert state.run(Renew("g1", LEASE_MS), now_ms) == Done()
+    assert state.run(Renew("g1", LEASE_MS), now_ms) == CommandDone()
 
 
 def held_by(state: LimitState) -> dict[str, int]:
@@ -40,7 +40,7 @@ def held_by(state: LimitState) -> dict[str, int]:
 
 def used(made: Charge, now_ms: int, state: LimitState) -> None:
     assert isinstance(state.run(made, now_ms), Granted)
-    state.run(Settle(made.id, 1, 0, 1), now_ms)
+    state.run(SettleReservation(made.id, 1, 0, 1), now_ms)
 
 
 def test_expired_counters_are_forgotten() -> None:
@@ -78,7 +78,7 @@ def test_a_request_may_outlive_the_budget_that_it_belongs_to() -> None:
     for step in range(3 * DAY_MS // LEASE_MS * 2):
         renew(state, NOW_MS + step * LEASE_MS // 2)
     assert held_by(state)["_counters"] == held_by(state)["_reservations"] == 1
-    assert state.run(Settle("r1", 5, 0, 5), NOW_MS + 3 * DAY_MS) == Done()
+    assert state.run(SettleReservation("r1", 5, 0, 5), NOW_MS + 3 * DAY_MS) == CommandDone()
     renew(state, NOW_MS + 4 * DAY_MS)
     assert held_by(state)["_counters"] == held_by(state)["_reservations"] == 0
 
@@ -89,7 +89,7 @@ def test_the_final_usage_of_a_long_request_counts_for_others() -> None:
     for step in range(10):
         renew(state, NOW_MS + step * SWEEP_MS)
     end_ms = NOW_MS + 10 * SWEEP_MS
-    state.run(Settle("r1", 10, 0, 110), end_ms)
+    state.run(SettleReservation("r1", 10, 0, 110), end_ms)
     refused = state.run(charge("r2", only, prompt=5, output=10), end_ms)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, LimitRefused)
     assert refused.used == 90

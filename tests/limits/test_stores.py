@@ -13,24 +13,24 @@ from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import (
     BudgetPeriod,
     Charge,
+    CommandDone,
     Count,
-    Counts,
-    Done,
     Granted,
     Holds,
     Ids,
     Keep,
     Left,
-    Rate,
-    Refused,
+    LimitCounts,
+    LimitRefused,
+    LimitStore,
     Release,
     Renew,
-    Report,
     Seed,
-    Settle,
-    Store,
+    SettleReservation,
+    SpentReport,
     Take,
-    Taken,
+    TakenOver,
+    TokenRate,
     Unseeded,
     Used,
     Withdrawn,
@@ -66,7 +66,7 @@ pytestmark = pytest.mark.pure
 # --- one decision over all scopes ----------------------------------------------------------------
 
 
-async def test_a_reservation_counts_in_every_scope(store: Store) -> None:
+async def test_a_reservation_counts_in_every_scope(store: LimitStore) -> None:
     tenant = scope("t1", requests_per_minute=10, tokens_per_minute=1000)
     key = scope("k1", tokens_per_minute=500)
     answer = await ask(store, charge("r1", tenant, key, prompt=100, output=50))
@@ -79,7 +79,7 @@ async def test_a_reservation_counts_in_every_scope(store: Store) -> None:
     assert await left(store, tenant, key) == expected
 
 
-async def test_one_scope_that_refuses_leaves_all_as_they_were(store: Store) -> None:
+async def test_one_scope_that_refuses_leaves_all_as_they_were(store: LimitStore) -> None:
     tenant = scope("t1", requests_per_minute=10, tokens_per_minute=1000, concurrent_streams=1)
     key = scope("k1", requests_per_minute=10, tokens_per_minute=100)
     answer = await refused(store, charge("r1", tenant, key, prompt=60, output=50))
@@ -103,57 +103,57 @@ async def test_one_scope_that_refuses_leaves_all_as_they_were(store: Store) -> N
     ],
 )
 async def test_each_limit_refuses_by_its_own_measure(
-    store: Store, limit: str, value: int, used: int, requested: int
+    store: LimitStore, limit: str, value: int, used: int, requested: int
 ) -> None:
     """Two requests fit, a third does not. A request costs 10 x 0.1 + 20 x 0.1 micro-units; a
     started micro-unit counts whole."""
     only = scope("t1", **{limit: value})
-    rate = Rate(100_000, 50_000, 100_001)
+    rate = TokenRate(100_000, 50_000, 100_001)
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
     for id in ("r1", "r2"):
-        assert await granted(store, charge(id, only, rate=Rate(100_000, 0, 100_000))) == 20
+        assert await granted(store, charge(id, only, rate=TokenRate(100_000, 0, 100_000))) == 20
     answer = await refused(store, charge("r3", only, rate=rate))
     assert (answer.kind, answer.used, answer.requested) == (limit, used, requested)
 
 
-async def test_a_limit_of_zero_lets_nothing_through(store: Store) -> None:
+async def test_a_limit_of_zero_lets_nothing_through(store: LimitStore) -> None:
     for limit in ("requests_per_minute", "tokens_per_minute", "concurrent_streams"):
         answer = await refused(store, charge("r1", scope("t1", **{limit: 0})))
         assert (answer.kind, answer.used, answer.wait_ms) == (limit, 0, None)
 
 
-async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: Store) -> None:
+async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: LimitStore) -> None:
     await granted(store, charge("r1", scope("t1", requests_per_minute=10)))
     both = scope("t1", requests_per_minute=10, tokens_per_minute=100)
     assert await remaining(store, both) == [9, 100]
 
 
-async def test_count_answers_for_each_limit_that_is_set(store: Store) -> None:
+async def test_count_answers_for_each_limit_that_is_set(store: LimitStore) -> None:
     every = scope("t1", **dict.fromkeys(KINDS, 1000))
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
-    assert await ask(store, Count(every)) == Counts([Used(name, 0) for name in COUNTED])
+    assert await ask(store, Count(every)) == LimitCounts([Used(name, 0) for name in COUNTED])
     await granted(store, charge("r1", every, prompt=30, output=50))
     await granted(store, charge("r2", every, prompt=30, output=50))
-    await ask(store, Settle("r1", 30, 20, 5))
+    await ask(store, SettleReservation("r1", 30, 20, 5))
     counted = dict(zip(COUNTED, (2, 35 + 80, 10 + 30, 5 + 50, 1), strict=True))
-    assert await ask(store, Count(every)) == Counts([Used(*each) for each in counted.items()])
+    assert await ask(store, Count(every)) == LimitCounts([Used(*each) for each in counted.items()])
     some = scope("t1", output_tokens_per_minute=1, tokens_per_day=1)
-    assert await ask(store, Count(some)) == Counts([Used("output_tokens_per_minute", 55)])
-    assert await ask(store, Count(scope("t1"))) == Counts([])
-    assert await ask(store, Count(scope("t2", concurrent_streams=1))) == Counts(
+    assert await ask(store, Count(some)) == LimitCounts([Used("output_tokens_per_minute", 55)])
+    assert await ask(store, Count(scope("t1"))) == LimitCounts([])
+    assert await ask(store, Count(scope("t2", concurrent_streams=1))) == LimitCounts(
         [Used("concurrent_streams", 0)]
     )
 
 
-async def test_numbers_up_to_the_largest_limit_stay_exact(store: Store) -> None:
+async def test_numbers_up_to_the_largest_limit_stay_exact(store: LimitStore) -> None:
     limit = 10**12
     only = scope("t1", tokens_per_minute=limit, cost_per_day=limit)
-    dear = Rate(0, 0, 999_999_999_999)
+    dear = TokenRate(0, 0, 999_999_999_999)
     await ask(store, Seed(DAY, 0, limit - 1_000_001))
     assert await granted(store, charge("r1", only, prompt=0, output=1, rate=dear)) == 1
     answer = await refused(store, charge("r2", only, prompt=0, output=1, rate=dear))
     assert (answer.used, answer.requested) == (limit - 1, 1_000_000)
-    await ask(store, Settle("r1", 999_999_999, 0, 999_999_999))
+    await ask(store, SettleReservation("r1", 999_999_999, 0, 999_999_999))
     assert await remaining(store, only) == [limit - 1_999_999_998]
 
 
@@ -175,25 +175,25 @@ async def test_numbers_up_to_the_largest_limit_stay_exact(store: Store) -> None:
     ],
 )
 async def test_less_than_wanted_is_granted_where_it_is_enough(
-    store: Store, limit: str, value: int, expected: int
+    store: LimitStore, limit: str, value: int, expected: int
 ) -> None:
     """The prompt costs 20 micro-units, each output token 2."""
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
     asked = charge(
         "r1", scope("t1", **{limit: value}), scope("k1", tokens_per_minute=10_000),
-        output=100, least_output_tokens=27, rate=Rate(2_000_000, 0, 2_000_000),
+        output=100, least_output_tokens=27, rate=TokenRate(2_000_000, 0, 2_000_000),
     )  # fmt: skip
     assert await granted(store, asked) == expected
 
 
-async def test_the_tightest_scope_bounds_the_grant(store: Store) -> None:
+async def test_the_tightest_scope_bounds_the_grant(store: LimitStore) -> None:
     scopes = scope("t1", tokens_per_minute=80), scope("k1", output_tokens_per_minute=30)
     assert await granted(store, charge("r1", *scopes, output=100, least_output_tokens=30)) == 30
     answer = await refused(store, charge("r2", *scopes, output=100, least_output_tokens=30))
     assert (answer.scope, answer.used, answer.requested) == (1, 30, 30)
 
 
-async def test_an_exhausted_budget_refuses_even_what_is_free(store: Store) -> None:
+async def test_an_exhausted_budget_refuses_even_what_is_free(store: LimitStore) -> None:
     await ask(store, Seed(DAY, 0, 101))
     answer = await refused(store, charge("r1", scope("t1", cost_per_day=100)))
     assert (answer.kind, answer.used, answer.requested) == ("cost_per_day", 101, 0)
@@ -202,7 +202,7 @@ async def test_an_exhausted_budget_refuses_even_what_is_free(store: Store) -> No
 # --- time ----------------------------------------------------------------------------------------
 
 
-async def test_a_refusal_says_when_there_is_room(store: Store, clock: Clock) -> None:
+async def test_a_refusal_says_when_there_is_room(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=100)
     await granted(store, charge("r1", only, prompt=0, output=30))
     await live_on(store, clock, 10.25)
@@ -218,18 +218,18 @@ async def test_a_refusal_says_when_there_is_room(store: Store, clock: Clock) -> 
     assert await granted(store, charge("r3", only, prompt=0, output=40)) == 40
 
 
-async def test_a_request_above_the_limit_is_not_told_to_wait(store: Store) -> None:
+async def test_a_request_above_the_limit_is_not_told_to_wait(store: LimitStore) -> None:
     answer = await refused(store, charge("r1", scope("t1", tokens_per_minute=29)))
-    assert answer == Refused(0, "tokens_per_minute", 0, 30, None, None)
+    assert answer == LimitRefused(0, "tokens_per_minute", 0, 30, None, None)
 
 
-async def test_streams_are_worth_trying_again_soon(store: Store) -> None:
+async def test_streams_are_worth_trying_again_soon(store: LimitStore) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     assert (await refused(store, charge("r2", only))).wait_ms == STREAM_WAIT_MS
 
 
-async def test_the_limit_to_wait_longest_for_decides(store: Store) -> None:
+async def test_the_limit_to_wait_longest_for_decides(store: LimitStore) -> None:
     both = scope("t1", requests_per_minute=1, concurrent_streams=1)
     other = scope("k1", requests_per_minute=1)
     await granted(store, charge("r1", both, other))
@@ -244,7 +244,7 @@ async def test_the_limit_to_wait_longest_for_decides(store: Store) -> None:
 
 
 async def test_a_window_is_empty_when_its_newest_second_has_left(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", requests_per_minute=5, tokens_per_minute=1000)
     assert [each.reset_ms for each in await left(store, only)] == [0, 0]
@@ -259,7 +259,7 @@ async def test_a_window_is_empty_when_its_newest_second_has_left(
     ]
 
 
-async def test_a_clock_that_steps_back_opens_no_room(store: Store, clock: Clock) -> None:
+async def test_a_clock_that_steps_back_opens_no_room(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=100)
     await granted(store, charge("r1", only, prompt=0, output=60))
     clock.pass_s(-30)
@@ -272,22 +272,22 @@ async def test_a_clock_that_steps_back_opens_no_room(store: Store, clock: Clock)
 
 
 async def test_a_clock_that_was_set_back_by_hours_keeps_nobody_out_for_hours(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", requests_per_minute=5, tokens_per_minute=100)
     await granted(store, charge("r1", only, prompt=0, output=60))
     clock.pass_s(-3600)
     assert await remaining(store, only) == [5, 100]
     await granted(store, charge("r2", only, prompt=0, output=70))
-    await ask(store, Settle("r1", 0, 0, 10))
+    await ask(store, SettleReservation("r1", 0, 0, 10))
     assert await remaining(store, only) == [4, 30]
-    await ask(store, Settle("r2", 0, 0, 20))
+    await ask(store, SettleReservation("r2", 0, 0, 20))
     assert await remaining(store, only) == [4, 80]
     clock.pass_s(61)
     assert await remaining(store, only) == [5, 100]
 
 
-async def test_a_long_silence_forgets_everything(store: Store, clock: Clock) -> None:
+async def test_a_long_silence_forgets_everything(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", requests_per_minute=5, tokens_per_minute=1000)
     for number in range(5):
         await granted(store, charge(f"r{number}", only))
@@ -312,10 +312,10 @@ EVERYTHING = scope(
     cost_per_day=1000,
     cost_per_month=1000,
 )
-MICRO_EACH = Rate(1_000_000, 500_000, 2_000_000)
+MICRO_EACH = TokenRate(1_000_000, 500_000, 2_000_000)
 
 
-async def spent_of(store: Store) -> dict[str, int]:
+async def spent_of(store: LimitStore) -> dict[str, int]:
     """What each limit of EVERYTHING has counted, read from the refusals of requests that are too
     large."""
     found = {}
@@ -328,13 +328,13 @@ async def spent_of(store: Store) -> dict[str, int]:
             asked = charge("look", scope("t1", concurrent_streams=0), holder="g9")
             found[name] = (await refused(store, asked)).used
         else:
-            rate = Rate(0, 0, 1_000_000)
+            rate = TokenRate(0, 0, 1_000_000)
             asked = charge("look", scope("t1", **{name: 0}), holder="g9", rate=rate)
             found[name] = (await refused(store, asked)).used
     return found
 
 
-async def reserve_everything(store: Store, *, seeded: tuple[int, int] = (0, 0)) -> Charge:
+async def reserve_everything(store: LimitStore, *, seeded: tuple[int, int] = (0, 0)) -> Charge:
     """Reserve 100 + 50 tokens, which cost 200 micro-units."""
     await store.run(Seed(DAY, *seeded), Seed(MONTH, *seeded))
     made = charge("r1", EVERYTHING, prompt=100, output=50, rate=MICRO_EACH)
@@ -349,44 +349,46 @@ def counted(
     return dict(zip(EVERYTHING.limits, figures, strict=True))
 
 
-async def test_a_reservation_counts_everywhere(store: Store) -> None:
+async def test_a_reservation_counts_everywhere(store: LimitStore) -> None:
     await reserve_everything(store, seeded=(5, 7))
     assert await spent_of(store) == counted(1, 150, 100, 50, 1, 155, 207)
 
 
-async def test_settling_replaces_the_estimate_by_what_was_used(store: Store) -> None:
+async def test_settling_replaces_the_estimate_by_what_was_used(store: LimitStore) -> None:
     await reserve_everything(store, seeded=(5, 7))
-    assert await ask(store, Settle("r1", 90, 41, 20)) == Done()
+    assert await ask(store, SettleReservation("r1", 90, 41, 20)) == CommandDone()
     assert await spent_of(store) == counted(1, 110, 49, 20, 0, 115, 7 + 110)
 
 
 async def test_settling_charges_what_the_reservation_did_not_cover(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     await reserve_everything(store)
     clock.pass_s(30)
-    await ask(store, Settle("r1", 130, 0, 60))
+    await ask(store, SettleReservation("r1", 130, 0, 60))
     assert await spent_of(store) == counted(1, 190, 130, 60, 0, 190, 250)
     clock.pass_s(31)
     assert await spent_of(store) == counted(0, 40, 30, 10, 0, 190, 250)
 
 
-async def test_an_estimate_stays_where_nobody_knows_better(store: Store) -> None:
+async def test_an_estimate_stays_where_nobody_knows_better(store: LimitStore) -> None:
     await reserve_everything(store, seeded=(5, 7))
-    assert await ask(store, Keep("r1")) == Done()
+    assert await ask(store, Keep("r1")) == CommandDone()
     assert await spent_of(store) == counted(1, 150, 100, 50, 0, 155, 207)
 
 
-async def test_a_request_that_never_ran_leaves_no_trace(store: Store) -> None:
+async def test_a_request_that_never_ran_leaves_no_trace(store: LimitStore) -> None:
     await reserve_everything(store, seeded=(5, 7))
-    assert await ask(store, Release("r1")) == Done()
+    assert await ask(store, Release("r1")) == CommandDone()
     assert await spent_of(store) == counted(0, 0, 0, 0, 0, 5, 7)
 
 
-@pytest.mark.parametrize("late", [Settle("r1", 1, 0, 1), Keep("r1"), Release("r1")])
-@pytest.mark.parametrize("first", [Settle("r1", 90, 0, 20), Keep("r1"), Release("r1")])
+@pytest.mark.parametrize("late", [SettleReservation("r1", 1, 0, 1), Keep("r1"), Release("r1")])
+@pytest.mark.parametrize("first", [SettleReservation("r1", 90, 0, 20), Keep("r1"), Release("r1")])
 async def test_the_first_end_of_a_reservation_counts(
-    store: Store, first: Settle | Keep | Release, late: Settle | Keep | Release
+    store: LimitStore,
+    first: SettleReservation | Keep | Release,
+    late: SettleReservation | Keep | Release,
 ) -> None:
     await reserve_everything(store)
     await ask(store, first)
@@ -395,7 +397,9 @@ async def test_the_first_end_of_a_reservation_counts(
     assert await spent_of(store) == before
 
 
-async def test_tokens_that_left_the_window_are_not_given_back(store: Store, clock: Clock) -> None:
+async def test_tokens_that_left_the_window_are_not_given_back(
+    store: LimitStore, clock: Clock
+) -> None:
     await reserve_everything(store)
     clock.pass_s(61)
     await granted(store, charge("r2", EVERYTHING, prompt=100, output=50))
@@ -403,14 +407,17 @@ async def test_tokens_that_left_the_window_are_not_given_back(store: Store, cloc
     assert await spent_of(store) == counted(1, 150, 100, 50, 1, 150, 0)
 
 
-async def test_ending_an_unknown_reservation_changes_nothing(store: Store) -> None:
+async def test_ending_an_unknown_reservation_changes_nothing(store: LimitStore) -> None:
     await reserve_everything(store)
     before = await spent_of(store)
-    assert await store.run(Settle("r9", 5, 0, 5), Keep("r9"), Release("r9")) == [Done()] * 3
+    assert (
+        await store.run(SettleReservation("r9", 5, 0, 5), Keep("r9"), Release("r9"))
+        == [CommandDone()] * 3
+    )
     assert await spent_of(store) == before
 
 
-async def test_a_release_that_overtakes_its_charge_stops_it(store: Store) -> None:
+async def test_a_release_that_overtakes_its_charge_stops_it(store: LimitStore) -> None:
     only = scope("t1", concurrent_streams=5, tokens_per_minute=100)
     await ask(store, Release("r1"))
     assert await ask(store, charge("r1", only)) == Withdrawn()
@@ -418,27 +425,31 @@ async def test_a_release_that_overtakes_its_charge_stops_it(store: Store) -> Non
 
 
 async def test_a_report_by_another_gateway_does_not_end_a_reservation(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     """Its engine was lost to the gateway that reserved, and reported it to another gateway."""
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
     made = charge("r1", only, prompt=100, output=50)
     await granted(store, made)
-    await ask(store, Report("r1", 100, 0, 20))
+    await ask(store, SpentReport("r1", 100, 0, 20))
     assert (await refused(store, charge("r2", only))).kind == "concurrent_streams"
     await granted(store, more(made, 50))
-    await ask(store, Settle("r1", 100, 0, 90))
+    await ask(store, SettleReservation("r1", 100, 0, 90))
     assert await remaining(store, only) == [810]
     await granted(store, charge("r2", only))
 
 
 async def test_reports_by_other_gateways_count_once_the_holder_is_dead(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=2)
     await granted(store, charge("r1", only, prompt=100, output=50))
     await granted(store, charge("r2", only, prompt=100, output=50, holder="g2"))
-    for said in (Report("r1", 100, 0, 20), Report("r1", 100, 0, 30), Report("r1", 100, 0, 25)):
+    for said in (
+        SpentReport("r1", 100, 0, 20),
+        SpentReport("r1", 100, 0, 30),
+        SpentReport("r1", 100, 0, 25),
+    ):
         await ask(store, said)
     clock.pass_s(LEASE_MS / 2000)
     await ask(store, Renew("g2", LEASE_MS))
@@ -449,15 +460,15 @@ async def test_reports_by_other_gateways_count_once_the_holder_is_dead(
 
 
 async def test_a_report_that_overtakes_its_charge_or_its_gateways_end_stops_it(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", tokens_per_minute=1000)
-    await ask(store, Report("r1", 1, 0, 1))
+    await ask(store, SpentReport("r1", 1, 0, 1))
     assert await ask(store, charge("r1", only)) == Withdrawn()
     made = charge("r2", only, prompt=100, output=50)
     await granted(store, made)
     clock.pass_s(LEASE_MS / 1000)
-    await ask(store, Report("r2", 100, 0, 20))
+    await ask(store, SpentReport("r2", 100, 0, 20))
     assert await ask(store, more(made, 10)) == Withdrawn()
     assert await remaining(store, only) == [880]
 
@@ -465,15 +476,15 @@ async def test_a_report_that_overtakes_its_charge_or_its_gateways_end_stops_it(
 # --- more of it ----------------------------------------------------------------------------------
 
 
-async def test_a_reservation_can_grow(store: Store) -> None:
+async def test_a_reservation_can_grow(store: LimitStore) -> None:
     made = await reserve_everything(store)
     assert await granted(store, more(made, 200)) == 200
     assert await spent_of(store) == counted(1, 350, 100, 250, 1, 350, 600)
-    await ask(store, Settle("r1", 100, 0, 120))
+    await ask(store, SettleReservation("r1", 100, 0, 120))
     assert await spent_of(store) == counted(1, 220, 100, 120, 0, 220, 340)
 
 
-async def test_a_reservation_grows_by_what_is_left_until_nothing_is(store: Store) -> None:
+async def test_a_reservation_grows_by_what_is_left_until_nothing_is(store: LimitStore) -> None:
     only = scope("t1", tokens_per_minute=100, concurrent_streams=1)
     made = charge("r1", only, prompt=30, output=20)
     assert await granted(store, made) == 20
@@ -482,16 +493,16 @@ async def test_a_reservation_grows_by_what_is_left_until_nothing_is(store: Store
     assert (answer.kind, answer.used, answer.requested) == ("tokens_per_minute", 100, 1)
 
 
-async def test_limits_on_other_things_do_not_stop_it_from_growing(store: Store) -> None:
+async def test_limits_on_other_things_do_not_stop_it_from_growing(store: LimitStore) -> None:
     only = scope("t1", requests_per_minute=1, concurrent_streams=1, prompt_tokens_per_minute=10)
     made = charge("r1", only)
     await granted(store, made)
     assert await granted(store, more(made, 500)) == 500
-    await ask(store, Settle("r1", 50, 0, 500))
+    await ask(store, SettleReservation("r1", 50, 0, 500))
     assert (await refused(store, charge("r2", scope("t1", prompt_tokens_per_minute=55)))).used == 50
 
 
-async def test_each_part_leaves_the_window_on_its_own(store: Store, clock: Clock) -> None:
+async def test_each_part_leaves_the_window_on_its_own(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=1000)
     made = charge("r1", only, prompt=100, output=50)
     await granted(store, made)
@@ -500,11 +511,11 @@ async def test_each_part_leaves_the_window_on_its_own(store: Store, clock: Clock
     await live_on(store, clock, 21)
     assert await remaining(store, only) == [970]
     await granted(store, more(made, 5))
-    await ask(store, Settle("r1", 100, 0, 60))
+    await ask(store, SettleReservation("r1", 100, 0, 60))
     assert await remaining(store, only) == [990]
 
 
-async def test_a_budget_covers_growth_at_the_price_of_its_start(store: Store) -> None:
+async def test_a_budget_covers_growth_at_the_price_of_its_start(store: LimitStore) -> None:
     """The request costs 200 micro-units; 101 more pay for 50 tokens at 2."""
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 699))
     made = charge("r1", EVERYTHING, prompt=100, output=50, rate=MICRO_EACH)
@@ -514,14 +525,14 @@ async def test_a_budget_covers_growth_at_the_price_of_its_start(store: Store) ->
     assert (answer.kind, answer.used, answer.requested) == ("cost_per_month", 999, 2)
 
 
-async def test_a_lost_reservation_grows_anew(store: Store) -> None:
+async def test_a_lost_reservation_grows_anew(store: LimitStore) -> None:
     """As after a restart of Redis: the stream takes its place again, but the request is not counted
     again."""
     only = scope("t1", requests_per_minute=5, tokens_per_minute=100, concurrent_streams=1)
     assert await granted(store, more(charge("r1", only), 30)) == 30
     assert await remaining(store, only) == [5, 70]
     assert (await refused(store, charge("r2", only))).kind == "concurrent_streams"
-    await ask(store, Settle("r1", 10, 0, 20))
+    await ask(store, SettleReservation("r1", 10, 0, 20))
     assert await remaining(store, only) == [5, 70]
     await granted(store, charge("r2", only))
 
@@ -529,7 +540,7 @@ async def test_a_lost_reservation_grows_anew(store: Store) -> None:
 # --- budgets -------------------------------------------------------------------------------------
 
 
-async def test_a_budget_asks_for_what_was_spent_before(store: Store) -> None:
+async def test_a_budget_asks_for_what_was_spent_before(store: LimitStore) -> None:
     only = scope("t1", cost_per_month=100, tokens_per_day=50)
     key = scope("k1", cost_per_day=10)
     answer = await ask(store, charge("r1", only, key))
@@ -555,7 +566,7 @@ async def test_a_budget_asks_for_what_was_spent_before(store: Store) -> None:
     ],
 )
 async def test_a_budget_renews_with_the_calendar_of_utc(
-    store: Store, clock: Clock, limit: str, now: datetime, renewal: datetime
+    store: LimitStore, clock: Clock, limit: str, now: datetime, renewal: datetime
 ) -> None:
     clock.now_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
     only = scope("t1", **{limit: 10})
@@ -570,7 +581,7 @@ async def test_a_budget_renews_with_the_calendar_of_utc(
     assert isinstance(await ask(store, charge("r1", only)), Unseeded)
 
 
-async def test_every_month_begins_where_the_calendar_says(store: Store, clock: Clock) -> None:
+async def test_every_month_begins_where_the_calendar_says(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", tokens_per_month=10)
     for year in (1999, 2000, 2026, 2100, 2400):
         for month in range(1, 13):
@@ -582,18 +593,20 @@ async def test_every_month_begins_where_the_calendar_says(store: Store, clock: C
                 assert answer == Unseeded([BudgetPeriod("t1", "month", first)])
 
 
-async def test_one_of_two_reservations_gives_back_its_own_part(store: Store) -> None:
+async def test_one_of_two_reservations_gives_back_its_own_part(store: LimitStore) -> None:
     await reserve_everything(store, seeded=(0, 0))
-    other = charge("r2", EVERYTHING, prompt=30, output=20, rate=Rate(0, 0, 3_000_000))
+    other = charge("r2", EVERYTHING, prompt=30, output=20, rate=TokenRate(0, 0, 3_000_000))
     await granted(store, other)
     assert await spent_of(store) == counted(2, 200, 130, 70, 2, 200, 260)
-    await ask(store, Settle("r1", 10, 0, 10))
+    await ask(store, SettleReservation("r1", 10, 0, 10))
     assert await spent_of(store) == counted(2, 70, 40, 30, 1, 70, 90)
     await ask(store, Release("r2"))
     assert await spent_of(store) == counted(1, 20, 10, 10, 0, 20, 30)
 
 
-async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, clock: Clock) -> None:
+async def test_a_request_belongs_to_the_day_on_which_it_began(
+    store: LimitStore, clock: Clock
+) -> None:
     only = scope("t1", tokens_per_day=100)
     clock.pass_s(86_400 / 2 - 60)
     await ask(store, Seed(DAY, 0, 0))
@@ -606,11 +619,11 @@ async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, cloc
     answer = await refused(store, more(made, 1))
     assert (answer.used, answer.wait_ms, answer.renews_at) == (100, 0, tomorrow.start)
     await granted(store, charge("r2", only, prompt=50, output=50))
-    await ask(store, Settle("r1", 20, 0, 70))
+    await ask(store, SettleReservation("r1", 20, 0, 70))
     assert (await refused(store, charge("r3", only, prompt=0, output=1))).used == 100
 
 
-async def test_all_parts_of_a_long_request_end_with_it(store: Store, clock: Clock) -> None:
+async def test_all_parts_of_a_long_request_end_with_it(store: LimitStore, clock: Clock) -> None:
     """Including parts that were reserved minutes ago."""
     only = scope("t1", output_tokens_per_minute=1000, tokens_per_day=1000)
     await ask(store, Seed(DAY, 0, 0))
@@ -619,14 +632,14 @@ async def test_all_parts_of_a_long_request_end_with_it(store: Store, clock: Cloc
     for output in (30, 40, 50, 60):
         await live_on(store, clock, 40)
         await granted(store, more(made, output))
-    assert await ask(store, Count(only)) == Counts([Used("output_tokens_per_minute", 110)])
-    await ask(store, Settle("r1", 10, 0, 145))
-    assert await ask(store, Count(only)) == Counts([Used("output_tokens_per_minute", 55)])
+    assert await ask(store, Count(only)) == LimitCounts([Used("output_tokens_per_minute", 110)])
+    await ask(store, SettleReservation("r1", 10, 0, 145))
+    assert await ask(store, Count(only)) == LimitCounts([Used("output_tokens_per_minute", 55)])
     assert (await refused(store, charge("r2", scope("t1", tokens_per_day=0)))).used == 155
 
 
 async def test_a_budget_in_use_is_compared_with_the_ledger_now_and_then(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", tokens_per_day=100_000)
     await ask(store, Seed(DAY, 0, 0))
@@ -640,7 +653,7 @@ async def test_a_budget_in_use_is_compared_with_the_ledger_now_and_then(
     assert dues == [[], [], [DAY], [], [DAY]]
 
 
-async def test_an_exhausted_budget_is_compared_as_well(store: Store, clock: Clock) -> None:
+async def test_an_exhausted_budget_is_compared_as_well(store: LimitStore, clock: Clock) -> None:
     """Otherwise an estimate that was never billed would lock its tenant out until the budget
     renews."""
     only = scope("t1", tokens_per_day=100)
@@ -656,18 +669,18 @@ async def test_an_exhausted_budget_is_compared_as_well(store: Store, clock: Cloc
     await granted(store, charge("r2", only, prompt=5, output=5))
 
 
-async def test_the_ledger_adds_what_this_store_never_saw(store: Store) -> None:
+async def test_the_ledger_adds_what_this_store_never_saw(store: LimitStore) -> None:
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
     await granted(store, charge("r1", only, prompt=100, output=100))
-    await ask(store, Settle("r1", 100, 0, 100))
+    await ask(store, SettleReservation("r1", 100, 0, 100))
     await ask(store, Seed(DAY, 250, 0))  # the ledger is behind
     assert (await refused(store, charge("r2", only, output=990))).used == 300
     await ask(store, Seed(DAY, 700, 0))
     assert (await refused(store, charge("r2", only, output=990))).used == 700
 
 
-async def test_the_ledger_replaces_an_estimate(store: Store) -> None:
+async def test_the_ledger_replaces_an_estimate(store: LimitStore) -> None:
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
     await granted(store, charge("r1", only, prompt=300, output=300))
@@ -677,14 +690,16 @@ async def test_the_ledger_replaces_an_estimate(store: Store) -> None:
     assert (await refused(store, charge("r2", only, output=990))).used == 150
 
 
-async def test_requests_that_cost_less_than_a_unit_add_up_to_what_they_cost(store: Store) -> None:
+async def test_requests_that_cost_less_than_a_unit_add_up_to_what_they_cost(
+    store: LimitStore,
+) -> None:
     """Rounded one by one, ten thousand short requests would use up the budget of three thousand."""
     only = scope("t1", cost_per_day=100)
     await ask(store, Seed(DAY, 0, 0))
-    cheap = Rate(0, 0, 300_000)
+    cheap = TokenRate(0, 0, 300_000)
     for number in range(11):
         await granted(store, charge(f"r{number}", only, prompt=0, output=1, rate=cheap))
-        await ask(store, Settle(f"r{number}", 0, 0, 1))
+        await ask(store, SettleReservation(f"r{number}", 0, 0, 1))
     full = charge("x", scope("t1", cost_per_day=4), prompt=0, output=1, rate=cheap)
     assert (await refused(store, full)).used == 4, "3.3, and a started one counts whole"
     await ask(store, Seed(DAY, 0, 4))  # as the ledger sums it up
@@ -694,7 +709,9 @@ async def test_requests_that_cost_less_than_a_unit_add_up_to_what_they_cost(stor
 # --- leases --------------------------------------------------------------------------------------
 
 
-async def test_a_dead_gateway_s_reservations_are_given_back(store: Store, clock: Clock) -> None:
+async def test_a_dead_gateway_s_reservations_are_given_back(
+    store: LimitStore, clock: Clock
+) -> None:
     await reserve_everything(store)
     clock.pass_s(LEASE_MS / 1000 - 0.001)
     await ask(store, Renew("g2", LEASE_MS))
@@ -704,17 +721,19 @@ async def test_a_dead_gateway_s_reservations_are_given_back(store: Store, clock:
     assert await spent_of(store) == counted(1, 0, 0, 0, 0, 0, 0)
 
 
-async def test_any_request_frees_the_slots_of_dead_gateways(store: Store, clock: Clock) -> None:
+async def test_any_request_frees_the_slots_of_dead_gateways(
+    store: LimitStore, clock: Clock
+) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     clock.pass_s(LEASE_MS / 1000)
     await granted(store, charge("r2", only, holder="g2"))
-    await ask(store, Settle("r1", 10, 0, 20))
+    await ask(store, SettleReservation("r1", 10, 0, 20))
     assert (await refused(store, charge("r3", only, holder="g2"))).used == 1
 
 
 async def test_a_gateway_that_sends_commands_is_alive_however_much_time_has_passed(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     """A clock that was set, or a machine that was paused, frees no stream that still runs."""
     only = scope("t1", concurrent_streams=1)
@@ -725,7 +744,7 @@ async def test_a_gateway_that_sends_commands_is_alive_however_much_time_has_pass
 
 
 async def test_a_budget_is_reread_from_the_ledger_after_a_gateway_died(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
@@ -735,7 +754,7 @@ async def test_a_budget_is_reread_from_the_ledger_after_a_gateway_died(
     assert isinstance(answer, Granted) and answer.due == [DAY]
 
 
-async def test_renewing_keeps_what_is_held(store: Store, clock: Clock) -> None:
+async def test_renewing_keeps_what_is_held(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     for _ in range(10):
@@ -744,42 +763,44 @@ async def test_renewing_keeps_what_is_held(store: Store, clock: Clock) -> None:
     assert (await refused(store, charge("r2", only, holder="g2"))).used == 1
 
 
-async def test_a_leaving_gateway_releases_its_reservations_at_once(store: Store) -> None:
+async def test_a_leaving_gateway_releases_its_reservations_at_once(store: LimitStore) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     await ask(store, Renew("g1", 0))
     await granted(store, charge("r2", only, holder="g2"))
 
 
-async def test_a_gateway_can_ask_what_it_holds(store: Store) -> None:
+async def test_a_gateway_can_ask_what_it_holds(store: LimitStore) -> None:
     only = scope("t1", requests_per_minute=50)
     for id, holder in (("r1", "g1"), ("r2", "g2"), ("r3", "g1"), ("r4", "g1")):
         await granted(store, charge(id, only, holder=holder))
-    await store.run(Settle("r3", 1, 0, 1))
+    await store.run(SettleReservation("r3", 1, 0, 1))
     held = await ask(store, Holds("g1"))
     assert isinstance(held, Ids) and sorted(held.ids) == ["r1", "r4"]
     assert await ask(store, Holds("g9")) == Ids([])
 
 
-async def test_usage_in_the_ledger_before_settlement_is_not_counted_twice(store: Store) -> None:
+async def test_usage_in_the_ledger_before_settlement_is_not_counted_twice(
+    store: LimitStore,
+) -> None:
     """The ledger had it when a budget was compared; it is settled only afterwards."""
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))
     await granted(store, charge("r1", only, prompt=10, output=20))
-    await ask(store, Report("r1", 10, 0, 20))
+    await ask(store, SpentReport("r1", 10, 0, 20))
     await ask(store, Seed(DAY, 130, 0))
-    await ask(store, Settle("r1", 10, 0, 20))
+    await ask(store, SettleReservation("r1", 10, 0, 20))
     await ask(store, Seed(DAY, 130, 0))
     least = charge("r2", only, prompt=1000, output=1)
     assert (await refused(store, least)).used == 130
 
 
-async def test_another_gateway_goes_on_with_a_reservation(store: Store, clock: Clock) -> None:
+async def test_another_gateway_goes_on_with_a_reservation(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
     made = charge("r1", only, prompt=100, output=50)
     await granted(store, made)
-    await ask(store, Report("r1", 100, 0, 20))
-    assert await ask(store, Take("r1", "g2")) == Taken(50)
+    await ask(store, SpentReport("r1", 100, 0, 20))
+    assert await ask(store, Take("r1", "g2")) == TakenOver(50)
     assert [await ask(store, Holds(holder)) for holder in ("g1", "g2")] == [Ids([]), Ids(["r1"])]
     await ask(store, Renew("g2", 2 * LEASE_MS))
     clock.pass_s(LEASE_MS / 1000)
@@ -787,35 +808,37 @@ async def test_another_gateway_goes_on_with_a_reservation(store: Store, clock: C
     assert (await refused(store, charge("r2", only, holder="g3"))).kind == "concurrent_streams"
     assert await granted(store, more(made, 50)) == 50, "it grows as before"
     assert await remaining(store, only) == [800]
-    await ask(store, Settle("r1", 100, 0, 80))
+    await ask(store, SettleReservation("r1", 100, 0, 80))
     assert await remaining(store, only) == [820], "counted once"
     assert await ask(store, Holds("g2")) == Ids([])
 
 
 async def test_a_taken_over_reservation_ends_with_the_lease_of_its_new_holder(
-    store: Store, clock: Clock
+    store: LimitStore, clock: Clock
 ) -> None:
     only = scope("t1", concurrent_streams=1)
     await granted(store, charge("r1", only))
     await ask(store, Renew("g2", LEASE_MS))
-    assert isinstance(await ask(store, Take("r1", "g2")), Taken)
+    assert isinstance(await ask(store, Take("r1", "g2")), TakenOver)
     await ask(store, Renew("g1", 0))
     assert (await refused(store, charge("r2", only, holder="g3"))).used == 1
     await ask(store, Renew("g2", 0))
     await granted(store, charge("r2", only, holder="g3"))
 
 
-async def test_an_ended_reservation_cannot_be_taken_over(store: Store, clock: Clock) -> None:
+async def test_an_ended_reservation_cannot_be_taken_over(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
     await granted(store, charge("r1", only))
     clock.pass_s(LEASE_MS / 1000)
     await ask(store, Renew("g2", LEASE_MS))
-    assert await ask(store, Take("r1", "g2")) == Taken(None)
+    assert await ask(store, Take("r1", "g2")) == TakenOver(None)
     assert await remaining(store, only) == [1000]
     assert await ask(store, Holds("g2")) == Ids([])
 
 
-async def test_many_reservations_are_given_back_a_few_at_a_time(store: Store, clock: Clock) -> None:
+async def test_many_reservations_are_given_back_a_few_at_a_time(
+    store: LimitStore, clock: Clock
+) -> None:
     held = RECLAIMED_AT_ONCE * 2 + 1
     only = scope("t1", concurrent_streams=held)
     for number in range(held):
@@ -826,7 +849,7 @@ async def test_many_reservations_are_given_back_a_few_at_a_time(store: Store, cl
     assert seen == [RECLAIMED_AT_ONCE + 1, 1, 0, 0]
 
 
-async def test_a_gateway_that_was_only_slow_goes_on(store: Store, clock: Clock) -> None:
+async def test_a_gateway_that_was_only_slow_goes_on(store: LimitStore, clock: Clock) -> None:
     only = scope("t1", concurrent_streams=5, tokens_per_minute=1000)
     made = charge("r1", only)
     await granted(store, made)
@@ -834,18 +857,18 @@ async def test_a_gateway_that_was_only_slow_goes_on(store: Store, clock: Clock) 
     await ask(store, Renew("g2", LEASE_MS))
     assert await remaining(store, only) == [1000]
     assert await granted(store, more(made, 40)) == 40
-    await ask(store, Settle("r1", 10, 0, 60))
+    await ask(store, SettleReservation("r1", 10, 0, 60))
     assert (await refused(store, charge("r2", scope("t1", concurrent_streams=0)))).used == 0
 
 
-async def test_two_weeks_of_use_leave_only_what_is_current(store: Store, clock: Clock) -> None:
+async def test_two_weeks_of_use_leave_only_what_is_current(store: LimitStore, clock: Clock) -> None:
     """Housekeeping keeps everything that still counts."""
     only = scope("t1", tokens_per_day=1000, tokens_per_month=100_000, requests_per_minute=5)
     await ask(store, Seed(MONTH, 0, 0))
     for day in range(14):
         await ask(store, Seed(BudgetPeriod("t1", "day", TODAY + day * 86_400), 0, 0))
         await granted(store, charge(f"r{day}", only, prompt=50, output=50))
-        await ask(store, Settle(f"r{day}", 50, 0, 50))
+        await ask(store, SettleReservation(f"r{day}", 50, 0, 50))
         clock.pass_s(86_400)
         await ask(store, Renew("g1", LEASE_MS))
     clock.pass_s(SWEEP_MS / 1000)

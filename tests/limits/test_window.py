@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants.limits.window import GONE_S, WINDOW_S, Window
+from tenants.limits.window import GONE_S, WINDOW_S, LimitWindow
 
 pytestmark = pytest.mark.pure
 
 
-def filled(*seconds_and_amounts: tuple[int, int]) -> Window:
-    window = Window()
+def filled(*seconds_and_amounts: tuple[int, int]) -> LimitWindow:
+    window = LimitWindow()
     for second, amount in seconds_and_amounts:
         window.slide(second)
         window.add(amount)
@@ -100,7 +100,7 @@ def test_no_minute_holds_more_than_the_limit(
 ) -> None:
     """`steps` are gaps in milliseconds, amounts, and whether the amount is given back. Each asks
     `used` first, as callers do."""
-    window, now_ms, let_in = Window(), 0, list[tuple[int, int]]()
+    window, now_ms, let_in = LimitWindow(), 0, list[tuple[int, int]]()
     for gap_ms, amount, give_back in steps:
         now_ms += gap_ms
         window.slide(now_ms // 1000)
@@ -118,7 +118,7 @@ def test_no_minute_holds_more_than_the_limit(
 
 @given(arrivals)
 def test_used_is_the_sum_of_the_last_61_seconds(steps: list[tuple[int, int, bool]]) -> None:
-    window, now_ms, added = Window(), 0, list[tuple[int, int]]()
+    window, now_ms, added = LimitWindow(), 0, list[tuple[int, int]]()
     for gap_ms, amount, _ in steps:
         now_ms += gap_ms
         window.slide(now_ms // 1000)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection
 
-from inference.gateway.measuring.outcomes import Group, OutcomeSums
+from inference.gateway.measuring.outcomes import OutcomeGroup, OutcomeSums
 from inference.gateway.measuring.sums import BUCKETS
 from tenants.directory.outcomes import ADD, encoded_sums
 from tenants.models import AdapterVersion, ApiKey, RefusedRequest
@@ -48,7 +48,7 @@ def met(
     whose = defaults | {name: fields.pop(name) for name in defaults if name in fields}
     minute = int(at.replace(second=0, microsecond=0).timestamp())
     ids = key.tenant_id, key.pk, version.pk if version else 0
-    group = Group(minute, *ids, outcome=outcome, **whose)
+    group = OutcomeGroup(minute, *ids, outcome=outcome, **whose)
     sums = OutcomeSums(requests, **fields, first_tokens=times, totals=times)
     with connection.cursor() as cursor:
         for statement in ADD:

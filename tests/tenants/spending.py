@@ -9,14 +9,14 @@ from typing import Any
 from django.db import connection
 from django.db.models import F
 
-from inference.interfaces.directory import Price
+from inference.interfaces.directory import TokenPrice
 from inference.link.accounts import Usage
 from tenants.billing.ledger import Connect, Ledger, connect
 from tenants.models import ApiKey, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES, TOKENS
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-PRICE = Price(prompt=150_000, cached_prompt=75_000, output=600_000)
+PRICE = TokenPrice(prompt=150_000, cached_prompt=75_000, output=600_000)
 _numbers = itertools.count(1)
 
 

@@ -32,8 +32,8 @@ from tenants.isolation import (
     Inconclusive,
     Installation,
     InstallationService,
+    IsolationQuestion,
     NotReady,
-    Question,
 )
 from tenants.models import ApiKey, IsolationCheck, Tenant
 from tests.adapters.checks.builder import TARGETS
@@ -196,7 +196,7 @@ def test_every_pooling_operation_has_a_question() -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.operation.name)
-def test_an_answer_is_read_and_its_request_noted(question: Question) -> None:
+def test_an_answer_is_read_and_its_request_noted(question: IsolationQuestion) -> None:
     body, answer = ANSWERS[question.operation.name]
     one = gateway(httpx.Response(200, json=body, headers={"x-request-id": "req_1"}))
     assert InstallationService(one, question).answer(BASE_A, QUESTION) == answer

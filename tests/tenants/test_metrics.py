@@ -18,14 +18,14 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.planes.monitoring.metrics import Metrics
+from gateway.planes.monitoring.metrics import MetricsPage
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.hub import Hub
 from inference.gateway.measuring.busiest import Busiest
-from inference.gateway.measuring.measures import Ended, Measures
+from inference.gateway.measuring.measures import EndedRequest, Measures
 from inference.gateway.requests.held import Holding
-from inference.interfaces.directory import Target
+from inference.interfaces.directory import ResolvedTarget
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats
@@ -65,7 +65,7 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     hub = Hub("http://gateway", ledger, limiter, engines=engines, dispatches=dispatches)
     demand = FleetDemand(lambda: {"base": Demand(held=3)}, 0.0)
     demand.heard([{"base": Demand(engines=1, running=2, held=1)}], time.monotonic())
-    app = Metrics(token, hub, ledger, limiter, database, demand, ROOT)
+    app = MetricsPage(token, hub, ledger, limiter, database, demand, ROOT)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
@@ -124,10 +124,10 @@ async def test_held_and_moved_requests_are_exported(database: Database) -> None:
         await second.asked()
         second.say(wire.Step([wire.Delta("r1", "Hi", 1, attempt=2)]))
         await stream.read()
-        bench.submit("r2", target=Target("other", "other"))
+        bench.submit("r2", target=ResolvedTarget("other", "other"))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())
-        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
+        app = MetricsPage(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as one:
             answer = await one.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -141,7 +141,7 @@ def measured() -> Measures:
     """Measures with a value for everything."""
     measures = Measures(busiest=Busiest(1))
     usage = Usage(7, 3, 5, queue_s=0.3, load_s=0.2)
-    traced = Ended(usage, True, True, True, 0.7, 2.1, trace_id="a" * 32)
+    traced = EndedRequest(usage, True, True, True, 0.7, 2.1, trace_id="a" * 32)
     measures.ended(measures.engine("base", "e1"), traced)
     measures.held("base", 0.5)
     measures.counted("base", "e1", "completed", "stop")
@@ -160,7 +160,7 @@ async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
         await bench.join("e1", stats=EngineStats(running=2, active=["a"], resident=["a", "b"]))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())
-        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
+        app = MetricsPage(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(
             transport=transport, base_url="http://gateway", headers=AUTHORIZED

@@ -22,11 +22,11 @@ from frontend import bulk
 from frontend.lists import older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
-from frontend.views.adapters.traffic import Traffic, of_adapters, of_versions
+from frontend.views.adapters.traffic import AdapterTraffic, of_adapters, of_versions
 from tenants.adapters.quota import Storage
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.reservations import reservation
 from tenants.fleet.gateways import gateways
 from tenants.models import (
@@ -101,11 +101,11 @@ class PromoteForm(forms.Form):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AdapterRow:
     """An adapter in the list, with its newest version, and its live version's number and start."""
 
     adapter: Adapter
-    traffic: Traffic
+    traffic: AdapterTraffic
     newest: AdapterVersion | None = None
     live: int | None = None
     live_since: datetime | None = None
@@ -203,7 +203,9 @@ def _dialog(
         "upload_name": given.get("name", ""),
         "upload_base": given.get("base_model", ""),
         "upload_problem": f"{refusal.message} ({refusal.code})" if refusal else "",
-        "upload_unconfirmed": bool(refusal and refusal.code == Refusal.BASE_MODEL_UNCONFIRMED),
+        "upload_unconfirmed": bool(
+            refusal and refusal.code == UploadRefusal.BASE_MODEL_UNCONFIRMED
+        ),
     }
     return _list(request, caller, context, status=422 if refusal else 200)
 
@@ -230,7 +232,7 @@ def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> 
     return found
 
 
-def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[Row]:
+def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[AdapterRow]:
     """One page of the list, in three queries, however many versions each adapter has."""
     versions = AdapterVersion.objects.filter(adapter__in=adapters)
     newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
@@ -245,13 +247,13 @@ def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[Row]:
     traffic = of_adapters(tenant, [one.name for one in adapters])
     holding = engines_by_adapter()
 
-    def row(adapter: Adapter) -> Row:
+    def row(adapter: Adapter) -> AdapterRow:
         version: Any = by_adapter.get(adapter.pk)
         if version is None:
-            return Row(adapter, traffic[adapter.name])
+            return AdapterRow(adapter, traffic[adapter.name])
         name = lora_name(tenant.slug, adapter.name, version.live_digest or "")
         since, engines = version.live_since, holding.get(name, [])
-        return Row(adapter, traffic[adapter.name], version, version.live, since, engines)
+        return AdapterRow(adapter, traffic[adapter.name], version, version.live, since, engines)
 
     return [row(one) for one in adapters]
 
@@ -298,20 +300,20 @@ def _page(
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRow:
+class ListedVersion:
     """A version in the table of its adapter."""
 
     version: AdapterVersion
     aliases: list[str]
     engines: list[str]
     """The engines on which it is loaded."""
-    traffic: Traffic
+    traffic: AdapterTraffic
     trials: list[Trial]
 
 
 def _annotated(
     adapter: Adapter, versions: Sequence[AdapterVersion], aliases: Iterable[Alias]
-) -> list[VersionRow]:
+) -> list[ListedVersion]:
     holding = engines_by_adapter()
     traffic = of_versions(adapter.tenant, versions)
     tried: dict[int, list[Trial]] = {}
@@ -323,7 +325,7 @@ def _annotated(
         pointing = [alias.name for alias in aliases if alias.version_id == version.pk]
         engines = holding.get(version.lora_name, [])
         of_version = traffic[version.pk], tried.get(version.pk, [])
-        rows.append(VersionRow(version, pointing, engines, *of_version))
+        rows.append(ListedVersion(version, pointing, engines, *of_version))
     return rows
 
 

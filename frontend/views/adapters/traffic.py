@@ -24,7 +24,7 @@ LOOKED_BACK = timedelta(days=7)
 
 
 @dataclass(slots=True)
-class Traffic:
+class AdapterTraffic:
     """Figures of a period; costs in pico-units, times in seconds."""
 
     requests: int = 0
@@ -81,9 +81,9 @@ class Traffic:
         return f"in {month(self.before)}"
 
 
-def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]:
+def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, AdapterTraffic]:
     """Traffic of the last 24 hours, by the adapter's name."""
-    found = {name: Traffic() for name in names}
+    found = {name: AdapterTraffic() for name in names}
     hours = RequestHour.objects.filter(tenant=tenant, at__in=last_day(), adapter__in=names)
     at = Cast(Extract("at", "epoch"), BigIntegerField())
     for row in _sums(hours, "adapter", hours=ArrayAgg(at), of_hours=ArrayAgg("requests")):
@@ -95,9 +95,9 @@ def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]
     return found
 
 
-def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, Traffic]:
+def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, AdapterTraffic]:
     """Traffic over LOOKED_BACK, by the version's row id."""
-    found = {version.pk: Traffic() for version in versions}
+    found = {version.pk: AdapterTraffic() for version in versions}
     since = last_day()[0] - LOOKED_BACK
     hours = RequestHour.objects.filter(tenant=tenant, at__gte=since, version__in=list(found))
     for row in _sums(hours, "version"):

@@ -13,7 +13,7 @@ from tenants.models import AuditEntry
 from tenants.models.audit import AuditEntryQuerySet
 
 
-class InstallationFilter(AuditFilter):
+class AuditLogFilter(AuditFilter):
     """As a tenant's, over all tenants or one of them."""
 
     tenant = forms.CharField(
@@ -30,6 +30,6 @@ class InstallationFilter(AuditFilter):
 @operator_page
 def audit(request: HttpRequest) -> HttpResponse:
     """The log, newest first."""
-    form = InstallationFilter(request.GET)
+    form = AuditLogFilter(request.GET)
     context = context_of(request, form, AuditEntry.objects.select_related("tenant"))
     return render(request, "operate/audit.html", context, status=422 if form.errors else 200)

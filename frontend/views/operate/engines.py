@@ -13,26 +13,26 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend.pages import operator_page
-from inference.gateway.measuring.history import Load, Rate
+from inference.gateway.measuring.history import LoadSample, RequestRate
 from tenants.fleet.gateways import gateways
 
 MAX_ID_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListedEngine:
     """One row of the table."""
 
     engine: dict[str, Any]
     connected_at: datetime
-    rate: Rate | None
+    rate: RequestRate | None
     cache_hits: float | None
     """Share of prompt tokens found in the prefix cache, 0 to 1; None before there are any."""
     held: list[tuple[str, str]]
     """Adapters loaded on it with their digests, last used first."""
 
     @classmethod
-    def of(cls, engine: dict[str, Any], rate: Rate | None) -> Row:
+    def of(cls, engine: dict[str, Any], rate: RequestRate | None) -> ListedEngine:
         asked = engine["prompt_tokens"]
         hits = engine["cached_tokens"] / asked if asked else None
         names = [name.rpartition("@") for name in reversed(engine["resident_adapters"])]
@@ -43,7 +43,7 @@ class Row:
 def fleet() -> dict[str, Any]:
     """All engines, by id, and the gateways that did not answer."""
     found = gateways().fleet()
-    rows = [Row.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
+    rows = [ListedEngine.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
     return {"rows": rows, "silent": found.silent}
 
 
@@ -60,7 +60,7 @@ class HistoryPoint:
     kv_usage: float
 
     @classmethod
-    def of(cls, at: float, loads: Sequence[Load]) -> HistoryPoint:
+    def of(cls, at: float, loads: Sequence[LoadSample]) -> HistoryPoint:
         rates = [load.rate for load in loads if load.rate is not None]
         return cls(
             datetime.fromtimestamp(at, UTC),

@@ -30,7 +30,7 @@ MAX_MODELS = 100
 """Base models that the form suggests."""
 
 
-class Amount(forms.DecimalField):
+class PriceAmount(forms.DecimalField):
     """Units of the currency per million tokens; cleaned to whole micro-units."""
 
     def __init__(self, **options: Any) -> None:
@@ -64,9 +64,9 @@ class PriceForm(forms.Form):
         label="For",
         help_text="Batches use the standard price if no batch price is set.",
     )
-    prompt = Amount(label="Prompt tokens", help_text="Prompt tokens not in the prefix cache.")
-    cached_prompt = Amount(label="Cached prompt tokens", help_text="At most the prompt price.")
-    output = Amount(label="Output tokens")
+    prompt = PriceAmount(label="Prompt tokens", help_text="Prompt tokens not in the prefix cache.")
+    cached_prompt = PriceAmount(label="Cached prompt tokens", help_text="At most the prompt price.")
+    output = PriceAmount(label="Output tokens")
     starts_at = MinuteField(
         required=False,
         label="From (UTC)",

@@ -35,7 +35,7 @@ DISMISS = bulk.Action(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QuarantinedRow:
     """One entry with its content, None if unreadable, and the tenant and key that it would be
     billed to, None if there are none with these ids."""
 
@@ -51,19 +51,19 @@ class Row:
         return key is not None and (tenant is None or key.tenant_id != tenant.pk)
 
 
-def rows_of(found: Sequence[QuarantinedEntry]) -> list[Row]:
+def rows_of(found: Sequence[QuarantinedEntry]) -> list[QuarantinedRow]:
     """The entries with the tenants and keys that they name."""
     reported = [decisions.reported_entry(entry) for entry in found]
     accounts = [entry.account for entry in reported if entry is not None]
     tenants = Tenant.objects.in_bulk(_ids(account.tenant_id for account in accounts))
     keys = ApiKey.objects.in_bulk(_ids(account.key_id for account in accounts))
 
-    def row(kept: QuarantinedEntry, entry: LedgerEntry | None) -> Row:
+    def row(kept: QuarantinedEntry, entry: LedgerEntry | None) -> QuarantinedRow:
         if entry is None:
-            return Row(kept, None, None, None, billable=False)
+            return QuarantinedRow(kept, None, None, None, billable=False)
         tenant, key = tenants.get(entry.account.tenant_id), keys.get(entry.account.key_id)
         billable = tenant is not None and decisions.is_billable(entry)
-        return Row(kept, entry, tenant, key, billable)
+        return QuarantinedRow(kept, entry, tenant, key, billable)
 
     return [row(kept, entry) for kept, entry in zip(found, reported, strict=True)]
 

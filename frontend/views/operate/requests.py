@@ -18,7 +18,7 @@ from frontend.views.requests.requests import (
     rows_of,
     search,
 )
-from tenants.listing import Found, Where
+from tenants.listing import FoundRows, Where
 from tenants.models import Tenant
 
 
@@ -47,7 +47,7 @@ def requests(request: HttpRequest) -> HttpResponse:
     """The list, newest first."""
     models = models_of(None)
     form = InstallationFilter(request.GET, models=models)
-    found, tenant, told = Found(), None, None
+    found, tenant, told = FoundRows(), None, None
     if form.is_valid():
         tenant = form.cleaned_data["tenant"]
         found = search(form, Where.of_tenant(tenant), request.GET.get("before", ""))

@@ -18,7 +18,7 @@ from frontend.formats import money, percent, signed_money
 from frontend.pages import as_file, operator_page
 from frontend.views.operate.overview import used_by_customers
 from frontend.views.requests.failures import failures
-from frontend.views.usage import Question, Row, Stat, UsageForm, UsageScope, UsageSums, page
+from frontend.views.usage import Row, Stat, UsageForm, UsageQuestion, UsageScope, UsageSums, page
 from inference.interfaces.directory import MICRO
 from tenants.api.tables import CHUNK_ROWS
 from tenants.billing.money import amount
@@ -39,7 +39,7 @@ def usage(request: HttpRequest) -> HttpResponse:
         "csv": [(csv, "CSV")],
         "failures": failures(None, asked.start, asked.end),
     }
-    named, used = Named(), used_by_customers()
+    named, used = NamedUsage(), used_by_customers()
     listed = reverse("operate_requests")
     scope = UsageScope(used, used, named.names, listed, named.closer, margins)
     return page(request, form, asked, scope, context, "operate/usage.html")
@@ -73,7 +73,7 @@ class Margin:
 
 
 def margins(
-    asked: Question, total: Row, rows: Sequence[Row]
+    asked: UsageQuestion, total: Row, rows: Sequence[Row]
 ) -> tuple[list[Stat], list[Margin] | None]:
     """The margin over all base models, and of each if usage is grouped by base model."""
     hours = EngineHour.objects.by_model(asked.start, asked.end)
@@ -90,7 +90,7 @@ def margins(
     return stats, [Margin(name, earned.get(name, 0), hours.get(name, 0.0)) for name in names]
 
 
-class Named:
+class NamedUsage:
     """Names of groups; tenants that `names` has looked up link to their own pages."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Named:
         self._tenants = Tenant.objects.in_bulk(found)
         return {pk: tenant.name for pk, tenant in self._tenants.items()}
 
-    def closer(self, asked: Question, group: Any) -> str:
+    def closer(self, asked: UsageQuestion, group: Any) -> str:
         tenant = self._tenants.get(group) if asked.by == "tenant" else None
         query = asked.query(by="adapter")
         return f"{reverse('usage', args=[tenant.slug])}?{query}" if tenant else ""
@@ -119,7 +119,7 @@ def export(request: HttpRequest) -> HttpResponseBase:
     return as_file(request, name, ("start", asked.by, *FIGURES), _rows(asked, sums), owner="")
 
 
-def _rows(asked: Question, sums: UsageSums) -> Iterator[list[Any]]:
+def _rows(asked: UsageQuestion, sums: UsageSums) -> Iterator[list[Any]]:
     slugs = dict(Tenant.objects.values_list("pk", "slug")) if asked.by == "tenant" else {}
     for row in sums.iterator(chunk_size=CHUNK_ROWS):
         start = row[asked.bucket].astimezone(UTC).isoformat()

@@ -21,7 +21,7 @@ NEAR = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class AttentionItem:
     """One line: title, reason, and the page where it can be fixed. `tone` is `bad` or `warn`."""
 
     icon: str
@@ -38,7 +38,7 @@ def items(
     budgets: Iterable[Any],
     expiring: Iterable[ApiKey],
     rejected: Mapping[str, Any] | None,
-) -> list[Item]:
+) -> list[AttentionItem]:
     """The items, worst first. `failures` and `budgets` are those of the overview, `rejected` is the
     result of `last_rejected`; each as far as the caller may see it."""
     at = Addresses(tenant.slug)
@@ -72,7 +72,7 @@ def last_rejected() -> QuerySet[Any, Any]:
     return found.values(told=told)[:1]
 
 
-def _requests(at: Addresses, failures: Sequence[Mapping[str, Any]]) -> Iterator[Item]:
+def _requests(at: Addresses, failures: Sequence[Mapping[str, Any]]) -> Iterator[AttentionItem]:
     for outcome, tone in (("failed", "bad"), ("refused", "warn")):
         found = [one for one in failures if one["outcome"] == outcome]
         if found:
@@ -80,30 +80,30 @@ def _requests(at: Addresses, failures: Sequence[Mapping[str, Any]]) -> Iterator[
             title = f"{number(count)} request{'' if count == 1 else 's'} {outcome} in 24 hours"
             why = found[0]["limit"] or cause(found[0]["code"])
             url = at.of("requests", period="24h", outcome=outcome)
-            yield Item("triangle-alert", tone, title, why, url, "View")
+            yield AttentionItem("triangle-alert", tone, title, why, url, "View")
 
 
-def _budgets(at: Addresses, budgets: Iterable[Any]) -> Iterator[Item]:
+def _budgets(at: Addresses, budgets: Iterable[Any]) -> Iterator[AttentionItem]:
     for budget in budgets:
         share = budget.used / budget.limit if budget.limit else 1.0
         if share >= NEAR:
             tone = "bad" if share >= 1 else "warn"
             title = f"{budget.label}: {percent(share)} used"
-            yield Item("gauge", tone, title, budget.outlook, at.of("limits"), "Limits")
+            yield AttentionItem("gauge", tone, title, budget.outlook, at.of("limits"), "Limits")
 
 
-def _keys(at: Addresses, expiring: Iterable[ApiKey]) -> Iterator[Item]:
+def _keys(at: Addresses, expiring: Iterable[ApiKey]) -> Iterator[AttentionItem]:
     for key in expiring:
         title = format_html("Key <strong>{}</strong> expires {}", key.name, ago(key.expires_at))
         used = (
             format_html("Last used {}", ago(key.last_used_at)) if key.last_used_at else "Not used"
         )
-        yield Item("key-round", "warn", title, used, at.of("keys", q=key.name), "Rotate")
+        yield AttentionItem("key-round", "warn", title, used, at.of("keys", q=key.name), "Rotate")
 
 
-def _rejected(at: Addresses, rejected: Mapping[str, Any] | None) -> Iterator[Item]:
+def _rejected(at: Addresses, rejected: Mapping[str, Any] | None) -> Iterator[AttentionItem]:
     if rejected:
         name, version = rejected["adapter"], rejected["number"]
         title = format_html("<strong>{}@{}</strong> was rejected", name, version)
         url = at.of("adapters-version", name, version)
-        yield Item("layers", "bad", title, rejected["reason"] or "", url, "Report")
+        yield AttentionItem("layers", "bad", title, rejected["reason"] or "", url, "Report")

@@ -56,7 +56,7 @@ USUAL = PERIODS["24h"]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class HealthWindow:
     """The period until now, in whole steps, and the one of the same length before it."""
 
     period: Period
@@ -160,7 +160,7 @@ def context_of(
 ) -> dict[str, Any]:
     """Context of the strip. `requests` is the URL of the requests of the period, `usage` that of
     the usage page, whose shortest period is a day."""
-    window = Window(period, now or timezone.now())
+    window = HealthWindow(period, now or timezone.now())
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
         "start", step=period.step, times=["first_tokens"]
     )
@@ -169,7 +169,7 @@ def context_of(
     return {"period": period, "figures": strip(window, rows, requests, usage)}
 
 
-def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
+def strip(window: HealthWindow, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
     """The six figures; `rows` are sums by step, of both periods."""
     by_step = {row["start"]: RequestSums([row]) for row in rows}
     steps = [by_step.get(at) for at in window.steps()]

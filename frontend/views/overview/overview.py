@@ -22,7 +22,7 @@ from frontend.views.requests.failures import failures
 from inference.interfaces.directory import MICRO
 from tenants.fleet.gateways import gateways
 from tenants.limits import ceilings
-from tenants.limits.kinds import KINDS, Kind
+from tenants.limits.kinds import KINDS, LimitKind
 from tenants.models import (
     LIVE,
     Alias,
@@ -45,7 +45,7 @@ Sums = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FirstStep:
     """One line of the first-run checklist."""
 
     title: str
@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BudgetCard:
     """A daily or monthly limit of the tenant; `outlook` says when it will be used up."""
 
     label: str
@@ -74,7 +74,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     done; how to send a request."""
     now = timezone.now()
     found = progress(caller.tenant)
-    used = Used.since_month_began(caller, now)
+    used = UsedCard.since_month_began(caller, now)
     context: dict[str, Any] = {
         "steps": steps(found, caller),
         "day": used.day,
@@ -105,7 +105,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedCard:
     """Sums of the last 24 hours, the current UTC day and the current month."""
 
     day: Sums
@@ -113,14 +113,14 @@ class Used:
     month: Sums
 
     @classmethod
-    def since_month_began(cls, caller: Caller, now: datetime) -> Used:
+    def since_month_began(cls, caller: Caller, now: datetime) -> UsedCard:
         """The sums of the usage that the caller may see."""
         hour = now.replace(minute=0, second=0, microsecond=0)
         starts = hour - DAY, day_start(now), month_start(now)
         return cls(*caller.usage().sums_since(starts, now))
 
 
-def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
+def budgets(tenant: Tenant, used: UsedCard, now: datetime) -> list[BudgetCard]:
     """The tenant's budgets in force, and how long each will last."""
     in_force = ceilings.in_force(LimitScope(tenant).sets())
     found = []
@@ -131,11 +131,11 @@ def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
         text = f"{used_of(kind, amount)} of {shown(kind, limit)}"
         pace = _amount(used.day, kind) / DAY.total_seconds()
         until = outlook(limit - amount, pace, now, _renewal(kind.window, now))
-        found.append(Budget(kind.label, amount, limit, text, until))
+        found.append(BudgetCard(kind.label, amount, limit, text, until))
     return found
 
 
-def _amount(sums: Sums, kind: Kind) -> int:
+def _amount(sums: Sums, kind: LimitKind) -> int:
     """Tokens, or the cost in micro-units, rounded up."""
     if kind.is_money:
         return -(-int(sums["cost"]) // MICRO)
@@ -187,7 +187,7 @@ def progress(tenant: Tenant) -> Any:
     ).get(pk=tenant.pk)
 
 
-def steps(found: Any, caller: Caller) -> list[Step]:
+def steps(found: Any, caller: Caller) -> list[FirstStep]:
     """The first steps of a new tenant, in order, each with its action if the caller may do it.
     Steps are marked as done automatically."""
     return [
@@ -196,14 +196,14 @@ def steps(found: Any, caller: Caller) -> list[Step]:
     ]
 
 
-def _steps(found: Any) -> list[Step]:
+def _steps(found: Any) -> list[FirstStep]:
     return [
-        Step(
+        FirstStep(
             "Engine connected",
             bool(gateways().fleet().engines),
             "Engines serve the base model. The operator of this installation starts them.",
         ),
-        Step(
+        FirstStep(
             "Adapter live",
             found.live_adapter is not None,
             "Upload the files that PEFT's save_pretrained wrote. They are checked first.",
@@ -211,7 +211,7 @@ def _steps(found: Any) -> list[Step]:
             "Upload adapter",
             Permission.EDIT_ADAPTERS,
         ),
-        Step(
+        FirstStep(
             "API key created",
             found.has_key,
             "Apps need one to call your models. It is shown only once.",
@@ -219,7 +219,7 @@ def _steps(found: Any) -> list[Step]:
             "Create key",
             Permission.EDIT_OWN_KEYS,
         ),
-        Step(
+        FirstStep(
             "First request answered",
             found.has_usage,
             "Send one with your API key.",

@@ -17,7 +17,7 @@ MINUTELY = timedelta(hours=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RequestCounts:
     requests: int
     failed: int
     refused: int
@@ -25,7 +25,7 @@ class Counts:
 
 def counts(
     filter: Filter, window: Window, tenant: Tenant | None, keys: QuerySet[ApiKey] | None = None
-) -> Counts | None:
+) -> RequestCounts | None:
     """Counts of the window, in whole minutes or hours; only of `keys` if given. None if the figures
     do not distinguish what the filter asks for."""
     by_model_or_key = Filter(model=filter.model, key_id=filter.key_id)
@@ -48,7 +48,7 @@ def counts(
         found = found.filter(key=filter.key_id)
     if keys is not None:
         found = found.filter(key__in=keys)
-    return Counts(
+    return RequestCounts(
         **found.aggregate(
             failed=Sum("requests", filter=Q(outcome="failed"), default=0),
             refused=Sum("requests", filter=Q(outcome="refused"), default=0),

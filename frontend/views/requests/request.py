@@ -27,9 +27,9 @@ from inference.errors import ApiKeyRevoked
 from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.content import reading
-from tenants.content.reading import Exchange
+from tenants.content.reading import ContentExchange
 from tenants.limits.kinds import KINDS
-from tenants.listing import Entry, Listed
+from tenants.listing import Listed, ListEntry
 from tenants.models import ApiKey, AuditEntry, RefusedRequest, UsageEvent
 from tenants.models.audit import actor_of
 from tenants.models.usage.listed import Outcome, may_be_unrecorded
@@ -45,7 +45,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class RequestCharge:
     """Tokens of one kind, their price in micro-units per million, and what they cost, exactly."""
 
     name: str
@@ -99,7 +99,7 @@ def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespons
 
 def _read(
     request: HttpRequest, caller: Caller, request_id: str
-) -> tuple[UsageEvent | RefusedRequest, Exchange | None]:
+) -> tuple[UsageEvent | RefusedRequest, ContentExchange | None]:
     """A request with stored content, and that content; None if it cannot be read."""
     event = find(caller, request_id)
     error = None if event else caller.refused().named(request_id).first()
@@ -125,7 +125,7 @@ def _page(
     context: dict[str, Any] = {"error": error, "limit": limit, **shown}
     found = event or error
     assert found is not None
-    entry = Entry(found, error)
+    entry = ListEntry(found, error)
     context |= {"entry": entry, "look": look_of(entry), "id": found.id}
     if error is not None and limit:
         context["limits_url"] = limits_url(caller, error)
@@ -237,9 +237,9 @@ def rate(event: UsageEvent) -> float | None:
     return (event.completion_tokens - 1) / took_s if took_s > 0 < event.completion_tokens else None
 
 
-def charges(event: UsageEvent) -> Iterator[Charge]:
+def charges(event: UsageEvent) -> Iterator[RequestCharge]:
     """The items that add up to its cost."""
     uncached = event.prompt_tokens - event.cached_tokens
-    yield Charge("Uncached prompt", uncached, event.prompt_price)
-    yield Charge("Cached prompt", event.cached_tokens, event.cached_prompt_price)
-    yield Charge("Output", event.completion_tokens, event.output_price)
+    yield RequestCharge("Uncached prompt", uncached, event.prompt_price)
+    yield RequestCharge("Cached prompt", event.cached_tokens, event.cached_prompt_price)
+    yield RequestCharge("Output", event.completion_tokens, event.output_price)

@@ -30,7 +30,7 @@ from frontend.templatetags.lorikeet import options
 from frontend.times import MinuteField
 from frontend.views.requests.counts import counts
 from tenants.billing.money import amount
-from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, Words, mark_of
+from tenants.listing import HORIZON, OUTCOMES, Filter, FoundRows, ListEntry, Where, Words, mark_of
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
 from tenants.models.usage.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
@@ -226,7 +226,7 @@ def search(
     *,
     size: int = PAGE,
     most: int = HORIZON,
-) -> Found:
+) -> FoundRows:
     """The page of requests before a mark that match a valid form, scanning at most `most` rows of
     each kind."""
     if form.id and (one := where.named(form.id)).events:
@@ -236,7 +236,7 @@ def search(
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Entry):
+class RequestRow(ListEntry):
     """One request, with its tenant's slug, the name of its key, unless that is deleted, and
     its version's number."""
 
@@ -264,7 +264,7 @@ class Row(Entry):
         return self.billed.attempt if self.billed else 0
 
 
-def look_of(entry: Entry) -> str:
+def look_of(entry: ListEntry) -> str:
     """The CSS class of a request's status."""
     if entry.outcome == Outcome.CANCELLED:
         return ""
@@ -272,10 +272,10 @@ def look_of(entry: Entry) -> str:
 
 
 def rows_of(
-    found: Found,
+    found: FoundRows,
     tenant: Tenant | None = None,
     known: Mapping[int | None, str] = MappingProxyType({}),
-) -> list[Row]:
+) -> list[RequestRow]:
     """Rows of the list; without `tenant`, requests must have selected theirs. Names of keys that
     are `known`, by the keys' ids, are not looked up."""
     keys = dict(known)
@@ -287,7 +287,7 @@ def rows_of(
     if versions:
         numbers.update(named)
     return [
-        Row(
+        RequestRow(
             one.event,
             one.error,
             (tenant or one.event.tenant).slug,
@@ -309,7 +309,7 @@ def query_of(request: HttpRequest, **changed: str) -> str:
     return query.urlencode()
 
 
-def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[str, Any]:
+def context_of(request: HttpRequest, form: RequestFilter, found: FoundRows) -> dict[str, Any]:
     """Template context of the list, except for the rows."""
     return {
         "form": form,
@@ -351,7 +351,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
     models = models_of(tenant)
     form = form_of(request, caller, models)
-    found, told = Found(), None
+    found, told = FoundRows(), None
     if form.is_valid():
         found = search(form, Where.of(caller), request.GET.get("before", ""))
         own = None if whole else keys_of(caller)
@@ -417,7 +417,7 @@ def exported(form: RequestFilter, caller: Caller) -> Iterator[list[Any]]:
             return
 
 
-def _cells(one: Entry, names: dict[int, str]) -> list[Any]:
+def _cells(one: ListEntry, names: dict[int, str]) -> list[Any]:
     event, billed = one.event, one.billed
     start = event.started_at.astimezone(UTC).isoformat()
     told = [f"req_{event.id}", start, one.status, one.outcome, one.code, one.message]

@@ -37,7 +37,7 @@ class Tried(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TimelinePhase:
     """A phase from `since` to `until`, drawn on a line of `whole_s`."""
 
     name: str
@@ -65,7 +65,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TimelineAttempt:
     """One attempt; its times are None where they are not known."""
 
     tried: Tried
@@ -73,12 +73,12 @@ class Attempt:
     ended_s: float
     ttft_s: float | None
     """Until its own first token."""
-    phases: Sequence[Phase]
+    phases: Sequence[TimelinePhase]
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    attempts: Sequence[Attempt]
+    attempts: Sequence[TimelineAttempt]
     total_s: float
     unreported: bool
     """Whether there was an attempt before the first one here that no engine has reported."""
@@ -99,9 +99,9 @@ class Timeline:
                 until = min(max(since, until), max(since, end))
                 phases.append((name, look, since, until))
                 since = until
-            shown = [Phase(*phase, whole_s) for phase in phases] if whole_s > 0 else []
+            shown = [TimelinePhase(*phase, whole_s) for phase in phases] if whole_s > 0 else []
             ttft_s = None if one.inherited_tokens else one.ttft_s
-            attempts.append(Attempt(one, begun, end, ttft_s, shown))
+            attempts.append(TimelineAttempt(one, begun, end, ttft_s, shown))
             free_s = max(free_s, end)
         return cls(attempts, whole_s, unreported=tried[0].attempt > 1)
 

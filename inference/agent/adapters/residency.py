@@ -20,7 +20,7 @@ from inference.link.engine_info import AdapterRef
 log = structlog.get_logger(__name__)
 
 
-class Store(Protocol):
+class ResidencyStore(Protocol):
     """The files of adapters on this machine."""
 
     def ahead(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[None]:
@@ -60,7 +60,7 @@ class Residency:
     anyway, and evictions are then decided on the actual state."""
 
     def __init__(
-        self, engine: Engine, store: Store, slots: Slots, changed: Callable[[], None]
+        self, engine: Engine, store: ResidencyStore, slots: Slots, changed: Callable[[], None]
     ) -> None:
         """`changed` is called after each load or unload."""
         self._engine, self._store, self._slots, self._changed = engine, store, slots, changed

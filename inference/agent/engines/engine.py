@@ -52,7 +52,7 @@ class Meter:
 
 
 @dataclass(slots=True)
-class Work:
+class EngineWork:
     """One admitted request. `body` is the client's decoded JSON, nothing in it trusted.
 
     `model` is the name shown in the answer; `created` a unix time in seconds; `priority` as vLLM's
@@ -96,7 +96,7 @@ def key_of(id: str, attempt: int) -> str:
     return id if attempt == 1 else f"{id}-{attempt}"
 
 
-class Output(msgspec.Struct, frozen=True):
+class EngineOutput(msgspec.Struct, frozen=True):
     """What one engine step added to a request.
 
     Lean path (n = 1, no tools, no log-probabilities, ...): `text`, streaming or not; the gateway
@@ -112,9 +112,9 @@ class Output(msgspec.Struct, frozen=True):
     A pooling operation yields an empty Output once its first prompt is computed, and one with the
     `response`.
 
-    A continued answer (`Work.resume`) yields only what is new of the text, chunks, ids and tokens.
-    A `response` is whole all the same, and the `finish_reason` is that of all choices, including
-    those that had ended before.
+    A continued answer (`EngineWork.resume`) yields only what is new of the text, chunks, ids and
+    tokens. A `response` is whole all the same, and the `finish_reason` is that of all choices,
+    including those that had ended before.
     """
 
     text: str = ""
@@ -134,7 +134,7 @@ class LoadReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeReport:
+class EngineProbeReport:
     """What a fixed prompt showed: does the adapter change the base model's log-probabilities?
 
     `max_logprob_delta` is the largest difference over the compared tokens; not finite if any
@@ -182,7 +182,7 @@ class Engine(Protocol):
         """Forget the adapter; no error if it was not loaded."""
         ...
 
-    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
         """Load the adapter and compare its output with the base model's on a fixed prompt.
 
         Raises:
@@ -194,7 +194,7 @@ class Engine(Protocol):
         """Wait for a reply of the engine's core, which comes between two steps."""
         ...
 
-    def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+    def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
         Mutates `work.meter`; the prompt counts once its first token is generated, and not again if

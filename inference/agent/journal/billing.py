@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inference.agent.job import Job
-from inference.agent.journal.delivery import Delivery
+from inference.agent.journal.delivery import EntryDelivery
 from inference.agent.journal.journal import Journal
 from inference.errors import Overloaded
 from inference.link.accounts import Account, Totals, Usage
@@ -25,7 +25,7 @@ class Billing:
     def __init__(self, journal: Journal, *, max_unbilled: int) -> None:
         """New requests are refused while `max_unbilled` ended ones are in no ledger yet."""
         self._journal, self._max_unbilled = journal, max_unbilled
-        self._delivery = Delivery(journal.unacknowledged())
+        self._delivery = EntryDelivery(journal.unacknowledged())
         self._advanced: set[Job] = set()
         self._completion_tokens = 0
         """Generated here for requests that ended in this run."""

@@ -43,7 +43,7 @@ class _Link:
         return len(self.waiting) + len(self.sent)
 
 
-class Delivery:
+class EntryDelivery:
     """The journal's backlog; each entry is unassigned, or at one or more links.
 
     Call `take` for each connected link after any other call, and periodically: entries become due

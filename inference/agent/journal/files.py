@@ -17,8 +17,8 @@ from inference.agent.journal.records import (
     PREFIX,
     VERSION,
     AnyRecord,
-    Begun,
-    State,
+    BegunRecord,
+    JournalState,
     decode,
     framed,
     whole,
@@ -39,7 +39,7 @@ class JournalInUse(JournalFailed):
     """Another process holds the journal's lock."""
 
 
-class File:
+class JournalFile:
     """A file that grows by whole records; `size` in bytes. Its methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class File:
         os.close(fd)
 
 
-def begin(folder: Path, state: State) -> File:
+def begin(folder: Path, state: JournalState) -> JournalFile:
     """Replace the old file, if there is one, by a new one that begins with a snapshot.
 
     Raises:
@@ -89,13 +89,13 @@ def begin(folder: Path, state: State) -> File:
     return file
 
 
-def next_file(folder: Path, records: Iterable[AnyRecord]) -> File:
+def next_file(folder: Path, records: Iterable[AnyRecord]) -> JournalFile:
     """Create a file that begins with these records, synced to disk, under its temporary name.
 
     Raises:
         OSError: it could not be created.
     """
-    file = File(folder / NEXT_FILE)
+    file = JournalFile(folder / NEXT_FILE)
     try:
         file.append(b"".join(map(framed, records)))
         file.sync()
@@ -105,7 +105,7 @@ def next_file(folder: Path, records: Iterable[AnyRecord]) -> File:
     return file
 
 
-def take_over(folder: Path, file: File, gained: bytes = b"") -> None:
+def take_over(folder: Path, file: JournalFile, gained: bytes = b"") -> None:
     """Append what the file in use gained meanwhile to the next one, and replace the former by it.
 
     Raises:
@@ -119,13 +119,13 @@ def take_over(folder: Path, file: File, gained: bytes = b"") -> None:
         raise
 
 
-def discard(folder: Path, file: File) -> None:
+def discard(folder: Path, file: JournalFile) -> None:
     """Delete the next file."""
     file.close()
     (folder / NEXT_FILE).unlink(missing_ok=True)
 
 
-def retire(folder: Path, file: File) -> None:
+def retire(folder: Path, file: JournalFile) -> None:
     """Close a file that was replaced, and make the rename durable; both wait for the disk."""
     file.close()
     _sync_folder(folder)
@@ -143,14 +143,14 @@ def _sync_folder(folder: Path) -> None:
         log.warning("journal_folder_not_synced", folder=str(folder), error=str(error))
 
 
-def read(path: Path) -> State:
+def read(path: Path) -> JournalState:
     """The state that the file's intact records add up to; one with a new id if there is no file.
 
     Raises:
         JournalFailed: its first record is damaged, which no crash does, or another version of
             Lorikeet wrote it. It is kept in both cases.
     """
-    state, data, kept = State(), _bytes_of(path), 0
+    state, data, kept = JournalState(), _bytes_of(path), 0
     for payload in whole(data):
         kept += PREFIX.size + len(payload)
         try:
@@ -159,7 +159,7 @@ def read(path: Path) -> State:
             raise JournalFailed(
                 f"{path} was written by another version of Lorikeet: {error}"
             ) from None
-        if isinstance(record, Begun) and record.version > VERSION:
+        if isinstance(record, BegunRecord) and record.version > VERSION:
             raise JournalFailed(
                 f"{path} was written by a newer version of Lorikeet: its records have "
                 f"version {record.version}, this release reads up to {VERSION}"

@@ -43,8 +43,8 @@ import structlog
 
 from inference.agent.journal.files import (
     FILE,
-    File,
     JournalFailed,
+    JournalFile,
     begin,
     discard,
     failing,
@@ -59,15 +59,15 @@ from inference.agent.journal.records import (
     AnyRecord,
     Closed,
     Figures,
+    JournalState,
     Opened,
     Progressed,
-    State,
     entry_of,
     framed,
 )
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.session import AttemptKey
-from inference.operations.openai import Counts
+from inference.operations.openai import UsageCounts
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ _LIVE_BYTES = 160
 class _Next:
     """The next file while a thread writes it, and what the one in use gains meanwhile."""
 
-    def __init__(self, made: Future[File], most_bytes: int) -> None:
+    def __init__(self, made: Future[JournalFile], most_bytes: int) -> None:
         """If more than `most_bytes` are gained, the disk is too slow and the file is given up."""
         self.made, self._most_bytes = made, most_bytes
         self._gained: bytearray | None = bytearray()
@@ -92,7 +92,7 @@ class _Next:
             if len(self._gained) > self._most_bytes:
                 self._gained = None
 
-    def take_over(self, folder: Path) -> File:
+    def take_over(self, folder: Path) -> JournalFile:
         """Replace the file in use by the next one, which is complete.
 
         Raises:
@@ -117,9 +117,15 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, state: State, file: File, *, lock: int, executor: Executor | None,
+        self,
+        folder: Path,
+        state: JournalState,
+        file: JournalFile,
+        *,
+        lock: int,
+        executor: Executor | None,
         rotate_bytes: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Use `open`."""
         self._folder, self._state, self._file, self._lock = folder, state, file, lock
         self._own_thread = ThreadPoolExecutor(1, "journal")
@@ -189,7 +195,7 @@ class Journal:
         return list(self._state.closed.values())
 
     def opened(
-        self, attempt: AttemptKey, account: Account, model: str, inherited: Counts = NOTHING
+        self, attempt: AttemptKey, account: Account, model: str, inherited: UsageCounts = NOTHING
     ) -> None:
         """An attempt was accepted; `model` as the client wrote it. `inherited` is what the lower
         attempts used that it continues, and is part of its figures from now on.
@@ -203,7 +209,7 @@ class Journal:
         handle, figures = next(self._handles), _figures_of(inherited)
         self._gather(Opened(handle, id, account, model, number, figures))
 
-    def progressed(self, figures: Iterable[tuple[AttemptKey, Counts]]) -> None:
+    def progressed(self, figures: Iterable[tuple[AttemptKey, UsageCounts]]) -> None:
         """What attempts used so far; those that aren't open are ignored."""
         known = self._state.open
         rows = [
@@ -295,7 +301,7 @@ class Journal:
         self._rotate_at = max(self._rotate_bytes, 2 * file.size)
 
 
-def _figures_of(counts: Counts) -> Figures:
+def _figures_of(counts: UsageCounts) -> Figures:
     return (
         counts.prompt_tokens,
         counts.cached_tokens,

@@ -31,7 +31,7 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
     """One record. As in `inference.link.wire`: append fields with a default, never change one."""
 
 
-class Begun(_Record, tag="begun", frozen=True):
+class BegunRecord(_Record, tag="begun", frozen=True):
     """First record of a file. `billed` sums up the attempts that are acknowledged and gone."""
 
     id: str
@@ -63,7 +63,7 @@ class Acknowledged(_Record, tag="acknowledged", frozen=True):
     attempts: list[AttemptKey]
 
 
-AnyRecord = Begun | Opened | Progressed | Closed | Acknowledged
+AnyRecord = BegunRecord | Opened | Progressed | Closed | Acknowledged
 
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(AnyRecord).decode
@@ -94,7 +94,7 @@ def whole(data: bytes) -> Iterator[memoryview]:
             start = max(start + 1, shown.start() - 3) if shown else len(data)
 
 
-class State:
+class JournalState:
     """What the records so far add up to."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class State:
     def snapshot(self) -> Iterable[AnyRecord]:
         """Records that reproduce this state. Any thread may read them: later records of this
         state don't change them."""
-        begun = Begun(self.id, self.billed, VERSION)
+        begun = BegunRecord(self.id, self.billed, VERSION)
         closed, opened = list(self.closed.values()), list(self.open.values())
         progressed = Progressed(list(self.figures.values()))
         return itertools.chain([begun], map(Closed, closed), opened, [progressed])

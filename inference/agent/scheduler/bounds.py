@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.shared_capacity import SharedCapacity
 
 
-class Bounds:
+class QueueBounds:
     """The bounds of one queue, and the requests that it expects."""
 
     def __init__(self, total: int, per_tenant: int, bytes: int) -> None:
         self._total, self._per_tenant = total, per_tenant
         self._bytes = SharedCapacity[str](bytes)
         """Bodies of waiting and expected requests."""
-        self._expected: dict[str, Request] = {}
+        self._expected: dict[str, QueuedRequest] = {}
         """Requests that will be pushed, by id."""
         self._expecting: Counter[str] = Counter()
         """How many of these, by tenant."""
@@ -30,7 +30,7 @@ class Bounds:
         """How many requests of this tenant are expected."""
         return self._expecting[tenant]
 
-    def expect(self, request: Request) -> None:
+    def expect(self, request: QueuedRequest) -> None:
         """The request will be added: it counts from now on."""
         self._expected[request.id] = request
         self._expecting[request.tenant] += 1
@@ -46,15 +46,17 @@ class Bounds:
         self.remove(request)
         return True
 
-    def add(self, request: Request) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """The request waits from now on, whether or not there is room."""
         self._bytes.add(request.tenant, request.size)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: QueuedRequest) -> None:
         """The request waits no longer."""
         self._bytes.give_back(request.tenant, request.size)
 
-    def refusal(self, request: Request, *, own: int, waiting: int, tenants: int) -> str | None:
+    def refusal(
+        self, request: QueuedRequest, *, own: int, waiting: int, tenants: int
+    ) -> str | None:
         """Why the request may not be added, None if it may: `own` requests of its tenant wait,
         `waiting` in all, of so many `tenants`."""
         own += self._expecting[request.tenant]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.lane import QueuedRequest
 
 LEAST_CHARGE = 32
 """Tokens that every request counts as, at least: starting and ending one costs the engine steps
@@ -11,12 +11,12 @@ RETURN_CHARGE = 1
 """At the start of a request that continues from another engine."""
 
 
-def at_start(request: Request) -> int:
+def at_start(request: QueuedRequest) -> int:
     """The charge when it starts, by the estimate of its prompt."""
     return RETURN_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
 
 
-def so_far(request: Request, prompt_tokens: int | None, completion_tokens: int) -> int:
+def so_far(request: QueuedRequest, prompt_tokens: int | None, completion_tokens: int) -> int:
     """The charge once it has used this much; `prompt_tokens` are those that the cache did not hold,
     None as long as the engine has not counted them. A request that continues from another engine
     was charged there for its beginning."""

@@ -30,7 +30,7 @@ from inference.scheduler.vtc import VirtualTokenCounters
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class QueuedRequest:
     """What the queue has to know of a request.
 
     `adapter` is a digest, None for the base model; `prompt_tokens` an estimate; `max_tokens` what
@@ -74,28 +74,28 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingRequest:
     """One request that has not started; `number` orders a tenant's own, `since` is in seconds."""
 
-    request: Request
+    request: QueuedRequest
     number: int
     since: float
-    lane: Lane
+    lane: QueueLane
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class AdapterLine:
     """Waiting requests of one tenant and adapter, in the order of their numbers."""
 
     tenant: str
     adapter: str | None
-    requests: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+    requests: OrderedDict[str, WaitingRequest] = field(default_factory=OrderedDict)
 
     @property
-    def head(self) -> Waiting:
+    def head(self) -> WaitingRequest:
         return next(iter(self.requests.values()))
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingRequest) -> None:
         """O(1) for a new request, else O(requests with a lower number)."""
         self.requests[waiting.request.id] = waiting
         if waiting.request.generated:
@@ -104,11 +104,11 @@ class Line:
                 self.requests.move_to_end(one.request.id, last=False)
 
 
-def _oldest_head(line: Line) -> Rank:
+def _oldest_head(line: AdapterLine) -> Rank:
     return 0.0, line.head.number
 
 
-def _ranked_lines() -> LazyHeap[Line]:
+def _ranked_lines() -> LazyHeap[AdapterLine]:
     return LazyHeap(_oldest_head)
 
 
@@ -116,12 +116,12 @@ def _ranked_lines() -> LazyHeap[Line]:
 class Backlog:
     """The lines of one tenant."""
 
-    lines: dict[str | None, Line] = field(default_factory=dict)
-    ready: LazyHeap[Line] = field(default_factory=_ranked_lines)
-    wanting: LazyHeap[Line] = field(default_factory=_ranked_lines)
+    lines: dict[str | None, AdapterLine] = field(default_factory=dict)
+    ready: LazyHeap[AdapterLine] = field(default_factory=_ranked_lines)
+    wanting: LazyHeap[AdapterLine] = field(default_factory=_ranked_lines)
 
 
-class Lane:
+class QueueLane:
     """One lane's waiting requests. Only lanes and queue change `counters`."""
 
     def __init__(self, counters: VirtualTokenCounters, slot_scheduler: SlotScheduler) -> None:
@@ -133,7 +133,7 @@ class Lane:
         self._tenants: dict[str | None, dict[str, None]] = {}
         """The tenants that wait for each adapter."""
         self._tenants_aside: list[str] = []
-        self._lines_aside: list[Line] = []
+        self._lines_aside: list[AdapterLine] = []
         self._no_wanting = False
         self._count = 0
 
@@ -141,21 +141,21 @@ class Lane:
         """Requests waiting."""
         return self._count
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingRequest) -> None:
         """A request joins the end of its line or, if it continues from another engine, goes behind
         the last one there that does."""
         request = waiting.request
         self.counters.wait(request.tenant)
         backlog = self._backlogs.setdefault(request.tenant, Backlog())
         if (line := backlog.lines.get(request.adapter)) is None:
-            line = backlog.lines[request.adapter] = Line(request.tenant, request.adapter)
+            line = backlog.lines[request.adapter] = AdapterLine(request.tenant, request.adapter)
             self._tenants.setdefault(request.adapter, {})[request.tenant] = None
         line.add(waiting)
         self._count += 1
         if line.head is waiting:
             self._rank(backlog, line)
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: WaitingRequest) -> None:
         """A request leaves its line; the caller then tells the counters whether it starts or is
         withdrawn."""
         request = waiting.request
@@ -169,7 +169,7 @@ class Lane:
         """Whether any request of this adapter waits here."""
         return adapter in self._tenants
 
-    def ahead_of(self, some: Collection[Waiting]) -> dict[str, int]:
+    def ahead_of(self, some: Collection[WaitingRequest]) -> dict[str, int]:
         """How many of this lane go before each, by id: estimated from the present counters, as if
         every request charged its tenant the same.
 
@@ -179,7 +179,7 @@ class Lane:
         ranks = sorted(map(self.counters.rank, self._backlogs)) if some else []
         return {waiting.request.id: self._ahead_of(waiting, ranks) for waiting in some}
 
-    def _ahead_of(self, waiting: Waiting, ranks: list[Rank]) -> int:
+    def _ahead_of(self, waiting: WaitingRequest, ranks: list[Rank]) -> int:
         tenant = waiting.request.tenant
         lines = self._backlogs[tenant].lines.values()
         older = sum(one.number < waiting.number for line in lines for one in line.requests.values())
@@ -201,7 +201,7 @@ class Lane:
                 if tenant in heap:
                     heap.add(tenant)
 
-    def first(self) -> Waiting | None:
+    def first(self) -> WaitingRequest | None:
         """The next in fair order of those not set aside; None if there is none."""
         ready, wanting = self._first_ready(), self._first_wanting()
         if ready is None or wanting is None:
@@ -219,7 +219,7 @@ class Lane:
         self._wanting.discard(tenant)
         self._tenants_aside.append(tenant)
 
-    def pass_over_line(self, waiting: Waiting) -> None:
+    def pass_over_line(self, waiting: WaitingRequest) -> None:
         """Set aside a request that wants a slot, and all others of its line."""
         backlog, line = self._line(waiting.request)
         self._lines_aside.append(line)
@@ -241,11 +241,11 @@ class Lane:
         self._lines_aside.clear()
         self._tenants_aside.clear()
 
-    def _line(self, request: Request) -> tuple[Backlog, Line]:
+    def _line(self, request: QueuedRequest) -> tuple[Backlog, AdapterLine]:
         backlog = self._backlogs[request.tenant]
         return backlog, backlog.lines[request.adapter]
 
-    def _end(self, backlog: Backlog, line: Line) -> None:
+    def _end(self, backlog: Backlog, line: AdapterLine) -> None:
         """The line's last request left it."""
         self._drop(backlog.ready, line, self._ready)
         self._drop(backlog.wanting, line, self._wanting)
@@ -257,7 +257,7 @@ class Lane:
         if not tenants:
             del self._tenants[line.adapter]
 
-    def _rank(self, backlog: Backlog, line: Line) -> None:
+    def _rank(self, backlog: Backlog, line: AdapterLine) -> None:
         """Put a line where it belongs, ready or wanting."""
         if self._slots.open_to(line.adapter):
             self._drop(backlog.wanting, line, self._wanting)
@@ -272,12 +272,14 @@ class Lane:
             if lines and tenant not in tenants:
                 tenants.add(tenant)
 
-    def _drop(self, lines: LazyHeap[Line], line: Line, tenants: LazyHeap[str]) -> None:
+    def _drop(
+        self, lines: LazyHeap[AdapterLine], line: AdapterLine, tenants: LazyHeap[str]
+    ) -> None:
         lines.discard(line)
         if not lines:
             tenants.discard(line.tenant)
 
-    def _first_ready(self) -> Line | None:
+    def _first_ready(self) -> AdapterLine | None:
         while (tenant := self._ready.first()) is not None:
             backlog = self._backlogs[tenant]
             line = backlog.ready.first()
@@ -287,10 +289,10 @@ class Lane:
             self._rank(backlog, line)
         return None
 
-    def _first_wanting(self) -> Line | None:
+    def _first_wanting(self) -> AdapterLine | None:
         if self._no_wanting or (tenant := self._wanting.first()) is None:
             return None
         return self._backlogs[tenant].wanting.first()
 
-    def _order(self, line: Line) -> tuple[Rank, int]:
+    def _order(self, line: AdapterLine) -> tuple[Rank, int]:
         return self.counters.rank(line.tenant), line.head.number

@@ -30,8 +30,9 @@ Rules
        bound on waiting requests.
    10. Long prompts are computed one at a time, and short ones too wait in front of the engine while
        it has enough prompts to compute (`prefill`); they are overtaken meanwhile. A request whose
-       prompts the engine computes a few at a time (`Request.at_once`) counts with those alone, and
-       only until the first of them is computed: after that such requests take turns on the engine.
+       prompts the engine computes a few at a time (`QueuedRequest.at_once`) counts with those
+       alone, and only until the first of them is computed: after that such requests take turns on
+       the engine.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
@@ -52,9 +53,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from inference.agent.scheduler import charges
-from inference.agent.scheduler.bounds import Bounds
+from inference.agent.scheduler.bounds import QueueBounds
 from inference.agent.scheduler.capacity import Capacity, growth
-from inference.agent.scheduler.lane import Lane, Request, Waiting
+from inference.agent.scheduler.lane import QueuedRequest, QueueLane, WaitingRequest
 from inference.agent.scheduler.prefill import Prefill
 from inference.agent.scheduler.service_gossip import by_lane, service_name
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
@@ -80,11 +81,11 @@ FIRST_RETURN = -(1 << 62)
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningRequest:
     """One request on the engine. Amounts in tokens; `charged` is what its tenant was charged."""
 
-    request: Request
-    lane: Lane
+    request: QueuedRequest
+    lane: QueueLane
     priority: int
     held: int
     charged: int = 0
@@ -128,18 +129,18 @@ class Queue:
         patience_s: float = 0.25,
         batch_patience_s: float = 30.0,
     ) -> None:
-        self._bounds = Bounds(max_queued, max_queued_per_tenant, max_queued_bytes)
-        self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
+        self._bounds = QueueBounds(max_queued, max_queued_per_tenant, max_queued_bytes)
+        self._patience_s, self._aging = patience_s, Aging[WaitingRequest](batch_patience_s)
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, min_open_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         self._prefill = Prefill(step_tokens)
         # What other engines served sets a tenant back by no more than the slack that the counters
         # of two waiting tenants have anyway (`vtc`): one full KV cache.
-        self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
-        self._batch = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
+        self._interactive = QueueLane(VirtualTokenCounters(reach=kv_tokens), self._slots)
+        self._batch = QueueLane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._lanes = (self._interactive, self._batch)
-        self._waiting: dict[str, Waiting] = {}
-        self._running: dict[str, Running] = {}
+        self._waiting: dict[str, WaitingRequest] = {}
+        self._running: dict[str, RunningRequest] = {}
         self._requests: Counter[str] = Counter()
         """Waiting and running, by tenant."""
         self._arrivals, self._returns = itertools.count(), itertools.count(FIRST_RETURN)
@@ -157,7 +158,7 @@ class Queue:
 
     # --- a request's life ------------------------------------------------------------------------
 
-    def expect(self, request: Request) -> None:
+    def expect(self, request: QueuedRequest) -> None:
         """A request will be pushed: it counts as waiting from now on.
 
         Raises:
@@ -166,7 +167,7 @@ class Queue:
         self._refuse_beyond_bounds(request)
         self._bounds.expect(request)
 
-    def push(self, request: Request, now: float) -> None:
+    def push(self, request: QueuedRequest, now: float) -> None:
         """A request arrives; `admit` starts it.
 
         A refused request changes nothing; one that was expected is not refused.
@@ -181,14 +182,14 @@ class Queue:
             self._refuse_beyond_bounds(request)
         lane = self._batch if request.lane == BATCH else self._interactive
         number = next(self._returns if request.generated else self._arrivals)
-        waiting = Waiting(request, number, now, lane)
+        waiting = WaitingRequest(request, number, now, lane)
         lane.add(waiting)
         self._waiting[request.id] = waiting
         self._bounds.add(request)
         self._requests[request.tenant] += 1
         if lane is self._batch:
             self._aging.add(waiting)
-        self._look(now)
+        self._advance(now)
 
     def admit(self, now: float) -> list[str]:
         """Start every request that may start now; returns their ids in order."""
@@ -197,7 +198,7 @@ class Queue:
         step = Pass(now)
         for lane in self._lanes:
             started += self._admit_from(lane, step)
-        self._look(now)
+        self._advance(now)
         return started
 
     def priority(self, id: str) -> int:
@@ -247,10 +248,10 @@ class Queue:
         if waiting := self._waiting.get(id):
             self._withdraw(waiting)
         elif running := self._running.pop(id, None):
-            self._look(now)
+            self._advance(now)
             self._estimate.completed()
             self._end(running)
-        self._look(now)
+        self._advance(now)
 
     # --- several engines -------------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class Queue:
         ahead = self._ahead(self._interactive, tenant, older)
         return min(in_turn_s, self._aging.patience_s + self._estimate.wait_s(1 + ahead))
 
-    def _ahead(self, lane: Lane, tenant: str, elsewhere: int = 0) -> int:
+    def _ahead(self, lane: QueueLane, tenant: str, elsewhere: int = 0) -> int:
         """Requests of this lane, and the tenant's own, ahead of one that the tenant adds now;
         `elsewhere` more of its own wait in another lane."""
         waiting = lane.counters.waiting(tenant)
@@ -305,7 +306,7 @@ class Queue:
             waiting.lane, waiting.number = self._interactive, next(self._arrivals)
             self._interactive.add(waiting)
 
-    def _admit_from(self, lane: Lane, step: Pass) -> list[str]:
+    def _admit_from(self, lane: QueueLane, step: Pass) -> list[str]:
         """Start what may start of one lane: first heeding the quota of slots, then without."""
         step.heed_quota, step.deferred = True, False
         started = self._round(lane, step)
@@ -314,7 +315,7 @@ class Queue:
             started += self._round(lane, step)
         return started
 
-    def _round(self, lane: Lane, step: Pass) -> list[str]:
+    def _round(self, lane: QueueLane, step: Pass) -> list[str]:
         started: list[str] = []
         while not step.over and self._capacity.free(reserve=True):
             if (first := lane.first()) is None:
@@ -340,7 +341,7 @@ class Queue:
         lane.restore()
         return started
 
-    def _is_light(self, lane: Lane, tenant: str) -> bool:
+    def _is_light(self, lane: QueueLane, tenant: str) -> bool:
         """Rule 3: whether this tenant may use the reserve; without a reserve, all are light."""
         if not self._capacity.reserved:
             return True
@@ -348,16 +349,16 @@ class Queue:
             return False
         return self._capacity.running(tenant) < self._capacity.share(len(self._requests))
 
-    def _is_level(self, lane: Lane, tenant: str) -> bool:
+    def _is_level(self, lane: QueueLane, tenant: str) -> bool:
         return lane.counters.counter(tenant) <= lane.counters.least + LEEWAY
 
-    def _may_have_slot(self, waiting: Waiting, step: Pass) -> bool:
+    def _may_have_slot(self, waiting: WaitingRequest, step: Pass) -> bool:
         tenant, adapter = waiting.request.tenant, waiting.request.adapter
         if not step.heed_quota or self._slots.open_to(adapter):
             return self._slots.free_for(adapter)
         return self._slots.free_for(adapter) and not self._slots.at_quota(tenant)
 
-    def _want_slot(self, lane: Lane, waiting: Waiting, step: Pass) -> None:
+    def _want_slot(self, lane: QueueLane, waiting: WaitingRequest, step: Pass) -> None:
         """The request waits for a slot: get it one, or set it aside for the next request."""
         tenant, adapter = waiting.request.tenant, waiting.request.adapter
         assert adapter is not None, "the base model needs no slot"
@@ -372,26 +373,26 @@ class Queue:
         else:
             lane.pass_over_all_wanting()
 
-    def _hold_room(self, waiting: Waiting, step: Pass, *, light: bool) -> None:
+    def _hold_room(self, waiting: WaitingRequest, step: Pass, *, light: bool) -> None:
         """Rule 5: the request does not fit; note which tenants may still go before it."""
         if self._impatient(waiting, step):
             step.reserve_only = True
             step.over |= light
 
-    def _pass_over(self, lane: Lane, tenant: str, step: Pass) -> None:
+    def _pass_over(self, lane: QueueLane, tenant: str, step: Pass) -> None:
         lane.pass_over(tenant)
         step.passed_over += 1
         step.over |= step.passed_over >= LOOK_AHEAD
 
-    def _impatient(self, waiting: Waiting, step: Pass) -> bool:
+    def _impatient(self, waiting: WaitingRequest, step: Pass) -> bool:
         return step.now - waiting.since >= self._patience_s
 
-    def _start(self, waiting: Waiting, now: float) -> None:
+    def _start(self, waiting: WaitingRequest, now: float) -> None:
         request, lane = waiting.request, waiting.lane
         self._leave(waiting)
         lane.counters.start(request.tenant)
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
-        running = Running(request, lane, priority, _held(request))
+        running = RunningRequest(request, lane, priority, _held(request))
         self._running[request.id] = running
         self._capacity.start(request.tenant, running.held, self._sequences(request))
         self._prefill.start(request.prefill_tokens)
@@ -400,7 +401,7 @@ class Queue:
 
     # --- bookkeeping -----------------------------------------------------------------------------
 
-    def _refuse_beyond_bounds(self, request: Request) -> None:
+    def _refuse_beyond_bounds(self, request: QueuedRequest) -> None:
         self._refuse_too_many(request)
         if request.generated:
             return
@@ -415,7 +416,7 @@ class Queue:
         wait_s = self.expected_wait_s(request.tenant, request.lane)
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
 
-    def _refuse_too_many(self, request: Request) -> None:
+    def _refuse_too_many(self, request: QueuedRequest) -> None:
         if request.choices > (most := max(1, self._capacity.open)):
             raise InvalidRequest(
                 f"The request has {request.choices} choices (`n` for each prompt): at most "
@@ -430,10 +431,10 @@ class Queue:
                 param="logprobs",
             )
 
-    def _sequences(self, request: Request) -> int:
+    def _sequences(self, request: QueuedRequest) -> int:
         return self._capacity.sequences(request.choices, request.logprobs)
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: WaitingRequest) -> None:
         """The request waits no longer. The caller then tells the counters why."""
         request = waiting.request
         del self._waiting[request.id]
@@ -441,7 +442,7 @@ class Queue:
         self._aging.discard(waiting)
         self._bounds.remove(request)
 
-    def _withdraw(self, waiting: Waiting) -> None:
+    def _withdraw(self, waiting: WaitingRequest) -> None:
         """A waiting request has ended: its client left."""
         request = waiting.request
         self._leave(waiting)
@@ -450,7 +451,7 @@ class Queue:
             self._open(self._slots.forget(request.adapter))
         self._forget(request.tenant)
 
-    def _end(self, running: Running) -> None:
+    def _end(self, running: RunningRequest) -> None:
         """A running request has ended. If its prompt was never counted, the estimate stays charged:
         otherwise a client that cancels soon enough would get the prefill for nothing."""
         request = running.request
@@ -461,7 +462,7 @@ class Queue:
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
 
-    def _end_prefill(self, running: Running) -> None:
+    def _end_prefill(self, running: RunningRequest) -> None:
         if running.computes:
             running.computes = False
             self._prefill.end(running.request.prefill_tokens)
@@ -476,14 +477,14 @@ class Queue:
             for lane in self._lanes:
                 lane.opened(adapter)
 
-    def _charge(self, running: Running, tokens: int) -> None:
+    def _charge(self, running: RunningRequest, tokens: int) -> None:
         """The request has used `tokens` in all."""
         if tokens != running.charged:
             request = running.request
             running.lane.charge(request.tenant, (tokens - running.charged) / request.weight)
             running.charged = tokens
 
-    def _tell(self, running: Running) -> None:
+    def _tell(self, running: RunningRequest) -> None:
         if running.charged > running.told:
             request = running.request
             name = service_name(request.tenant, batch=running.lane is self._batch)
@@ -491,11 +492,11 @@ class Queue:
             self._gained[name] = self._gained.get(name, 0.0) + more
             running.told = running.charged
 
-    def _look(self, now: float) -> None:
-        self._estimate.look(now, waiting=bool(self._waiting))
+    def _advance(self, now: float) -> None:
+        self._estimate.advance(now, waiting=bool(self._waiting))
 
 
-def _held(request: Request) -> int:
+def _held(request: QueuedRequest) -> int:
     generated = request.generated
     grown = growth(generated, request.max_tokens, request.choices)
     return request.held_of(request.prompt_tokens) + generated + grown

@@ -39,7 +39,7 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SlotClaim:
     """A waiting adapter's claim to the slot of `leaving`; that is None once the slot is empty."""
 
     tenant: str
@@ -56,7 +56,7 @@ class SlotScheduler:
         self._slots, self._min_open_s = slots, min_open_s
         self._quota = math.inf if quota is None else quota
         self._in_use: dict[str, Occupancy] = {}
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, SlotClaim] = {}
         """By the adapter that waits; a slot has at most one claim."""
         self._closed: set[str] = set()
         """Adapters in use whose slot is claimed."""
@@ -103,7 +103,7 @@ class SlotScheduler:
             return []
         self._closed.discard(adapter)
         heir = next(one for one, claim in self._claims.items() if claim.leaving == adapter)
-        self._claims[heir] = Claim(self._claims[heir].tenant, None)
+        self._claims[heir] = SlotClaim(self._claims[heir].tenant, None)
         self._promised.add(heir)
         return [heir]
 
@@ -123,7 +123,7 @@ class SlotScheduler:
             self._lose(self._in_use[leaving].tenant)
         else:
             return False
-        self._claims[adapter] = Claim(tenant, leaving)
+        self._claims[adapter] = SlotClaim(tenant, leaving)
         self._has[tenant] += 1
         if leaving is None:
             self._promised.add(adapter)

@@ -30,7 +30,7 @@ class WaitEstimate:
         self._since: float | None = None
         """Time of the last `look`, if requests waited then."""
 
-    def look(self, now: float, *, waiting: bool) -> None:
+    def advance(self, now: float, *, waiting: bool) -> None:
         """The time is `now`; `waiting`: whether requests wait from now on."""
         if self._since is not None:
             elapsed_s = max(0.0, now - self._since)

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 from inference.errors import Overloaded
 from inference.gateway.exchanges.exchange import BODY_TIMEOUT_S
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.gateway.tick import LARGE_BYTES, count
-from inference.operations.bodies.shape import Shape
+from inference.gateway.loop_iteration import LARGE_BYTES, count
+from inference.operations.bodies.shape import BodyShape
 from inference.shared_capacity import TENANT_SHARE, SharedCapacity
 
 ARRIVING_BYTES = 256 << 20
@@ -37,7 +37,7 @@ class Bodies:
         """By tenant."""
         self._large = asyncio.Lock()
 
-    async def read(self, exchange: InferenceExchange, shape: Shape) -> bytes:
+    async def read(self, exchange: InferenceExchange, shape: BodyShape) -> bytes:
         """The body of an authenticated request; `shape` counts its contents as they arrive.
 
         Raises:
@@ -70,7 +70,7 @@ class Bodies:
         async with self._large:  # no two are parsed in one iteration of the loop
             await asyncio.sleep(0)
 
-    async def count(self, tenant: str, message: bytes, shape: Shape) -> None:
+    async def count(self, tenant: str, message: bytes, shape: BodyShape) -> None:
         """Count a message that has arrived whole, with pauses, and wait for its turn.
 
         Raises:

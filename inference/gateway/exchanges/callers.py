@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from inference.errors import ClientDisconnected, InferenceError, RateLimitExceeded, RequestError
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
-from inference.gateway.tick import Tick
-from inference.interfaces.directory import INFERENCE, Directory, Grant, Target
-from inference.interfaces.limiter import Ask, Limiter
+from inference.gateway.loop_iteration import LoopIteration
+from inference.interfaces.directory import INFERENCE, Directory, Grant, ResolvedTarget
+from inference.interfaces.limiter import Limiter, ReservationRequest
 from inference.link.accounts import Usage
 from inference.pacing import MAX_WAIT_S, Pacing
 
-NO_MODEL = Target("", "")
-NOTHING = Ask(0, 0, 0)
+NO_MODEL = ResolvedTarget("", "")
+NOTHING = ReservationRequest(0, 0, 0)
 
 
 class Callers:
@@ -34,10 +34,10 @@ class Callers:
         Raises:
             InvalidApiKey, PermissionDenied, Unavailable: the key may not infer.
         """
-        if exchange.grant is None or exchange.checked is None or exchange.checked.over:
+        if exchange.grant is None or exchange.checked is None or exchange.checked.is_over:
             grant = await self._directory.authenticate(exchange.api_key())
             grant.require(INFERENCE)
-            exchange.grant, exchange.checked = grant, Tick()
+            exchange.grant, exchange.checked = grant, LoopIteration()
         return exchange.grant
 
     async def wait_turn(self, grant: Grant) -> None:
@@ -105,4 +105,4 @@ class Callers:
                 model = exchange.call.model
                 with suppress(InferenceError):
                     limits += (await self._directory.resolve(exchange.grant, model)).limits
-            exchange.reservation = await self._limiter.look(limits)
+            exchange.reservation = await self._limiter.peek(limits)

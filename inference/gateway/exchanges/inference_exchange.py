@@ -17,8 +17,8 @@ from inference.gateway.exchanges.exchange import (
     Send,
 )
 from inference.gateway.idempotency import Recording
+from inference.gateway.loop_iteration import LoopIteration
 from inference.gateway.requests.stream import Stream
-from inference.gateway.tick import Tick
 from inference.interfaces.answers import KeptAnswer
 from inference.interfaces.directory import Grant
 from inference.interfaces.limiter import Reservation, Room
@@ -46,7 +46,7 @@ class InferenceExchange(Exchange):
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(scope, receive, send)
         self.grant: Grant | None = None
-        self.checked: Tick | None = None
+        self.checked: LoopIteration | None = None
         """The iteration of the event loop in which the grant was looked up."""
         self.call: Call | None = None
         self.stream: Stream | None = None

@@ -14,9 +14,9 @@ from inference.errors import EngineLost, InferenceError, ProtocolViolation
 from inference.gateway.fleet.service import Listener
 from inference.gateway.measuring.measures import OnEngine
 from inference.gateway.routing.engine_state import EngineState
-from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.credentials import EngineIdentity
 from inference.link import wire
-from inference.link.session import HEARTBEAT_S, Side, State, negotiate
+from inference.link.session import HEARTBEAT_S, LinkSide, LinkState, negotiate
 from inference.link.shell import Shell, Transport
 from inference.link.wire import Frame
 
@@ -40,7 +40,7 @@ class EngineLink:
     def __init__(
         self,
         transport: Transport,
-        credential: EngineCredential,
+        credential: EngineIdentity,
         *,
         take: Callable[[EngineLink, Frame], None],
         room_changed: Callable[[EngineLink], None],
@@ -59,7 +59,7 @@ class EngineLink:
         self.stepped_at = 0.0
         """When the last step frame came; monotonic."""
         self._take, self._room_changed = take, room_changed
-        self._shell = Shell(Side.GATEWAY, transport, "the engine")
+        self._shell = Shell(LinkSide.GATEWAY, transport, "the engine")
         self._session = self._shell.session
         self._outbox: deque[Frame] = deque()
         self._posted = asyncio.Event()
@@ -130,7 +130,7 @@ class EngineLink:
                 await self._heard.wait()
         except TimeoutError:
             return False
-        return self._session.state is State.OPEN
+        return self._session.state is LinkState.OPEN
 
     def break_off(self, error: InferenceError) -> None:
         """End the link."""
@@ -204,7 +204,7 @@ class EngineLink:
 
     def post(self, frame: Frame) -> None:
         """Queue a frame; dropped if the link is closed, because then nothing runs on it."""
-        if self._session.state is not State.CLOSED:
+        if self._session.state is not LinkState.CLOSED:
             self._session.sent(frame, time.monotonic())
             self._outbox.append(frame)
             self._posted.set()

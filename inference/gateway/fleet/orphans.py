@@ -26,7 +26,7 @@ MAX_TURNS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class FoundOrphan:
     """An orphan, and the link of the engine that has it."""
 
     link: EngineLink
@@ -43,8 +43,8 @@ class Orphans:
 
     def __init__(self, dispatches: Dispatches) -> None:
         self._dispatches = dispatches
-        self._by_link: dict[EngineLink, dict[AttemptKey, Found]] = {}
-        self._by_key: dict[int, dict[Found, None]] = {}
+        self._by_link: dict[EngineLink, dict[AttemptKey, FoundOrphan]] = {}
+        self._by_key: dict[int, dict[FoundOrphan, None]] = {}
         """By the id of the API key."""
         self._news = asyncio.Event()
 
@@ -59,7 +59,7 @@ class Orphans:
         room = max(0, MAX_OF_AN_ENGINE - len(known))
         for orphan in islice(orphans, room):
             if turn_of(orphan.attempt) < MAX_TURNS and self._is_dispatched(orphan, link):
-                self._add(known, Found(link, orphan))
+                self._add(known, FoundOrphan(link, orphan))
         self._news.set()
         self._news = asyncio.Event()
 
@@ -76,13 +76,13 @@ class Orphans:
             turns[found.orphan.id] = max(turn, turns.get(found.orphan.id, 0))
         return turns
 
-    def find(self, key_id: int, id: str) -> Found | None:
+    def find(self, key_id: int, id: str) -> FoundOrphan | None:
         """The orphan with the highest attempt of this request of the API key; None if there is
         none."""
         found = [one for one in self._by_key.get(key_id, ()) if one.orphan.id == id]
         return max(found, key=lambda one: one.orphan.attempt, default=None)
 
-    async def labelled(self, key_id: int, label: str, within_s: float) -> Found | None:
+    async def labelled(self, key_id: int, label: str, within_s: float) -> FoundOrphan | None:
         """As `find`, for this label; waits up to `within_s` for an engine to announce it."""
         try:
             async with asyncio.timeout(within_s):
@@ -92,7 +92,7 @@ class Orphans:
             return None
         return found
 
-    def take(self, found: Found) -> bool:
+    def take(self, found: FoundOrphan) -> bool:
         """Take this orphan out, to adopt it; False if it is no longer there."""
         if found not in self._by_key.get(found.orphan.account.key_id, ()):
             return False
@@ -100,19 +100,19 @@ class Orphans:
         self._forget(found)
         return True
 
-    def _labelled(self, key_id: int, label: str) -> Found | None:
+    def _labelled(self, key_id: int, label: str) -> FoundOrphan | None:
         for one in self._by_key.get(key_id, ()):
             if one.orphan.label == label:
                 return self.find(key_id, one.orphan.id)
         return None
 
-    def _add(self, known: dict[AttemptKey, Found], found: Found) -> None:
+    def _add(self, known: dict[AttemptKey, FoundOrphan], found: FoundOrphan) -> None:
         if (before := known.get(found.attempt)) is not None:
             self._forget(before)
         known[found.attempt] = found
         self._by_key.setdefault(found.orphan.account.key_id, {})[found] = None
 
-    def _forget(self, found: Found) -> None:
+    def _forget(self, found: FoundOrphan) -> None:
         """Remove what was removed from its link also from its API key."""
         key_id = found.orphan.account.key_id
         del self._by_key[key_id][found]

@@ -27,12 +27,12 @@ from inference.errors import (
     ResponseNotFound,
     Unavailable,
 )
-from inference.gateway.lines.frames import Open
+from inference.gateway.lines.frames import OpenBatch
 from inference.gateway.lines.seals import BACKGROUND, background_id, line_id, seal
 from inference.gateway.stored.conversations import MAX_BYTES
 from inference.gateway.stored.responses import Record, read_record
 from inference.interfaces.directory import Directory, Grant
-from inference.interfaces.stored import Ended, Queued, StoredResponses
+from inference.interfaces.stored import EndedResponse, Queued, StoredResponses
 from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import FAILED, failure
 from inference.operations.responses.items import listed
@@ -89,7 +89,7 @@ class Background:
         """
         await self._directory.resolve(grant, call.model)
         created_at = datetime.now(UTC)
-        opening = Open(
+        opening = OpenBatch(
             background_id(request_id), grant.key_id, created_at.timestamp(), RESPONSES.name, ""
         )
         id = line_id(opening.batch, 1)
@@ -113,7 +113,7 @@ class Background:
             )
         return RESPONSES.answer_id(kept)
 
-    async def begin(self, grant: Grant, id: str, turn: int) -> Work:
+    async def begin(self, grant: Grant, id: str, turn: int) -> BackgroundWork:
         """The response whose request has this id, to be run in this turn. Call its `close` in the
         end.
 
@@ -129,7 +129,9 @@ class Background:
             raise Overloaded(
                 "The gateway has no memory left for the response's body.", retry_after_s=AGAIN_S
             )
-        return Work(self._store, self._space, grant.tenant_id, id, turn, record, len(found))
+        return BackgroundWork(
+            self._store, self._space, grant.tenant_id, id, turn, record, len(found)
+        )
 
 
 def _record_of(call: ResponseCall, id: str, created_at: datetime) -> bytes:
@@ -149,7 +151,7 @@ def _record_of(call: ResponseCall, id: str, created_at: datetime) -> bytes:
     return record
 
 
-class Work:
+class BackgroundWork:
     """A response that this gateway runs."""
 
     def __init__(
@@ -187,15 +189,15 @@ class Work:
                 f"{MAX_BYTES} can be stored."
             )
             return await self.failed(PayloadTooLarge(said))
-        await self._end(Ended(_answer.decode(response).status, record))
+        await self._end(EndedResponse(_answer.decode(response).status, record))
 
     async def failed(self, error: InferenceError) -> None:
         """Store that it ended with this error; retries until the database takes it."""
         response = _fields.decode(self._record.response) | failure(error)
         record = Record(self._record.items, msgspec.Raw(_json(response)))
-        await self._end(Ended(FAILED, _json(record)))
+        await self._end(EndedResponse(FAILED, _json(record)))
 
-    async def _end(self, ended: Ended) -> None:
+    async def _end(self, ended: EndedResponse) -> None:
         while True:
             try:
                 kept = await self._store.end(self._tenant_id, self._id, self._turn, ended)

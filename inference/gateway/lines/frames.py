@@ -28,11 +28,11 @@ TURNS_OF_A_RUN = 1024
 """More turns than any line takes while one worker has its batch."""
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True):
+class LineMessage(msgspec.Struct, array_like=True, frozen=True):
     """One websocket message."""
 
 
-class Open(Message, tag="open", frozen=True):
+class OpenBatch(LineMessage, tag="open", frozen=True):
     """Worker to gateway: open this batch. `created_at` is a unix time in seconds; `seal` is from
     the console that accepted the batch (`seals`)."""
 
@@ -43,7 +43,7 @@ class Open(Message, tag="open", frozen=True):
     seal: str
 
 
-class Ask(Message, tag="ask", frozen=True):
+class AskLine(LineMessage, tag="ask", frozen=True):
     """Worker to gateway: answer this line of a batch that was opened."""
 
     batch: str
@@ -52,14 +52,14 @@ class Ask(Message, tag="ask", frozen=True):
     body: bytes
 
 
-class Withdraw(Message, tag="withdraw", frozen=True):
+class WithdrawBatch(LineMessage, tag="withdraw", frozen=True):
     """Worker to gateway: close this batch. Its lines that no engine has begun are not run; each is
     answered with `again_s`."""
 
     batch: str
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
+class LineAnswer(msgspec.Struct, array_like=True, frozen=True):
     """What became of a line: an HTTP status and a body, or that it is to be asked for again after
     `again_s` seconds. `sent`: an engine had it, so it must be asked for in a higher turn; `code` is
     the error's, `usage` what is billed."""
@@ -74,20 +74,20 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     usage: Usage = Usage()
 
 
-class News(Message, tag="news", frozen=True):
+class LineNews(LineMessage, tag="news", frozen=True):
     """Gateway to worker: the lines that engines have begun, and answers."""
 
     begun: list[tuple[str, int]] = []
-    answers: list[Answer] = []
+    answers: list[LineAnswer] = []
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class UnknownMessage(msgspec.Struct, frozen=True):
     """A message of a later release, of which only the tag could be decoded. Never sent."""
 
     tag: str
 
 
-ToGateway = Open | Ask | Withdraw
+ToGateway = OpenBatch | AskLine | WithdrawBatch
 T = TypeVar("T")
 
 
@@ -99,8 +99,8 @@ class Decoder(Generic[T]):
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
         self._tags = {one.__struct_config__.tag for one in get_args(kind) or (kind,)}
 
-    def decode(self, message: bytes) -> T | Unknown:
-        """Decode one message; `Unknown` if it has the form of a message, but an unknown tag.
+    def decode(self, message: bytes) -> T | UnknownMessage:
+        """Decode one message; `UnknownMessage` if it has the form of a message, but an unknown tag.
 
         Raises:
             msgspec.DecodeError: it is not a message for this end.
@@ -110,9 +110,9 @@ class Decoder(Generic[T]):
         except msgspec.DecodeError:
             if (tag := unknown_tag(message, self._tags)) is None:
                 raise
-            return Unknown(tag[:SHOWN_TAG])
+            return UnknownMessage(tag[:SHOWN_TAG])
 
 
 encode = msgspec.msgpack.Encoder().encode
 to_gateway: Decoder[ToGateway] = Decoder(ToGateway)  # type: ignore[arg-type]
-to_worker = Decoder(News)
+to_worker = Decoder(LineNews)

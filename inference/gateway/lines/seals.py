@@ -19,7 +19,7 @@ BACKGROUND = "background_"
 NUMBER_DIGITS = 8
 
 
-class Batch(Protocol):
+class SealedBatch(Protocol):
     """The sealed fields of a batch; `created_at` is a unix time in seconds."""
 
     @property
@@ -32,14 +32,14 @@ class Batch(Protocol):
     def operation(self) -> str: ...
 
 
-def seal(secret: str, batch: Batch) -> str:
+def seal(secret: str, batch: SealedBatch) -> str:
     """The seal of this batch."""
     key = hmac.digest(secret.encode(), b"lorikeet: batches", "sha256")
     told = f"{batch.batch} {batch.key_id} {batch.created_at!r} {batch.operation}"
     return hmac.digest(key, told.encode(), "sha256").hex()
 
 
-def holds(secret: str, batch: Batch, given: str) -> bool:
+def holds(secret: str, batch: SealedBatch, given: str) -> bool:
     """Whether `given` is the batch's seal; compared in constant time."""
     return hmac.compare_digest(given.encode(), seal(secret, batch).encode())
 

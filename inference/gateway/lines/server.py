@@ -30,13 +30,20 @@ from inference.errors import (
     PayloadTooLarge,
     RateLimitExceeded,
 )
+from inference.gateway.dispatcher import BatchTurn as LineOf
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.dispatcher import Line as LineOf
 from inference.gateway.exchanges import answer
 from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from inference.gateway.lines import frames
-from inference.gateway.lines.background import Background, Work, is_background
-from inference.gateway.lines.frames import Answer, Ask, News, Open, Unknown, Withdraw
+from inference.gateway.lines.background import Background, BackgroundWork, is_background
+from inference.gateway.lines.frames import (
+    AskLine,
+    LineAnswer,
+    LineNews,
+    OpenBatch,
+    UnknownMessage,
+    WithdrawBatch,
+)
 from inference.gateway.lines.line_queue import LineQueue
 from inference.gateway.lines.seals import holds, line_id
 from inference.gateway.records import Asked
@@ -46,7 +53,7 @@ from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.interfaces.directory import Directory, Grant
 from inference.link.accounts import Usage
 from inference.link.wire import MAX_FRAME_BYTES, Wait
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Call, Framing
 from inference.operations.registry import OPERATIONS
@@ -66,7 +73,7 @@ MAX_BATCHES = 4096
 """Batches open on one socket."""
 
 
-class Keys(Directory, Protocol):
+class BatchKeys(Directory, Protocol):
     """A directory that also finds keys by row id."""
 
     async def grant_of(self, key_id: int) -> Grant:
@@ -80,7 +87,7 @@ class Keys(Directory, Protocol):
         ...
 
 
-class Fleet(Protocol):
+class LineFleet(Protocol):
     """The part of the hub that is used here."""
 
     closed: asyncio.Event
@@ -89,18 +96,18 @@ class Fleet(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingLine:
     """A line that was asked for. `id` is its request id; `work` is set if it is a background
     response."""
 
-    link: Link
-    batch: Open
-    ask: Ask
+    link: WorkerLink
+    batch: OpenBatch
+    ask: AskLine
     id: str
     call: Call
     base_model: str
     began: float
-    work: Work | None = None
+    work: BackgroundWork | None = None
 
     def close(self) -> None:
         """Free what the line holds, once it neither waits nor runs."""
@@ -114,8 +121,8 @@ class Lines:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        keys: Keys,
-        fleet: Fleet,
+        keys: BatchKeys,
+        fleet: LineFleet,
         background: Background,
         *,
         token: str,
@@ -128,7 +135,7 @@ class Lines:
         """Ids of lines that wait, or are not settled yet."""
         self.background = background
         self._dispatcher, self._fleet, self._token = dispatcher, fleet, token
-        self._queues: dict[str, LineQueue[Waiting]] = {}
+        self._queues: dict[str, LineQueue[WaitingLine]] = {}
         self._engines, self._counted_at = Counter[str](), -COUNTED_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,14 +146,14 @@ class Lines:
             return
         trust(scope, MAX_FRAME_BYTES, paced=False)
         await send({"type": "websocket.accept"})
-        await Link(self, AsgiTransport(receive, send)).run(self._fleet.closed)
+        await WorkerLink(self, AsgiTransport(receive, send)).run(self._fleet.closed)
 
-    def add(self, line: Waiting, tenant: str) -> None:
+    def add(self, line: WaitingLine, tenant: str) -> None:
         """Let a line, whose id is in `live`, wait for its turn."""
         self._queues.setdefault(line.base_model, LineQueue()).add(tenant, line)
         self._go_on(line.base_model)
 
-    def withdraw(self, of: Callable[[Waiting], bool]) -> list[Waiting]:
+    def withdraw(self, of: Callable[[WaitingLine], bool]) -> list[WaitingLine]:
         """Take the waiting lines for which `of` holds out; returns them."""
         gone = [line for queue in self._queues.values() for line in queue.withdraw(of)]
         self.live.difference_update(line.id for line in gone)
@@ -158,7 +165,7 @@ class Lines:
         if (queue := self._queues.get(base_model)) is None:
             return
         while (line := queue.next(self._engines_of(base_model))) is not None:
-            begun, running = Once(queue.begun), Running(line)
+            begun, running = Once(queue.begun), RunningLine(line)
             task = asyncio.create_task(self._run(running, begun), name="line")
             line.link.tasks[task] = line
             # Not in a `finally` of the task: one cancelled before its first step never runs it.
@@ -174,7 +181,11 @@ class Lines:
         return self._engines[base_model]
 
     def _ended(
-        self, running: Running, begun: Once, queue: LineQueue[Waiting], task: asyncio.Task[None]
+        self,
+        running: RunningLine,
+        begun: Once,
+        queue: LineQueue[WaitingLine],
+        task: asyncio.Task[None],
     ) -> None:
         line = running.line
         del line.link.tasks[task]
@@ -185,7 +196,7 @@ class Lines:
             self.live.discard(line.id)
         self._go_on(line.base_model)
 
-    async def _run(self, running: Running, begun: Once) -> None:
+    async def _run(self, running: RunningLine, begun: Once) -> None:
         """Answer a line, or tell the worker to ask for it again."""
         line = running.line
         try:
@@ -205,7 +216,7 @@ class Lines:
         self._dispatcher.records.ended(running.asked(said.status), running.error)
         line.link.tell(said)
 
-    async def _generate(self, running: Running, begun: Once) -> Answer:
+    async def _generate(self, running: RunningLine, begun: Once) -> LineAnswer:
         line = running.line
         batch, ask, call = line.batch, line.ask, line.call
         running.grant = grant = await self.keys.grant_of(batch.key_id)
@@ -233,9 +244,9 @@ class Lines:
             body = await answer.whole(stream, framed, news)
         if line.work is not None:
             await line.work.answered(body)
-        return Answer(batch.batch, ask.number, 200, body, sent=True, usage=running.usage)
+        return LineAnswer(batch.batch, ask.number, 200, body, sent=True, usage=running.usage)
 
-    async def _goes_on(self, line: Waiting) -> bool:
+    async def _goes_on(self, line: WaitingLine) -> bool:
         """Whether the line's key, which was just revoked, was rotated into another one."""
         try:
             await self.keys.grant_of(line.batch.key_id)
@@ -259,10 +270,10 @@ class Once:
 
 
 @dataclass(slots=True)
-class Running:
+class RunningLine:
     """A line on an engine, or on its way there."""
 
-    line: Waiting
+    line: WaitingLine
     grant: Grant | None = None
     stream: Stream | None = None
     error: InferenceError | None = None
@@ -278,7 +289,7 @@ class Running:
         done = None if self.stream is None else self.stream.done
         return Usage() if done is None else done.usage
 
-    def failed(self, error: InferenceError) -> Answer:
+    def failed(self, error: InferenceError) -> LineAnswer:
         """Note that the line ended with this error; returns the answer for the worker."""
         self.error = error
         return answer_of(self.line.ask, error, sent=self.sent, usage=self.usage)
@@ -299,10 +310,10 @@ class Running:
 
 
 def answer_of(
-    ask: Ask, error: InferenceError, *, sent: bool = False, usage: Usage | None = None
-) -> Answer:
+    ask: AskLine, error: InferenceError, *, sent: bool = False, usage: Usage | None = None
+) -> LineAnswer:
     """The answer for a line that failed."""
-    return Answer(
+    return LineAnswer(
         ask.batch,
         ask.number,
         error.http_status,
@@ -314,7 +325,7 @@ def answer_of(
     )
 
 
-async def _keep(work: Work | None, error: InferenceError) -> None:
+async def _keep(work: BackgroundWork | None, error: InferenceError) -> None:
     """Store the error of a background response, unless it will be asked for again."""
     if work is not None and _again_s(error) is None:
         await work.failed(error)
@@ -332,16 +343,16 @@ def _again_s(error: InferenceError) -> float | None:
     return SOON_S if type(error) is InferenceError else None
 
 
-class Link:
+class WorkerLink:
     """One worker's socket."""
 
     def __init__(self, lines: Lines, transport: AsgiTransport) -> None:
-        self.tasks: dict[asyncio.Task[None], Waiting] = {}
+        self.tasks: dict[asyncio.Task[None], WaitingLine] = {}
         """Lines that were given to engines."""
         self._lines, self._transport = lines, transport
-        self._batches: dict[str, Open] = {}
+        self._batches: dict[str, OpenBatch] = {}
         self._begun: list[tuple[str, int]] = []
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[LineAnswer] = deque()
         self._news = asyncio.Event()
         self._leaving = False
 
@@ -365,14 +376,14 @@ class Link:
             for task in (*parts, *self.tasks):
                 task.cancel()
 
-    def tell(self, said: Answer) -> None:
+    def tell(self, said: LineAnswer) -> None:
         """Send the worker this answer; that of a background response without its body."""
         if is_background(said.batch):
             said = msgspec.structs.replace(said, body=b"")
         self._answers.append(said)
         self._news.set()
 
-    def tell_begun(self, line: Waiting) -> None:
+    def tell_begun(self, line: WaitingLine) -> None:
         """Tell the worker that an engine has begun this line."""
         self._begun.append((line.batch.batch, line.ask.number))
         self._news.set()
@@ -380,13 +391,13 @@ class Link:
     async def _read(self) -> None:
         while (message := await self._transport.receive()) is not None:
             match frames.to_gateway.decode(message):
-                case Open() as batch:
+                case OpenBatch() as batch:
                     self._open(batch)
-                case Ask() as ask:
+                case AskLine() as ask:
                     await self._ask(ask)
-                case Withdraw(batch=batch):
+                case WithdrawBatch(batch=batch):
                     self._withdraw(batch)
-                case Unknown(tag=tag):
+                case UnknownMessage(tag=tag):
                     log.info("unknown_frame", frame=tag)
 
     async def _leave(self, closed: asyncio.Event) -> None:
@@ -402,24 +413,24 @@ class Link:
         while not self._leaving or self._answers:
             await self._news.wait()
             begun, self._begun = self._begun, []
-            answers: list[Answer] = []
+            answers: list[LineAnswer] = []
             size = 0
             while self._answers and (not answers or size + len(self._answers[0].body) < NEWS_BYTES):
                 answers.append(self._answers.popleft())
                 size += len(answers[-1].body)
             if not self._answers:
                 self._news.clear()
-            await self._transport.send(frames.encode(News(begun, answers)))
+            await self._transport.send(frames.encode(LineNews(begun, answers)))
         await self._transport.close("This gateway is shutting down.")
 
-    def _open(self, batch: Open) -> None:
+    def _open(self, batch: OpenBatch) -> None:
         if not holds(self._lines.secret, batch, batch.seal):
             raise InvalidRequest(f"Invalid seal of the batch {batch.batch[:64]}.")
         if len(self._batches) >= MAX_BATCHES:
             raise InvalidRequest(f"At most {MAX_BATCHES} batches can be open on one socket.")
         self._batches[batch.batch] = batch
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: AskLine) -> None:
         """Let a line wait for its turn, or answer at once why it can't."""
         if (batch := self._batches.get(ask.batch)) is None:
             raise InvalidRequest("The line's batch is not open on this socket.")
@@ -427,7 +438,7 @@ class Link:
             raise InvalidRequest("A background response has exactly one line.")
         id = line_id(batch.batch, ask.number)
         if id in self._lines.live:  # the turn before is not settled yet
-            return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
+            return self.tell(LineAnswer(ask.batch, ask.number, 503, again_s=SOON_S))
         self._lines.live.add(id)  # before any await: another worker may ask for the same line
         waits = False
         try:
@@ -436,9 +447,9 @@ class Link:
             if not waits:
                 self._lines.live.discard(id)
 
-    async def _begin_waiting(self, batch: Open, ask: Ask, id: str) -> bool:
+    async def _begin_waiting(self, batch: OpenBatch, ask: AskLine, id: str) -> bool:
         """False if the line was answered at once."""
-        work: Work | None = None
+        work: BackgroundWork | None = None
         try:
             grant = await self._lines.keys.grant_of(batch.key_id)
             if is_background(batch.batch):
@@ -452,17 +463,17 @@ class Link:
             self.tell(answer_of(ask, error))
             return False
         began = time.monotonic()
-        waiting = Waiting(self, batch, ask, id, call, target.base_model, began, work)
+        waiting = WaitingLine(self, batch, ask, id, call, target.base_model, began, work)
         self._lines.add(waiting, grant.tenant)
         return True
 
-    def _call(self, batch: Open, ask: Ask) -> Call:
+    def _call(self, batch: OpenBatch, ask: AskLine) -> Call:
         if len(ask.body) > self._lines.max_body_bytes:
             raise PayloadTooLarge(
                 f"The request exceeds this server's limit of {self._lines.max_body_bytes} bytes."
             )
         operation = OPERATIONS.named(batch.operation)
-        Shape(operation.max_numbers).feed(ask.body)
+        BodyShape(operation.max_numbers).feed(ask.body)
         call = operation.parse(ask.body)
         call.check_as_line()
         return call
@@ -476,6 +487,6 @@ class Link:
             if line.work is not None and line.ask.batch == batch:  # its answer is not needed
                 task.cancel()
 
-    def _give_back(self, lines: Iterable[Waiting]) -> None:
+    def _give_back(self, lines: Iterable[WaitingLine]) -> None:
         for line in lines:
-            self.tell(Answer(line.ask.batch, line.ask.number, 503, again_s=0.0))
+            self.tell(LineAnswer(line.ask.batch, line.ask.number, 503, again_s=0.0))

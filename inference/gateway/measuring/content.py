@@ -24,7 +24,7 @@ EACH_BYTES = 1 << 10
 """Memory that a request takes besides its texts."""
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class KeptContent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of a request: its body, and its answer as text, as chunks of the stream, or as
     the whole response, each as its engine sent it. `cut`: there was more."""
 
@@ -37,8 +37,9 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     cut: bool = False
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """A request's content to be written; `text` is `Kept` as JSON, `at` a unix time in seconds."""
+class TakenContent(msgspec.Struct, frozen=True):
+    """A request's content to be written; `text` is `KeptContent` as JSON, `at` a unix time in
+    seconds."""
 
     id: str
     tenant_id: int
@@ -49,7 +50,7 @@ class Taken(msgspec.Struct, frozen=True):
 class Capture:
     """Records one request and its answer."""
 
-    def __init__(self, contents: Contents, id: str, grant: Grant, operation: str) -> None:
+    def __init__(self, contents: RequestContents, id: str, grant: Grant, operation: str) -> None:
         self.id, self.tenant_id = id, grant.tenant_id
         self.bytes = EACH_BYTES
         """Bytes taken of the space."""
@@ -78,7 +79,7 @@ class Capture:
         """The request has ended: queue it to be written."""
         if done.response is not None:
             self._response = self._of_answer(done.response)
-        kept = Kept(
+        kept = KeptContent(
             self._operation,
             model,
             _text(self._request),
@@ -87,7 +88,9 @@ class Capture:
             _text(self._response),
             self._cut,
         )
-        self._contents.ended(self, Taken(self.id, self.tenant_id, at, msgspec.json.encode(kept)))
+        self._contents.ended(
+            self, TakenContent(self.id, self.tenant_id, at, msgspec.json.encode(kept))
+        )
 
     def drop(self) -> None:
         """Discard what was recorded."""
@@ -107,14 +110,14 @@ class Capture:
         return taken
 
 
-class Contents:
+class RequestContents:
     """The recorded content of one gateway process."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
         self.space = SharedCapacity[int](room_bytes)
         """Bytes used by requests that run or wait to be written, and by responses to be stored; by
         tenant id."""
-        self._waiting: deque[tuple[int, Taken]] = deque()
+        self._waiting: deque[tuple[int, TakenContent]] = deque()
         self.dropped = 0
         """Requests of which nothing is kept, because there was no room or no database."""
 
@@ -136,16 +139,16 @@ class Contents:
         capture.bytes += more
         return True
 
-    def ended(self, capture: Capture, taken: Taken) -> None:
+    def ended(self, capture: Capture, taken: TakenContent) -> None:
         self._waiting.append((capture.bytes, taken))
 
     def dropped_by_itself(self, capture: Capture) -> None:
         self.space.give_back(capture.tenant_id, capture.bytes)
 
-    def take(self, most: int, most_bytes: int) -> list[Taken]:
+    def take(self, most: int, most_bytes: int) -> list[TakenContent]:
         """Take out the oldest requests that wait to be written, at most `most`, and `most_bytes`
         unless the first alone is larger; gives their space back."""
-        found: list[Taken] = []
+        found: list[TakenContent] = []
         while self._waiting and len(found) < most:
             size, taken = self._waiting[0]
             if found and size > most_bytes:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 
-class Example(NamedTuple):
+class HistogramExample(NamedTuple):
     """One value of a bucket, with its trace: an OpenMetrics exemplar."""
 
     trace_id: str
@@ -30,19 +30,19 @@ class Histogram:
         """The sum of all values."""
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._examples: dict[int, Example] = {}
+        self._examples: dict[int, HistogramExample] = {}
 
     def add(self, value: float, times: int = 1) -> None:
         """Add this value, this many times. Called about once per frame or token."""
         self.total += value * times
         self._counts[bisect_left(self._bounds, value)] += times
 
-    def add_example(self, example: Example) -> None:
+    def add_example(self, example: HistogramExample) -> None:
         """Add the value of a traced request."""
         self.add(example.value)
         self._examples[bisect_left(self._bounds, example.value)] = example
 
-    def buckets(self) -> list[tuple[str, float, Example | None]]:
+    def buckets(self) -> list[tuple[str, float, HistogramExample | None]]:
         """For each bound: its text, how many values were at most it, and the last example between
         it and the bound before."""
         bounds = [*(f"{bound:g}" for bound in self._bounds), "+Inf"]

@@ -34,7 +34,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RequestRate:
     """Tokens per second."""
 
     prompt: float
@@ -42,10 +42,10 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSample:
     """What one engine did in the step that ends at a point. The rate is None in its first step."""
 
-    rate: Rate | None
+    rate: RequestRate | None
     running: int
     queued: int
     """Requests in the agent's own queue and in vLLM's."""
@@ -57,7 +57,7 @@ class Point:
     """The engines that were connected at a moment (unix seconds), by id."""
 
     at: float
-    loads: Mapping[str, Load]
+    loads: Mapping[str, LoadSample]
 
 
 class History:
@@ -83,7 +83,7 @@ class History:
             if not self._points or at - self._points[-1].at >= STEP_S:
                 self._step(found, at)
 
-    def rates(self) -> dict[str, Rate]:
+    def rates(self) -> dict[str, RequestRate]:
         """The current rate of each engine that has samples over at least MIN_S, by id."""
         with self._lock:
             rates = {id: _rate(one[0], one[-1]) for id, one in self._samples.items()}
@@ -101,7 +101,7 @@ class History:
             first, last = before.get(engine["id"]), self._stepped[engine["id"]]
             rate = _rate(first, last) if first is not None else None
             queued = engine["queued"] + engine["waiting"]
-            loads[engine["id"]] = Load(rate, engine["running"], queued, engine["kv_usage"])
+            loads[engine["id"]] = LoadSample(rate, engine["running"], queued, engine["kv_usage"])
         self._points.append(Point(at, loads))
 
 
@@ -120,12 +120,14 @@ def _anew(first: Sample, last: Sample) -> bool:
     return last.prompt_tokens < prompt or last.completion_tokens < output
 
 
-def _rate(first: Sample, last: Sample) -> Rate | None:
+def _rate(first: Sample, last: Sample) -> RequestRate | None:
     seconds = last.at - first.at
     if seconds < MIN_S or _anew(first, last):
         return None
     prompt = last.prompt_tokens - first.prompt_tokens
-    return Rate(prompt / seconds, (last.completion_tokens - first.completion_tokens) / seconds)
+    return RequestRate(
+        prompt / seconds, (last.completion_tokens - first.completion_tokens) / seconds
+    )
 
 
 async def keep(history: History, snapshot: Callable[[], Sequence[Mapping[str, Any]]]) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from inference.gateway.measuring.busiest import Busiest
-from inference.gateway.measuring.histogram import Example, Histogram
+from inference.gateway.measuring.histogram import Histogram, HistogramExample
 from inference.link.accounts import Usage
 
 DURATION_S = tuple(0.01 * 2**n for n in range(14))
@@ -108,7 +108,7 @@ class OnEngine:
         return cls(*(Histogram(bounds) for _, bounds in OF_ENGINES.values()))
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EndedRequest(msgspec.Struct, frozen=True):
     """A request that ended on an engine. `ttft_s` and `total_s` are from its admission at the
     gateway; `usage` is what its engine reported, with times only if `reported`."""
 
@@ -157,7 +157,7 @@ class Measures:
             self.hold_seconds[base_model] = Histogram(DURATION_S)
         self.hold_seconds[base_model].add(seconds)
 
-    def ended(self, on: OnEngine, request: Ended) -> None:
+    def ended(self, on: OnEngine, request: EndedRequest) -> None:
         """A request that an engine had has ended."""
         usage = request.usage
         found: list[tuple[Histogram, float | None]] = [
@@ -176,7 +176,7 @@ class Measures:
             if value is None:
                 continue
             if request.trace_id:
-                histogram.add_example(Example(request.trace_id, value, at))
+                histogram.add_example(HistogramExample(request.trace_id, value, at))
             else:
                 histogram.add(value)
 

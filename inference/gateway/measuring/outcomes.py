@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from inference.gateway.measuring.measures import FAILED, REFUSED
-from inference.gateway.measuring.sums import BUCKETS, Sums, added, bucket_of
+from inference.gateway.measuring.sums import BUCKETS, MeasureSums, added, bucket_of
 
 MINUTE_S = 60
 MAX_ALIKE = 20
@@ -29,7 +29,7 @@ MAX_WAITING = 10_000
 """Refused requests in memory: about 10 MB."""
 
 
-class Group(NamedTuple):
+class OutcomeGroup(NamedTuple):
     """The key by which requests are counted together; a `version_id` of 0 means no adapter."""
 
     minute: int
@@ -76,7 +76,7 @@ def _added(one: list[int], more: list[int]) -> list[int]:
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A request that ended in an error. `started_at` is the unix time of its arrival, `total_s` how
-    long it took; `version_id` is as in `Group`, `model` as its client wrote it."""
+    long it took; `version_id` is as in `OutcomeGroup`, `model` as its client wrote it."""
 
     id: str
     started_at: float
@@ -97,14 +97,14 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
 
 
-class Taken(NamedTuple):
+class TakenOutcomes(NamedTuple):
     """Outcomes to write to the database."""
 
-    tallies: Mapping[Group, OutcomeSums]
+    tallies: Mapping[OutcomeGroup, OutcomeSums]
     refusals: list[Refusal]
 
 
-class Ended(NamedTuple):
+class EndedFigures(NamedTuple):
     """How a request ended, besides its group and its error; times in seconds from its admission."""
 
     prompt_tokens: int = 0
@@ -121,7 +121,7 @@ class Outcomes:
 
     def __init__(self, uncounted: Collection[str] = ()) -> None:
         self._uncounted = frozenset(uncounted)
-        self._tallies: Sums[Group, OutcomeSums] = Sums(OutcomeSums)
+        self._tallies: MeasureSums[OutcomeGroup, OutcomeSums] = MeasureSums(OutcomeSums)
         self._refusals: list[Refusal] = []
         self._minute = 0
         self._kept: Counter[tuple[int, int, str]] = Counter()
@@ -133,7 +133,7 @@ class Outcomes:
         """Whether requests of the tenant of this name are counted."""
         return tenant not in self._uncounted
 
-    def note(self, group: Group, ended: Ended, refusal: Refusal | None) -> None:
+    def note(self, group: OutcomeGroup, ended: EndedFigures, refusal: Refusal | None) -> None:
         """A request ended; `refusal` is set if it ended in an error."""
         if group not in self._tallies and len(self._tallies) >= MAX_GROUPS:
             self.dropped += 1
@@ -148,7 +148,7 @@ class Outcomes:
         if refusal is not None:
             self.keep(group, refusal)
 
-    def keep(self, group: Group, refusal: Refusal) -> None:
+    def keep(self, group: OutcomeGroup, refusal: Refusal) -> None:
         """Keep a refused or failed request without counting it, if there is room."""
         if group.outcome not in (REFUSED, FAILED):
             return
@@ -161,13 +161,13 @@ class Outcomes:
             self._kept.update((whose, alike))
             self._refusals.append(refusal)
 
-    def take(self) -> Taken:
+    def take(self) -> TakenOutcomes:
         """Return all outcomes, and start anew."""
         refusals, self._refusals = self._refusals, []
-        return Taken(self._tallies.take(), refusals)
+        return TakenOutcomes(self._tallies.take(), refusals)
 
     def give_back(
-        self, tallies: Iterable[tuple[Group, OutcomeSums]], refusals: Iterable[Refusal]
+        self, tallies: Iterable[tuple[OutcomeGroup, OutcomeSums]], refusals: Iterable[Refusal]
     ) -> None:
         """Take back outcomes that could not be written, as far as there is room."""
         for group, tally in tallies:
@@ -178,7 +178,7 @@ class Outcomes:
         self._refusals = [*refusals, *self._refusals][:MAX_WAITING]
 
 
-def _time(tally: OutcomeSums, ended: Ended) -> None:
+def _time(tally: OutcomeSums, ended: EndedFigures) -> None:
     if ended.ttft_s is not None:
         tally.first_tokens = tally.first_tokens or [0] * BUCKETS
         tally.first_tokens[bucket_of(ended.ttft_s)] += 1

@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound=Sum)
 
 
-class Sums(Generic[K, S]):
+class MeasureSums(Generic[K, S]):
     """A sum for each key, since the last `take`."""
 
     def __init__(self, empty: Callable[[], S]) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from inference.errors import Overloaded
-from inference.gateway.measuring.sums import BUCKETS, Sums, added, bucket_of
+from inference.gateway.measuring.sums import BUCKETS, MeasureSums, added, bucket_of
 from inference.link.wire import Done
 
 
-class Traffic(msgspec.Struct):
+class RevisionTraffic(msgspec.Struct):
     """Attempts that ended on one revision. `first_tokens` counts first tokens by the bucket of
     their time since the submit."""
 
@@ -22,17 +22,17 @@ class Traffic(msgspec.Struct):
     errors: int = 0
     first_tokens: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
 
-    def add(self, other: Traffic) -> None:
+    def add(self, other: RevisionTraffic) -> None:
         self.requests += other.requests
         self.errors += other.errors
         self.first_tokens = added(self.first_tokens, other.first_tokens)
 
 
-class Counted(Sums[str, Traffic]):
+class CountedTraffic(MeasureSums[str, RevisionTraffic]):
     """The traffic of each revision since it was last taken."""
 
     def __init__(self) -> None:
-        super().__init__(Traffic)
+        super().__init__(RevisionTraffic)
 
     def began(self, revision: str, seconds: float) -> None:
         """An engine sent the first token of an attempt this long after the submit."""

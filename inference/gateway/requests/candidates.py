@@ -48,7 +48,7 @@ class Candidates:
             NoEngine, Overloaded: no engine can take it.
         """
         if self._may_have_changed(now):
-            self._look(now)
+            self._rebuild(now)
         revisions = self._there.revisions(needs)
         try:
             if self._silent:
@@ -85,7 +85,7 @@ class Candidates:
             or (self._behind and any(not link.full for link in self._behind))
         )
 
-    def _look(self, now: float) -> None:
+    def _rebuild(self, now: float) -> None:
         links = self._links.values()
         self._behind = [link for link in links if link.full]
         self._silent = [link for link in links if link.is_silent(now)]

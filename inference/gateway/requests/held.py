@@ -43,7 +43,7 @@ class HeldRequest:
     tenant: str
     base_model: str
     kind: Hashable
-    """Requests of one kind can run on the same engines. Changed only by `Held.set_kind`."""
+    """Requests of one kind can run on the same engines. Changed only by `HeldRequests.set_kind`."""
     size: int
     """Bytes of its body."""
     lane: str = "interactive"
@@ -53,7 +53,7 @@ Lane = dict[str, dict[str, HeldRequest]]
 """Requests by id, by tenant; both in the order of arrival."""
 
 
-class Held:
+class HeldRequests:
     """All requests that wait at this gateway."""
 
     def __init__(self, holding: Holding) -> None:

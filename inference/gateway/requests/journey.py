@@ -28,7 +28,7 @@ RETURNS_S = 3.0
 """Agents reconnect within a second."""
 
 
-class Why(StrEnum):
+class MoveReason(StrEnum):
     """Why a request goes to another engine."""
 
     LOST = "lost"
@@ -41,7 +41,7 @@ class Why(StrEnum):
     """The engine is full and did not take it."""
 
 
-class Outcome(StrEnum):
+class MoveResult(StrEnum):
     """What became of a request that went to another engine."""
 
     RESUMED = "resumed"
@@ -60,7 +60,7 @@ class Outcome(StrEnum):
 class Journey:
     """State of a request that left an engine. Call `leave` for each engine that it leaves."""
 
-    why: Why = Why.LOST
+    why: MoveReason = MoveReason.LOST
     error: InferenceError | None = None
     """The error it ends with if no engine takes it; None: the error of the failed placement."""
     pool: str = ""
@@ -73,7 +73,7 @@ class Journey:
     _failed: set[str] = field(default_factory=set)
     """Runs of engines that were lost, or failed with it (`EngineState.run`)."""
 
-    def leave(self, attempt: Attempt, why: Why, done: Done | None, now: float) -> bool:
+    def leave(self, attempt: Attempt, why: MoveReason, done: Done | None, now: float) -> bool:
         """The attempt's engine does not complete the request; `done` is what it sent, if anything.
         Returns whether the request is in doubt (rule 2)."""
         self.why, self.pool = why, attempt.engine.pool
@@ -83,14 +83,14 @@ class Journey:
             self.error = lost(attempt) if fault is None else fault.error()
         if self.since is None:
             self.since = now
-        if why is not Why.LOST:
+        if why is not MoveReason.LOST:
             self.avoided.add(attempt.engine)
-        if why not in (Why.LOST, Why.FAILED):
+        if why not in (MoveReason.LOST, MoveReason.FAILED):
             return False
         self._failed.add(attempt.engine.run)
         return len(self._failed) > 1
 
-    def may_leave(self, attempt: Attempt, why: Why) -> bool:
+    def may_leave(self, attempt: Attempt, why: MoveReason) -> bool:
         """Whether the request may leave another engine (rule 1)."""
         return self.moves < MAX_MOVES or not _is_move(attempt, why)
 
@@ -105,16 +105,16 @@ class Journey:
         return None if since is None else now - since
 
 
-def reason_to_move(attempt: Attempt, done: Done) -> Why | None:
+def reason_to_move(attempt: Attempt, done: Done) -> MoveReason | None:
     """Why another engine should take over the request after this `done`; None: it has ended."""
     if done.fault is None:
-        return Why.DRAINED if done.finish_reason == MOVED else None
+        return MoveReason.DRAINED if done.finish_reason == MOVED else None
     error = done.fault.error()
-    if error.elsewhere:
-        return Why.FAILED
+    if error.may_retry_elsewhere:
+        return MoveReason.FAILED
     if not isinstance(error, Overloaded) or attempt.has_begun:
         return None
-    return Why.DRAINED if attempt.engine.draining else Why.REFUSED
+    return MoveReason.DRAINED if attempt.engine.draining else MoveReason.REFUSED
 
 
 def final_done(attempt: Attempt, done: Done, *, is_wanted: bool) -> Done:
@@ -132,5 +132,5 @@ def lost(attempt: Attempt) -> EngineLost:
     return EngineLost(f"The engine `{attempt.engine.id}` was lost before this answer was complete.")
 
 
-def _is_move(attempt: Attempt, why: Why) -> bool:
-    return attempt.has_begun or why in (Why.LOST, Why.FAILED)
+def _is_move(attempt: Attempt, why: MoveReason) -> bool:
+    return attempt.has_begun or why in (MoveReason.LOST, MoveReason.FAILED)

@@ -18,10 +18,10 @@ import msgspec
 from inference.errors import GenerationTimeout, Overloaded
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.orphans import FoundOrphan
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.candidates import Candidates, MayTake
-from inference.gateway.requests.order import Order
 from inference.gateway.requests.request import Request
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.popularity import Popularity
@@ -46,7 +46,7 @@ class Placing:
         """Bytes of kept bodies, by tenant."""
         self._popularity = Popularity()
 
-    def kind(self, order: Order) -> Hashable:
+    def kind(self, order: AdmittedRequest) -> Hashable:
         """A key for what the request needs: requests of one kind can run on the same engines."""
         needs = self._needs(order)
         adapter = needs.adapter
@@ -97,7 +97,7 @@ class Placing:
         return self.kind(order), journey.pool, frozenset(journey.avoided)
 
     def _link_for(
-        self, request: Request, order: Order, resume: Resume | None, *, paced: bool
+        self, request: Request, order: AdmittedRequest, resume: Resume | None, *, paced: bool
     ) -> EngineLink:
         journey = request.journey
 
@@ -130,7 +130,7 @@ class Placing:
         return link
 
     def adoption(
-        self, request: Request, found: Found, turn: int, now: float
+        self, request: Request, found: FoundOrphan, turn: int, now: float
     ) -> tuple[Attempt, Adopt]:
         """The attempt that continues an orphaned answer in this turn, and the frame for its
         engine."""
@@ -161,10 +161,10 @@ class Placing:
         """A body of this tenant, with so many bytes, is no longer kept."""
         self._kept.give_back(tenant, size)
 
-    def _needs(self, order: Order) -> Needs:
+    def _needs(self, order: AdmittedRequest) -> Needs:
         return order.needs(self.pools.get(order.target.base_model))
 
-    def _keep(self, request: Request, order: Order) -> None:
+    def _keep(self, request: Request, order: AdmittedRequest) -> None:
         """Count the order's body as kept, if there is room."""
         tenant, size = request.grant.tenant, len(order.body)
         if not request.kept and self._kept.take(tenant, size):

@@ -58,19 +58,19 @@ from typing import NamedTuple
 import msgspec
 
 from inference.errors import InferenceError, RateLimitExceeded, RequestQuarantined
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.journey import (
     MAX_MOVES,
     RETURNS_S,
     Journey,
-    Outcome,
-    Why,
+    MoveReason,
+    MoveResult,
     final_done,
     lost,
 )
-from inference.gateway.requests.order import Order
-from inference.interfaces.directory import Target
+from inference.interfaces.directory import ResolvedTarget
 from inference.link.accounts import Usage, first_attempt
 from inference.link.wire import LEFT, Cancel, Delta, Done, Fault, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
@@ -80,7 +80,7 @@ LOW_TOKENS = 128
 a round trip to Redis."""
 
 
-class State(Enum):
+class RequestState(Enum):
     """The states of a request."""
 
     NEW = auto()
@@ -92,7 +92,7 @@ class State(Enum):
     ENDED = auto()
 
 
-WAITING = frozenset({State.HELD, State.MOVING, State.IN_DOUBT})
+WAITING = frozenset({RequestState.HELD, RequestState.MOVING, RequestState.IN_DOUBT})
 """The states in which it waits for an engine."""
 
 
@@ -114,8 +114,8 @@ class Timer(NamedTuple):
 
 
 class Moved(NamedTuple):
-    why: Why
-    outcome: Outcome
+    why: MoveReason
+    outcome: MoveResult
 
 
 class Extend(NamedTuple):
@@ -137,7 +137,7 @@ Commands = Sequence[Command]
 class Request:
     """One request, from its arrival at this gateway until its usage is final."""
 
-    def __init__(self, order: Order, *, began: float, holding_s: float) -> None:
+    def __init__(self, order: AdmittedRequest, *, began: float, holding_s: float) -> None:
         """It may wait for an engine for `holding_s` at a time. If its order `grows`, it may
         generate more than was reserved, if more can then be reserved; otherwise it is bounded by
         what the limits let each choice generate."""
@@ -146,10 +146,10 @@ class Request:
         self.began = began
         self.trace = order.trace
         """Its span, if it is traced."""
-        self.state = State.NEW
+        self.state = RequestState.NEW
         self.is_wanted = True
         """Whether it was neither cancelled nor has ended."""
-        self.order: Order | None = order
+        self.order: AdmittedRequest | None = order
         """None once it can't go to another engine any more: the body may be large."""
         self.kept = 0
         """Bytes of the body that are kept for a move while it runs."""
@@ -189,7 +189,7 @@ class Request:
         self._unread: Done | None = None
         """With what its last engine gave it up, until it waits."""
 
-    def may_leave(self, attempt: Attempt, why: Why) -> bool:
+    def may_leave(self, attempt: Attempt, why: MoveReason) -> bool:
         """Whether it may go from the engine of this attempt to another."""
         if self.order is None or not self.is_wanted:
             return False
@@ -207,19 +207,19 @@ class Request:
 
     def hold(self, now: float) -> Commands:
         """No engine can take it yet: it is held for one."""
-        if self.state is not State.NEW:
+        if self.state is not RequestState.NEW:
             return ()
-        self.state = State.HELD
+        self.state = RequestState.HELD
         return [Wait(self.id, "held"), self._wait(self._holding_s, now)]
 
     def place(self, attempt: Attempt, now: float) -> Commands:
         """An engine gets it, as this attempt."""
-        if self.state not in (State.NEW, State.HELD, State.MOVING):
+        if self.state not in (RequestState.NEW, RequestState.HELD, RequestState.MOVING):
             return ()
-        if self.state is State.HELD:
+        if self.state is RequestState.HELD:
             self._note_held(now)
         moved = [] if self.journey is None else [Moved(self.journey.why, self._course)]
-        self.state, self.attempt, self.attempts = State.RUNNING, attempt, attempt.number
+        self.state, self.attempt, self.attempts = RequestState.RUNNING, attempt, attempt.number
         self.engine, self.revision = attempt.engine.id, attempt.engine.info.revision
         self._waits_since = self._unread = None
         self.delivered.begin(attempt.most, exact=self.may_move_again)
@@ -251,12 +251,12 @@ class Request:
                 self.ttft_s = self.elapsed_s(now)
         if self.order is not None and not self.delivered.can_move:
             commands += self.forbid_moving()
-        if self._grows and self.state is State.RUNNING and self._needs_more():
+        if self._grows and self.state is RequestState.RUNNING and self._needs_more():
             self._extending = True
             commands.append(Extend())
         return commands
 
-    def stop(self, why: Why | None, done: Done | None, now: float) -> Commands:
+    def stop(self, why: MoveReason | None, done: Done | None, now: float) -> Commands:
         """The current attempt has ended: its engine sent `done`, or (None) was lost. `why`: another
         engine should continue (`journey.reason_to_move`)."""
         if (attempt := self.attempt) is None:
@@ -271,7 +271,7 @@ class Request:
 
     def refuse(self, error: InferenceError, now: float) -> Commands:
         """No engine takes it now: it waits on, or ends."""
-        if self.state not in (State.HELD, State.MOVING):
+        if self.state not in (RequestState.HELD, RequestState.MOVING):
             return ()
         if now < self._waits_until:
             if self._waits_since is not None:
@@ -280,7 +280,7 @@ class Request:
         journey, unread = self.journey, self._unread
         if journey is None:
             return self._end_as_seen(None, error, now)
-        counted = [] if journey.why is Why.REFUSED else [self._moved(Outcome.NO_ENGINE)]
+        counted = [] if journey.why is MoveReason.REFUSED else [self._moved(MoveResult.NO_ENGINE)]
         if unread is not None and unread.fault is not None:
             return [*counted, *self._end(unread, now)]
         return [*counted, *self._end_as_seen(None, journey.error or error, now)]
@@ -288,10 +288,10 @@ class Request:
     def time_out(self, alive: Collection[str], now: float) -> Commands:
         """It has waited long enough: any engine may have it now, or else it ends. `alive` has the
         runs of all connected engines."""
-        if self.state in (State.HELD, State.MOVING):
+        if self.state in (RequestState.HELD, RequestState.MOVING):
             self._waits_until = now
             return [Place(paced=False)]
-        if self.state is not State.IN_DOUBT:
+        if self.state is not RequestState.IN_DOUBT:
             return ()
         assert self.journey is not None
         if self.journey.died_twice(alive):
@@ -299,9 +299,9 @@ class Request:
                 "Two engines were lost while running this request, so it is not retried on "
                 "another one."
             )
-            moved = self._moved(Outcome.QUARANTINED)
+            moved = self._moved(MoveResult.QUARANTINED)
             return [moved, *self._end_as_seen(None, error, now)]
-        self.state, self._waits_since = State.MOVING, None
+        self.state, self._waits_since = RequestState.MOVING, None
         self._waits_until = now + self._holding_s
         return [Place(paced=True)]
 
@@ -309,28 +309,28 @@ class Request:
 
     def cancel(self, reason: str, now: float) -> Commands:
         """Abort it wherever it runs or waits; `reason` becomes its finish reason."""
-        if self.state is State.RUNNING:
+        if self.state is RequestState.RUNNING:
             return self._abort(reason)
         if self.state not in WAITING:
             return ()
-        moved = [] if self.state is State.HELD else [self._moved(Outcome.STOPPED)]
+        moved = [] if self.state is RequestState.HELD else [self._moved(MoveResult.STOPPED)]
         return [*moved, *self._end_as_seen("cancelled", None, now)]
 
     def leave(self, now: float) -> Commands:
         """Leave it to its engine, for another gateway to adopt; nothing changes if its engine does
         not keep the answer."""
-        if self.state is not State.RUNNING or self.attempt is None or not self.attempt.keeps:
+        if self.state is not RequestState.RUNNING or self.attempt is None or not self.attempt.keeps:
             return ()
         self.handed_over = True
         return self._abort(LEFT)
 
     def reject(self, error: InferenceError, now: float) -> Commands:
         """End it with this error if it is held."""
-        return self._end_as_seen(None, error, now) if self.state is State.HELD else ()
+        return self._end_as_seen(None, error, now) if self.state is RequestState.HELD else ()
 
     def extend(self, refusal: InferenceError | None, now: float) -> Commands:
         """More tokens were reserved, or were refused."""
-        if self.state not in (State.RUNNING, State.MOVING, State.IN_DOUBT):
+        if self.state not in (RequestState.RUNNING, RequestState.MOVING, RequestState.IN_DOUBT):
             return ()
         self._extending, self._refused_early = False, refusal is not None
         reserved = self.reservation.output_tokens
@@ -341,7 +341,7 @@ class Request:
 
     def crash(self, now: float) -> Commands:
         """Handling it failed, by a bug: end it with status 500."""
-        if self.state is State.ENDED:
+        if self.state is RequestState.ENDED:
             return ()
         error = InferenceError("The server had an error while processing your request.")
         cancel = [] if self.attempt is None else [Cancel(self.id, error.code, self.attempts)]
@@ -360,7 +360,7 @@ class Request:
         self.delivered.forget()
         return [Forget(self.kept)]
 
-    def update_target(self, target: Target) -> None:
+    def update_target(self, target: ResolvedTarget) -> None:
         """Update on which revisions its adapter was tried, and is ready; its version stays."""
         if self.order is not None and target.version_id == self.target.version_id:
             now = msgspec.structs.replace(self.order.target, tried=target.tried, ready=target.ready)
@@ -369,10 +369,10 @@ class Request:
     # --- details ---------------------------------------------------------------------------------
 
     @property
-    def _course(self) -> Outcome:
-        return Outcome.BEGUN_ANEW if self.delivered.anew else Outcome.RESUMED
+    def _course(self) -> MoveResult:
+        return MoveResult.BEGUN_ANEW if self.delivered.anew else MoveResult.RESUMED
 
-    def _moved(self, outcome: Outcome) -> Moved:
+    def _moved(self, outcome: MoveResult) -> Moved:
         assert self.journey is not None
         return Moved(self.journey.why, outcome)
 
@@ -383,16 +383,16 @@ class Request:
         left = reserved - self.delivered.completion_tokens
         return left <= 0 or (left < LOW_TOKENS and not self._refused_early)
 
-    def _move(self, attempt: Attempt, why: Why, done: Done | None, now: float) -> Commands:
+    def _move(self, attempt: Attempt, why: MoveReason, done: Done | None, now: float) -> Commands:
         journey = self.journey = self.journey or Journey()
         in_doubt = journey.leave(attempt, why, done, now)
         self.attempt, self._unread = None, done
         moving = Wait(self.id, "moving", 0, attempt.number)
         if in_doubt:
-            self.state = State.IN_DOUBT
+            self.state = RequestState.IN_DOUBT
             return [moving, self._wait(min(RETURNS_S, self._holding_s), now)]
-        self.state, self._waits_since = State.MOVING, None
-        self._waits_until = now + (0 if why is Why.REFUSED else self._holding_s)
+        self.state, self._waits_since = RequestState.MOVING, None
+        self._waits_until = now + (0 if why is MoveReason.REFUSED else self._holding_s)
         return [moving, Place(paced=True)]
 
     def _wait(self, seconds: float, now: float) -> Timer:
@@ -407,7 +407,7 @@ class Request:
 
     def _abort(self, reason: str) -> Commands:
         assert self.attempt is not None
-        self.state, self.is_wanted = State.ENDING, False
+        self.state, self.is_wanted = RequestState.ENDING, False
         return [*self.forbid_moving(), Cancel(self.id, reason, self.attempt.number)]
 
     def _end_as_seen(
@@ -421,7 +421,7 @@ class Request:
         return self._end(done, now)
 
     def _end(self, done: Done, now: float) -> Commands:
-        if self.state is State.HELD:
+        if self.state is RequestState.HELD:
             self._note_held(now)
         if self._bound is not None and _reached(self._bound, done):
             self.limited = RateLimitExceeded(
@@ -432,7 +432,7 @@ class Request:
             done = msgspec.structs.replace(done, finish_reason="length", fault=None)
         commands: Commands = [*self.forbid_moving(), Settle(done)]
         self.done, self.total_s = done, self.elapsed_s(now)
-        self.state, self.is_wanted, self.attempt = State.ENDED, False, None
+        self.state, self.is_wanted, self.attempt = RequestState.ENDED, False, None
         return commands
 
 

@@ -31,16 +31,16 @@ from inference.errors import InferenceError, NoEngine, Overloaded, Unavailable
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.orphans import FoundOrphan
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Measures
-from inference.gateway.measuring.traffic import Counted, failed
+from inference.gateway.measuring.traffic import CountedTraffic, failed
 from inference.gateway.requests import placing
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Outcome, Why, reason_to_move
-from inference.gateway.requests.order import Order
+from inference.gateway.requests.journey import MoveReason, MoveResult, reason_to_move
 from inference.gateway.requests.placing import Placing
 from inference.gateway.requests.request import (
     WAITING,
@@ -51,14 +51,14 @@ from inference.gateway.requests.request import (
     Moved,
     Place,
     Request,
+    RequestState,
     Settle,
-    State,
     Timer,
 )
 from inference.gateway.requests.settling import Settling
 from inference.gateway.requests.stream import Event, Stream
 from inference.gateway.requests.waiting import Waiting
-from inference.interfaces.directory import Target
+from inference.interfaces.directory import ResolvedTarget
 from inference.interfaces.limiter import Limiter
 from inference.link.accounts import LedgerEntry
 from inference.link.session import AttemptKey
@@ -91,11 +91,11 @@ class Requests:
         most `kept_bytes` of bodies are kept, so that their requests can move. Requests of the
         `uncounted` tenants are not counted as traffic."""
         self.closing = False
-        self.moves: Counter[tuple[Why, Outcome]] = Counter()
+        self.moves: Counter[tuple[MoveReason, MoveResult]] = Counter()
         """How often requests left an engine for another, by reason and outcome."""
         self.gaps = Histogram(DURATION_S)
         self.refusals = Refusals()
-        self.traffic = Counted()
+        self.traffic = CountedTraffic()
         self.crashed = 0
         """Errors in the handling of requests (rule 6)."""
         self._links, self._limiter, self._holding = links, limiter, holding
@@ -134,7 +134,7 @@ class Requests:
 
     # --- edges -----------------------------------------------------------------------------------
 
-    def submit(self, order: Order) -> Stream:
+    def submit(self, order: AdmittedRequest) -> Stream:
         """Start a request on the engine that suits it best, or hold it until one can take it.
 
         Raises:
@@ -153,7 +153,7 @@ class Requests:
         self._hold(stream, order, refusal)
         return stream
 
-    def adopt(self, order: Order, found: Found, turn: int) -> Stream:
+    def adopt(self, order: AdmittedRequest, found: FoundOrphan, turn: int) -> Stream:
         """Continue an orphaned request, in this turn of it; the order is made as for a request
         submitted here.
 
@@ -211,7 +211,7 @@ class Requests:
             and tenant_id in (None, stream.request.grant.tenant_id)
         ]
 
-    def update_target(self, request: Request, target: Target) -> None:
+    def update_target(self, request: Request, target: ResolvedTarget) -> None:
         """Update on which revisions the request's adapter was tried. Its version stays the same."""
         request.update_target(target)
         if (stream := self._streams.get(request.id)) is not None:
@@ -294,17 +294,17 @@ class Requests:
         assert attempt is not None
         attempt.link.unbegun -= not attempt.has_begun
         done = None if done is None else attempt.clamped(done)
-        why = Why.LOST if done is None else reason_to_move(attempt, done)
+        why = MoveReason.LOST if done is None else reason_to_move(attempt, done)
         wanted, moved_before = request.is_wanted, request.journey is not None
         if done is not None and done.finish_reason in (GONE, LEFT):
             attempt.end_span(done.finish_reason)
         elif done is None:
-            attempt.end_span(Why.LOST)
+            attempt.end_span(MoveReason.LOST)
             self._count(stream, failed=wanted)
         else:
             attempt.end_span(why or (done.fault.code if done.fault else ""))
-            if why is None or why is Why.FAILED:
-                self._count(stream, failed=why is Why.FAILED or failed(done))
+            if why is None or why is MoveReason.FAILED:
+                self._count(stream, failed=why is MoveReason.FAILED or failed(done))
         may_leave = why is not None and request.may_leave(attempt, why)
         if why is not None and wanted and moved_before and not may_leave:
             log.warning(
@@ -349,12 +349,12 @@ class Requests:
             self._happened(stream, request.crash)
             return None
 
-    def _entered(self, stream: Stream, before: State) -> None:
+    def _entered(self, stream: Stream, before: RequestState) -> None:
         """Keep what waits in step with the request's new state."""
         if stream.request.state not in WAITING:
             if self._waiting:
                 self._stop_waiting(stream)
-        elif before is State.RUNNING:
+        elif before is RequestState.RUNNING:
             self._waiting.move(stream.request)
 
     def _stop_waiting(self, stream: Stream) -> None:
@@ -446,7 +446,7 @@ class Requests:
 
     # --- finding engines -------------------------------------------------------------------------
 
-    def _stream(self, order: Order, began: float) -> Stream:
+    def _stream(self, order: AdmittedRequest, began: float) -> Stream:
         request = Request(order, began=began, holding_s=self._holding.seconds)
         return Stream(request, self._happened, order.watch)
 
@@ -456,7 +456,7 @@ class Requests:
 
     def _start(self, stream: Stream, attempt: Attempt, frame: Submit | Adopt) -> None:
         """Begin this attempt: its frame goes to its engine."""
-        if stream.request.state is State.NEW:
+        if stream.request.state is RequestState.NEW:
             self._add(stream)
         self._happened(stream, stream.request.place, attempt)
         if stream.request.attempt is attempt:
@@ -467,7 +467,7 @@ class Requests:
         link.send(frame)
         self._running[link][frame.id, frame.attempt] = stream
 
-    def _hold(self, stream: Stream, order: Order, refusal: Overloaded | None) -> None:
+    def _hold(self, stream: Stream, order: AdmittedRequest, refusal: Overloaded | None) -> None:
         """Let a new request wait for an engine: because of this refusal, or without one behind
         earlier requests. If no more can be held, one without a refusal is tried on an engine.
 
@@ -520,7 +520,7 @@ class Requests:
         """What these requests need may have changed: those that wait may find an engine now."""
         for stream in streams:
             request = stream.request
-            if request.state is State.HELD and request.order is not None:
+            if request.state is RequestState.HELD and request.order is not None:
                 self._waiting.set_kind(request, self._placing.kind(request.order))
         self.schedule_placement()
 
@@ -541,9 +541,9 @@ class Requests:
     def _try(self, stream: Stream) -> None:
         """Place a request, unless it waits no longer or needs what another needed in vain."""
         request = stream.request
-        if request.state is State.HELD:
+        if request.state is RequestState.HELD:
             needed = self._waiting.kind_of(request)
-        elif request.state is State.MOVING:
+        elif request.state is RequestState.MOVING:
             needed = self._placing.needed(request)
         else:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from inference.gateway.measuring.measures import Ended, Measures, OnEngine
+from inference.gateway.measuring.measures import EndedRequest, Measures, OnEngine
 from inference.gateway.requests.request import Request
 from inference.gateway.requests.stream import Stream
 from inference.interfaces.limiter import Limiter
@@ -72,7 +72,7 @@ class Settling:
     def _measure(self, request: Request, done: Done, measured: OnEngine) -> None:
         error = done.fault is not None
         assert request.total_s is not None
-        ended = Ended(
+        ended = EndedRequest(
             usage=done.usage,
             reported=not request.is_estimated,
             has_adapter=request.target.adapter is not None,

@@ -15,7 +15,7 @@ from functools import partial
 from inference.errors import InferenceError
 from inference.gateway.measuring.content import Capture
 from inference.gateway.requests.attempt import Attempt
-from inference.gateway.requests.request import Commands, Request, State
+from inference.gateway.requests.request import Commands, Request, RequestState
 from inference.link.wire import GONE, Delta, Done, Wait
 
 Event = Callable[..., Commands]
@@ -131,7 +131,7 @@ class Stream:
     def leave(self, error: InferenceError) -> None:
         """Leave the request to its engine, if that keeps the answer, for another gateway to adopt:
         the reader gets `error`. Otherwise nothing changes."""
-        if self.request.state is State.RUNNING:
+        if self.request.state is RequestState.RUNNING:
             self._happened(self, self.request.leave)
             if self.request.handed_over:
                 self._error, self._pending = error, None

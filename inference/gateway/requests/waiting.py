@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable
 
-from inference.gateway.requests.held import Held, HeldRequest, Holding
+from inference.gateway.requests.held import HeldRequest, HeldRequests, Holding
 from inference.gateway.requests.request import Request
 
 
@@ -24,7 +24,7 @@ class Waiting:
     """The requests that wait for an engine, in order."""
 
     def __init__(self, holding: Holding) -> None:
-        self._held = Held(holding)
+        self._held = HeldRequests(holding)
         self._requests: dict[str, Request] = {}
         """All of them, by id."""
         self._moving: dict[str, Request] = {}

@@ -33,11 +33,11 @@ from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.interfaces.directory import Grant
 from inference.interfaces.stored import StoredConversations
 from inference.operations.bodies.reading import decode
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.items import (
     LISTING,
-    Item,
+    ResponseItem,
     check_input,
     joined,
     listed_page,
@@ -85,14 +85,14 @@ class _Item(msgspec.Struct):
     id: str
 
 
-class Conversation(msgspec.Struct, frozen=True):
+class ConversationBody(msgspec.Struct, frozen=True):
     """What is stored; each item has an id."""
 
     created_at: int
     metadata: dict[str, str]
     items: list[msgspec.Raw]
 
-    def with_items(self, added: list[msgspec.Raw]) -> Conversation:
+    def with_items(self, added: list[msgspec.Raw]) -> ConversationBody:
         """The conversation with these items appended, except those that it already has."""
         known = {_item.decode(one).id for one in self.items}
         new = [one for one in added if _item.decode(one).id not in known]
@@ -107,9 +107,9 @@ _item = msgspec.json.Decoder(_Item)
 _wanted = msgspec.json.Decoder(_Wanted)
 _renamed = msgspec.json.Decoder(_Renamed)
 _added = msgspec.json.Decoder(_Added)
-_items = msgspec.json.Decoder(list[Item])
-_conversation = msgspec.json.Decoder(Conversation)
-Change = Callable[[Conversation], Conversation]
+_items = msgspec.json.Decoder(list[ResponseItem])
+_conversation = msgspec.json.Decoder(ConversationBody)
+Change = Callable[[ConversationBody], ConversationBody]
 
 
 class Addition(NamedTuple):
@@ -162,7 +162,7 @@ class Conversations:
         """What this call will add to its conversation."""
         return Addition(self, tenant_id, call.conversation, call.own_items)
 
-    async def change(self, tenant_id: int, id: str, change: Change) -> Conversation:
+    async def change(self, tenant_id: int, id: str, change: Change) -> ConversationBody:
         """Change the conversation; returns it as changed. `change` may be called several times.
 
         Raises:
@@ -179,7 +179,7 @@ class Conversations:
             "Too many requests are changing this conversation at the same time.", retry_after_s=1.0
         )
 
-    async def _find(self, tenant_id: int, id: str) -> tuple[Conversation, bytes]:
+    async def _find(self, tenant_id: int, id: str) -> tuple[ConversationBody, bytes]:
         found = None
         if ID.fullmatch(id):
             found = await self._store.read(tenant_id, _name(id))
@@ -211,7 +211,7 @@ class Conversations:
     async def _create(self, exchange: InferenceExchange, grant: Grant) -> dict[str, Any]:
         wanted: _Wanted = await self._read(exchange, _wanted)
         items = _checked(wanted.items or [], exchange.id)
-        made = Conversation(int(time.time()), wanted.metadata or {}, items)
+        made = ConversationBody(int(time.time()), wanted.metadata or {}, items)
         record = _record_of(made)
         tenant_id, keeps = grant.tenant_id, grant.keeps_content
         if not (keeps and await self._store.keep(tenant_id, exchange.id, record)):
@@ -259,7 +259,7 @@ class Conversations:
     async def _remove(
         self, exchange: InferenceExchange, grant: Grant, id: str, item: str
     ) -> dict[str, Any]:
-        def without(one: Conversation) -> Conversation:
+        def without(one: ConversationBody) -> ConversationBody:
             ids = [shown["id"] for shown in one.shown()]
             if item not in ids:
                 _no_item()
@@ -277,7 +277,7 @@ class Conversations:
     """By the number of path parts after `/v1/conversations`, and by method."""
 
     async def _read(self, exchange: InferenceExchange, decoder: msgspec.json.Decoder[Any]) -> Any:
-        shape = Shape(RESPONSES.max_numbers)
+        shape = BodyShape(RESPONSES.max_numbers)
         body = await self._bodies.read(exchange, shape)
         found = decode(decoder, body or b"{}")
         await self._callers.identify(exchange)  # the key may have been revoked meanwhile
@@ -288,7 +288,7 @@ def _name(id: str) -> str:
     return id.removeprefix("conv_")
 
 
-def _record_of(one: Conversation) -> bytes:
+def _record_of(one: ConversationBody) -> bytes:
     """The record that is stored of it.
 
     Raises:
@@ -346,7 +346,7 @@ def _no_item() -> Any:
     raise NotFound("This conversation has no item with this id.")
 
 
-def _shown(id: str, one: Conversation) -> dict[str, Any]:
+def _shown(id: str, one: ConversationBody) -> dict[str, Any]:
     return {
         "id": id,
         "object": "conversation",

@@ -32,16 +32,16 @@ from inference.errors import (
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.last_responses import Said
+from inference.gateway.loop_iteration import count, pause
 from inference.gateway.stored.conversations import (
     MAX_BYTES,
     Addition,
     Conversations,
     too_large,
 )
-from inference.gateway.tick import count, pause
 from inference.interfaces.directory import Grant
-from inference.interfaces.stored import Standing, StoredResponses
-from inference.operations.bodies.shape import Shape
+from inference.interfaces.stored import ResponseStanding, StoredResponses
+from inference.operations.bodies.shape import BodyShape
 from inference.operations.openai import NULL
 from inference.operations.operation import Call
 from inference.operations.responses.call import ResponseCall
@@ -143,7 +143,7 @@ class ResponseStorage(NamedTuple):
             return False
 
 
-class Responses:
+class StoredResponseApi:
     """The stored responses of a gateway process's callers."""
 
     def __init__(
@@ -193,7 +193,7 @@ class Responses:
         items = joined(before, listed(given))
         body = _json(fields | {"input": msgspec.Raw(b"[" + items + b"]")})
         self._check_size(len(body))
-        await count(body, Shape(RESPONSES.max_numbers))
+        await count(body, BodyShape(RESPONSES.max_numbers))
         await pause(len(body))
         whole = RESPONSES.parse(body)
         if call.previous_response_id:
@@ -379,7 +379,7 @@ def _name(id: str) -> str:
     return id.removeprefix(f"{RESPONSES.id_prefix}_")
 
 
-def _standing(record: Record, standing: Standing) -> bytes:
+def _standing(record: Record, standing: ResponseStanding) -> bytes:
     """A response without an answer, in its current state."""
     changed: dict[str, Any] = {"status": standing.status}
     if standing.code:

@@ -102,7 +102,7 @@ class _ClientTool(msgspec.Struct):
 _client_tools = msgspec.json.Decoder(list[_ClientTool] | None)
 
 
-class FunctionTool(msgspec.Struct):
+class ToolField(msgspec.Struct):
     """A function in the notation of the Responses API."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)] = ""
@@ -112,7 +112,7 @@ class FunctionTool(msgspec.Struct):
     strict: bool | None = None
 
 
-_function_tools = msgspec.json.Decoder(list[FunctionTool] | None)
+_function_tools = msgspec.json.Decoder(list[ToolField] | None)
 _response_format = msgspec.json.Decoder(_ResponseFormat | None)
 _tools = msgspec.json.Decoder(list[_Tool] | None)
 
@@ -255,14 +255,14 @@ def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
     return [tool.name for tool in tools or ()]
 
 
-def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[FunctionTool]:
+def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[ToolField]:
     """As `check_tools`, for tools in the notation of the Responses API; returns them.
 
     Raises:
         InvalidRequest: they are wrong or too large.
     """
     _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
-    tools: list[FunctionTool] = decode_part(_function_tools, raw, "tools") or []
+    tools: list[ToolField] = decode_part(_function_tools, raw, "tools") or []
     for i, tool in enumerate(tools):
         if tool.type != "function":
             raise InvalidRequest(

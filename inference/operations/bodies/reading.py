@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.shape import Shape
+from inference.operations.bodies.shape import BodyShape
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
 _ANY_ELEMENT = "[...]"
@@ -26,8 +26,8 @@ quickly done."""
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    """Read the decoder's fields from a body; other fields are skipped. `Shape` has checked that the
-    body is UTF-8; msgspec does so only for text that it decodes.
+    """Read the decoder's fields from a body; other fields are skipped. `BodyShape` has checked that
+    the body is UTF-8; msgspec does so only for text that it decodes.
 
     Raises:
         InvalidRequest: not JSON, or a field has a wrong type.
@@ -79,7 +79,7 @@ class InnerJson:
     together; whether they are valid JSON is left to their parser."""
 
     def __init__(self) -> None:
-        self._shape, self._left = Shape(), MAX_INNER_CHARS
+        self._shape, self._left = BodyShape(), MAX_INNER_CHARS
 
     def check(self, text: str, param: str) -> None:
         """Check the next text.

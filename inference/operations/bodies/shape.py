@@ -30,7 +30,7 @@ PART_BYTES = 1 << 16
 their brackets no longer fits the processor's cache, and a bound is found later."""
 
 
-class Shape:
+class BodyShape:
     """The counts of one body: `feed` it part by part. To count several texts together, call `begin`
     before each.
 

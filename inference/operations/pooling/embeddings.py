@@ -34,7 +34,7 @@ class _EmbeddingFields(msgspec.Struct):
     user: str | None = None
 
 
-class Embeddings(PoolingOperation):
+class EmbeddingsOperation(PoolingOperation):
     """A vector for each text; texts may come as tokens."""
 
     name = "embeddings"
@@ -100,4 +100,4 @@ class Embeddings(PoolingOperation):
         check_length(entries, instead)
 
 
-EMBEDDINGS = Embeddings()
+EMBEDDINGS = EmbeddingsOperation()

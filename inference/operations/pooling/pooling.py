@@ -19,7 +19,7 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.link.wire import MAX_FRAME_BYTES
 from inference.operations.estimate import MAX_TOKENS
-from inference.operations.instant import Whole
+from inference.operations.instant import WholeAnswer
 from inference.operations.openai import ARRAY
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 
@@ -65,7 +65,7 @@ class PoolingOperation(Operation):
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """See `Operation`."""
-        return Whole()
+        return WholeAnswer()
 
     def choices(self, body: dict[str, Any]) -> int:
         """1, regardless of the number of prompts."""

@@ -106,7 +106,7 @@ class _ScoreFields(msgspec.Struct):
     truncate_prompt_tokens: int | None = None
 
 
-class Score(ScoringOperation):
+class ScoreOperation(ScoringOperation):
     """Scores how similar texts are."""
 
     name = "score"
@@ -187,4 +187,4 @@ class Rerank(ScoringOperation):
         return answer
 
 
-SCORE, RERANK = Score(), Rerank()
+SCORE, RERANK = ScoreOperation(), Rerank()

@@ -43,7 +43,7 @@ MAX_PAGE, PAGE = 100, 20
 """Items of a stored input in one page: at most, and by default; OpenAI's figures."""
 
 
-class Part(msgspec.Struct):
+class ItemPart(msgspec.Struct):
     type: str | None = None
     text: str | None = None
     refusal: str | None = None
@@ -53,17 +53,17 @@ class Part(msgspec.Struct):
         return self.text or self.refusal or ""
 
 
-Content = str | list[Part] | None
+Content = str | list[ItemPart] | None
 
 
-class Item(msgspec.Struct):
+class ResponseItem(msgspec.Struct):
     """An item of any supported type."""
 
     type: str | None = None
     id: str | None = None
     role: str | None = None
     content: Content = None
-    summary: list[Part] | None = None
+    summary: list[ItemPart] | None = None
     encrypted_content: str | None = None
     call_id: str | None = None
     name: str | None = None
@@ -85,7 +85,7 @@ class Item(msgspec.Struct):
             yield from [content] if isinstance(content, str) else _said(content)
 
 
-Input = str | list[Item]
+Input = str | list[ResponseItem]
 
 
 def read_input(given: Any) -> Input:
@@ -129,7 +129,7 @@ def unknown_reference(at: str) -> InvalidRequest:
     )
 
 
-def _check_item(item: Item, at: str) -> None:
+def _check_item(item: ResponseItem, at: str) -> None:
     if (required := SERVED.get(item.kind)) is None:
         served = ", ".join(f"`{kind}`" for kind in SERVED)
         raise InvalidRequest(
@@ -177,7 +177,7 @@ def as_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
     Raises:
         InvalidRequest: there are no messages.
     """
-    items = [Item(role="user", content=given)] if isinstance(given, str) else given
+    items = [ResponseItem(role="user", content=given)] if isinstance(given, str) else given
     messages: list[dict[str, Any]] = []
     if instructions:
         _instruct(messages, instructions)
@@ -207,7 +207,7 @@ def _instruct(messages: list[dict[str, Any]], text: str) -> None:
         messages.append({"role": "system", "content": text})
 
 
-def _add_of_assistant(messages: list[dict[str, Any]], item: Item) -> None:
+def _add_of_assistant(messages: list[dict[str, Any]], item: ResponseItem) -> None:
     """Add the item to the assistant's last message, or to a new one if the last is not the
     assistant's. Thoughts always begin a new message, as does text if the last one has text."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
@@ -228,7 +228,7 @@ def _add_of_assistant(messages: list[dict[str, Any]], item: Item) -> None:
         last.setdefault("tool_calls", []).append(call)
 
 
-def _said(content: str | Sequence[Part] | None) -> list[str]:
+def _said(content: str | Sequence[ItemPart] | None) -> list[str]:
     return [content] if isinstance(content, str) else [part.said for part in content or ()]
 
 
@@ -263,7 +263,7 @@ def split(items: bytes) -> list[msgspec.Raw]:
 # --- as they are shown ---------------------------------------------------------------------------
 
 
-_items = msgspec.json.Decoder(list[Item])
+_items = msgspec.json.Decoder(list[ResponseItem])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -320,7 +320,7 @@ def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]
     ]
 
 
-def _content_shown(item: Item) -> dict[str, Any]:
+def _content_shown(item: ResponseItem) -> dict[str, Any]:
     if item.kind == "function_call":
         return {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
     if item.kind == "function_call_output":
@@ -335,16 +335,16 @@ def _content_shown(item: Item) -> dict[str, Any]:
     return {"role": item.role, "content": _parts(item.content, form)}
 
 
-def _parts(content: Content, form: Callable[[Part], dict[str, Any]]) -> list[dict[str, Any]]:
-    parts = [Part(text=content)] if isinstance(content, str) else content or []
+def _parts(content: Content, form: Callable[[ItemPart], dict[str, Any]]) -> list[dict[str, Any]]:
+    parts = [ItemPart(text=content)] if isinstance(content, str) else content or []
     return [form(part) for part in parts]
 
 
-def _of_input(part: Part) -> dict[str, Any]:
+def _of_input(part: ItemPart) -> dict[str, Any]:
     return {"type": "input_text", "text": part.said}
 
 
-def _of_answer(part: Part) -> dict[str, Any]:
+def _of_answer(part: ItemPart) -> dict[str, Any]:
     if part.type == "refusal":
         return {"type": "refusal", "refusal": part.refusal}
     return {"type": "output_text", "text": part.said, "annotations": [], "logprobs": []}

@@ -22,7 +22,7 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import (
-    FunctionTool,
+    ToolField,
     check_function_tools,
     check_schema,
     check_structured_outputs,
@@ -30,14 +30,14 @@ from inference.operations.bodies.constraints import (
 from inference.operations.bodies.fields import SAMPLING
 from inference.operations.bodies.reading import convert, decode, decode_part, require_model
 from inference.operations.chat import CHAT, plain_messages, template_switches
-from inference.operations.openai import NULL, Sampled
+from inference.operations.openai import NULL, SampledBody
 from inference.operations.operation import Call, Operation, PlainPrompt
 from inference.operations.responses.call import ResponseCall
 from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import (
     REFERENCE,
     Input,
-    Item,
+    ResponseItem,
     as_messages,
     check_input,
     read_input,
@@ -141,7 +141,7 @@ class _Conversation(msgspec.Struct):
     id: _ConversationId
 
 
-class ResponsesFields(Sampled, kw_only=True):
+class ResponsesFields(SampledBody, kw_only=True):
     """The fields that the gateway reads of a request."""
 
     input: Input
@@ -165,7 +165,7 @@ class ResponsesFields(Sampled, kw_only=True):
     truncation: _Truncation | None = None
 
 
-class Responses(Operation):
+class ResponsesOperation(Operation):
     """The items of the next answer in a conversation."""
 
     name = "responses"
@@ -216,7 +216,9 @@ class Responses(Operation):
             else conversation or "",
             previous_response_id=fields.previous_response_id or "",
             references=not isinstance(fields.input, str)
-            and any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
+            and any(
+                item.kind == REFERENCE for item in fields.input if isinstance(item, ResponseItem)
+            ),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
@@ -324,7 +326,7 @@ def _read_text(raw: msgspec.Raw) -> _Text:
     return text
 
 
-def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[FunctionTool]]:
+def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[ToolField]]:
     """`tool_choice` and `tools`.
 
     Raises:
@@ -370,7 +372,7 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
 
 
 def _echoed(
-    fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[FunctionTool]
+    fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[ToolField]
 ) -> dict[str, Any]:
     """The fields that the answer repeats. Missing ones are shown with OpenAI's defaults, even if
     the model's own differ."""
@@ -417,7 +419,7 @@ def _shown_format(format: _Format | None) -> dict[str, Any]:
     }
 
 
-def _shown_tool(tool: FunctionTool) -> dict[str, Any]:
+def _shown_tool(tool: ToolField) -> dict[str, Any]:
     return {
         "type": tool.type,
         "name": tool.name,
@@ -476,4 +478,4 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-RESPONSES = Responses()
+RESPONSES = ResponsesOperation()

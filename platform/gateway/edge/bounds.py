@@ -26,7 +26,7 @@ MAX_TICK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class EdgeBounds:
     """Times in seconds; see the settings."""
 
     header_bytes: int = 32 << 10
@@ -39,7 +39,7 @@ class Bounds:
     connections_per_address: int = 2048
 
     @classmethod
-    def configured(cls) -> Bounds:
+    def configured(cls) -> EdgeBounds:
         return cls(
             header_bytes=settings.MAX_HEADER_BYTES,
             header_s=settings.HEADER_TIMEOUT_S,

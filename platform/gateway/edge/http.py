@@ -32,7 +32,7 @@ from gateway.edge.bounds import (
     MAX_URL_BYTES,
     MIN_CHUNK_BYTES,
     SMALL_CHUNKS,
-    Bounds,
+    EdgeBounds,
 )
 from gateway.edge.census import Census, Slot
 from gateway.edge.proxies import Proxies
@@ -58,7 +58,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: EdgeBounds,
         census: Census,
         proxies: Proxies,
         *,
@@ -204,7 +204,7 @@ class HttpConnection(HttpToolsProtocol):
         earlier = self.cycle
         super().on_headers_complete()
         if self.cycle is not earlier:
-            self.cycle.__class__ = Answer if self.scope["http_version"] == "1.1" else UntilClose
+            self.cycle.__class__ = HttpAnswer if self.scope["http_version"] == "1.1" else UntilClose
         self._expect(Expected.BODY)
 
     def on_chunk_header(self) -> None:
@@ -312,7 +312,7 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     return transport.get_write_buffer_size() + int.from_bytes(held, sys.byteorder)
 
 
-class Answer(RequestResponseCycle):
+class HttpAnswer(RequestResponseCycle):
     """An answer whose head is written together with the beginning of its body, because each write
     is a system call and a packet."""
 
@@ -362,7 +362,7 @@ class Joined:
             self.transport.close()
 
 
-class UntilClose(Answer):
+class UntilClose(HttpAnswer):
     """The answer to an HTTP/1.0 client, which does not support chunks: an answer without a length
     ends with the connection."""
 

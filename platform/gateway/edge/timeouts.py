@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gateway.edge.bounds import LINGER_S, Bounds
+from gateway.edge.bounds import LINGER_S, EdgeBounds
 
 
 class Expected(Enum):
@@ -29,7 +29,7 @@ class Expected(Enum):
 class ReadTimeout:
     """What is expected of one connection's client, and since when."""
 
-    def __init__(self, bounds: Bounds, now: float) -> None:
+    def __init__(self, bounds: EdgeBounds, now: float) -> None:
         self.expected = Expected.HEAD
         self._since = now
         self._longest_s = {

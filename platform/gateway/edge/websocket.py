@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode
 from websockets.http11 import Request
 
-from gateway.edge.bounds import Bounds
+from gateway.edge.bounds import EdgeBounds
 from gateway.edge.census import Slot
 from gateway.edge.http import answer_of, unsent_bytes
 from gateway.edge.timeouts import WriteTimeout
@@ -61,7 +61,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        bounds: Bounds,
+        bounds: EdgeBounds,
         slot: Slot,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)

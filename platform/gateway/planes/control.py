@@ -23,19 +23,19 @@ from gateway.planes.headers import HeaderLimit
 from inference.errors import Unavailable
 from inference.gateway.health import Health
 from tenants.adapters.uploads.guard import BodyGuard
-from tenants.adapters.uploads.intake import Intake
+from tenants.adapters.uploads.intake import UploadIntake
 from tenants.adapters.uploads.reservations import UploadReservation
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.reader import Reader
 from tenants.files.intake import FileIntake
-from tenants.hub.bodies import BODIES, Bodies
+from tenants.hub.bodies import BODIES, HubBodies
 
 REFUSALS = (401, 429)
 """Statuses that answer guesses of keys and passwords."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class ControlParts:
     """Everything that lives as long as a console process, passed to the code that needs it."""
 
     django: Any
@@ -46,7 +46,7 @@ class Parts:
     """Used to check whether the database answers."""
 
     @classmethod
-    def configured(cls) -> Parts:
+    def configured(cls) -> ControlParts:
         """The parts, as configured in the settings."""
         return cls(get_asgi_application(), PostgresDirectory(), Reader())
 
@@ -54,7 +54,7 @@ class Parts:
 class Listening(Lifespan):
     """Opens the database, and listens to its notifications."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControlParts) -> None:
         self._parts = parts
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -63,7 +63,7 @@ class Listening(Lifespan):
         await stack.enter_async_context(self._parts.directory)
 
 
-def _health(parts: Parts) -> Health:
+def _health(parts: ControlParts) -> Health:
     async def database() -> bool:
         try:
             await parts.reader.base_models()
@@ -74,15 +74,15 @@ def _health(parts: Parts) -> Health:
     return Health({"database": database})
 
 
-def application(parts: Parts) -> Any:
+def application(parts: ControlParts) -> Any:
     """The ASGI application."""
     django, directory = parts.django, parts.directory
     pages = ServeStaticASGI(django, root=str(settings.STATIC_ROOT), prefix="static")
     http = [
         route(r"^v1/", Cors(FileIntake(django, directory), settings.CORS_ORIGINS)),
         route(r"^(healthz|health|readyz)$", _health(parts)),
-        route(f"^{BODIES.pattern[1:]}$", Bodies(django)),
-        route(r"", BodyGuard(UploadReservation(Intake(pages)), directory)),
+        route(f"^{BODIES.pattern[1:]}$", HubBodies(django)),
+        route(r"", BodyGuard(UploadReservation(UploadIntake(pages)), directory)),
     ]
     routes = ProtocolTypeRouter({"http": URLRouter(http), "lifespan": Listening(parts)})
     return HeaderLimit(SlowRefusals(routes, REFUSALS))

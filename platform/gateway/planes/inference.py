@@ -29,7 +29,7 @@ from frontend.playground.socket import PlaygroundSocket
 from frontend.sockets import tickets
 from frontend.sockets.gate import Gate, Origins
 from frontend.sockets.redeeming import PostgresRedeemer
-from frontend.sockets.tickets import Signer
+from frontend.sockets.tickets import TicketSigner
 from gateway.edge.cors import Cors
 from gateway.planes.asgi import Lifespan, route
 from gateway.planes.forward import ROUTE, Forward
@@ -37,7 +37,7 @@ from gateway.planes.internal import Internal
 from gateway.planes.monitoring import demand as demand_page
 from gateway.planes.monitoring.demand import DemandPage
 from gateway.planes.monitoring.external_metrics import ExternalMetrics
-from gateway.planes.monitoring.metrics import Metrics
+from gateway.planes.monitoring.metrics import MetricsPage
 from gateway.planes.recording import content, outcomes, traffic
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
@@ -70,7 +70,7 @@ from tenants.content.store import PostgresContents
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.engines import KnownEngines
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 from tenants.limits.limiter import StoreLimiter, configured
 from tenants.limits.spent import LedgerSpent
 from tenants.naming import ISOLATION_TENANTS
@@ -82,7 +82,7 @@ BEAT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Parts:
+class InferenceParts:
     """Everything that lives as long as a gateway process, passed to the code that needs it."""
 
     hub: Hub
@@ -93,7 +93,7 @@ class Parts:
     directory: PostgresDirectory
     answers: PostgresAnswers
     contents: PostgresContents
-    registry: Registry
+    registry: DirectoryRegistry
     budgets: Database
     gate: Gate
     history: History
@@ -106,9 +106,9 @@ class Parts:
     """Set when this process is about to end, so that clients go to other gateways if they can."""
 
     @classmethod
-    def configured(cls) -> Parts:
+    def configured(cls) -> InferenceParts:
         """The parts, as configured in the settings."""
-        ledger, directory, registry = Ledger(), PostgresDirectory(), Registry()
+        ledger, directory, registry = Ledger(), PostgresDirectory(), DirectoryRegistry()
         budgets = Database("limits")
         limiter = configured(LedgerSpent(budgets))
         engines, dispatches = KnownEngines(), Dispatches(settings.DISPATCH_KEY)
@@ -128,7 +128,7 @@ class Parts:
             uncounted=frozenset(ISOLATION_TENANTS),
         )
         gate = Gate(
-            Signer(settings.INTERNAL_TOKEN),
+            TicketSigner(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),
             Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS, settings.CSRF_TRUSTED_ORIGINS),
             # Twice a request's limit, so that a larger request gets its own error message.
@@ -174,10 +174,10 @@ class Parts:
         )
 
 
-class Running(Lifespan):
+class RunningPlane(Lifespan):
     """Starts what lives as long as the process; stops it after its requests are settled."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: InferenceParts) -> None:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -276,7 +276,7 @@ class ToConsole:
         await exchange.write(b"", more=False)
 
 
-def _health(parts: Parts) -> Health:
+def _health(parts: InferenceParts) -> Health:
     async def open_() -> bool:
         """False while the process ends or is about to."""
         return not (parts.leaving.is_set() or parts.hub.closing)
@@ -295,7 +295,7 @@ def _health(parts: Parts) -> Health:
     return Health({"open": open_, "keys": keys, "limits": limits}, {"engine": engine})
 
 
-def application(parts: Parts) -> Any:
+def application(parts: InferenceParts) -> Any:
     """The ASGI application."""
     hub, limiter, directory = parts.hub, parts.limiter, parts.directory
     dispatcher = Dispatcher(
@@ -332,7 +332,7 @@ def application(parts: Parts) -> Any:
         route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         route(
             r"^metrics$",
-            Metrics(
+            MetricsPage(
                 settings.METRICS_TOKEN,
                 hub,
                 parts.ledger,
@@ -374,6 +374,6 @@ def application(parts: Parts) -> Any:
         {
             "http": URLRouter(http),
             "websocket": URLRouter(sockets),
-            "lifespan": Running(parts),
+            "lifespan": RunningPlane(parts),
         }
     )

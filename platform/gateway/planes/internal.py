@@ -11,7 +11,7 @@ from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send,
 from inference.gateway.hub import Hub
 from inference.gateway.measuring.history import History
 from inference.interfaces.directory import Limits
-from tenants.fleet.reports import Counted, Report
+from tenants.fleet.reports import CountedReport, GatewayReport
 from tenants.limits.limiter import StoreLimiter
 
 MAX_BODY_BYTES = 16 << 10
@@ -47,19 +47,19 @@ class Internal:
         except InferenceError as error:
             await exchange.fail(error)
 
-    async def _fleet(self, exchange: Exchange) -> Report:
-        return Report(self._hub.snapshot(), self._history.rates(), self._limiter.degraded)
+    async def _fleet(self, exchange: Exchange) -> GatewayReport:
+        return GatewayReport(self._hub.snapshot(), self._history.rates(), self._limiter.degraded)
 
     async def _points(self, exchange: Exchange) -> Any:
         return self._history.points()
 
-    async def _used(self, exchange: Exchange) -> Counted:
+    async def _used(self, exchange: Exchange) -> CountedReport:
         limits = parse_json(Limits, await exchange.body(MAX_BODY_BYTES))
         try:
             used = await self._limiter.used(limits)
         except Unavailable:
             used = {}
-        return Counted(self._limiter.shared, used)
+        return CountedReport(self._limiter.shared, used)
 
     async def _drain(self, exchange: Exchange) -> dict[str, bool]:
         wanted = parse_json(_Drain, await exchange.body(MAX_BODY_BYTES))

@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> None:
     _require_migrated_schema()
     configure(f"gateway:{options.port}", settings.LOG_LEVEL, clean=secret_links.without_tokens)
 
-    from gateway.planes.inference import Parts, application
+    from gateway.planes.inference import InferenceParts, application
 
-    parts = Parts.configured()
+    parts = InferenceParts.configured()
 
     async def drained() -> None:
         parts.leaving.set()

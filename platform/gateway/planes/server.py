@@ -16,7 +16,7 @@ import uvicorn
 from django.conf import settings
 
 from gateway.edge.addresses import TrueAddress
-from gateway.edge.bounds import Bounds
+from gateway.edge.bounds import EdgeBounds
 from gateway.edge.census import Census
 from gateway.edge.http import HttpConnection
 from gateway.edge.proxies import Proxies
@@ -87,7 +87,7 @@ def serve(
         BadSetting: TRUSTED_PROXIES is invalid.
         NotStarted: it did not start.
     """
-    proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(Bounds.configured())
+    proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(EdgeBounds.configured())
     config = configured(
         application,
         bounds,
@@ -107,7 +107,7 @@ def serve(
 
 
 def configured(
-    application: Any, bounds: Bounds, proxies: Proxies, **options: Any
+    application: Any, bounds: EdgeBounds, proxies: Proxies, **options: Any
 ) -> uvicorn.Config:
     """uvicorn's configuration for an application behind the edge."""
     census = Census(bounds.connections, bounds.connections_per_address)
@@ -126,7 +126,7 @@ def configured(
     )
 
 
-def within_open_files(bounds: Bounds) -> Bounds:
+def within_open_files(bounds: EdgeBounds) -> EdgeBounds:
     """Raise the limit of open files to what the connections need, or else reduce the number of
     connections."""
     wanted = bounds.connections + FILES

@@ -8,7 +8,7 @@ import msgspec
 ANSWER_S = 5.0
 
 
-class Pool(msgspec.Struct, frozen=True):
+class ScaledPool(msgspec.Struct, frozen=True):
     """The demand for one base model, in requests, and the number of its engines."""
 
     demand: int
@@ -24,18 +24,18 @@ class EngineLoad(msgspec.Struct, frozen=True):
     draining: bool
 
 
-class Fleet(msgspec.Struct, frozen=True):
+class ScaledFleet(msgspec.Struct, frozen=True):
     """A gateway's answer, which is the same from each gateway."""
 
-    pools: dict[str, Pool]
+    pools: dict[str, ScaledPool]
     engines: list[EngineLoad]
 
 
-class Unknown(Exception):
+class UnknownFleet(Exception):
     """No gateway reports the present demand."""
 
 
-def ask(client: httpx.Client, gateways: list[str], token: str) -> Fleet:
+def ask(client: httpx.Client, gateways: list[str], token: str) -> ScaledFleet:
     """The answer of the first of these gateways that answers.
 
     Raises:
@@ -46,8 +46,8 @@ def ask(client: httpx.Client, gateways: list[str], token: str) -> Fleet:
         try:
             answer = client.get(f"{url}/demand", headers=headers, timeout=ANSWER_S)
             if answer.status_code == httpx.codes.OK:
-                return msgspec.json.decode(answer.content, type=Fleet)
+                return msgspec.json.decode(answer.content, type=ScaledFleet)
             said.append(f"{url}: {answer.status_code}")
         except (httpx.HTTPError, msgspec.DecodeError) as error:
             said.append(f"{url}: {error or type(error).__name__}")
-    raise Unknown("; ".join(said))
+    raise UnknownFleet("; ".join(said))

@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 import structlog
 
-from gateway.scaling.fleet import Fleet, Unknown, ask
+from gateway.scaling.fleet import ScaledFleet, UnknownFleet, ask
 from inference.process import announce, environ, logs
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
             try:
                 mark(cluster, options.selector, ask(client, gateways, token))
                 announce.ready()
-            except (Unknown, httpx.HTTPError, OSError) as error:
+            except (UnknownFleet, httpx.HTTPError, OSError) as error:
                 log.warning("costs_not_set", error=str(error))
             time.sleep(options.every)
 
@@ -89,12 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def costs(fleet: Fleet) -> dict[str, str]:
+def costs(fleet: ScaledFleet) -> dict[str, str]:
     """The cost of each engine, by its id."""
     return {engine.id: str(engine.load.bit_length()) for engine in fleet.engines}
 
 
-def mark(cluster: Cluster, selector: str, fleet: Fleet) -> None:
+def mark(cluster: Cluster, selector: str, fleet: ScaledFleet) -> None:
     """Write the costs that changed. A pod that no gateway knows is still starting, or broken: it is
     deleted first, like an idle one.
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import structlog
 
-from gateway.scaling.fleet import Unknown, ask
+from gateway.scaling.fleet import UnknownFleet, ask
 from inference.agent.__main__ import parser as engine_parser
 from inference.agent.__main__ import profile_of
 from inference.agent.engines.profile import BadProfile, EngineProfile, is_cpu_build
@@ -79,7 +79,7 @@ class Demanded:
             try:
                 with httpx.Client(trust_env=False) as client:
                     fleet = ask(client, self._gateways, self._token)
-            except Unknown:
+            except UnknownFleet:
                 self._known = None
             else:
                 pool = fleet.pools.get(self._pool)
@@ -93,7 +93,7 @@ policy: Demanded
 """Serve looks a policy up by its module and name, and sends the object that it finds there."""
 
 
-class Engine:
+class RayEngine:
     """A replica: runs one engine agent as a separate process, which ends with it."""
 
     def __init__(self, arguments: list[str], credential: str) -> None:
@@ -146,7 +146,9 @@ def main(arguments: list[str]) -> None:
         profile.name,
         options.per_engine,
     )
-    deployment = serve.deployment(name="Engine", **deployed(options, profile, engine.drain))(Engine)
+    deployment = serve.deployment(name="Engine", **deployed(options, profile, engine.drain))(
+        RayEngine
+    )
     serve.start(proxy_location="Disabled")
     application = deployment.bind(of_engine, environ.secret("ENGINE_CREDENTIAL"))
     serve.run(application, name=name, route_prefix=None)

@@ -20,7 +20,7 @@ from typing import IO
 
 from tenants.adapters.checks.findings import message_of, shown
 from tenants.adapters.uploads.content import MAX_RATIO, RATIO_FREE_BYTES
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 MAX_MEMBERS = 16
 """Two files and perhaps a folder; a few more, so that the error can name the unexpected ones."""
@@ -34,7 +34,7 @@ _END_OF_ZIP_BYTES = 22
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """A regular file in an archive, `size` bytes long when unpacked. `read` is that of a file."""
 
     file_name: str
@@ -85,11 +85,11 @@ class _Bounded(io.RawIOBase):
 
 
 def _invalid(reason: str) -> UploadRefused:
-    return UploadRefused(Refusal.ARCHIVE_INVALID, f"The archive is damaged: {reason}.")
+    return UploadRefused(UploadRefusal.ARCHIVE_INVALID, f"The archive is damaged: {reason}.")
 
 
 @contextmanager
-def open_tar(stream: IO[bytes]) -> Iterator[list[Member]]:
+def open_tar(stream: IO[bytes]) -> Iterator[list[ArchiveMember]]:
     """The files of an uncompressed tar.
 
     Raises:
@@ -117,7 +117,7 @@ def _tar_entry(archive: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
 
 
 @contextmanager
-def open_zip(stream: IO[bytes]) -> Iterator[list[Member]]:
+def open_zip(stream: IO[bytes]) -> Iterator[list[ArchiveMember]]:
     """The files of a zip.
 
     Raises:
@@ -154,7 +154,7 @@ def _refuse_bomb(infos: list[zipfile.ZipInfo]) -> None:
     stored = sum(info.compress_size for info in infos)
     if inflated > RATIO_FREE_BYTES + MAX_RATIO * stored:
         raise UploadRefused(
-            Refusal.ARCHIVE_BOMB,
+            UploadRefusal.ARCHIVE_BOMB,
             f"The archive would expand from {stored} to {inflated} bytes, more than "
             f"{MAX_RATIO} times its size.",
         )
@@ -163,11 +163,11 @@ def _refuse_bomb(infos: list[zipfile.ZipInfo]) -> None:
 def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
     if info.flag_bits & 1:
         raise UploadRefused(
-            Refusal.ARCHIVE_ENCRYPTED, f"{shown(info.filename)} in the archive is encrypted."
+            UploadRefusal.ARCHIVE_ENCRYPTED, f"{shown(info.filename)} in the archive is encrypted."
         )
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UploadRefused(
-            Refusal.ARCHIVE_UNSUPPORTED,
+            UploadRefusal.ARCHIVE_UNSUPPORTED,
             f"{shown(info.filename)} has the compression method {info.compress_type}: use "
             "deflate or none.",
         )
@@ -179,28 +179,28 @@ def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
 
 def _wrong_kind(path: str) -> UploadRefused:
     return UploadRefused(
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
         f"{shown(path)} in the archive is a link, a device or something else that is not a "
         "regular file.",
     )
 
 
-def _checked(entries: Iterator[_Entry]) -> list[Member]:
-    members: list[Member] = []
+def _checked(entries: Iterator[_Entry]) -> list[ArchiveMember]:
+    members: list[ArchiveMember] = []
     homes: set[str] = set()
     for seen, entry in enumerate(entries, start=1):
         if seen > MAX_MEMBERS:
             raise UploadRefused(
-                Refusal.FILE_UNEXPECTED,
+                UploadRefusal.FILE_UNEXPECTED,
                 f"The archive has more than {MAX_MEMBERS} files and folders.",
             )
         parts = _parts(entry.path)
         if not entry.is_folder and parts:
             homes.add("/".join(parts[:-1]))
-            members.append(Member(parts[-1], entry.size, _lazy(entry.open)))
+            members.append(ArchiveMember(parts[-1], entry.size, _lazy(entry.open)))
     if len(homes) > 1 or any("/" in home for home in homes):
         raise UploadRefused(
-            Refusal.ARCHIVE_PATH_REFUSED,
+            UploadRefusal.ARCHIVE_PATH_REFUSED,
             "The archive's files must be at its top or all in one folder, not in "
             f"{', '.join(map(shown, sorted(homes)))}.",
         )
@@ -211,7 +211,8 @@ def _parts(path: str) -> list[str]:
     """The path's parts without `.`; empty for the archive's top folder."""
     if path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/"):
         raise UploadRefused(
-            Refusal.ARCHIVE_PATH_REFUSED, f"The path {shown(path)} in the archive is not allowed."
+            UploadRefusal.ARCHIVE_PATH_REFUSED,
+            f"The path {shown(path)} in the archive is not allowed.",
         )
     return [part for part in path.split("/") if part not in ("", ".")]
 

@@ -19,7 +19,7 @@ from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.adapters.uploads.content import named
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
 
 MAX_LINES = 1024
 """Clients send a few hundred files in one commit at most."""
@@ -195,4 +195,4 @@ def _decoded(text: bytes) -> bytes:
 
 
 def _invalid(reason: str) -> UploadRefused:
-    return UploadRefused(Refusal.COMMIT_INVALID, f"The commit is invalid: {reason}.")
+    return UploadRefused(UploadRefusal.COMMIT_INVALID, f"The commit is invalid: {reason}.")

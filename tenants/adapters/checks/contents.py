@@ -14,8 +14,8 @@ from inference.content import CONFIG, WEIGHTS
 from tenants.adapters.checks import archives
 from tenants.adapters.checks.config import MAX_CONFIG_BYTES
 from tenants.adapters.checks.strict_json import BadJson, load_object
-from tenants.adapters.uploads.content import Contents, named
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
+from tenants.adapters.uploads.content import UploadContents, named
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
 
 COPY_BYTES = 256 << 10
 _PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02-\x05].{6}[^{]", re.DOTALL)
@@ -25,7 +25,7 @@ header's length), but has an opening brace at the ninth."""
 
 def unpack(
     archive: IO[bytes], name: str, max_bytes: int, targets: Mapping[str, IO[bytes]]
-) -> Contents:
+) -> UploadContents:
     """Write the two files of an archive (a zip if `name` ends so, else a tar) to `targets`.
 
     `targets` has a file, open for reading and writing, for each of `inference.content.FILES`.
@@ -46,7 +46,7 @@ def unpack(
     return read(targets[CONFIG], targets[WEIGHTS])
 
 
-def read(config: IO[bytes], weights: IO[bytes]) -> Contents:
+def read(config: IO[bytes], weights: IO[bytes]) -> UploadContents:
     """Hash the two files and read the base model's name.
 
     Raises:
@@ -56,7 +56,7 @@ def read(config: IO[bytes], weights: IO[bytes]) -> Contents:
     config_sha256, config_bytes = digested(config)
     weights_sha256, weights_bytes = digested(weights)
     trained_on = _trained_on(config)
-    return Contents(config_sha256, weights_sha256, config_bytes + weights_bytes, trained_on)
+    return UploadContents(config_sha256, weights_sha256, config_bytes + weights_bytes, trained_on)
 
 
 def digested(file: IO[bytes]) -> tuple[str, int]:
@@ -80,7 +80,7 @@ def _refuse_pickle(weights: IO[bytes]) -> None:
     weights.seek(0)
     if _PICKLE.match(weights.read(9)):
         raise UploadRefused(
-            Refusal.PICKLE_REFUSED, f"{WEIGHTS} is a pickle or PyTorch file, not safetensors."
+            UploadRefusal.PICKLE_REFUSED, f"{WEIGHTS} is a pickle or PyTorch file, not safetensors."
         )
 
 

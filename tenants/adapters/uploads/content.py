@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.findings import shown
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 PICKLE_NAMES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 COMPRESSED_TAR_NAMES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
@@ -21,7 +21,7 @@ RATIO_FREE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class UploadContents:
     """The two files of an upload.
 
     `trained_on` is what the configuration names as its base model; empty where it cannot be read.
@@ -47,12 +47,12 @@ def named(names: Iterable[str]) -> list[str]:
     for name in names:
         _refuse_name(name)
         if name in found:
-            raise UploadRefused(Refusal.FILE_DUPLICATE, f"{name} is included twice.")
+            raise UploadRefused(UploadRefusal.FILE_DUPLICATE, f"{name} is included twice.")
         found.append(name)
     for name in FILES:
         if name not in found:
             raise UploadRefused(
-                Refusal.FILE_MISSING, f"{name} is missing: send {CONFIG} and {WEIGHTS}."
+                UploadRefusal.FILE_MISSING, f"{name} is missing: send {CONFIG} and {WEIGHTS}."
             )
     return found
 
@@ -63,15 +63,16 @@ def _refuse_name(name: str) -> None:
         return
     if lower.endswith(PICKLE_NAMES):
         raise UploadRefused(
-            Refusal.PICKLE_REFUSED,
+            UploadRefusal.PICKLE_REFUSED,
             f"{shown(name)} can run code when it is loaded. Save the adapter as safetensors.",
         )
     if lower.endswith(COMPRESSED_TAR_NAMES):
         raise UploadRefused(
-            Refusal.ARCHIVE_UNSUPPORTED, f"{shown(name)} must be an uncompressed .tar or a .zip."
+            UploadRefusal.ARCHIVE_UNSUPPORTED,
+            f"{shown(name)} must be an uncompressed .tar or a .zip.",
         )
     raise UploadRefused(
-        Refusal.FILE_UNEXPECTED,
+        UploadRefusal.FILE_UNEXPECTED,
         f"{shown(name)} is not a file of an adapter: send {CONFIG} and {WEIGHTS}, or one "
         ".tar or .zip of them.",
     )

@@ -24,7 +24,7 @@ from inference.errors import InferenceError, InvalidApiKey
 from inference.interfaces.directory import Directory, Grant
 from inference.key_headers import api_key, shows_key
 from tenants.adapters.uploads import tus
-from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
+from tenants.adapters.uploads.refusals import STATUS, UploadRefusal, UploadRefused, too_large
 from tenants.permissions import TABLE, Permission
 from tenants.problem_details import MEDIA_TYPE, problem
 
@@ -90,7 +90,7 @@ def _small() -> tuple[int, UploadRefused]:
     """The largest size of any other body, which Django reads into memory, and the error."""
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     message = f"The body exceeds this URL's limit of {limit} bytes."
-    return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
+    return limit, UploadRefused(UploadRefusal.PAYLOAD_TOO_LARGE, message)
 
 
 async def _has_session(scope: Scope) -> bool:
@@ -149,7 +149,7 @@ class Bounded:
 
 
 async def _refuse_size(send: Send, error: UploadRefused) -> None:
-    await refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, error.message)
+    await refuse(send, STATUS[UploadRefusal.PAYLOAD_TOO_LARGE], error.code, error.message)
 
 
 async def refuse(

@@ -22,7 +22,7 @@ from tenants.adapters import jobs, quota
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.content import is_archive_name, named
 from tenants.adapters.uploads.keeping import Destination
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import Tenant, UploadSession
 from tenants.models.audit import Actor
 from tenants.models.uploads import expiry
@@ -96,7 +96,7 @@ def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
     first = unfinished.values_list("expires_at", flat=True).order_by("expires_at").first()
     wait = max(1, int((first - timezone.now()).total_seconds())) if first else None
     raise UploadRefused(
-        Refusal.TOO_MANY_UPLOADS,
+        UploadRefusal.TOO_MANY_UPLOADS,
         f"The tenant {tenant.slug} has {limit}. Complete or delete one first.",
         wait,
     )
@@ -128,7 +128,7 @@ def outcome(session: UploadSession) -> UploadSession:
             session.refresh_from_db()
     except UploadSession.DoesNotExist as error:
         message = "The upload was discarded, or its adapter deleted, before it was checked."
-        raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
+        raise UploadRefused(UploadRefusal.ADAPTER_DELETED, message) from error
     if session.refusal:
-        raise UploadRefused(Refusal(session.refusal["code"]), session.refusal["detail"])
+        raise UploadRefused(UploadRefusal(session.refusal["code"]), session.refusal["detail"])
     return session

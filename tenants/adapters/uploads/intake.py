@@ -25,13 +25,13 @@ from tenants.adapters.uploads.guard import (
     refuse,
 )
 from tenants.adapters.uploads.parts import OffsetMoved, Writer
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 Headers = Iterable[tuple[bytes, bytes]]
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Intake:
+class UploadIntake:
     """Passes requests on to `app`; those to the addresses of `tus.UPLOADS` without a body."""
 
     def __init__(self, app: App) -> None:
@@ -66,10 +66,10 @@ class Intake:
             answer = await self._ask(scope, reached) if moved else admitted
             await answer.pass_on(send)
 
-    async def _ask(self, scope: Scope, offset: int | None = None) -> Answer:
+    async def _ask(self, scope: Scope, offset: int | None = None) -> IntakeAnswer:
         """Django's response to this request without its body, as if its Upload-Offset were
         `offset`."""
-        answer = Answer()
+        answer = IntakeAnswer()
         await self._app(bodiless(scope, offset), nothing(), answer.keep)
         return answer
 
@@ -82,7 +82,7 @@ class ClientGone(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class IntakeAnswer:
     """A response that is inspected before it is sent."""
 
     messages: list[Message] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Answer:
             await send(message)
 
 
-async def _take(scope: Scope, admitted: Answer, receive: Receive) -> int:
+async def _take(scope: Scope, admitted: IntakeAnswer, receive: Receive) -> int:
     """Append the body to the upload's file. Returns the offset that was reached.
 
     Raises:
@@ -129,14 +129,14 @@ async def _take(scope: Scope, admitted: Answer, receive: Receive) -> int:
             writer.close()
     except OffsetMoved as moved:
         raise UploadRefused(
-            Refusal.OFFSET_MISMATCH,
+            UploadRefusal.OFFSET_MISMATCH,
             f"Another request is sending this upload, whose offset is now {moved} bytes.",
         ) from moved
     except OSError as error:
         if error.errno not in FULL:
             raise
         raise UploadRefused(
-            Refusal.STORAGE_FULL,
+            UploadRefusal.STORAGE_FULL,
             "The server's disk for uploads is full. Continue once the operator has freed space.",
         ) from error
     return writer.offset
@@ -157,7 +157,7 @@ async def copy_body(writer: Writer, length: int, receive: Receive) -> None:
 
 def _too_long(length: int) -> UploadRefused:
     return UploadRefused(
-        Refusal.PAYLOAD_TOO_LARGE,
+        UploadRefusal.PAYLOAD_TOO_LARGE,
         f"The body exceeds this upload's Upload-Length of {length} bytes.",
     )
 

@@ -13,7 +13,7 @@ from django.db import transaction
 from tenants.adapters import quota, store
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.uploads.base_names import may_be
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.unpacking import Unpacked
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, UploadSession, User
 
@@ -51,7 +51,9 @@ class Destination:
 def refuse_suspended(tenant: Tenant) -> None:
     """Raises UploadRefused for a tenant that is suspended."""
     if not tenant.active:
-        raise UploadRefused(Refusal.TENANT_SUSPENDED, f"The tenant {tenant.slug} is suspended.")
+        raise UploadRefused(
+            UploadRefusal.TENANT_SUSPENDED, f"The tenant {tenant.slug} is suspended."
+        )
 
 
 def check_name(tenant: Tenant, name: str) -> None:
@@ -61,14 +63,14 @@ def check_name(tenant: Tenant, name: str) -> None:
         adapter.clean_fields(exclude=["base_model", "created_by"])
         adapter.clean()
     except ValidationError as error:
-        raise UploadRefused(Refusal.NAME_INVALID, " ".join(error.messages)) from error
+        raise UploadRefused(UploadRefusal.NAME_INVALID, " ".join(error.messages)) from error
 
 
 def keep(where: Destination, upload: Unpacked, judge: Judge) -> tuple[AdapterVersion, bool]:
     """The version that holds the upload's content, and whether this upload gave it its files.
 
     Raises:
-        UploadRefused: see `Refusal`. Nothing was kept.
+        UploadRefused: see `UploadRefusal`. Nothing was kept.
     """
     base_model = _base_model(where, upload)
     _check_trained_on(where, base_model, upload.contents.trained_on)
@@ -77,7 +79,7 @@ def keep(where: Destination, upload: Unpacked, judge: Judge) -> tuple[AdapterVer
         return _keep(adapter, upload, where.user, judge)
     except Adapter.DoesNotExist as error:
         message = f"The adapter {where.name} was deleted during this upload. Send it again."
-        raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
+        raise UploadRefused(UploadRefusal.ADAPTER_DELETED, message) from error
     except BaseException:
         if is_new:
             Adapter.objects.filter(pk=adapter.pk, versions=None).delete()
@@ -95,7 +97,7 @@ def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
     chosen = known.get(upload.contents.trained_on)
     if chosen is None:
         raise UploadRefused(
-            Refusal.BASE_MODEL_AMBIGUOUS,
+            UploadRefusal.BASE_MODEL_AMBIGUOUS,
             f"Set the field base_model to one of: {', '.join(known) or 'none yet'}.",
         )
     return chosen
@@ -113,7 +115,7 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
     if adapter is not None:
         if asked and asked != adapter.base_model.name:
             raise UploadRefused(
-                Refusal.BASE_MODEL_MISMATCH,
+                UploadRefusal.BASE_MODEL_MISMATCH,
                 f"{where.name} is an adapter of the base model {adapter.base_model}, not "
                 f"of {shown(asked)}.",
             )
@@ -124,7 +126,7 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
     if base_model is None:
         known = ", ".join(BaseModel.objects.values_list("name", flat=True))
         raise UploadRefused(
-            Refusal.BASE_MODEL_UNKNOWN,
+            UploadRefusal.BASE_MODEL_UNKNOWN,
             f"The base model {shown(asked)} does not exist. Available: {known or 'none yet'}.",
         )
     return base_model
@@ -141,13 +143,15 @@ def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str
         "answers."
     )
     if settings.OTHER_BASE_MODEL == "refuse":
-        raise UploadRefused(Refusal.BASE_MODEL_DIFFERS, f"{told} This server does not accept it.")
+        raise UploadRefused(
+            UploadRefusal.BASE_MODEL_DIFFERS, f"{told} This server does not accept it."
+        )
     known = AdapterVersion.objects.filter(
         adapter__tenant=where.tenant, adapter__base_model=base_model, trained_on=trained_on
     )
     if not where.base_confirmed and not known.exists():
         raise UploadRefused(
-            Refusal.BASE_MODEL_UNCONFIRMED,
+            UploadRefusal.BASE_MODEL_UNCONFIRMED,
             f"{told} If both names mean the same model, send it again with "
             "confirm_base_model=true.",
         )

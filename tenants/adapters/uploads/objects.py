@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from inference.content import WEIGHTS
 from tenants.adapters.uploads import parts
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import Tenant, UploadSession
 from tenants.models.uploads import UploadSessionQuerySet
 
@@ -47,7 +47,7 @@ def take_over(commit: UploadSession, oid: str) -> None:
             parts.discard(session)
     if not weights.exists():
         raise UploadRefused(
-            Refusal.OBJECT_MISSING,
+            UploadRefusal.OBJECT_MISSING,
             f"The commit refers to {WEIGHTS} with the SHA-256 {oid}, but that object was "
             "not sent completely.",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Refusal(StrEnum):
+class UploadRefusal(StrEnum):
     """Part of the API: a code is never renamed or reused."""
 
     NOT_MULTIPART = "not_multipart"
@@ -47,16 +47,16 @@ class Refusal(StrEnum):
 
 
 STATUS = {
-    Refusal.NOT_MULTIPART: 415,
-    Refusal.PAYLOAD_TOO_LARGE: 413,
-    Refusal.ADAPTER_DELETED: 409,
-    Refusal.TENANT_SUSPENDED: 403,
-    Refusal.VERSION_UNSUPPORTED: 412,
-    Refusal.CONTENT_TYPE_UNSUPPORTED: 415,
-    Refusal.OFFSET_MISMATCH: 409,
-    Refusal.TOO_MANY_UPLOADS: 429,
-    Refusal.QUOTA_EXCEEDED: 403,
-    Refusal.STORAGE_FULL: 507,
+    UploadRefusal.NOT_MULTIPART: 415,
+    UploadRefusal.PAYLOAD_TOO_LARGE: 413,
+    UploadRefusal.ADAPTER_DELETED: 409,
+    UploadRefusal.TENANT_SUSPENDED: 403,
+    UploadRefusal.VERSION_UNSUPPORTED: 412,
+    UploadRefusal.CONTENT_TYPE_UNSUPPORTED: 415,
+    UploadRefusal.OFFSET_MISMATCH: 409,
+    UploadRefusal.TOO_MANY_UPLOADS: 429,
+    UploadRefusal.QUOTA_EXCEEDED: 403,
+    UploadRefusal.STORAGE_FULL: 507,
 }
 """HTTP status by code; 400 for all others."""
 
@@ -67,7 +67,7 @@ class UploadRefused(Exception):
     `wait` is the number of seconds after which to try again, sent as Retry-After.
     """
 
-    def __init__(self, code: Refusal, message: str, wait: int | None = None) -> None:
+    def __init__(self, code: UploadRefusal, message: str, wait: int | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.wait = code, message, wait
 
@@ -78,5 +78,6 @@ class UploadRefused(Exception):
 
 def too_large(max_bytes: int) -> UploadRefused:
     return UploadRefused(
-        Refusal.PAYLOAD_TOO_LARGE, f"The adapter exceeds this server's limit of {max_bytes} bytes."
+        UploadRefusal.PAYLOAD_TOO_LARGE,
+        f"The adapter exceeds this server's limit of {max_bytes} bytes.",
     )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from django.conf import settings
 
 from tenants.adapters.checks.findings import shown
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 VERSION = "1.0.0"
 EXTENSIONS = "creation,expiration,termination"
@@ -37,7 +37,7 @@ def max_bytes() -> int:
 def invalid(header: str, value: str | None, rule: str) -> UploadRefused:
     """The refusal of a header that breaks the protocol's rules."""
     said = "is missing" if value is None else f"is {shown(value)}"
-    return UploadRefused(Refusal.HEADER_UNUSABLE, f"{header} {said}: it must be {rule}.")
+    return UploadRefused(UploadRefusal.HEADER_UNUSABLE, f"{header} {said}: it must be {rule}.")
 
 
 def number(headers: Mapping[str, str], name: str) -> int:
@@ -61,7 +61,7 @@ def length(headers: Mapping[str, str]) -> int:
     found = number(headers, "Upload-Length")
     if found > max_bytes():
         raise UploadRefused(
-            Refusal.PAYLOAD_TOO_LARGE,
+            UploadRefusal.PAYLOAD_TOO_LARGE,
             f"Upload-Length is {found} bytes, above this server's limit of {max_bytes()} bytes.",
         )
     if found == 0:
@@ -79,7 +79,7 @@ def metadata(header: str) -> dict[str, str]:
         message = (
             f"Upload-Metadata has {len(header)} bytes; at most {MAX_METADATA_BYTES} are allowed."
         )
-        raise UploadRefused(Refusal.HEADER_UNUSABLE, message)
+        raise UploadRefused(UploadRefusal.HEADER_UNUSABLE, message)
     found: dict[str, str] = {}
     for pair in header.split(",") if header.strip() else ():
         key, _, value = pair.strip().partition(" ")
@@ -99,7 +99,7 @@ def flag(name: str, value: str) -> bool:
     """
     if value not in ("", "true", "false"):
         message = f"{name} is {shown(value)}: it must be true or false."
-        raise UploadRefused(Refusal.FIELD_INVALID, message)
+        raise UploadRefused(UploadRefusal.FIELD_INVALID, message)
     return value == "true"
 
 

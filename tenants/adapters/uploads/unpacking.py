@@ -20,10 +20,10 @@ from tenants.adapters.uploads.content import (
     COMMIT,
     MAX_RATIO,
     RATIO_FREE_BYTES,
-    Contents,
+    UploadContents,
     is_archive_name,
 )
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import UploadSession
 
 
@@ -39,7 +39,7 @@ class Unpacked:
     """An upload's two files in `folder`, and what is known of them."""
 
     folder: Path
-    contents: Contents
+    contents: UploadContents
 
     @property
     def digest(self) -> str:
@@ -68,15 +68,15 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
     """
     with parts.scratch_folder(session.pk) as folder:
         try:
-            contents = Contents(**_reader(session)(session, folder))
+            contents = UploadContents(**_reader(session)(session, folder))
         except sandbox.LimitExceeded as error:
             raise UploadRefused(
-                Refusal.CHECK_LIMIT_EXCEEDED,
+                UploadRefusal.CHECK_LIMIT_EXCEEDED,
                 f"Reading the upload exceeded a resource limit ({error}).",
             ) from error
         except sandbox.Crashed as error:
             raise UploadRefused(
-                Refusal.CHECKS_FAILED,
+                UploadRefusal.CHECKS_FAILED,
                 "The upload could not be read: the process that read it crashed.",
             ) from error
         yield Unpacked(folder, contents)
@@ -91,7 +91,7 @@ def _reader(session: UploadSession) -> Callable[[UploadSession, Path], dict[str,
 def _unpack(session: UploadSession, folder: Path) -> dict[str, Any]:
     most: int = settings.MAX_ADAPTER_BYTES
     task = {"task": "unpack", "name": session.file_name, "max_bytes": most}
-    limits = sandbox.Limits.for_bytes(
+    limits = sandbox.SandboxLimits.for_bytes(
         min(most, RATIO_FREE_BYTES + MAX_RATIO * session.length_bytes)
     )
     return _written(task, "archive", session, folder, limits)
@@ -102,7 +102,7 @@ def _written(
     source_name: str,
     session: UploadSession,
     folder: Path,
-    limits: sandbox.Limits,
+    limits: sandbox.SandboxLimits,
 ) -> dict[str, Any]:
     """The outcome of a task that extracts the two files from the upload's single file."""
     with ExitStack() as opened:
@@ -117,7 +117,7 @@ def _written(
 
 def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
     task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
-    limits = sandbox.Limits.for_bytes(session.length_bytes)
+    limits = sandbox.SandboxLimits.for_bytes(session.length_bytes)
     oid = str(_written(task, "commit", session, folder, limits)["oid"])
     if oid:
         objects.take_over(session, oid)
@@ -126,7 +126,7 @@ def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
     found = _look(folder)
     if oid and found["weights_sha256"] != oid:
         message = f"The content of {WEIGHTS} does not match its SHA-256. Push it again."
-        raise UploadRefused(Refusal.OBJECT_DIFFERS, message)
+        raise UploadRefused(UploadRefusal.OBJECT_DIFFERS, message)
     return found
 
 
@@ -144,7 +144,7 @@ def _look(folder: Path) -> dict[str, Any]:
         files = {
             name: (opened.enter_context(path.open("rb")), "rb") for name, path in paths.items()
         }
-        return sandbox.run({"task": "read"}, files, sandbox.Limits.for_bytes(size))
+        return sandbox.run({"task": "read"}, files, sandbox.SandboxLimits.for_bytes(size))
 
 
 def _link(source: Path, target: Path) -> None:

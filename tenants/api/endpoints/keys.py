@@ -21,7 +21,7 @@ from tenants.models import ApiKey
 from tenants.permissions import Permission
 
 
-class Keys(
+class KeyList(
     TenantView,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,

@@ -64,7 +64,7 @@ def _require_within(own: Figures, ceiling: Figures) -> None:
         raise ValidationError({"own": said})
 
 
-class Limits(TenantView, GenericViewSet[Any]):
+class LimitsList(TenantView, GenericViewSet[Any]):
     """The limits of the whole tenant."""
 
     needs = {
@@ -116,7 +116,7 @@ class Limits(TenantView, GenericViewSet[Any]):
         return Response(self.get_serializer(body).data)
 
 
-class KeyLimits(Limits):
+class KeyLimits(LimitsList):
     """The limits of one key."""
 
     queryset = ApiKey.objects.none()
@@ -128,7 +128,7 @@ class KeyLimits(Limits):
         return LimitScope(self.caller.tenant, key=key)
 
 
-class AdapterLimits(Limits):
+class AdapterLimits(LimitsList):
     """The limits of one adapter, over all keys that use it."""
 
     queryset = Adapter.objects.none()

@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from inference.gateway.measuring.measures import DURATION_S
 from tenants.billing.money import amount
-from tenants.listing import Entry
+from tenants.listing import ListEntry
 from tenants.models.usage.listed import Outcome
 
 OR_NULL: dict[str, Any] = {"read_only": True, "allow_null": True}
@@ -105,7 +105,7 @@ class TextOrNull(serializers.CharField):
         return super().to_representation(value) or None
 
 
-class RequestSerializer(serializers.Serializer[Entry]):
+class RequestSerializer(serializers.Serializer[ListEntry]):
     """One request. Figures from an engine are null if it never reached one."""
 
     id = serializers.CharField(
@@ -143,11 +143,11 @@ class RequestSerializer(serializers.Serializer[Entry]):
     )
 
     @extend_schema_field(serializers.DecimalField(max_digits=38, decimal_places=12))
-    def get_cost(self, entry: Entry) -> str:
+    def get_cost(self, entry: ListEntry) -> str:
         return amount(entry.billed.cost if entry.billed else 0)
 
     @extend_schema_field(serializers.CharField())
-    def get_currency(self, entry: Entry) -> str:
+    def get_currency(self, entry: ListEntry) -> str:
         return str(settings.CURRENCY)
 
 
@@ -196,7 +196,7 @@ class OneRequestSerializer(RequestSerializer):
     )
 
     @extend_schema_field(AttemptSerializer(many=True))
-    def get_attempts(self, entry: Entry) -> Any:
+    def get_attempts(self, entry: ListEntry) -> Any:
         tried = entry.billed.attempts() if entry.billed else []
         return AttemptSerializer(tried, many=True).data
 

@@ -12,7 +12,7 @@ from tenants.models.notifications import (
     OF_TENANTS,
     Delivery,
     DeliveryState,
-    Kind,
+    NotificationKind,
     Target,
 )
 from tenants.notifications.addresses import MAX_URL, Forbidden, check_form
@@ -27,7 +27,7 @@ def _events(choices: list[tuple[str, str]]) -> serializers.ListField:
         source="kinds",
         allow_empty=False,
         min_length=1,
-        max_length=len(Kind),
+        max_length=len(NotificationKind),
         help_text="Events that are sent to the webhook.",
     )
 
@@ -94,7 +94,7 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
     webhook = serializers.IntegerField(
         source="target_id", read_only=True, help_text="Id of the webhook."
     )
-    event = serializers.ChoiceField(source="notification.kind", choices=Kind.choices)
+    event = serializers.ChoiceField(source="notification.kind", choices=NotificationKind.choices)
     message_id = serializers.CharField(
         source="notification.message_id",
         read_only=True,

@@ -12,7 +12,7 @@ from tenants.errors import TooManySaved
 from tenants.models.accounts import Membership, Tenant, User
 
 MAX_NAME = 80
-K = TypeVar("K", bound="Kept", covariant=True)
+K = TypeVar("K", bound="SavedByMember", covariant=True)
 
 
 class KeptQuerySet(models.QuerySet[K]):
@@ -38,7 +38,7 @@ class KeptQuerySet(models.QuerySet[K]):
             return mine.update_or_create(member=member, name=name, defaults=told)[0]
 
 
-class Kept(models.Model):
+class SavedByMember(models.Model):
     """Deleted with the membership."""
 
     most: ClassVar[int]
@@ -60,7 +60,7 @@ class SharedQuerySet(KeptQuerySet[K]):
         return self.filter(mine_or_shared, member__tenant=tenant).select_related("member__user")
 
 
-class Shared(Kept):
+class Shared(SavedByMember):
     """Others of the tenant may use it if its owner shares it."""
 
     shared = models.BooleanField(default=False)

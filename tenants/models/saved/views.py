@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from django.db import models
 
-from tenants.models.saved.kept import Kept, KeptQuerySet
+from tenants.models.saved.kept import KeptQuerySet, SavedByMember
 
 MAX_QUERY = 1000
 
 
-class SavedView(Kept):
+class SavedView(SavedByMember):
     """`query` is the query string of the list's URL."""
 
     most = 30

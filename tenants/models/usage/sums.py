@@ -122,7 +122,7 @@ class UsageMonth(UsageGroup):
         return f"{self.tenant_id} {self.month:%Y-%m} {self.model}"
 
 
-class Span(models.TextChoices):
+class SumSpan(models.TextChoices):
     """The length of the period of a sum."""
 
     HOUR = HOUR
@@ -136,7 +136,7 @@ S = TypeVar("S", bound=models.Model, covariant=True)
 class SumsQuerySet(models.QuerySet[S]):
     """Sums of several spans, from which those that exactly cover a period are chosen."""
 
-    lengths: ClassVar[Sequence[Span]]
+    lengths: ClassVar[Sequence[SumSpan]]
     """The spans in the view, the longest first, hours last."""
 
     def with_groups(self, names: Collection[str]) -> Self:
@@ -162,7 +162,7 @@ class SumsQuerySet(models.QuerySet[S]):
 
     def sums_since(self, starts: Sequence[datetime], end: datetime) -> list[dict[str, int]]:
         """For each of `starts`, the FIGURES of all hours from then until `end` (exclusive)."""
-        hours = self.filter(_within(min(starts), end, [Span.HOUR]))
+        hours = self.filter(_within(min(starts), end, [SumSpan.HOUR]))
         sums = hours.aggregate(
             **{
                 f"{name}_{at}": Sum(name, filter=Q(start__gte=start), default=0)
@@ -172,22 +172,22 @@ class SumsQuerySet(models.QuerySet[S]):
         )
         return [{name: int(sums[f"{name}_{at}"]) for name in FIGURES} for at in range(len(starts))]
 
-    def _lengths(self, by: Collection[str]) -> Sequence[Span]:
+    def _lengths(self, by: Collection[str]) -> Sequence[SumSpan]:
         """The spans that are fine enough for these groups."""
         if "hour" in by:
-            return [Span.HOUR]
-        return [one for one in self.lengths if "day" not in by or one != Span.MONTH]
+            return [SumSpan.HOUR]
+        return [one for one in self.lengths if "day" not in by or one != SumSpan.MONTH]
 
 
 class UsageSumQuerySet(SumsQuerySet["UsageSum"]):
-    lengths = (Span.MONTH, Span.HOUR)
+    lengths = (SumSpan.MONTH, SumSpan.HOUR)
 
 
-FLOORS = {Span.DAY: day_start, Span.MONTH: month_start}
-CEILINGS = {Span.DAY: day_end, Span.MONTH: month_end}
+FLOORS = {SumSpan.DAY: day_start, SumSpan.MONTH: month_start}
+CEILINGS = {SumSpan.DAY: day_end, SumSpan.MONTH: month_end}
 
 
-def _within(start: datetime, end: datetime, lengths: Sequence[Span]) -> Q:
+def _within(start: datetime, end: datetime, lengths: Sequence[SumSpan]) -> Q:
     """Selects the longest sums that lie in the period, and shorter ones for its two ends."""
     longest, *shorter = lengths
     if not shorter:
@@ -209,7 +209,7 @@ class UsageSum(UsageGroup):
     For queries that name the span, PostgreSQL's planner excludes the other table.
     """
 
-    span = models.CharField(max_length=5, choices=Span.choices)
+    span = models.CharField(max_length=5, choices=SumSpan.choices)
     start = models.DateTimeField()
     # Never null, but the key may have been deleted: `null` makes joins outer, which lose no usage.
     key = models.ForeignKey(  # type: ignore[assignment]

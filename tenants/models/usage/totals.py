@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from django.db import models
 
-from tenants.models.usage.sums import Span, SumsQuerySet, TenantFigures
+from tenants.models.usage.sums import SumSpan, SumsQuerySet, TenantFigures
 
 
-class Total(TenantFigures):
+class UsageTotals(TenantFigures):
     """Sums of a tenant on a base model, over all keys and adapters."""
 
-    span = models.CharField(max_length=5, choices=Span.choices)
+    span = models.CharField(max_length=5, choices=SumSpan.choices)
     start = models.DateTimeField()
 
     class Meta:
@@ -20,7 +20,7 @@ class Total(TenantFigures):
         return f"{self.tenant_id} {self.span} of {self.start:%Y-%m-%d %H}h"
 
 
-class UsageTotal(Total):
+class UsageTotal(UsageTotals):
     """The sums of one day or month of UTC: the total of its hours. Triggers on those write it."""
 
     class Meta:
@@ -33,10 +33,10 @@ class UsageTotal(Total):
 
 
 class TenantSumQuerySet(SumsQuerySet["TenantSum"]):
-    lengths = (Span.MONTH, Span.DAY, Span.HOUR)
+    lengths = (SumSpan.MONTH, SumSpan.DAY, SumSpan.HOUR)
 
 
-class TenantSum(Total):
+class TenantSum(UsageTotals):
     """Totals and hours in one view, distinguished by `span`. Read it by `sums` only, which counts
     each hour once. Its groups are those of `UsageSum` except keys, members, adapters and models."""
 

@@ -23,8 +23,8 @@ from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES, MAX_TAR_HEADER_BYTES
 from tenants.adapters.checks.contents import read
 from tenants.adapters.checks.contents import unpack as unpack_to
-from tenants.adapters.uploads.content import Contents, named
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.content import UploadContents, named
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_mutations import mutated
 
@@ -64,7 +64,7 @@ def make_zip(
     return target.getvalue()
 
 
-def unpacked(raw: bytes, name: str, limit: int) -> tuple[Contents, dict[str, bytes]]:
+def unpacked(raw: bytes, name: str, limit: int) -> tuple[UploadContents, dict[str, bytes]]:
     """What `unpack_to` returns, and the unpacked files."""
     targets = {name: io.BytesIO() for name in FILES}
     contents = unpack_to(io.BytesIO(raw), name, limit, targets)
@@ -108,7 +108,7 @@ def test_what_is_found_of_the_files() -> None:
     contents, _ = unpacked(make_zip(), "a.zip", LIMIT)
     config, weights = (hashlib.sha256(data).hexdigest() for data in CONTENT.values())
     size = sum(len(data) for data in CONTENT.values())
-    assert contents == Contents(config, weights, size, trained_on="tiny")
+    assert contents == UploadContents(config, weights, size, trained_on="tiny")
 
 
 # --- Hostile archives ----------------------------------------------------------------------------
@@ -200,160 +200,176 @@ def _huge_member(size: int) -> bytes:
 
 
 CONFIG_ONLY = [(CONFIG, CONTENT[CONFIG])]
-HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
+HOSTILE: dict[str, tuple[str, Callable[[], bytes], UploadRefusal]] = {
     "tar symlink": (
         "a.tar",
         lambda: make_tar(edit=_link(tarfile.SYMTYPE)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar hard link": (
         "a.tar",
         lambda: make_tar(edit=_link(tarfile.LNKTYPE)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar device": (
         "a.tar",
         lambda: make_tar(edit=_link(tarfile.CHRTYPE)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar block device": (
         "a.tar",
         lambda: make_tar(edit=_link(tarfile.BLKTYPE)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar fifo": (
         "a.tar",
         lambda: make_tar(edit=_link(tarfile.FIFOTYPE)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
-    "tar sparse": ("a.tar", _sparse, Refusal.ARCHIVE_MEMBER_REFUSED),
-    "tar absolute": ("a.tar", lambda: make_tar(in_folder("/")), Refusal.ARCHIVE_PATH_REFUSED),
-    "tar parent": ("a.tar", lambda: make_tar(in_folder("../")), Refusal.ARCHIVE_PATH_REFUSED),
+    "tar sparse": ("a.tar", _sparse, UploadRefusal.ARCHIVE_MEMBER_REFUSED),
+    "tar absolute": ("a.tar", lambda: make_tar(in_folder("/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "tar parent": ("a.tar", lambda: make_tar(in_folder("../")), UploadRefusal.ARCHIVE_PATH_REFUSED),
     "tar parent inside": (
         "a.tar",
         lambda: make_tar(in_folder("a/../../")),
-        Refusal.ARCHIVE_PATH_REFUSED,
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
-    "tar too deep": ("a.tar", lambda: make_tar(in_folder("a/b/")), Refusal.ARCHIVE_PATH_REFUSED),
+    "tar too deep": (
+        "a.tar",
+        lambda: make_tar(in_folder("a/b/")),
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
+    ),
     "tar two folders": (
         "a.tar",
         lambda: make_tar([("a/" + CONFIG, b"{}"), ("b/" + WEIGHTS, b"")]),
-        Refusal.ARCHIVE_PATH_REFUSED,
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
     "tar top and folder": (
         "a.tar",
         lambda: make_tar([(CONFIG, b"{}"), ("b/" + WEIGHTS, b"")]),
-        Refusal.ARCHIVE_PATH_REFUSED,
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
     "tar extra": (
         "a.tar",
         lambda: make_tar([*CONTENT.items(), ("README.md", b"hello")]),
-        Refusal.FILE_UNEXPECTED,
+        UploadRefusal.FILE_UNEXPECTED,
     ),
     "tar nested": (
         "a.tar",
         lambda: make_tar([("adapter.zip", make_zip())]),
-        Refusal.FILE_UNEXPECTED,
+        UploadRefusal.FILE_UNEXPECTED,
     ),
     "tar crowded": (
         "a.tar",
         lambda: make_tar([(f"{n}", b"") for n in range(MAX_MEMBERS + 1)]),
-        Refusal.FILE_UNEXPECTED,
+        UploadRefusal.FILE_UNEXPECTED,
     ),
     "tar pickle": (
         "a.tar",
         lambda: make_tar([*CONFIG_ONLY, ("adapter_model.bin", b"x")]),
-        Refusal.PICKLE_REFUSED,
+        UploadRefusal.PICKLE_REFUSED,
     ),
-    "tar missing": ("a.tar", lambda: make_tar(CONFIG_ONLY), Refusal.FILE_MISSING),
+    "tar missing": ("a.tar", lambda: make_tar(CONFIG_ONLY), UploadRefusal.FILE_MISSING),
     "tar twice": (
         "a.tar",
         lambda: make_tar([*CONTENT.items(), (CONFIG, b"{}")]),
-        Refusal.FILE_DUPLICATE,
+        UploadRefusal.FILE_DUPLICATE,
     ),
-    "tar compressed": ("a.tar", lambda: make_tar(mode="w:gz"), Refusal.ARCHIVE_INVALID),
-    "tar truncated": ("a.tar", _cut_tar, Refusal.ARCHIVE_INVALID),
-    "tar empty": ("a.tar", lambda: b"", Refusal.ARCHIVE_INVALID),
-    "tar with a huge name": ("a.tar", _long_name_tar, Refusal.ARCHIVE_INVALID),
-    "tar with a huge pax header": ("a.tar", lambda: _pax_tar(125_000), Refusal.ARCHIVE_INVALID),
+    "tar compressed": ("a.tar", lambda: make_tar(mode="w:gz"), UploadRefusal.ARCHIVE_INVALID),
+    "tar truncated": ("a.tar", _cut_tar, UploadRefusal.ARCHIVE_INVALID),
+    "tar empty": ("a.tar", lambda: b"", UploadRefusal.ARCHIVE_INVALID),
+    "tar with a huge name": ("a.tar", _long_name_tar, UploadRefusal.ARCHIVE_INVALID),
+    "tar with a huge pax header": (
+        "a.tar",
+        lambda: _pax_tar(125_000),
+        UploadRefusal.ARCHIVE_INVALID,
+    ),
     "tar with a large pax header": (
         "a.tar",
         lambda: _pax_tar(9 << 10),
-        Refusal.ARCHIVE_INVALID,
+        UploadRefusal.ARCHIVE_INVALID,
     ),
-    "tar of 2^62 bytes": ("a.tar", lambda: _huge_member(1 << 62), Refusal.ARCHIVE_INVALID),
-    "tar of 2^50 bytes": ("a.tar", lambda: _huge_member(1 << 50), Refusal.ARCHIVE_INVALID),
-    "tar of negative size": ("a.tar", lambda: _huge_member(-(1 << 62)), Refusal.ARCHIVE_INVALID),
+    "tar of 2^62 bytes": ("a.tar", lambda: _huge_member(1 << 62), UploadRefusal.ARCHIVE_INVALID),
+    "tar of 2^50 bytes": ("a.tar", lambda: _huge_member(1 << 50), UploadRefusal.ARCHIVE_INVALID),
+    "tar of negative size": (
+        "a.tar",
+        lambda: _huge_member(-(1 << 62)),
+        UploadRefusal.ARCHIVE_INVALID,
+    ),
     "tar with a size of 2^62": (
         "a.tar",
         lambda: make_tar(edit=_numbers(size=str(1 << 62))),
-        Refusal.ARCHIVE_INVALID,
+        UploadRefusal.ARCHIVE_INVALID,
     ),
     "tar with a size of 400 digits": (
         "a.tar",
         lambda: make_tar(edit=_numbers(size="9" * 400)),
-        Refusal.ARCHIVE_INVALID,
+        UploadRefusal.ARCHIVE_INVALID,
     ),
     "tar with a sparse map of nonsense": (
         "a.tar",
         lambda: make_tar(edit=_numbers(**{"GNU.sparse.map": "1,x", "GNU.sparse.size": "-1"})),
-        Refusal.ARCHIVE_INVALID,
+        UploadRefusal.ARCHIVE_INVALID,
     ),
-    "tar that is a zip": ("a.tar", make_zip, Refusal.ARCHIVE_INVALID),
+    "tar that is a zip": ("a.tar", make_zip, UploadRefusal.ARCHIVE_INVALID),
     "zip symlink": (
         "a.zip",
         lambda: make_zip(edit=_mode(stat.S_IFLNK)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "zip device": (
         "a.zip",
         lambda: make_zip(edit=_mode(stat.S_IFCHR)),
-        Refusal.ARCHIVE_MEMBER_REFUSED,
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
-    "zip absolute": ("a.zip", lambda: make_zip(in_folder("/")), Refusal.ARCHIVE_PATH_REFUSED),
-    "zip parent": ("a.zip", lambda: make_zip(in_folder("../")), Refusal.ARCHIVE_PATH_REFUSED),
-    "zip backslash": ("a.zip", lambda: make_zip(in_folder("..\\")), Refusal.ARCHIVE_PATH_REFUSED),
-    "zip drive": ("a.zip", lambda: make_zip(in_folder("C:/")), Refusal.ARCHIVE_PATH_REFUSED),
+    "zip absolute": ("a.zip", lambda: make_zip(in_folder("/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "zip parent": ("a.zip", lambda: make_zip(in_folder("../")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "zip backslash": (
+        "a.zip",
+        lambda: make_zip(in_folder("..\\")),
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
+    ),
+    "zip drive": ("a.zip", lambda: make_zip(in_folder("C:/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
     "zip bomb": (
         "a.zip",
         lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, bytes(32 << 20))]),
-        Refusal.ARCHIVE_BOMB,
+        UploadRefusal.ARCHIVE_BOMB,
     ),
     "zip over the limit": (
         "a.zip",
         lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, bytes(LIMIT + 1))], compression=0),
-        Refusal.PAYLOAD_TOO_LARGE,
+        UploadRefusal.PAYLOAD_TOO_LARGE,
     ),
-    "zip that claims more": ("a.zip", lambda: _claiming(2000), Refusal.ARCHIVE_INVALID),
-    "zip that claims less": ("a.zip", lambda: _claiming(100), Refusal.ARCHIVE_INVALID),
-    "zip encrypted": ("a.zip", _encrypted, Refusal.ARCHIVE_ENCRYPTED),
+    "zip that claims more": ("a.zip", lambda: _claiming(2000), UploadRefusal.ARCHIVE_INVALID),
+    "zip that claims less": ("a.zip", lambda: _claiming(100), UploadRefusal.ARCHIVE_INVALID),
+    "zip encrypted": ("a.zip", _encrypted, UploadRefusal.ARCHIVE_ENCRYPTED),
     "zip by bzip2": (
         "a.zip",
         lambda: make_zip(compression=zipfile.ZIP_BZIP2),
-        Refusal.ARCHIVE_UNSUPPORTED,
+        UploadRefusal.ARCHIVE_UNSUPPORTED,
     ),
-    "zip twice": ("a.zip", _zip_twice, Refusal.FILE_DUPLICATE),
+    "zip twice": ("a.zip", _zip_twice, UploadRefusal.FILE_DUPLICATE),
     "zip nested": (
         "a.zip",
         lambda: make_zip([("inner.tar", make_tar())]),
-        Refusal.FILE_UNEXPECTED,
+        UploadRefusal.FILE_UNEXPECTED,
     ),
     "zip extra": (
         "a.zip",
         lambda: make_zip([*CONTENT.items(), ("__MACOSX/._x", b"")]),
-        Refusal.ARCHIVE_PATH_REFUSED,
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
-    "zip missing": ("a.zip", lambda: make_zip(CONFIG_ONLY), Refusal.FILE_MISSING),
-    "zip empty": ("a.zip", lambda: make_zip([]), Refusal.FILE_MISSING),
-    "zip with data after": ("a.zip", lambda: make_zip() + b"x", Refusal.ARCHIVE_INVALID),
-    "zip with data before": ("a.zip", lambda: b"x" + make_zip(), Refusal.ARCHIVE_INVALID),
-    "zip truncated": ("a.zip", lambda: make_zip()[:-30], Refusal.ARCHIVE_INVALID),
+    "zip missing": ("a.zip", lambda: make_zip(CONFIG_ONLY), UploadRefusal.FILE_MISSING),
+    "zip empty": ("a.zip", lambda: make_zip([]), UploadRefusal.FILE_MISSING),
+    "zip with data after": ("a.zip", lambda: make_zip() + b"x", UploadRefusal.ARCHIVE_INVALID),
+    "zip with data before": ("a.zip", lambda: b"x" + make_zip(), UploadRefusal.ARCHIVE_INVALID),
+    "zip truncated": ("a.zip", lambda: make_zip()[:-30], UploadRefusal.ARCHIVE_INVALID),
     "zip with a huge directory": (
         "a.zip",
         lambda: make_zip([(f"{n:0400}", b"") for n in range(1500)]),
-        Refusal.ARCHIVE_INVALID,
+        UploadRefusal.ARCHIVE_INVALID,
     ),
-    "zip that is a gzip": ("a.zip", lambda: gzip.compress(b"x"), Refusal.ARCHIVE_INVALID),
+    "zip that is a gzip": ("a.zip", lambda: gzip.compress(b"x"), UploadRefusal.ARCHIVE_INVALID),
 }
 
 
@@ -404,20 +420,20 @@ def test_mutated_archive(data: st.DataObject, kind: str) -> None:
 @pytest.mark.parametrize(
     ("names", "code"),
     [
-        ([], Refusal.FILE_MISSING),
-        ([CONFIG], Refusal.FILE_MISSING),
-        ([WEIGHTS], Refusal.FILE_MISSING),
-        ([CONFIG, WEIGHTS, CONFIG], Refusal.FILE_DUPLICATE),
-        ([CONFIG, WEIGHTS, "README.md"], Refusal.FILE_UNEXPECTED),
-        ([CONFIG, WEIGHTS, "a.zip"], Refusal.FILE_UNEXPECTED),
-        ([CONFIG, "adapter_model.bin"], Refusal.PICKLE_REFUSED),
-        ([CONFIG, "adapter_model.PT"], Refusal.PICKLE_REFUSED),
-        (["adapter.tar.gz"], Refusal.ARCHIVE_UNSUPPORTED),
-        (["adapter.tgz"], Refusal.ARCHIVE_UNSUPPORTED),
-        (["adapter.rar"], Refusal.ARCHIVE_UNSUPPORTED),
+        ([], UploadRefusal.FILE_MISSING),
+        ([CONFIG], UploadRefusal.FILE_MISSING),
+        ([WEIGHTS], UploadRefusal.FILE_MISSING),
+        ([CONFIG, WEIGHTS, CONFIG], UploadRefusal.FILE_DUPLICATE),
+        ([CONFIG, WEIGHTS, "README.md"], UploadRefusal.FILE_UNEXPECTED),
+        ([CONFIG, WEIGHTS, "a.zip"], UploadRefusal.FILE_UNEXPECTED),
+        ([CONFIG, "adapter_model.bin"], UploadRefusal.PICKLE_REFUSED),
+        ([CONFIG, "adapter_model.PT"], UploadRefusal.PICKLE_REFUSED),
+        (["adapter.tar.gz"], UploadRefusal.ARCHIVE_UNSUPPORTED),
+        (["adapter.tgz"], UploadRefusal.ARCHIVE_UNSUPPORTED),
+        (["adapter.rar"], UploadRefusal.ARCHIVE_UNSUPPORTED),
     ],
 )
-def test_wrong_files(names: list[str], code: Refusal) -> None:
+def test_wrong_files(names: list[str], code: UploadRefusal) -> None:
     with pytest.raises(UploadRefused) as refused:
         named(names)
     assert refused.value.code == code
@@ -429,7 +445,7 @@ def test_wrong_files(names: list[str], code: Refusal) -> None:
 def test_pickle_under_a_false_name(head: bytes) -> None:
     with pytest.raises(UploadRefused) as refused:
         read(io.BytesIO(b"{}"), io.BytesIO(head))
-    assert refused.value.code == Refusal.PICKLE_REFUSED
+    assert refused.value.code == UploadRefusal.PICKLE_REFUSED
 
 
 def test_header_length_that_looks_like_a_pickle() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inference.content import CONFIG, WEIGHTS
 from tenants.adapters.checks import commits
 from tenants.adapters.checks.commits import MAX_LINES, SHORT_BYTES
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 pytestmark = pytest.mark.pure
 HEADER = {"key": "header", "value": {"summary": "Upload model", "description": ""}}
@@ -42,7 +42,7 @@ def unpack(commit: bytes, max_bytes: int = 1 << 30) -> tuple[bytes, bytes, str]:
     return config.getvalue(), weights.getvalue(), oid
 
 
-def refused(commit: bytes, **options: Any) -> tuple[Refusal, str]:
+def refused(commit: bytes, **options: Any) -> tuple[UploadRefusal, str]:
     with pytest.raises(UploadRefused) as refusal:
         unpack(commit, **options)
     return refusal.value.code, refusal.value.message
@@ -113,23 +113,23 @@ INVALID = {
 @pytest.mark.parametrize("commit", INVALID.values(), ids=INVALID.keys())
 def test_a_commit_of_another_form(commit: bytes) -> None:
     code, message = refused(commit + written(*SOUND))
-    assert code == Refusal.COMMIT_INVALID
+    assert code == UploadRefusal.COMMIT_INVALID
     assert len(message) < 500
 
 
 @pytest.mark.parametrize(
     ("operations", "code"),
     [
-        ([], Refusal.FILE_MISSING),
-        ([HEADER], Refusal.FILE_MISSING),
-        ([file(CONFIG, b"{}")], Refusal.FILE_MISSING),
-        ([large()], Refusal.FILE_MISSING),
-        ([*SOUND, file(CONFIG, b"{}")], Refusal.FILE_DUPLICATE),
-        ([*SOUND, file(WEIGHTS, LONG)], Refusal.FILE_DUPLICATE),
-        ([*SOUND, large()], Refusal.FILE_DUPLICATE),
+        ([], UploadRefusal.FILE_MISSING),
+        ([HEADER], UploadRefusal.FILE_MISSING),
+        ([file(CONFIG, b"{}")], UploadRefusal.FILE_MISSING),
+        ([large()], UploadRefusal.FILE_MISSING),
+        ([*SOUND, file(CONFIG, b"{}")], UploadRefusal.FILE_DUPLICATE),
+        ([*SOUND, file(WEIGHTS, LONG)], UploadRefusal.FILE_DUPLICATE),
+        ([*SOUND, large()], UploadRefusal.FILE_DUPLICATE),
     ],
 )
-def test_each_file_is_there_once(operations: list[dict[str, Any]], code: Refusal) -> None:
+def test_each_file_is_there_once(operations: list[dict[str, Any]], code: UploadRefusal) -> None:
     assert refused(written(*operations))[0] == code
 
 
@@ -137,7 +137,7 @@ def test_each_file_is_there_once(operations: list[dict[str, Any]], code: Refusal
 def test_files_are_bounded(weights: bytes) -> None:
     commit = written(HEADER, file(WEIGHTS, weights), file(CONFIG, b"{}"))
     assert unpack(commit, max_bytes=len(weights) + 2)[1] == weights
-    assert refused(commit, max_bytes=len(weights) + 1)[0] == Refusal.PAYLOAD_TOO_LARGE
+    assert refused(commit, max_bytes=len(weights) + 1)[0] == UploadRefusal.PAYLOAD_TOO_LARGE
 
 
 @given(st.binary(max_size=200), st.integers(0, 3000))

@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters import sandbox
-from tenants.adapters.sandbox import Crashed, LimitExceeded, Limits
+from tenants.adapters.sandbox import Crashed, LimitExceeded, SandboxLimits
 from tenants.models import AdapterVersion
 from tests.adapters.checks.builder import config_bytes, encode, lora, modules
 from tests.adapters.checks.test_archives import make_tar, make_zip
@@ -28,7 +28,7 @@ from tests.adapters.working import run_worker
 from tests.batches.test_reading import line
 from tests.stack.asking import until
 
-ROOMY = Limits(cpu_s=60, time_s=300, memory_bytes=1 << 30, file_bytes=64 << 20)
+ROOMY = SandboxLimits(cpu_s=60, time_s=300, memory_bytes=1 << 30, file_bytes=64 << 20)
 CHECK = {"task": "check", "modules": modules(), "max_lora_rank": 16}
 UNPACK = {"task": "unpack", "name": "a.tar", "max_bytes": 64 << 20}
 
@@ -78,7 +78,7 @@ def test_an_archive_is_unpacked_to_the_given_files(packed: sandbox.Files, tmp_pa
         (replace(ROOMY, time_s=0), "0 s"),
     ],
 )
-def test_limits_of_unpacking(packed: sandbox.Files, limits: Limits, told: str) -> None:
+def test_limits_of_unpacking(packed: sandbox.Files, limits: SandboxLimits, told: str) -> None:
     with pytest.raises(LimitExceeded, match=told):
         sandbox.run(UNPACK, packed, limits)
 
@@ -91,7 +91,7 @@ def test_limits_of_unpacking(packed: sandbox.Files, limits: Limits, told: str) -
         (replace(ROOMY, cpu_s=1), "CPU"),
     ],
 )
-def test_limits_of_checking(tmp_path: Path, limits: Limits, told: str) -> None:
+def test_limits_of_checking(tmp_path: Path, limits: SandboxLimits, told: str) -> None:
     """The 8 MB header has as many objects as fit into its size."""
     header = b'{"a":[' + b"[[[[[[]]]]]]," * ((8 << 20) // 13 - 2) + b"[]]}"
     with ExitStack() as stack:

@@ -24,7 +24,7 @@ from inference.interfaces.directory import Grant
 from tenants.adapters.jobs import clean_up
 from tenants.adapters.quota import Storage
 from tenants.adapters.uploads.guard import BodyGuard
-from tenants.adapters.uploads.intake import Intake
+from tenants.adapters.uploads.intake import UploadIntake
 from tenants.adapters.uploads.reservations import UploadReservation
 from tenants.models import AdapterVersion, ApiKey, State, Tenant, UploadSession, User
 from tests.adapters.checks.builder import config_bytes, lora
@@ -67,7 +67,9 @@ class Door:
     def __init__(self, tenant: Tenant) -> None:
         key, self.secret = make_key(tenant, "adapters:write")
         inner: Any = get_asgi_application()
-        self._app: Any = BodyGuard(UploadReservation(Intake(inner)), Directory(key, self.secret))
+        self._app: Any = BodyGuard(
+            UploadReservation(UploadIntake(inner)), Directory(key, self.secret)
+        )
         self.read_bytes = 0
 
     def upload(

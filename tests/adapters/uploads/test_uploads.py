@@ -31,7 +31,7 @@ from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import jobs
 from tenants.adapters.uploads import parts, tus
 from tenants.adapters.uploads.guard import BodyGuard
-from tenants.adapters.uploads.intake import Intake
+from tenants.adapters.uploads.intake import UploadIntake
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -65,7 +65,7 @@ class Tus:
     def __init__(self, secret: str, django: Any = None) -> None:
         self.headers = {"Authorization": f"Bearer {secret}"} | VERSION
         inner: Any = django or get_asgi_application()
-        self.application: Any = BodyGuard(Intake(inner))
+        self.application: Any = BodyGuard(UploadIntake(inner))
 
     def __call__(self, method: str, url: str = UPLOADS, **options: Any) -> httpx.Response:
         """Send a request and return the answer. A header of None is left out."""

@@ -12,7 +12,7 @@ import pytest
 from inference.agent.engines.engine import Engine
 from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.journey import MoveReason, MoveResult
 from inference.link.accounts import LedgerEntry
 from tests.engine.driving import nameless, said
 from tests.engine.vllm.test_resume import JSON, WEATHER
@@ -78,8 +78,11 @@ async def test_a_moved_answer_equals_an_undisturbed_one(vllm: Engine, tmp_path: 
                 moves = dict(one.hub.moves)
                 for name, answer in answers.items():
                     assert answer == await ask(one, name), name
-    assert moves[Why.DRAINED, Outcome.RESUMED] >= len(ASKED) - 3
-    assert set(moves) <= {(Why.DRAINED, Outcome.RESUMED), (Why.DRAINED, Outcome.BEGUN_ANEW)}
+    assert moves[MoveReason.DRAINED, MoveResult.RESUMED] >= len(ASKED) - 3
+    assert set(moves) <= {
+        (MoveReason.DRAINED, MoveResult.RESUMED),
+        (MoveReason.DRAINED, MoveResult.BEGUN_ANEW),
+    }
 
 
 async def test_an_adopted_answer_equals_an_undisturbed_one(vllm: Engine, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from django.test import Client
 
 from frontend.sockets.gate import Gate, Origins
 from frontend.sockets.redeeming import PostgresRedeemer
-from frontend.sockets.tickets import Signer
+from frontend.sockets.tickets import TicketSigner
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
 
@@ -71,7 +71,9 @@ async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory
     """A gateway's gate, and its directory, which tells the gate whose rights have changed."""
     database, directory = Database("tickets"), PostgresDirectory()
     origins, listening = Origins(settings.CONSOLE_URL, ["localhost"], []), asyncio.Event()
-    gate = Gate(Signer(settings.INTERNAL_TOKEN), PostgresRedeemer(database), origins, **options)
+    gate = Gate(
+        TicketSigner(settings.INTERNAL_TOKEN), PostgresRedeemer(database), origins, **options
+    )
     directory.on_people(gate.changed)
     directory.on_people(lambda notice: listening.set())
     await database.open()

@@ -12,9 +12,9 @@ import structlog
 from channels.layers import InMemoryChannelLayer
 
 from frontend.live.board import MAX_BATCH, Board
-from frontend.live.feeds import MAX_KEPT, Events, Feed, Key, State
+from frontend.live.feeds import MAX_KEPT, Events, Feed, FeedState, Key
 from frontend.live.signals import Signals
-from frontend.live.tail import ALL, MOST, Ended
+from frontend.live.tail import ALL, MOST, TailEnded
 from frontend.live.topics import TOPICS, Topic
 from inference.gateway.measuring.history import History
 from tests.inference.rig import until
@@ -174,8 +174,8 @@ async def test_a_returning_reader_gets_what_it_missed_from_the_same_board() -> N
 # --- Requests ------------------------------------------------------------------------------------
 
 
-def ended(number: int, tenant_id: int = 1, key_id: int = 10) -> Ended:
-    return Ended(tenant_id, key_id, [f"{number}-r"])
+def ended(number: int, tenant_id: int = 1, key_id: int = 10) -> TailEnded:
+    return TailEnded(tenant_id, key_id, [f"{number}-r"])
 
 
 def numbers(data: Any) -> list[int]:
@@ -243,7 +243,7 @@ async def test_of_many_at_once_the_newest_are_told_and_the_rest_is_counted() -> 
     async with board_of() as board:
         reader = Reader(board, whose(1))
         reader.read()
-        board.ended(Ended(1, 10, ["0-r"], more=7))
+        board.ended(TailEnded(1, 10, ["0-r"], more=7))
         publish(board, *range(1, MOST + 3))
         told = reader.read()
         assert told["more"] == 7 + 3 and not told["missed"]
@@ -353,7 +353,7 @@ async def test_a_gateway_where_nobody_watches_leaves_the_group() -> None:
 
 def test_feeds_number_what_they_tell_without_repeating() -> None:
     counter = count(1)
-    state, events = State(Key("state", 1), counter), Events(whose(1), counter)
+    state, events = FeedState(Key("state", 1), counter), Events(whose(1), counter)
     seen = [state.number, events.number]
     state.put("a")
     events.add(["1-r", "2-r"], more=3)

@@ -17,7 +17,7 @@ from frontend.live import tail
 from frontend.live.board import Board
 from inference.gateway.measuring.outcomes import Refusal
 from inference.link.accounts import Account, LedgerEntry, Usage
-from tenants.billing.statements import Line
+from tenants.billing.statements import StatementLine
 from tenants.listing import Listed
 from tenants.models import ApiKey, Tenant, UsageEvent
 from tenants.models.usage.listed import Mark
@@ -31,9 +31,11 @@ from tests.tenants.spending import patient_ledger, spend
 USAGE = Usage(100, 40, 7, 0, 0.01, 0.0, 0.2, 0.9)
 
 
-def line(tenant_id: int, key_id: int, id: str, reason: str = "stop", at: float = 0) -> Line:
+def line(
+    tenant_id: int, key_id: int, id: str, reason: str = "stop", at: float = 0
+) -> StatementLine:
     account = Account(tenant_id, key_id, at or timezone.now().timestamp(), "base")
-    return Line("e1", "j1", LedgerEntry(id, account, "base", USAGE, reason))
+    return StatementLine("e1", "j1", LedgerEntry(id, account, "base", USAGE, reason))
 
 
 # --- Messages ------------------------------------------------------------------------------------
@@ -46,8 +48,8 @@ def test_of_each_key_the_newest_are_told_and_the_rest_is_counted() -> None:
     assert (most.tenant_id, most.key_id, most.more) == (1, 10, 7)
     assert len(most.marks) == tail.MOST
     assert most.marks[-1] == f"{(tail.MOST + 7) * 1_000_000}-a{tail.MOST + 6}"
-    assert few == tail.Ended(1, 11, ["5000000-b"])
-    assert other == tail.Ended(2, 20, ["6250000-c"])
+    assert few == tail.TailEnded(1, 11, ["5000000-b"])
+    assert other == tail.TailEnded(2, 20, ["6250000-c"])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_refused_requests_are_told_by_their_keys_too() -> None:
 
     told = tail.refused_by_key([refused(10, "a"), refused(11, "b"), refused(10, "c")])
     assert list(told) == [
-        tail.Ended(1, 10, ["6250000-a", "6250000-c"]), tail.Ended(1, 11, ["6250000-b"]),
+        tail.TailEnded(1, 10, ["6250000-a", "6250000-c"]), tail.TailEnded(1, 11, ["6250000-b"]),
     ]  # fmt: skip
 
 
@@ -93,7 +95,7 @@ async def made_key() -> ApiKey:
     return key
 
 
-async def write(board: Board, lines: Sequence[Line]) -> None:
+async def write(board: Board, lines: Sequence[StatementLine]) -> None:
     """Write the lines through the ledger of a gateway with this board."""
     async with patient_ledger() as ledger:
         ledger.on_written(tail.listener(board.ended))

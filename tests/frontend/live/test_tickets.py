@@ -22,7 +22,7 @@ from frontend.sockets.gate import (
     send_message,
 )
 from frontend.sockets.messages import Ping
-from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Signer, Ticket
+from frontend.sockets.tickets import MAX_TICKET_CHARS, TICKET_S, BadTicket, Ticket, TicketSigner
 from inference.gateway.exchanges.exchange import Receive, Scope, Send
 from tenants.models import AuditEntry, Membership, Role, Tenant, User
 from tests.frontend.clients import client_of
@@ -30,7 +30,7 @@ from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_o
 from tests.tenants.making import make_tenant
 
 NOW = 1_000_000.0
-SIGNER = Signer("s" * 32)
+SIGNER = TicketSigner("s" * 32)
 TICKET = Ticket(purpose="playground", user_id=1, tenant_id=2, slug="acme", claims={"may": ["X"]})
 
 
@@ -54,7 +54,7 @@ def test_a_ticket_says_what_was_put_into_it() -> None:
         (SIGNER.issue(TICKET, NOW), "live", 0.0),
         (SIGNER.issue(TICKET, NOW), "playground", TICKET_S + 1),
         (SIGNER.issue(TICKET, NOW), "playground", -600.0),
-        (Signer("t" * 32).issue(TICKET, NOW), "playground", 0.0),
+        (TicketSigner("t" * 32).issue(TICKET, NOW), "playground", 0.0),
         (SIGNER.issue(TICKET, NOW)[1:], "playground", 0.0),
         (SIGNER.issue(TICKET, NOW) + "é", "playground", 0.0),
         ("", "playground", 0.0),

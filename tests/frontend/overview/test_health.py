@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.views.overview import health
-from frontend.views.overview.health import HEIGHT, PERIODS, WIDTH, Window
+from frontend.views.overview.health import HEIGHT, PERIODS, WIDTH, HealthWindow
 from inference.gateway.measuring.sums import BUCKETS
 from inference.interfaces.directory import PICO
 from tenants.models import ApiKey, Tenant
@@ -42,7 +42,7 @@ def figures(client: Client, where: str, **query: str) -> dict[str, Any]:
     ],
 )
 def test_a_period_has_whole_steps(period: str, start: datetime, end: datetime, steps: int) -> None:
-    window = Window(PERIODS[period], NOW)
+    window = HealthWindow(PERIODS[period], NOW)
     assert (window.start, window.end) == (start, end)
     assert len(window.steps()) == steps and window.steps()[0] == start
     assert window.steps()[-1] <= NOW < end and 0 < window.passed <= 1
@@ -58,7 +58,7 @@ def row(start: datetime, **figures: int) -> dict[str, Any]:
 
 
 def strip(*rows: dict[str, Any]) -> dict[str, health.Figure]:
-    made = health.strip(Window(PERIODS["24h"], NOW), rows, "/requests?period=24h", "/usage")
+    made = health.strip(HealthWindow(PERIODS["24h"], NOW), rows, "/requests?period=24h", "/usage")
     return {one.title: one for one in made}
 
 

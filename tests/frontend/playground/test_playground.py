@@ -20,8 +20,15 @@ from django.utils import timezone
 from structlog.testing import capture_logs
 
 from frontend.playground import messages
-from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
-from frontend.playground.messages import Alternative, CallPart, Phase, Token, Turn, decode
+from frontend.playground.answers import (
+    MAX_RUNNING,
+    AnswerNews,
+    AnswerView,
+    Playground,
+    PlaygroundAnswer,
+    read,
+)
+from frontend.playground.messages import Alternative, CallPart, PanePhase, PaneTurn, Token, decode
 from frontend.playground.socket import PlaygroundSocket
 from frontend.sockets.gate import GONE, Gate
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
@@ -168,7 +175,7 @@ def test_a_start_becomes_the_request_that_the_api_would_get() -> None:
     ]
     assert (body["top_p"], body["stream"], "seed" in body) == (0.5, True, False)
     assert body["response_format"]["json_schema"]["schema"] == {"type": "object"}
-    assert start.messages == [Turn("user", "hi")]  # type: ignore[union-attr]
+    assert start.messages == [PaneTurn("user", "hi")]  # type: ignore[union-attr]
 
 
 def test_what_an_engine_sends_in_whole_chunks_is_read_as_text() -> None:
@@ -178,8 +185,8 @@ def test_what_an_engine_sends_in_whole_chunks_is_read_as_text() -> None:
         b'{"choices":[{"index":0,"delta":{"content":"1}"},"finish_reason":"stop"}]}',
         b'{"choices":[],"usage":{}}',
     ]
-    assert read(Delta("a", chunks=chunks)) == News('{"a":1}', [], "stop")
-    assert read(Delta("a", text="plain")) == News("plain", [], "")
+    assert read(Delta("a", chunks=chunks)) == AnswerNews('{"a":1}', [], "stop")
+    assert read(Delta("a", text="plain")) == AnswerNews("plain", [], "")
 
 
 def test_probabilities_are_asked_for_and_read_as_the_api_has_them() -> None:
@@ -194,7 +201,7 @@ def test_probabilities_are_asked_for_and_read_as_the_api_has_them() -> None:
     chunks = [json.dumps({"choices": [one]}).encode() for one in (choice, plain)]
     best = [Alternative("Hi", -0.1, [72, 105]), Alternative("Ho", -2.5, [72, 111])]
     token = Token("Hi", -0.1, [72, 105], best)
-    assert read(Delta("a", chunks=chunks)) == News("Hi", [token], "")
+    assert read(Delta("a", chunks=chunks)) == AnswerNews("Hi", [token], "")
 
 
 def test_tools_are_offered_and_their_calls_read_as_the_api_has_them() -> None:
@@ -216,26 +223,26 @@ def test_tools_are_offered_and_their_calls_read_as_the_api_has_them() -> None:
     ]
     news = read(Delta("a", chunks=chunks))
     parts = [CallPart(0, "c1", "weather"), CallPart(0, "", "", "{}")]
-    assert news == News("", [], "", parts)
-    answer = Answer((1, 1), "a")
+    assert news == AnswerNews("", [], "", parts)
+    answer = PlaygroundAnswer((1, 1), "a")
     answer.add(news)
-    view = View(answer, 0, 0, 1)  # of a page that has had the first part
+    view = AnswerView(answer, 0, 0, 1)  # of a page that has had the first part
     _, told = view.news()
-    assert isinstance(told, messages.Delta) and (told.calls, told.call_seq) == (parts[1:], 2)
+    assert isinstance(told, messages.PaneDelta) and (told.calls, told.call_seq) == (parts[1:], 2)
 
 
 def test_a_reconnecting_view_gets_the_text_and_tokens_that_it_lacks() -> None:
-    answer = Answer((1, 1), "a")
+    answer = PlaygroundAnswer((1, 1), "a")
     answer.enter("queued", 2)
-    first = View(answer)
-    assert [one.place for one in first.news() if isinstance(one, Phase)] == [2]
+    first = AnswerView(answer)
+    assert [one.place for one in first.news() if isinstance(one, PanePhase)] == [2]
     answer.enter("queued", 1)
-    assert [one.place for one in first.news() if isinstance(one, Phase)] == [1]
+    assert [one.place for one in first.news() if isinstance(one, PanePhase)] == [1]
     assert list(first.news()) == []
     for text in ("One", " two"):
-        answer.add(News(text, [Token(text, -0.5)], ""))
-    _, delta = View(answer, 3, 1).news()
-    assert delta == messages.Delta("a", 7, " two", [Token(" two", -0.5)], 2)
+        answer.add(AnswerNews(text, [Token(text, -0.5)], ""))
+    _, delta = AnswerView(answer, 3, 1).news()
+    assert delta == messages.PaneDelta("a", 7, " two", [Token(" two", -0.5)], 2)
 
 
 # --- The socket ----------------------------------------------------------------------------------

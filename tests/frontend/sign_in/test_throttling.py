@@ -17,8 +17,8 @@ from frontend.sign_in.throttling import (
     INVITATION_LINKS,
     PASSWORDS,
     RESET_MAILS,
-    Failures,
     Limit,
+    SignInFailures,
     Throttle,
     TooManyAttempts,
     duration,
@@ -68,7 +68,7 @@ def refused_for(throttle: Throttle, request: HttpRequest, *accounts: str) -> int
 
 
 def test_each_failure_doubles_the_wait_up_to_the_longest() -> None:
-    waits, failures, now = [], Failures(), 0.0
+    waits, failures, now = [], SignInFailures(), 0.0
     for _ in range(10):
         wait = LIMIT.wait_s(failures, now)
         waits.append(wait)
@@ -78,9 +78,9 @@ def test_each_failure_doubles_the_wait_up_to_the_longest() -> None:
 
 
 def test_failures_are_forgotten_one_by_one() -> None:
-    failures = Failures(5, last_at=0)
-    assert LIMIT.failed(failures, now=100) == Failures(4, 100)
-    assert LIMIT.failed(failures, now=1e6) == Failures(1, 1e6)
+    failures = SignInFailures(5, last_at=0)
+    assert LIMIT.failed(failures, now=100) == SignInFailures(4, 100)
+    assert LIMIT.failed(failures, now=1e6) == SignInFailures(1, 1e6)
 
 
 @given(
@@ -91,7 +91,7 @@ def test_however_attempts_are_spaced_no_wait_is_too_long_and_all_waits_end(
     pauses: list[float], free: int, first: float, longest: float, forget: float
 ) -> None:
     limit = Limit(free, first, longest, forget)
-    failures, now = Failures(), 0.0
+    failures, now = SignInFailures(), 0.0
     for pause in pauses:
         now += pause
         wait = limit.wait_s(failures, now)
@@ -110,7 +110,7 @@ def test_nobody_guesses_much_in_a_day(clock: Clock) -> None:
             limit = getattr(throttle, name)
             if limit is None:
                 continue
-            failures, now, count = Failures(), 0.0, 0
+            failures, now, count = SignInFailures(), 0.0, 0
             while now < 86_400:
                 failures = limit.failed(failures, now)
                 count += 1

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.planes.forward import ROUTE
-from gateway.planes.inference import Parts, application
+from gateway.planes.inference import InferenceParts, application
 
 PATHS = {
     ROUTE: "/v1/usage/receipts",
@@ -39,7 +39,7 @@ BASIC = "Basic " + base64.b64encode(b"operator:the right password").decode()
 
 @pytest.fixture
 async def app() -> AsyncIterator[Any]:
-    parts = Parts.configured()
+    parts = InferenceParts.configured()
     async with parts.forward:
         yield application(parts)
 

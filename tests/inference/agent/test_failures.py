@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
-from inference.agent.failures import FILE, Failures
+from inference.agent.failures import FILE, EngineFailures
 from inference.agent.job import Job
 from inference.agent.watchdog import until_hung
 from inference.link.suspects import FORGET_S
@@ -33,7 +33,7 @@ async def engine_of(
     root: Path, one: Gateway, behaviour: Behaviour = DEADLY, *, id: str = "engine-1", **options: Any
 ) -> AsyncIterator[Rig]:
     """An agent that persists its engine's failures in `root`, as the real process does."""
-    failures = Failures.open(root)
+    failures = EngineFailures.open(root)
     engine = SyntheticEngine(MODEL, behaviour)
     async with agent_on(engine, root, [one], id=id, failures=failures, **options) as made:
         yield made
@@ -264,12 +264,12 @@ async def test_an_engine_that_is_closed_has_not_failed(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_passed_over(tmp_path: Path, logs: list[Any]) -> None:
     (tmp_path / FILE).write_bytes(b"\xc1 nothing of ours")
-    assert Failures.open(tmp_path).known() == []
+    assert EngineFailures.open(tmp_path).known() == []
     assert [line["event"] for line in logs] == ["failures_not_read"]
 
 
 def test_a_failed_write_of_failures_is_logged(tmp_path: Path, logs: list[Any]) -> None:
-    failures = Failures(tmp_path / "no" / "folder")
+    failures = EngineFailures(tmp_path / "no" / "folder")
     assert failures.note("died", "run", []) == []
     assert failures.count == 1
     assert [line["event"] for line in logs] == ["failures_not_kept"]
@@ -278,10 +278,10 @@ def test_a_failed_write_of_failures_is_logged(tmp_path: Path, logs: list[Any]) -
 def test_old_suspects_are_forgotten_when_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures = Failures(tmp_path / FILE)
+    failures = EngineFailures(tmp_path / FILE)
     failures.note("died", "run", [Job("r1", None, None, digest="d")])
-    assert len(Failures.open(tmp_path).known()) == 1
+    assert len(EngineFailures.open(tmp_path).known()) == 1
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + FORGET_S)
-    assert Failures.open(tmp_path).known() == []
-    assert Failures.open(tmp_path).count == 1
+    assert EngineFailures.open(tmp_path).known() == []
+    assert EngineFailures.open(tmp_path).count == 1

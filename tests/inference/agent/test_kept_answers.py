@@ -9,7 +9,13 @@ import pytest
 
 from inference.agent import kept_answers
 from inference.agent.job import Job
-from inference.agent.kept_answers import ANNOUNCED_AFTER_S, MAX_GRACE_S, KeptAnswers, News, Text
+from inference.agent.kept_answers import (
+    ANNOUNCED_AFTER_S,
+    MAX_GRACE_S,
+    KeptAnswers,
+    OrphanNews,
+    Text,
+)
 from inference.link.accounts import Account, Usage
 from inference.link.wire import Delta, Done, Fault, Orphan, Resume
 
@@ -80,13 +86,13 @@ def test_a_kept_text_with_any_content_is_truthy(piece: Delta) -> None:
 def test_an_orphan_is_announced_after_its_gateway_did_not_return() -> None:
     keeps = KeptAnswers()
     one = kept(keeps)
-    assert keeps.look(0.0) == News() and len(keeps) == 0
+    assert keeps.news(0.0) == OrphanNews() and len(keeps) == 0
     assert keeps.lost(one, 10.0)
     assert one.link is None and len(keeps) == 1
-    assert keeps.look(10.0 + ANNOUNCED_AFTER_S / 2) == News()
+    assert keeps.news(10.0 + ANNOUNCED_AFTER_S / 2) == OrphanNews()
     assert keeps.orphans() == [named(one)], "a gateway that joins hears of it at once"
-    assert keeps.look(10.0 + ANNOUNCED_AFTER_S) == News([named(one)])
-    assert keeps.look(10.0 + ANNOUNCED_AFTER_S) == News(), "they are told once"
+    assert keeps.news(10.0 + ANNOUNCED_AFTER_S) == OrphanNews([named(one)])
+    assert keeps.news(10.0 + ANNOUNCED_AFTER_S) == OrphanNews(), "they are told once"
 
 
 def test_an_orphan_is_announced_at_once_if_left_or_its_gateway_is_down() -> None:
@@ -95,9 +101,9 @@ def test_an_orphan_is_announced_at_once_if_left_or_its_gateway_is_down() -> None
     keeps.lost(left, 10.0, at_once=True)
     keeps.lost(lost, 10.0)
     keeps.lost(other, 10.0)
-    assert keeps.look(10.0) == News([named(left)])
+    assert keeps.news(10.0) == OrphanNews([named(left)])
     keeps.not_dialled("http://a", 10.1)
-    assert keeps.look(10.1) == News([named(lost)])
+    assert keeps.news(10.1) == OrphanNews([named(lost)])
 
 
 def test_an_answer_without_a_grace_is_not_kept() -> None:
@@ -112,27 +118,27 @@ def test_an_orphan_is_adopted_once() -> None:
     keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
-    keeps.look(0.0)
+    keeps.news(0.0)
     assert keeps.adopt(("r1", 2)) is None
     found = keeps.adopt(("r1", 1))
     assert found is not None and found.job is one and found.done is None
     assert keeps.adopt(("r1", 1)) is None
-    assert keeps.look(0.0) == News(gone=[("r1", 1)]), "the others hear that it is gone"
-    assert keeps.look(2 * GRACE_S) == News(), "it lives as long as its gateway"
+    assert keeps.news(0.0) == OrphanNews(gone=[("r1", 1)]), "the others hear that it is gone"
+    assert keeps.news(2 * GRACE_S) == OrphanNews(), "it lives as long as its gateway"
     keeps.note(one, Delta("r1", "!"))
     one.attempt = 1001
     assert keeps.lost(one, 50.0, at_once=True), "and may be lost again"
     again = keeps.adopt(("r1", 1001))
     assert again is not None and again.text.delta("r1", 1).text == "hello!"
-    assert keeps.look(50.0) == News(), "nobody had heard of it"
+    assert keeps.news(50.0) == OrphanNews(), "nobody had heard of it"
 
 
 def test_an_orphan_that_is_not_adopted_ends_after_its_grace() -> None:
     keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
-    assert keeps.look(GRACE_S - 1).over == []
-    assert keeps.look(GRACE_S) == News(gone=[("r1", 1)], over=[one])
+    assert keeps.news(GRACE_S - 1).expired == []
+    assert keeps.news(GRACE_S) == OrphanNews(gone=[("r1", 1)], expired=[one])
     assert keeps.bytes == 0 and len(keeps) == 0
     assert keeps.adopt(("r1", 1)) is None
 
@@ -141,7 +147,7 @@ def test_no_grace_is_longer_than_the_longest() -> None:
     keeps = KeptAnswers()
     one = kept(keeps, job(grace_s=1e9))
     keeps.lost(one, 0.0, at_once=True)
-    assert keeps.look(MAX_GRACE_S).over == [one]
+    assert keeps.news(MAX_GRACE_S).expired == [one]
 
 
 @pytest.mark.parametrize("fault", [None, Fault("engine_failed", "died")])
@@ -151,7 +157,7 @@ def test_an_orphan_that_ended_is_kept_with_its_done(fault: Fault | None) -> None
     keeps.lost(one, 0.0, at_once=True)
     done = msgspec.structs.replace(DONE, fault=fault)
     keeps.ended(one, done, 20.0)
-    assert keeps.look(GRACE_S - 1).over == []
+    assert keeps.news(GRACE_S - 1).expired == []
     found = keeps.adopt(("r1", 1))
     assert found is not None and found.done == done
 
@@ -162,10 +168,10 @@ def test_an_answer_that_ended_before_its_gateway_was_lost_is_kept() -> None:
     keeps.ended(elder, DONE, -GRACE_S)
     keeps.ended(one, DONE, 0.0)
     keeps.ended(other, DONE, 0.0)
-    keeps.look(0.0)
+    keeps.news(0.0)
     keeps.left_behind("http://a", 5.0)
     assert keeps.orphans() == [named(one)], "the elder's time is over"
-    assert keeps.look(5.0 + GRACE_S).over == [], "it does not run"
+    assert keeps.news(5.0 + GRACE_S).expired == [], "it does not run"
     assert keeps.orphans() == []
 
 
@@ -174,9 +180,9 @@ def test_a_cancelled_answer_is_not_kept(reason: str) -> None:
     keeps = KeptAnswers()
     one = kept(keeps)
     keeps.lost(one, 0.0, at_once=True)
-    keeps.look(0.0)
+    keeps.news(0.0)
     keeps.ended(one, Done("r1", Usage(), reason), 1.0)
-    assert keeps.orphans() == [] and keeps.look(1.0).gone == [("r1", 1)]
+    assert keeps.orphans() == [] and keeps.news(1.0).gone == [("r1", 1)]
 
 
 def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> None:
@@ -185,12 +191,12 @@ def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> Non
     for one in (runs, ended):
         keeps.lost(one, 0.0, at_once=True)
     keeps.ended(ended, DONE, 1.0)
-    keeps.look(1.0)
+    keeps.news(1.0)
     for one in (runs, ended):
         keeps.cancel((one.id, 1))
     keeps.cancel(("r9", 1))
     assert keeps.orphans() == [named(runs)], "one that runs is ended by its agent"
-    assert keeps.look(1.0).gone == [("r2", 1)]
+    assert keeps.news(1.0).gone == [("r2", 1)]
 
 
 # --- bounds --------------------------------------------------------------------------------------
@@ -205,7 +211,7 @@ def test_an_answer_that_is_too_long_is_kept_no_longer(monkeypatch: pytest.Monkey
         keeps.note(one, Delta("", "x" * 251))
     assert keeps.bytes == 0
     assert not keeps.lost(long, 0.0)
-    assert keeps.look(0.0).over == [other], "and without a gateway it ends"
+    assert keeps.news(0.0).expired == [other], "and without a gateway it ends"
 
 
 def test_chunks_ids_and_whole_answers_count() -> None:

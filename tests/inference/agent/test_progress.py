@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from inference.agent.job import Job
-from inference.agent.link import Link
+from inference.agent.link import AgentLink
 from inference.agent.progress import Progress
-from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.link import wire
@@ -37,14 +37,14 @@ class Room:
         self.watch = Progress(self.queue)
 
     def job(self, id: str, *, watched: bool = True) -> Job:
-        job = Job(id, None, cast(Link, self.link))
+        job = Job(id, None, cast(AgentLink, self.link))
         if watched:
             self.watch.add(job)
         return job
 
     def queued(self, id: str, **options: Any) -> Job:
         job = self.job(id, **options)
-        self.queue.push(Request(id, "acme", None), 0.0)
+        self.queue.push(QueuedRequest(id, "acme", None), 0.0)
         job.turn = cast(Any, object())
         return job
 
@@ -57,13 +57,13 @@ def room() -> Room:
 def test_each_phase_is_told_once(room: Room) -> None:
     job = room.job("a")
     room.watch.moved(job)
-    room.queue.push(Request("a", "acme", None), 0.0)
+    room.queue.push(QueuedRequest("a", "acme", None), 0.0)
     job.turn = cast(Any, object())
     for moment in ("", "admitted_at", "submitted_at", "first_token_at"):
         if moment:
             setattr(job, moment, 1.0)
         room.watch.moved(job)
-        room.watch.look()
+        room.watch.check()
     said = [("fetching", 0), ("queued", 1), ("loading", 0), ("prefill", 0)]
     assert [(wait.phase, wait.place) for wait in room.link.waits] == said
 
@@ -71,9 +71,9 @@ def test_each_phase_is_told_once(room: Room) -> None:
 def test_queue_positions_are_reported_as_they_change(room: Room) -> None:
     for id in ("a", "b"):
         room.queued(id)
-    room.watch.look()
+    room.watch.check()
     room.queue.finish("a", 0.0)
-    room.watch.look()
+    room.watch.check()
     assert room.link.waits == [
         Wait("a", "queued", 1),
         Wait("b", "queued", 2),
@@ -87,7 +87,7 @@ def test_unwatched_and_ended_requests_are_not_reported(room: Room) -> None:
     room.watch.discard(ended)
     for job in (plain, ended, orphan):
         room.watch.moved(job)
-    room.watch.look()
+    room.watch.check()
     assert room.link.waits == []
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference.gateway.lines.frames import Open
+from inference.gateway.lines.frames import OpenBatch
 from inference.gateway.lines.seals import seal
-from inference.gateway.measuring.content import Kept
+from inference.gateway.measuring.content import KeptContent
 from tests.inference.gateway.operations.test_lines import CREATED_AT, SECRET, connected, lines_of
 from tests.inference.gateway.operations.test_responses_socket import socket, turn
 from tests.inference.operations.examples import SAID
@@ -24,9 +24,9 @@ async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
         yield made
 
 
-def taken(stack: Rig) -> list[Kept]:
+def taken(stack: Rig) -> list[KeptContent]:
     found = stack.gateway.hub.contents.take(10, 1 << 20)
-    return [msgspec.json.decode(one.text, type=Kept) for one in found]
+    return [msgspec.json.decode(one.text, type=KeptContent) for one in found]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -63,7 +63,7 @@ async def test_each_turn_on_a_socket_is_recorded(stack: Rig) -> None:
 
 async def test_lines_of_batches_are_recorded(stack: Rig) -> None:
     stack.gateway.keys.keeping.add("acme")
-    of_globex = Open("batch_2", 6, CREATED_AT, "chat", "")
+    of_globex = OpenBatch("batch_2", 6, CREATED_AT, "chat", "")
     async with lines_of(stack) as lines, connected(lines) as worker:
         worker.open()
         worker.open(**msgspec.structs.asdict(of_globex) | {"seal": seal(SECRET, of_globex)})
@@ -82,6 +82,6 @@ async def test_the_delivered_part_of_an_aborted_answer_is_recorded(stack: Rig) -
         async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
             async for _ in answer.aiter_bytes():
                 break
-    hub, found = stack.gateway.hub, list[Kept]()
+    hub, found = stack.gateway.hub, list[KeptContent]()
     await until(lambda: found.extend(taken(stack)) or found)
     assert found[0].text and hub.contents.space.total == 0

@@ -23,12 +23,12 @@ from inference.errors import (
 )
 from inference.gateway import hub
 from inference.gateway.fleet.engine_link import SILENT_S
-from inference.gateway.measuring.content import Contents
-from inference.gateway.requests.order import Order
+from inference.gateway.measuring.content import RequestContents
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
-from inference.interfaces.directory import Price
-from inference.interfaces.limiter import Ask, Reservation
+from inference.interfaces.directory import TokenPrice
+from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats, ModelInfo
@@ -103,7 +103,7 @@ async def test_a_slow_reader_gets_merged_deltas_and_holds_nobody_up(bench: Bench
 
 
 async def test_what_is_said_is_taken_up_from_its_beginning_to_its_end(bench: Bench) -> None:
-    contents, keeps = Contents(), replace(GRANT, keeps_content=True)
+    contents, keeps = RequestContents(), replace(GRANT, keeps_content=True)
     engine = await bench.join()
     stream = bench.submit(grant=keeps)
     stream.attach_capture(contents.begin("r1", keeps, "chat", b"{}"))
@@ -116,7 +116,7 @@ async def test_what_is_said_is_taken_up_from_its_beginning_to_its_end(bench: Ben
 
 
 async def test_nothing_is_recorded_of_tenants_that_keep_no_content(bench: Bench) -> None:
-    contents = Contents()
+    contents = RequestContents()
     engine = await bench.join()
     stream = bench.submit()
     stream.attach_capture(contents.begin("r1", GRANT, "chat", b"{}"))
@@ -128,7 +128,7 @@ async def test_nothing_is_recorded_of_tenants_that_keep_no_content(bench: Bench)
 
 
 async def test_what_another_gateway_goes_on_with_is_taken_up_there(bench: Bench) -> None:
-    contents, keeps = Contents(), replace(GRANT, keeps_content=True)
+    contents, keeps = RequestContents(), replace(GRANT, keeps_content=True)
     engine = await bench.join()
     stream = bench.submit(grant=keeps)
     stream.attach_capture(contents.begin("r1", keeps, "chat", b"{}"))
@@ -229,7 +229,7 @@ async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(benc
     mine = bench.submit("mine")
     engine.say(Done("mine", Usage(5, 0, 1), "stop"))
     await mine.read()
-    bench.limits.open["mine"] = bench.limits.open["theirs"] = Ask(1, 1, 1)
+    bench.limits.open["mine"] = bench.limits.open["theirs"] = ReservationRequest(1, 1, 1)
     engine.say(UsageReport("journal-1", [entry("mine"), entry("theirs", 3)]))
     await until(lambda: bench.ledger.told)
     assert "mine" in bench.limits.open
@@ -238,8 +238,10 @@ async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(benc
 
 async def test_the_price_that_was_reserved_travels_with_the_request(bench: Bench) -> None:
     engine = await bench.join()
-    target = msgspec.structs.replace(BASE, price=Price(3, 2, 7))
-    bench.hub.submit(Order(GRANT, target, Reservation("r1", None), "chat", b"{}", "batch", 9))
+    target = msgspec.structs.replace(BASE, price=TokenPrice(3, 2, 7))
+    bench.hub.submit(
+        AdmittedRequest(GRANT, target, Reservation("r1", None), "chat", b"{}", "batch", 9)
+    )
     submitted = await engine.hear()
     assert isinstance(submitted, wire.Submit) and submitted.account.price == (3, 2, 7)
 
@@ -249,20 +251,20 @@ async def test_engines_are_told_what_to_keep_loaded(bench: Bench) -> None:
     bench.hub.set_pins({"base": [REF]})
     bench.hub.set_pins({"base": [REF], "other": [REF]})
     bench.hub.set_pins({})
-    assert await early.hear() == wire.Pins([given(REF)])
-    assert await early.hear() == wire.Pins([])
+    assert await early.hear() == wire.PinnedAdapters([given(REF)])
+    assert await early.hear() == wire.PinnedAdapters([])
     bench.hub.set_pins({"base": [REF]})
     late = await bench.join("late")
-    assert await late.hear() == wire.Pins([given(REF)])
+    assert await late.hear() == wire.PinnedAdapters([given(REF)])
 
 
 async def test_an_engine_hears_that_nothing_is_pinned_any_more_however_late(bench: Bench) -> None:
     """An earlier gateway, or this one before the link broke, may have told it otherwise."""
     early = await bench.join("early")
     bench.hub.set_pins({})
-    assert await early.hear() == wire.Pins([])
+    assert await early.hear() == wire.PinnedAdapters([])
     late = await bench.join("late")
-    assert await late.hear() == wire.Pins([])
+    assert await late.hear() == wire.PinnedAdapters([])
 
 
 async def test_a_stream_asks_for_more_before_it_runs_out(bench: Bench) -> None:
@@ -594,10 +596,13 @@ async def test_engines_are_told_to_keep_only_what_they_can_load(bench: Bench) ->
     bench.hub.set_pins({"base": [REF]})
     bench.hub.set_pins({"base": [REF, HIGH]})
     bench.hub.unload("d" * 64)
-    assert [await low.hear(), await low.hear()] == [wire.Pins([given(REF)]), wire.Unload("d" * 64)]
+    assert [await low.hear(), await low.hear()] == [
+        wire.PinnedAdapters([given(REF)]),
+        wire.Unload("d" * 64),
+    ]
     assert [await high.hear(), await high.hear()] == [
-        wire.Pins([given(REF)]),
-        wire.Pins([given(REF), given(HIGH)]),
+        wire.PinnedAdapters([given(REF)]),
+        wire.PinnedAdapters([given(REF), given(HIGH)]),
     ]
 
 

@@ -24,7 +24,7 @@ from inference.link.wire import MAX_BODY_BYTES, MAX_FRAME_BYTES, PROTOCOL_VERSIO
 from inference.operations.chat import Chat
 from inference.operations.completion import COMPLETION
 from inference.operations.operation import Call
-from inference.operations.registry import Registry
+from inference.operations.registry import OperationRegistry
 from inference.pacing import FREE, MAX_WAIT_S, SPACING_S
 from tests.inference.rig import Rig, agent_on, chat, gateway, rig
 from tests.inference.samples import MODEL
@@ -56,7 +56,7 @@ class Watched(Chat):
 @asynccontextmanager
 async def watched(root: Path) -> AsyncIterator[tuple[Rig, Watched]]:
     operation = Watched()
-    registry = Registry([operation, COMPLETION])
+    registry = OperationRegistry([operation, COMPLETION])
     engine = SyntheticEngine(MODEL)
     async with (
         gateway(operations=registry, max_body_bytes=len(many_keys())) as one,

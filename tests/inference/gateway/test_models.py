@@ -10,7 +10,7 @@ import pytest
 
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.models import pricing
-from inference.interfaces.directory import Price
+from inference.interfaces.directory import TokenPrice
 from inference.operations.registry import OPERATIONS
 from tests.inference.rig import agent_on, gateway, until
 from tests.inference.samples import MODEL
@@ -24,7 +24,7 @@ ABLE = msgspec.structs.replace(
     ("micros", "shown"), [(0, "0"), (150_000, "0.15"), (3_000_000, "3"), (1, "0.000001")]
 )
 def test_prices_are_exact(micros: int, shown: str) -> None:
-    assert pricing(Price(micros, 0, 10 * micros), "eur")["prompt"] == shown
+    assert pricing(TokenPrice(micros, 0, 10 * micros), "eur")["prompt"] == shown
 
 
 async def test_it_tells_what_its_engines_can_and_could_last(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI
 
-from inference.agent.engines.engine import Output, Work
+from inference.agent.engines.engine import EngineOutput, EngineWork
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
-from inference.agent.link import Link
+from inference.agent.link import AgentLink
 from inference.errors import ApiKeyRevoked, EngineLost, InsufficientQuota
 from inference.gateway.dispatcher import Dispatcher
 from inference.ids import new_id
-from inference.interfaces.directory import Grant, Limits, Target
-from inference.interfaces.limiter import Ask, Reservation
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget
+from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link.engine_info import EngineStats
 from inference.link.session import LOST_S
 from inference.link.wire import MAX_FRAME_BYTES, Delta, Frame, Wait
@@ -224,7 +224,9 @@ async def test_what_a_name_means_is_asked_again_when_reserving_took_time(stack: 
     stack.adapter("acme", "support", 1)
 
     class Slow(Counted):
-        async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+        async def reserve(
+            self, id: str, grant: Grant, target: ResolvedTarget, ask: ReservationRequest
+        ) -> Reservation:
             await asyncio.sleep(0)
             stack.adapter("acme", "support", 2)
             return await super().reserve(id, grant, target, ask)
@@ -375,7 +377,7 @@ async def test_a_link_that_a_defect_broke_is_made_again(
 ) -> None:
     heard = stack.agent.heard
 
-    def fails_once(link: Link, frame: Frame) -> None:
+    def fails_once(link: AgentLink, frame: Frame) -> None:
         monkeypatch.setattr(stack.agent, "heard", heard)
         raise RuntimeError("a defect")
 
@@ -777,7 +779,7 @@ class Verbose(SyntheticEngine):
     """Answers requests that do not stream with more bytes than a frame of the engine link may
     have."""
 
-    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+    async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         streams = work.body.get("stream")
         async with aclosing(super().generate(work)) as outputs:
             async for output in outputs:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.agent.journal.delivery import Delivery
+from inference.agent.journal.delivery import EntryDelivery
 from inference.link.accounts import NOBODY, LedgerEntry, Usage
 from inference.link.session import AttemptKey
 
@@ -27,17 +27,17 @@ def firsts(ids: Iterable[str]) -> list[AttemptKey]:
     return [(id, 1) for id in ids]
 
 
-def delivery(backlog: str = "", *, window: int = 4, batch: int = 3, up: str = "") -> Delivery:
+def delivery(backlog: str = "", *, window: int = 4, batch: int = 3, up: str = "") -> EntryDelivery:
     """A delivery with one entry for each letter of `backlog` and one link for each letter of
     `up`."""
     times = {"resend_after_s": RESEND_AFTER_S, "repeat_after_s": REPEAT_AFTER_S}
-    made = Delivery(map(entry, backlog), window=window, batch=batch, **times)
+    made = EntryDelivery(map(entry, backlog), window=window, batch=batch, **times)
     for name in up:
         made.link_up(f"http://{name}")
     return made
 
 
-def taken(of: Delivery, link: str, now: float = 0.0) -> str:
+def taken(of: EntryDelivery, link: str, now: float = 0.0) -> str:
     return "".join(sent.id for sent in of.take(link, now))
 
 

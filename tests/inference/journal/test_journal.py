@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from inference.agent.engines.engine import Meter
 from inference.agent.journal.files import FILE, JournalFailed
 from inference.agent.journal.journal import Journal
-from inference.agent.journal.records import VERSION, Begun, framed
+from inference.agent.journal.records import VERSION, BegunRecord, framed
 from inference.link.accounts import Totals, Usage
 from tests.inference.journals import (
     OPS,
@@ -265,7 +265,7 @@ def test_a_journal_of_another_version_is_left_alone(folder: Path) -> None:
 
 def test_a_journal_of_a_later_version_is_left_alone(folder: Path) -> None:
     folder.mkdir()
-    content = framed(Begun("id", Totals(), version=VERSION + 1))
+    content = framed(BegunRecord("id", Totals(), version=VERSION + 1))
     (folder / FILE).write_bytes(content)
     with pytest.raises(JournalFailed, match="by a newer version of Lorikeet: its records have"):
         Journal.open(folder)

@@ -9,7 +9,7 @@ from inference.errors import EngineLost, InvalidRequest, LinkMisuse, ProtocolVio
 from inference.link import wire
 from inference.link.accounts import NOBODY, Usage
 from inference.link.engine_info import EngineStats
-from inference.link.session import HEARTBEAT_S, LOST_S, Session, Side, State, negotiate
+from inference.link.session import HEARTBEAT_S, LOST_S, LinkSide, LinkState, Session, negotiate
 from inference.link.wire import Frame
 from tests.inference.samples import MODEL, REF
 
@@ -29,38 +29,38 @@ FRAMES: list[Frame] = [
     HELLO, WELCOME, wire.Gateways([]), wire.Heartbeat(), SUBMIT, STEP, DONE,
     wire.Cancel("r1", "stop"), wire.Stats(EngineStats()), LOAD, LOADED,
     wire.Unload("d"), wire.Drain(), ERROR, wire.Waits([wire.Wait("r1", "prefill")]),
-    wire.Orphans(), ADOPT,
+    wire.OrphanList(), ADOPT,
 ]  # fmt: skip
 FROM_AGENT = (
     wire.Heartbeat, wire.Step, wire.Waits, wire.Done, wire.Stats, wire.Loaded, wire.Drain,
-    wire.Error, wire.Orphans,
+    wire.Error, wire.OrphanList,
 )  # fmt: skip
 FROM_GATEWAY = (
     wire.Heartbeat, wire.Gateways, wire.Submit, wire.Cancel, wire.Load, wire.Unload, wire.Drain,
     wire.Error, wire.Adopt,
 )  # fmt: skip
 LEGAL = {
-    (Side.AGENT, State.CONNECTED): (wire.Hello, wire.Error),
-    (Side.AGENT, State.GREETED): (wire.Heartbeat, wire.Error),
-    (Side.AGENT, State.OPEN): FROM_AGENT,
-    (Side.AGENT, State.CLOSED): (),
-    (Side.GATEWAY, State.CONNECTED): (wire.Error,),
-    (Side.GATEWAY, State.GREETED): (wire.Welcome, wire.Error),
-    (Side.GATEWAY, State.OPEN): FROM_GATEWAY,
-    (Side.GATEWAY, State.CLOSED): (),
+    (LinkSide.AGENT, LinkState.CONNECTED): (wire.Hello, wire.Error),
+    (LinkSide.AGENT, LinkState.GREETED): (wire.Heartbeat, wire.Error),
+    (LinkSide.AGENT, LinkState.OPEN): FROM_AGENT,
+    (LinkSide.AGENT, LinkState.CLOSED): (),
+    (LinkSide.GATEWAY, LinkState.CONNECTED): (wire.Error,),
+    (LinkSide.GATEWAY, LinkState.GREETED): (wire.Welcome, wire.Error),
+    (LinkSide.GATEWAY, LinkState.OPEN): FROM_GATEWAY,
+    (LinkSide.GATEWAY, LinkState.CLOSED): (),
 }
 
 
-def pair(state: State) -> tuple[Session, Session]:
+def pair(state: LinkState) -> tuple[Session, Session]:
     """Both ends of a link in this state; open ones have one request and one load alive."""
-    agent, gateway = Session(Side.AGENT, 0.0), Session(Side.GATEWAY, 0.0)
-    if state is not State.CONNECTED:
+    agent, gateway = Session(LinkSide.AGENT, 0.0), Session(LinkSide.GATEWAY, 0.0)
+    if state is not LinkState.CONNECTED:
         tell(agent, gateway, HELLO)
-    if state in (State.OPEN, State.CLOSED):
+    if state in (LinkState.OPEN, LinkState.CLOSED):
         tell(gateway, agent, WELCOME)
         tell(gateway, agent, SUBMIT)
         tell(gateway, agent, LOAD)
-    if state is State.CLOSED:
+    if state is LinkState.CLOSED:
         agent.close()
         gateway.close()
     return agent, gateway
@@ -82,14 +82,14 @@ def fresh_ids(frame: Frame) -> Frame:
     return wire.Load("l2", REF) if isinstance(frame, wire.Load) else frame
 
 
-@pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("side", LinkSide)
+@pytest.mark.parametrize("state", LinkState)
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
 def test_every_frame_in_every_state_from_either_side(
-    side: Side, state: State, frame: Frame
+    side: LinkSide, state: LinkState, frame: Frame
 ) -> None:
     agent, gateway = pair(state)
-    sender, receiver = (agent, gateway) if side is Side.AGENT else (gateway, agent)
+    sender, receiver = (agent, gateway) if side is LinkSide.AGENT else (gateway, agent)
     before = facts(sender), facts(receiver)
     frame = fresh_ids(frame)
     if isinstance(frame, LEGAL[side, state]):
@@ -103,11 +103,11 @@ def test_every_frame_in_every_state_from_either_side(
 
 
 def test_a_link_opens_with_hello_and_welcome() -> None:
-    agent, gateway = pair(State.CONNECTED)
+    agent, gateway = pair(LinkState.CONNECTED)
     tell(agent, gateway, HELLO)
-    assert (agent.state, gateway.state) == (State.GREETED, State.GREETED)
+    assert (agent.state, gateway.state) == (LinkState.GREETED, LinkState.GREETED)
     tell(gateway, agent, WELCOME)
-    assert (agent.state, gateway.state) == (State.OPEN, State.OPEN)
+    assert (agent.state, gateway.state) == (LinkState.OPEN, LinkState.OPEN)
     assert agent.version == gateway.version == 1
 
 
@@ -115,7 +115,7 @@ def test_a_link_opens_with_hello_and_welcome() -> None:
     "frame", [STEP, DONE, LOADED, wire.Step([STEP.deltas[0], wire.Delta("r9")])]
 )
 def test_frames_about_unknown_requests_are_refused_and_change_nothing(frame: Frame) -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     tell(agent, gateway, DONE)
     tell(agent, gateway, LOADED)
     before = facts(gateway)
@@ -128,7 +128,7 @@ def test_frames_about_unknown_requests_are_refused_and_change_nothing(frame: Fra
 
 @pytest.mark.parametrize("frame", [SUBMIT, LOAD])
 def test_an_id_in_use_may_not_begin_again(frame: Frame) -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     with pytest.raises(ProtocolViolation, match="in use"):
         agent.received(frame, 0.0)
     with pytest.raises(LinkMisuse, match="in use"):
@@ -136,7 +136,7 @@ def test_an_id_in_use_may_not_begin_again(frame: Frame) -> None:
 
 
 def test_a_request_lives_from_submit_to_done_and_its_id_may_then_return() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     assert gateway.requests == agent.requests == {("r1", 1)}
     tell(agent, gateway, STEP)
     tell(agent, gateway, DONE)
@@ -146,7 +146,7 @@ def test_a_request_lives_from_submit_to_done_and_its_id_may_then_return() -> Non
 
 
 def test_a_request_may_live_under_two_attempts_but_not_twice_under_one() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     again = msgspec.structs.replace(SUBMIT, attempt=2)
     tell(gateway, agent, again)
     with pytest.raises(LinkMisuse, match="in use"):
@@ -159,7 +159,7 @@ def test_a_request_may_live_under_two_attempts_but_not_twice_under_one() -> None
 
 
 def test_an_adopted_request_lives_to_its_done_and_may_begin_on_a_draining_link() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     tell(agent, gateway, wire.Drain())
     tell(gateway, agent, ADOPT)
     assert ("r1", 1001) in agent.requests
@@ -171,10 +171,10 @@ def test_an_adopted_request_lives_to_its_done_and_may_begin_on_a_draining_link()
 
 
 def test_an_unknown_frame_is_counted_and_a_sign_of_life() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     before = facts(gateway)
     unknown = wire.decode(b"\x92\xa5hullo\x01")
-    assert unknown == wire.Unknown("hullo")
+    assert unknown == wire.UnknownFrame("hullo")
     gateway.received(unknown, LOST_S)
     agent.received(unknown, LOST_S)
     assert (gateway.unknown, agent.unknown) == (1, 1)
@@ -182,26 +182,26 @@ def test_an_unknown_frame_is_counted_and_a_sign_of_life() -> None:
     assert not gateway.lost(LOST_S + 1)
 
 
-@pytest.mark.parametrize("state", [State.CONNECTED, State.GREETED, State.CLOSED])
-def test_an_unknown_frame_does_not_open_a_link(state: State) -> None:
+@pytest.mark.parametrize("state", [LinkState.CONNECTED, LinkState.GREETED, LinkState.CLOSED])
+def test_an_unknown_frame_does_not_open_a_link(state: LinkState) -> None:
     _, gateway = pair(state)
     with pytest.raises(ProtocolViolation):
-        gateway.received(wire.Unknown("hullo"), 0.0)
+        gateway.received(wire.UnknownFrame("hullo"), 0.0)
     assert gateway.unknown == 0
 
 
 def test_a_cancel_may_cross_the_done_that_it_asks_for() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     agent.sent(DONE, 0.0)
     tell(gateway, agent, wire.Cancel("r1", "cancelled"))
     gateway.received(DONE, 0.0)
 
 
-@pytest.mark.parametrize("drainer", Side)
+@pytest.mark.parametrize("drainer", LinkSide)
 @pytest.mark.parametrize("frame", [SUBMIT, LOAD])
-def test_nothing_new_is_sent_on_a_draining_link(drainer: Side, frame: Frame) -> None:
-    agent, gateway = pair(State.OPEN)
-    if drainer is Side.AGENT:
+def test_nothing_new_is_sent_on_a_draining_link(drainer: LinkSide, frame: Frame) -> None:
+    agent, gateway = pair(LinkState.OPEN)
+    if drainer is LinkSide.AGENT:
         tell(agent, gateway, wire.Drain())
     else:
         tell(gateway, agent, wire.Drain())
@@ -211,14 +211,14 @@ def test_nothing_new_is_sent_on_a_draining_link(drainer: Side, frame: Frame) -> 
 
 
 def test_a_submit_that_crossed_the_drain_is_legal_for_the_agent() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     agent.sent(wire.Drain(), 0.0)
     tell(gateway, agent, fresh_ids(SUBMIT))
     assert agent.requests == {("r1", 1), ("r2", 1)}
 
 
 def test_heartbeats_are_due_after_silence_of_ours() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     assert not agent.heartbeat_due(HEARTBEAT_S - 0.01)
     assert agent.heartbeat_due(HEARTBEAT_S)
     tell(agent, gateway, wire.Heartbeat(), HEARTBEAT_S)
@@ -226,12 +226,12 @@ def test_heartbeats_are_due_after_silence_of_ours() -> None:
 
 
 def test_no_heartbeat_before_the_link_is_open() -> None:
-    agent, _ = pair(State.GREETED)
+    agent, _ = pair(LinkState.GREETED)
     assert not agent.heartbeat_due(HEARTBEAT_S * 2)
 
 
 def test_a_silent_peer_is_lost_and_any_frame_of_its_saves_it() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     assert not gateway.lost(LOST_S - 0.01)
     assert gateway.lost(LOST_S)
     tell(agent, gateway, wire.Heartbeat(), LOST_S)
@@ -241,7 +241,7 @@ def test_a_silent_peer_is_lost_and_any_frame_of_its_saves_it() -> None:
 
 
 def test_a_blocked_process_does_not_count_its_peer_as_silent() -> None:
-    _, gateway = pair(State.OPEN)
+    _, gateway = pair(LinkState.OPEN)
     gateway.held_up(3 * LOST_S, 3 * LOST_S)
     assert not gateway.lost(4 * LOST_S - 0.01)
     gateway.held_up(2 * LOST_S, 4 * LOST_S - 0.01)
@@ -249,16 +249,16 @@ def test_a_blocked_process_does_not_count_its_peer_as_silent() -> None:
 
 
 def test_a_refused_frame_does_not_count_as_a_sign_of_life() -> None:
-    _, gateway = pair(State.OPEN)
+    _, gateway = pair(LinkState.OPEN)
     with pytest.raises(ProtocolViolation):
         gateway.received(SUBMIT, LOST_S)
     assert gateway.lost(LOST_S)
 
 
 def test_error_ends_the_link() -> None:
-    agent, gateway = pair(State.OPEN)
+    agent, gateway = pair(LinkState.OPEN)
     tell(gateway, agent, ERROR)
-    assert agent.state is gateway.state is State.CLOSED
+    assert agent.state is gateway.state is LinkState.CLOSED
     assert agent.requests == frozenset()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.gateway.measuring.histogram import Example, Histogram
+from inference.gateway.measuring.histogram import Histogram, HistogramExample
 from inference.gateway.measuring.measures import DURATION_S
 
 pytestmark = pytest.mark.pure
@@ -33,10 +33,10 @@ def test_a_bucket_keeps_the_last_of_its_traced_values() -> None:
     gaps = Histogram((1.0, 2.0))
     gaps.add(1.2)
     for trace_id in ("first", "last"):
-        gaps.add_example(Example(trace_id, 1.5, 10.0))
-    gaps.add_example(Example("long", 7.0, 11.0))
+        gaps.add_example(HistogramExample(trace_id, 1.5, 10.0))
+    gaps.add_example(HistogramExample("long", 7.0, 11.0))
     assert gaps.buckets() == [
         ("1", 0, None),
-        ("2", 3, Example("last", 1.5, 10.0)),
-        ("+Inf", 4, Example("long", 7.0, 11.0)),
+        ("2", 3, HistogramExample("last", 1.5, 10.0)),
+        ("+Inf", 4, HistogramExample("long", 7.0, 11.0)),
     ]

@@ -19,13 +19,13 @@ from inference.errors import (
     RateLimitExceeded,
 )
 from inference.gateway.measuring.busiest import MAX_SEEN, PERIOD_S, Busiest
-from inference.gateway.measuring.histogram import Example, Histogram
+from inference.gateway.measuring.histogram import Histogram, HistogramExample
 from inference.gateway.measuring.measures import (
     FORGET_S,
     MAX_ENGINES,
     OF_ENGINES,
     OTHER,
-    Ended,
+    EndedRequest,
     Measures,
     code_of,
     outcome_of,
@@ -42,7 +42,7 @@ from tests.inference.samples import BASE
 pytestmark = pytest.mark.pure
 
 USAGE = Usage(7, 3, 5, queue_s=0.3, load_s=0.2, ttft_s=0.6, total_s=2.0)
-DONE = Ended(USAGE, reported=True, has_adapter=True, completed=True, ttft_s=0.7, total_s=2.1)
+DONE = EndedRequest(USAGE, reported=True, has_adapter=True, completed=True, ttft_s=0.7, total_s=2.1)
 
 
 def counted(histogram: Histogram) -> float:
@@ -96,7 +96,7 @@ def test_a_traced_request_is_an_example() -> None:
     on = measures.engine("base", "e1")
     measures.ended(on, traced)
     (example,) = [one for _, _, one in on.time_to_first_token_seconds.buckets() if one]
-    assert isinstance(example, Example) and (example.trace_id, example.value) == ("t", 0.7)
+    assert isinstance(example, HistogramExample) and (example.trace_id, example.value) == ("t", 0.7)
 
 
 def test_engines_beyond_the_bound_share_one_series() -> None:

@@ -13,8 +13,8 @@ from inference.gateway.measuring.measures import DURATION_S
 from inference.gateway.measuring.outcomes import (
     MAX_ALIKE,
     MAX_KEPT,
-    Ended,
-    Group,
+    EndedFigures,
+    OutcomeGroup,
     Outcomes,
     OutcomeSums,
     Refusal,
@@ -23,14 +23,14 @@ from inference.gateway.measuring.sums import BUCKETS, added, bucket_of, percenti
 
 pytestmark = pytest.mark.pure
 
-ANSWERED = Group(60, 1, 10, 0, "", "base", "completed", "stop", "", "")
+ANSWERED = OutcomeGroup(60, 1, 10, 0, "", "base", "completed", "stop", "", "")
 LIMITED = ANSWERED._replace(
     outcome="refused", code="rate_limit_exceeded", limit_kind="requests_per_minute"
 )
 
 
-def refusal(group: Group = LIMITED, id: str = "r") -> Refusal:
-    whose = {name: getattr(group, name) for name in Group._fields if name != "minute"}
+def refusal(group: OutcomeGroup = LIMITED, id: str = "r") -> Refusal:
+    whose = {name: getattr(group, name) for name in OutcomeGroup._fields if name != "minute"}
     return Refusal(
         id=id, started_at=1.5, model="base", surface="api", status=429, message="Too many.",
         total_s=0.01, **whose,
@@ -39,9 +39,9 @@ def refusal(group: Group = LIMITED, id: str = "r") -> Refusal:
 
 def test_counts_add_up_in_their_group() -> None:
     counted = Outcomes()
-    counted.note(ANSWERED, Ended(10, 4, 5, 99, 0.015, 2.015), None)
-    counted.note(ANSWERED, Ended(1, 0, 1, 1, 0.005, 0.006), None)
-    counted.note(ANSWERED._replace(minute=120), Ended(), None)
+    counted.note(ANSWERED, EndedFigures(10, 4, 5, 99, 0.015, 2.015), None)
+    counted.note(ANSWERED, EndedFigures(1, 0, 1, 1, 0.005, 0.006), None)
+    counted.note(ANSWERED._replace(minute=120), EndedFigures(), None)
     tallies, refusals = counted.take()
     tally = tallies[ANSWERED]
     assert (tally.requests, tally.prompt_tokens, tally.cached_tokens) == (2, 11, 4)
@@ -54,7 +54,7 @@ def test_counts_add_up_in_their_group() -> None:
 
 def test_what_failed_in_mid_answer_counts_its_first_token_and_no_total() -> None:
     counted = Outcomes()
-    counted.note(ANSWERED._replace(outcome="failed"), Ended(1, 0, 3, 0, 0.1, None), None)
+    counted.note(ANSWERED._replace(outcome="failed"), EndedFigures(1, 0, 3, 0, 0.1, None), None)
     (tally,) = counted.take().tallies.values()
     assert sum(tally.first_tokens) == 1 and tally.totals == [] and tally.decode_s == 0
 
@@ -62,14 +62,14 @@ def test_what_failed_in_mid_answer_counts_its_first_token_and_no_total() -> None
 def test_of_many_similar_refusals_some_are_kept_and_all_are_counted() -> None:
     counted = Outcomes()
     for n in range(3 * MAX_ALIKE):
-        counted.note(LIMITED, Ended(), refusal(id=f"r{n}"))
+        counted.note(LIMITED, EndedFigures(), refusal(id=f"r{n}"))
     tallies, refusals = counted.take()
     assert tallies[LIMITED].requests == 3 * MAX_ALIKE
     assert [one.id for one in refusals] == [f"r{n}" for n in range(MAX_ALIKE)]
-    counted.note(LIMITED, Ended(), refusal())
+    counted.note(LIMITED, EndedFigures(), refusal())
     assert counted.take().refusals == []  # still the same minute
     later = LIMITED._replace(minute=120)
-    counted.note(later, Ended(), refusal(later))
+    counted.note(later, EndedFigures(), refusal(later))
     assert len(counted.take().refusals) == 1
 
 
@@ -78,9 +78,9 @@ def test_one_key_takes_no_room_from_another_but_the_tenants() -> None:
     for key in range(10):
         for n in range(MAX_ALIKE):
             group = LIMITED._replace(key_id=key)
-            counted.note(group, Ended(), refusal(group, f"{key}-{n}"))
+            counted.note(group, EndedFigures(), refusal(group, f"{key}-{n}"))
     other = LIMITED._replace(tenant_id=2)
-    counted.note(other, Ended(), refusal(other, "theirs"))
+    counted.note(other, EndedFigures(), refusal(other, "theirs"))
     refusals = counted.take().refusals
     assert len(refusals) == MAX_KEPT + 1 and refusals[-1].id == "theirs"
 
@@ -88,15 +88,15 @@ def test_one_key_takes_no_room_from_another_but_the_tenants() -> None:
 @pytest.mark.parametrize("outcome", ["completed", "cancelled"])
 def test_what_was_not_refused_is_not_kept(outcome: str) -> None:
     counted = Outcomes()
-    counted.note(LIMITED._replace(outcome=outcome), Ended(), refusal())
+    counted.note(LIMITED._replace(outcome=outcome), EndedFigures(), refusal())
     assert counted.take().refusals == []
 
 
 def test_counts_that_could_not_be_written_are_kept() -> None:
     counted = Outcomes()
-    counted.note(LIMITED, Ended(), refusal(id="first"))
+    counted.note(LIMITED, EndedFigures(), refusal(id="first"))
     tallies, refusals = counted.take()
-    counted.note(LIMITED, Ended(), refusal(id="second"))
+    counted.note(LIMITED, EndedFigures(), refusal(id="second"))
     counted.give_back(tallies.items(), refusals)
     tallies, refusals = counted.take()
     assert tallies[LIMITED].requests == 2
@@ -109,11 +109,11 @@ def test_memory_is_bounded_and_what_has_no_room_is_told(monkeypatch: pytest.Monk
     counted = Outcomes()
     groups = [LIMITED._replace(tenant_id=n) for n in range(4)]
     for group in groups:
-        counted.note(group, Ended(), refusal(group))
+        counted.note(group, EndedFigures(), refusal(group))
     assert counted.dropped == 2
     tallies, refusals = counted.take()
     assert list(tallies) == groups[:2] and len(refusals) == 2
-    counted.note(groups[3], Ended(), refusal(groups[3], "new"))
+    counted.note(groups[3], EndedFigures(), refusal(groups[3], "new"))
     counted.give_back(tallies.items(), refusals)
     assert counted.dropped == 3
     assert [one.id for one in counted.take().refusals] == ["r", "r"]

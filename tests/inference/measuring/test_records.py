@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded
-from inference.gateway.records import SHOWN_MODEL, Line
+from inference.gateway.records import SHOWN_MODEL, LogLine
 from inference.interfaces.limiter import Reservation
 from tests.inference.rig import SLOW, STALLED, Rig, chat, rig, until
 from tests.inference.samples import MODEL
@@ -60,7 +60,7 @@ async def one(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Wait for the only line, check its fields and return it."""
     await until(lambda: len(lines))
     (line,) = lines
-    assert set(line) - {"event", "log_level"} <= set(Line.__struct_fields__)
+    assert set(line) - {"event", "log_level"} <= set(LogLine.__struct_fields__)
     return line
 
 
@@ -204,7 +204,7 @@ def test_the_document_explains_every_field() -> None:
     text = (ROOT / "docs" / "observe.md").read_text()
     table = text.split("## Logs")[1].split("\n## ")[0]
     explained = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| ([^|]+) \|", table, re.M)))
-    assert set(explained) == set(Line.__struct_fields__) | {
+    assert set(explained) == set(LogLine.__struct_fields__) | {
         "event",
         "level",
         "timestamp",

@@ -12,7 +12,7 @@ from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.operation import Operation
-from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.registry import OPERATIONS, OperationRegistry
 
 pytestmark = pytest.mark.pure
 
@@ -177,4 +177,4 @@ def test_operations_are_found_by_name_and_path() -> None:
     with pytest.raises(InvalidRequest, match="`poem`"):
         OPERATIONS.named("poem")
     with pytest.raises(ValueError, match="chat"):
-        Registry([CHAT, CHAT])
+        OperationRegistry([CHAT, CHAT])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inference.errors import ContextLengthExceeded
-from inference.interfaces.limiter import Ask
+from inference.interfaces.limiter import ReservationRequest
 from inference.operations.chat import CHAT
 from inference.operations.estimate import (
     EXTENSION_TOKENS,
@@ -32,20 +32,26 @@ def call(**fields: Any) -> Call:
 @pytest.mark.parametrize(
     ("given", "max_model_len", "ask"),
     [
-        ({"max_tokens": 50}, LONG, Ask(10, 50, 50)),
-        ({"max_tokens": 50, "choices": 3}, LONG, Ask(10, 150, 150)),
-        ({"max_tokens": 50}, 30, Ask(10, 30, 30)),
-        ({"max_tokens": 50}, 0, Ask(10, 50, 50)),
-        ({"max_tokens": -5}, LONG, Ask(10, 0, 0)),
-        ({}, LONG, Ask(10, EXTENSION_TOKENS, LEAST_TOKENS)),
-        ({}, 30, Ask(10, 20, LEAST_TOKENS)),
-        ({}, 12, Ask(10, 6, 6)),
-        ({}, 1, Ask(10, 1, 1)),
-        ({"stream": False}, LONG, Ask(10, WHOLE_TOKENS, LEAST_TOKENS)),
-        ({"stream": False, "choices": 2}, 0, Ask(10, 2 * WHOLE_TOKENS, 2 * LEAST_TOKENS)),
+        ({"max_tokens": 50}, LONG, ReservationRequest(10, 50, 50)),
+        ({"max_tokens": 50, "choices": 3}, LONG, ReservationRequest(10, 150, 150)),
+        ({"max_tokens": 50}, 30, ReservationRequest(10, 30, 30)),
+        ({"max_tokens": 50}, 0, ReservationRequest(10, 50, 50)),
+        ({"max_tokens": -5}, LONG, ReservationRequest(10, 0, 0)),
+        ({}, LONG, ReservationRequest(10, EXTENSION_TOKENS, LEAST_TOKENS)),
+        ({}, 30, ReservationRequest(10, 20, LEAST_TOKENS)),
+        ({}, 12, ReservationRequest(10, 6, 6)),
+        ({}, 1, ReservationRequest(10, 1, 1)),
+        ({"stream": False}, LONG, ReservationRequest(10, WHOLE_TOKENS, LEAST_TOKENS)),
+        (
+            {"stream": False, "choices": 2},
+            0,
+            ReservationRequest(10, 2 * WHOLE_TOKENS, 2 * LEAST_TOKENS),
+        ),
     ],
 )
-def test_what_is_asked_of_the_limits(given: dict[str, Any], max_model_len: int, ask: Ask) -> None:
+def test_what_is_asked_of_the_limits(
+    given: dict[str, Any], max_model_len: int, ask: ReservationRequest
+) -> None:
     assert ask_for(10, max_model_len, **{"stream": True} | given) == ask
 
 
@@ -83,8 +89,8 @@ def test_an_answer_that_cannot_be_cut_is_bounded(
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> None:
-    assert ask_for(5000, 2048, stream=stream) == Ask(5000, 1024, LEAST_TOKENS)
-    assert ask_for(5000, 2048, stream=stream, max_tokens=500) == Ask(5000, 500, 500)
+    assert ask_for(5000, 2048, stream=stream) == ReservationRequest(5000, 1024, LEAST_TOKENS)
+    assert ask_for(5000, 2048, stream=stream, max_tokens=500) == ReservationRequest(5000, 500, 500)
 
 
 @pytest.mark.parametrize(

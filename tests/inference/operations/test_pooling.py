@@ -13,7 +13,7 @@ import pytest
 from inference.agent.engines.synthetic.vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
-from inference.interfaces.limiter import Ask
+from inference.interfaces.limiter import ReservationRequest
 from inference.link.accounts import Usage
 from inference.operations.estimate import MAX_TOKENS, Estimate
 from inference.operations.operation import Call, PlainPrompt
@@ -58,7 +58,9 @@ def test_it_reserves_its_prompts_and_nothing_else(operation: PoolingOperation) -
     body = EXAMPLES[operation.name].body("m")
     call = operation.parse(json.dumps(body).encode())
     assert (call.model, call.stream, call.max_tokens, call.choices) == ("m", False, 0, 1)
-    assert operation.estimate(call, 7, 2048) == Estimate(7, Ask(7, 0, 0), grows=False)
+    assert operation.estimate(call, 7, 2048) == Estimate(
+        7, ReservationRequest(7, 0, 0), grows=False
+    )
     assert operation.bound(call, 0) is None
     assert (operation.choices(body), operation.max_tokens(body)) == (1, 0)
     assert operation.plain_prompt({}) == PlainPrompt("", "")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.shape import MAX_DEPTH, MAX_VALUES, Shape
+from inference.operations.bodies.shape import MAX_DEPTH, MAX_VALUES, BodyShape
 
 pytestmark = pytest.mark.pure
 
@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 
 def fed(body: bytes, *, part: int = 1 << 16, numbers: int = 0) -> None:
-    shape = Shape(numbers)
+    shape = BodyShape(numbers)
     for start in range(0, len(body), part):
         shape.feed(body[start : start + part])
 
@@ -59,7 +59,7 @@ def figures(value: Any) -> tuple[int, int, int]:
 @given(value=VALUES, parts=st.lists(st.integers(1, 9), max_size=60), indent=st.booleans())
 def test_it_counts_as_a_reader_does(value: Any, parts: list[int], *, indent: bool) -> None:
     body = json.dumps(value, ensure_ascii=False, indent=1 if indent else None).encode()
-    shape, at = Shape(), 0
+    shape, at = BodyShape(), 0
     for size in [*parts, len(body)]:
         shape.feed(body[at : at + size])
         at += size
@@ -114,16 +114,16 @@ def test_a_text_may_be_of_anything() -> None:
 
 def test_a_large_part_is_counted_as_small_ones_are() -> None:
     text = json.dumps({"content": '{"[,:]}\\"' * 200_000}).encode()
-    shape = Shape()
+    shape = BodyShape()
     shape.feed(text)
     assert (shape._depth, shape._in_string) == (0, False)
     with pytest.raises(InvalidRequest, match="levels"):
-        Shape().feed(b"[" * (MAX_DEPTH + 1) + b"]" * (1 << 20))
+        BodyShape().feed(b"[" * (MAX_DEPTH + 1) + b"]" * (1 << 20))
 
 
 def test_what_no_parser_reads_is_not_counted() -> None:
     """Counting stops at a bracket that closes nothing."""
-    shape = Shape()
+    shape = BodyShape()
     shape.feed(b"[]" + b"]" * (1 << 17))
     shape.feed(b"{}," * (2 * MAX_VALUES))
     shape.begin()
@@ -134,7 +134,7 @@ def test_what_no_parser_reads_is_not_counted() -> None:
 def test_a_refusal_comes_with_the_part_that_is_too_much() -> None:
     """So that the rest need neither be waited for nor kept."""
     body = many_keys()
-    shape, fed_bytes = Shape(), 0
+    shape, fed_bytes = BodyShape(), 0
     with pytest.raises(InvalidRequest):
         for start in range(0, len(body), 1 << 16):
             shape.feed(body[start : start + (1 << 16)])
@@ -143,7 +143,7 @@ def test_a_refusal_comes_with_the_part_that_is_too_much() -> None:
 
 
 def test_several_texts_are_counted_together() -> None:
-    shape = Shape()
+    shape = BodyShape()
     shape.feed(b'"never ends')
     for _ in range(5):
         shape.begin()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS, STEP_LOGPROBS
-from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import DEFAULT_WAIT_S, LONGEST_WAIT_S
@@ -37,7 +37,7 @@ def push(
     **fields: object,
 ) -> None:
     for id in ids:
-        q.push(Request(id, tenant, adapter, **fields), now)  # type: ignore[arg-type]
+        q.push(QueuedRequest(id, tenant, adapter, **fields), now)  # type: ignore[arg-type]
 
 
 def generated(q: Queue, id: str, tokens: int, *, prompt: int = 1, cached: int = 0) -> None:
@@ -223,14 +223,14 @@ def test_a_corrected_estimate_brings_a_waiting_tenant_forward() -> None:
 def test_a_full_queue_still_takes_a_share_of_each_tenant() -> None:
     q = queue(running=0, max_queued=8, max_queued_per_tenant=4)
     for i in range(8):
-        q.push(Request(f"flood{i}", f"noisy{i % 2}", None), 0)
-    q.push(Request("quiet1", "quiet", None), 0)
-    q.push(Request("quiet2", "quiet", None), 0)
+        q.push(QueuedRequest(f"flood{i}", f"noisy{i % 2}", None), 0)
+    q.push(QueuedRequest("quiet1", "quiet", None), 0)
+    q.push(QueuedRequest("quiet2", "quiet", None), 0)
     with pytest.raises(Overloaded, match="queue is full"):
-        q.push(Request("quiet3", "quiet", None), 0)  # a third of 8 is 2
+        q.push(QueuedRequest("quiet3", "quiet", None), 0)  # a third of 8 is 2
     for i in range(6):
         with pytest.raises(Overloaded) if i > 4 else nullcontext():
-            q.push(Request(f"one{i}", f"quiet{i}", None), 0)
+            q.push(QueuedRequest(f"one{i}", f"quiet{i}", None), 0)
     assert len(q) == 8 + 2 + 5
 
 
@@ -251,7 +251,7 @@ def test_bodies_of_waiting_requests_are_bounded_in_all_and_for_each_tenant() -> 
     push(q, "running", size=100)
     q.admit(0.0)
     push(q, "a", size=60)
-    q.expect(Request("b", "acme", "A", size=40))
+    q.expect(QueuedRequest("b", "acme", "A", size=40))
     with pytest.raises(Overloaded, match="no room for a body of 1 bytes"):
         push(q, "c", size=1)
     push(q, "returned", size=100, generated=1)
@@ -273,7 +273,7 @@ def test_bodies_of_waiting_requests_are_bounded_in_all_and_for_each_tenant() -> 
 
 def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     q = queue(running=0, max_queued=3, max_queued_per_tenant=2)
-    one, two, three, other = (Request(id, "acme", "A") for id in "1234")
+    one, two, three, other = (QueuedRequest(id, "acme", "A") for id in "1234")
     q.expect(one)
     q.push(two, 0.0)
     with pytest.raises(Overloaded, match="This tenant has 2 waiting requests"):
@@ -285,10 +285,10 @@ def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     q.finish("2", 0.0)
     q.expect(other)
     q.finish("3", 0.0)
-    q.expect(Request("5", "globex", "A"))
-    q.push(Request("6", "globex", None), 0.0)
+    q.expect(QueuedRequest("5", "globex", "A"))
+    q.push(QueuedRequest("6", "globex", None), 0.0)
     with pytest.raises(Overloaded, match=r"queue is full \(3 requests\)"):
-        q.push(Request("7", "initech", None), 0.0)
+        q.push(QueuedRequest("7", "initech", None), 0.0)
 
 
 def test_a_waiting_request_can_be_withdrawn() -> None:
@@ -585,7 +585,7 @@ def test_choices_are_bounded_by_the_sequences_that_are_not_reserved() -> None:
     q = queue(running=8, reserved=2)
     for take in (q.expect, lambda request: q.push(request, 0.0)):
         with pytest.raises(InvalidRequest, match=r"7 choices .* at most 6") as refused:
-            take(Request("a", "acme", None, choices=7))
+            take(QueuedRequest("a", "acme", None, choices=7))
         assert refused.value.param == "n"
     push(q, "b", tenant="acme", choices=6)
     assert q.admit(0.0) == ["b"]
@@ -819,9 +819,9 @@ def test_expected_requests_go_before_one_of_their_tenant() -> None:
     for i in reversed(range(100, 120)):
         q.finish(f"r{i}", now)
     for i in range(120):
-        q.expect(Request(f"e{i}", "acme", "A"))
+        q.expect(QueuedRequest(f"e{i}", "acme", "A"))
     with pytest.raises(Overloaded) as refused:
-        q.expect(Request("one more", "acme", "A"))
+        q.expect(QueuedRequest("one more", "acme", "A"))
     assert refused.value.retry_after_s == pytest.approx(121 * 0.5)
     assert q.expected_wait_s("new", "interactive") == 0
 
@@ -902,7 +902,7 @@ class Watched:
         """`open` is the number of sequences that are not reserved."""
         self.queue, self.open = queue, open
         self.now = 0.0
-        self.alive: dict[str, Request] = {}
+        self.alive: dict[str, QueuedRequest] = {}
         self.held: dict[str, int] = {}
         """KV tokens of each running request."""
 
@@ -910,7 +910,7 @@ class Watched:
         match kind, values:
             case "push", (adapter, tenant, prompt, lane, int(choices)):
                 choices = min(choices, self.open)
-                request = Request(id, tenant, adapter, 1.0, lane, prompt, None, choices)  # type: ignore[arg-type]
+                request = QueuedRequest(id, tenant, adapter, 1.0, lane, prompt, None, choices)  # type: ignore[arg-type]
                 self.alive[id] = request
                 self.queue.push(request, self.now)
             case "finish", (int(which),) if self.alive:
@@ -1026,7 +1026,7 @@ def test_bounds_on_waiting_requests_do_not_refuse_a_resumed_one() -> None:
     q = queue(running=1, max_queued=2, max_queued_per_tenant=1)
     push(q, "a1")
     push(q, "returned1", "returned2", "returned3", **RETURNED)
-    q.expect(Request("returned4", "acme", "x", **RETURNED))
+    q.expect(QueuedRequest("returned4", "acme", "x", **RETURNED))
     assert len(q) == 4
     with pytest.raises(Overloaded):
         push(q, "a2")

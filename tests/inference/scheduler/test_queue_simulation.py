@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from inference.agent.scheduler.capacity import GROWTH_TOKENS
 from inference.agent.scheduler.charges import LEAST_CHARGE
-from inference.agent.scheduler.lane import Request
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import LEEWAY, Queue
 from inference.agent.scheduler.slots import Slots
 
@@ -82,7 +82,7 @@ class Engine:
 
     def push(self, job: Job) -> None:
         run = Run(f"{next(self.ids)}", job, self.clock)
-        request = Request(
+        request = QueuedRequest(
             run.id, job.tenant, job.adapter, job.weight, job.lane, job.prompt, max_tokens=None
         )
         self.queue.push(request, self.now)

@@ -18,9 +18,9 @@ from functools import partial
 from structlog.testing import capture_logs
 
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.requests.order import Order
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.placing import Placing
-from inference.interfaces.directory import Target
+from inference.interfaces.directory import ResolvedTarget
 from inference.interfaces.limiter import Reservation
 from inference.pools import Pool
 from tests.inference.played import benched
@@ -38,17 +38,17 @@ REQUESTS = 512
 SERVING = frozenset([MODEL.pool_digest()])
 
 
-def comes(placing: Placing, order: Order) -> EngineLink:
+def comes(placing: Placing, order: AdmittedRequest) -> EngineLink:
     """Decide as for a new request."""
     return placing.decide(placing._needs(order))
 
 
-def was_held(placing: Placing, order: Order) -> EngineLink:
+def was_held(placing: Placing, order: AdmittedRequest) -> EngineLink:
     """Decide as for a request that was held or moves: only engines that may take it count."""
     return placing.decide(placing._needs(order), lambda link: link.unbegun == 0)
 
 
-WAYS: dict[str, Callable[[Placing, Order], EngineLink]] = {
+WAYS: dict[str, Callable[[Placing, AdmittedRequest], EngineLink]] = {
     "a request that comes": comes,
     "one that was held": was_held,
 }
@@ -98,11 +98,11 @@ def _turns(work: Workload) -> list[Turn]:
     return [turns[at % len(turns)] for at, turns in enumerate(sessions)]
 
 
-def _order(turn: Turn) -> Order:
+def _order(turn: Turn) -> AdmittedRequest:
     job = Job("r", turn, lambda now: None, 0.0, counted=False)
-    return Order(
+    return AdmittedRequest(
         grant=replace(GRANT, tenant=turn.tenant),
-        target=Target("base", "base", turn.adapter, tried=SERVING, ready=SERVING),
+        target=ResolvedTarget("base", "base", turn.adapter, tried=SERVING, ready=SERVING),
         reservation=Reservation("r", None),
         kind="chat",
         body=b"{}",
@@ -114,7 +114,9 @@ def _order(turn: Turn) -> Order:
 
 
 async def _timed(
-    placing: Placing, orders: list[Order], decide: Callable[[Placing, Order], EngineLink]
+    placing: Placing,
+    orders: list[AdmittedRequest],
+    decide: Callable[[Placing, AdmittedRequest], EngineLink],
 ) -> float:
     gc.collect()
     gc.disable()

@@ -15,7 +15,7 @@ from django.utils import timezone
 from gateway.planes.headers import HeaderLimit
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.guard import BodyGuard
-from tenants.adapters.uploads.intake import Intake
+from tenants.adapters.uploads.intake import UploadIntake
 from tenants.models import (
     AdapterVersion,
     EngineCredential,
@@ -29,7 +29,7 @@ from tenants.models import (
     Target,
     Tenant,
 )
-from tenants.models.notifications import Kind
+from tenants.models.notifications import NotificationKind
 from tests.fleet.fake import FakeGateways
 from tests.labs.fuzz_api.fuzzing import Known, fuzz, in_time, operations, schema_of
 from tests.labs.fuzz_api.in_process import URL, InProcess, console
@@ -98,7 +98,10 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
 def _webhooks(acme: Tenant) -> list[Target]:
     """A webhook of the tenant and one of the installation, each with a delivery."""
     made = []
-    for whose, kind in ((acme, Kind.ADAPTER_READY), (None, Kind.ENGINE_LOST)):
+    for whose, kind in (
+        (acme, NotificationKind.ADAPTER_READY),
+        (None, NotificationKind.ENGINE_LOST),
+    ):
         made.append(Target.objects.add(whose, "https://hooks.example/", [kind.value], None))
         Notification.objects.post(kind, {}, tenant=whose)
     return made
@@ -121,7 +124,7 @@ def session(request: Any, tenant: Tenant) -> requests.Session:
         cookies[django_settings.CSRF_COOKIE_NAME] = token
         made.headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
         made.headers["X-CSRFToken"] = token
-    made.mount(URL, InProcess(HeaderLimit(BodyGuard(Intake(console())))))
+    made.mount(URL, InProcess(HeaderLimit(BodyGuard(UploadIntake(console())))))
     return made
 
 

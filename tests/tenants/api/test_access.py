@@ -28,7 +28,7 @@ from tenants.models import (
     Target,
     Tenant,
 )
-from tenants.models.notifications import Kind
+from tenants.models.notifications import NotificationKind
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import (
     make_key,
@@ -232,7 +232,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
 
 def _notified(whose: Tenant | None) -> dict[str, int]:
     """Create a webhook and a delivery. Returns their ids by collection."""
-    kind = Kind.ENGINE_LOST if whose is None else Kind.ADAPTER_READY
+    kind = NotificationKind.ENGINE_LOST if whose is None else NotificationKind.ADAPTER_READY
     target = Target.objects.add(whose, "https://hooks.example/", [kind.value], None)
     Notification.objects.post(kind, {}, tenant=whose)
     return {"webhooks": target.pk, "webhook-deliveries": target.deliveries.get().pk}

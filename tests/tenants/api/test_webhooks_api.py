@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tenants.models import AuditEntry, Delivery, Notification, Target, Tenant
-from tenants.models.notifications import MAX_TARGETS, DeliveryState, Kind
+from tenants.models.notifications import MAX_TARGETS, DeliveryState, NotificationKind
 from tests.tenants.callers import person
 from tests.tenants.notifications.test_notifications import listen
 
@@ -58,8 +58,8 @@ def test_the_number_of_webhooks_is_bounded(tenant: Tenant) -> None:
 def test_deliveries_are_listed_and_sent_again(tenant: Tenant) -> None:
     ask, _ = person(tenant, "owner")
     target, other = listen(tenant), listen(tenant, "https://hooks.example/other")
-    Notification.objects.post(Kind.KEY_EXPIRING, {"key": "ci"}, tenant=tenant)
-    Notification.objects.post(Kind.ADAPTER_READY, {"adapter": "a"}, tenant=tenant)
+    Notification.objects.post(NotificationKind.KEY_EXPIRING, {"key": "ci"}, tenant=tenant)
+    Notification.objects.post(NotificationKind.ADAPTER_READY, {"adapter": "a"}, tenant=tenant)
     Delivery.objects.filter(target=target).update(
         state=DeliveryState.FAILED, attempts=10, status=500, error="The webhook answered 500."
     )
@@ -81,7 +81,7 @@ def test_the_installations_are_apart(tenant: Tenant) -> None:
     body = {"url": "https://hooks.example/ops", "events": ["engine.lost"]}
     assert ask("POST", "installation/webhooks", body).status_code == 201
     assert ask("POST", "installation/webhooks", NEW).status_code == 400
-    Notification.objects.post(Kind.ENGINE_LOST, {"engine": "gpu-1"})
+    Notification.objects.post(NotificationKind.ENGINE_LOST, {"engine": "gpu-1"})
     urls = [row["url"] for row in ask("GET", "installation/webhooks").json()["results"]]
     assert urls == [body["url"]]
     assert ask("GET", "installation/webhook-deliveries").json()["count"] == 1

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from inference.interfaces.directory import Price
+from inference.interfaces.directory import TokenPrice
 from inference.link.accounts import LedgerEntry, Usage
-from tenants.billing.journals import Report
+from tenants.billing.journals import JournalReport
 from tenants.billing.ledger import connect
 from tenants.billing.receipts import describe
 from tenants.billing.reconciliation import (
@@ -28,7 +28,7 @@ from tenants.billing.reconciliation import (
     month_differences,
     rollup_differences,
 )
-from tenants.billing.statements import Line, write, write_reports
+from tenants.billing.statements import StatementLine, write, write_reports
 from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageMonth, UsageRollup
 from tenants.models.usage.sums import FIGURES
 from tenants.utc import month_end, month_start
@@ -36,7 +36,7 @@ from tests.tenants.billing.test_ledger import NOON, Customer, Told, make_custome
 from tests.tenants.spending import patient_ledger
 
 HOUR = timedelta(hours=1)
-PRICE = Price(3, 2, 7)
+PRICE = TokenPrice(3, 2, 7)
 COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
 examples = itertools.count()
 
@@ -68,8 +68,10 @@ def entry(who: Customer, attempt: Attempt, example: int = 0) -> LedgerEntry:
     )  # fmt: skip
 
 
-def line(who: Customer, attempt: Attempt, example: int = 0) -> Line:
-    return Line(attempt.engine, f"{example:06}-{attempt.engine}", entry(who, attempt, example))
+def line(who: Customer, attempt: Attempt, example: int = 0) -> StatementLine:
+    return StatementLine(
+        attempt.engine, f"{example:06}-{attempt.engine}", entry(who, attempt, example)
+    )
 
 
 # --- A model -------------------------------------------------------------------------------------
@@ -85,10 +87,10 @@ State = tuple[
 """Events and superseded attempts; sums by hour; sums by journal."""
 
 
-def expected(lines: Iterable[Line]) -> State:
+def expected(lines: Iterable[StatementLine]) -> State:
     """The ledger's state after all of these lines were written."""
     known = {(one.entry.id, one.entry.attempt): one for one in lines}
-    requests: defaultdict[str, list[Line]] = defaultdict(list)
+    requests: defaultdict[str, list[StatementLine]] = defaultdict(list)
     for key in sorted(known):
         requests[key[0]].append(known[key])
     billed: dict[str, Bill] = {}
@@ -159,7 +161,7 @@ def acme(transactional_db: None) -> Customer:
 
 
 @async_to_sync
-async def written(*batches: Sequence[Line]) -> None:
+async def written(*batches: Sequence[StatementLine]) -> None:
     async with await connect() as connection:
         for batch in batches:
             await write(connection, batch)
@@ -199,7 +201,7 @@ def test_one_that_went_on_from_nothing_generated_all_of_it_again(acme: Customer)
 
 def test_the_same_id_at_another_time_is_another_request(acme: Customer) -> None:
     later = acme.entry("000000-0", NOON + HOUR, price=(0, 0, 0))
-    written([line(acme, SECOND)], [Line("e1", "000000-e1", later)])
+    written([line(acme, SECOND)], [StatementLine("e1", "000000-e1", later)])
     assert [one.attempt for one in UsageEvent.objects.order_by("started_at")] == [2, 1]
 
 
@@ -242,11 +244,11 @@ ROUNDS = st.lists(st.tuples(*[st.lists(st.integers(0, 99), max_size=5)] * 2), ma
 """What each of two gateways writes at the same time, as indexes into the list of attempts."""
 
 
-def reports(state: State) -> list[Report]:
+def reports(state: State) -> list[JournalReport]:
     """The engines' final counts, when everything is acknowledged."""
     journals = sorted({journal for journal, _ in state[3]})
     return [
-        Report(journal, "e", requests, prompt, cached, output, 0, 0, 0, 0)
+        JournalReport(journal, "e", requests, prompt, cached, output, 0, 0, 0, 0)
         for journal in journals
         for requests, prompt, cached, output in [[state[3][journal, name] for name in COUNTED]]
     ]
@@ -272,7 +274,7 @@ def test_the_ledger_is_what_follows_from_the_attempts_that_it_had(
     plan.append((rest, rest[::-1]))
 
     async def play() -> None:
-        had: list[Line] = []
+        had: list[StatementLine] = []
         async with await connect() as one, await connect() as other:
             for left, right in plan:
                 had += [*left, *right]

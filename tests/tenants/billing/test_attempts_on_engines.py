@@ -13,10 +13,10 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
-from inference.interfaces.directory import Grant, Price, Target
+from inference.interfaces.directory import Grant, ResolvedTarget, TokenPrice
 from inference.interfaces.limiter import Reservation
 from inference.link.wire import Delta, Done
 from tenants.billing.receipts import describe
@@ -29,7 +29,7 @@ from tests.tenants.billing.test_ledger import Customer, make_customer
 from tests.tenants.making import make_base
 from tests.tenants.spending import patient_ledger
 
-PRICE = Price(3, 2, 7)
+PRICE = TokenPrice(3, 2, 7)
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ async def acme(async_db: None) -> Customer:
     return await sync_to_async(make_customer)("acme")
 
 
-def order(who: Customer, tokens: int) -> Order:
+def order(who: Customer, tokens: int) -> AdmittedRequest:
     grant = Grant(who.key_id, who.tenant_id, "acme", frozenset(), None, 1.0, "salt")
-    target = Target(MODEL.name, MODEL.name, price=PRICE)
+    target = ResolvedTarget(MODEL.name, MODEL.name, price=PRICE)
     body = msgspec.json.encode(chat(max_tokens=tokens, stream=True, ignore_eos=True))
-    return Order(grant, target, Reservation("r1"), "chat", body, "interactive", 60.0)
+    return AdmittedRequest(grant, target, Reservation("r1"), "chat", body, "interactive", 60.0)
 
 
 async def read_until(stream: Stream, tokens: int) -> None:

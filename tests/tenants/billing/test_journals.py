@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inference.link.accounts import Totals
 from inference.link.engine_info import EngineStats
-from tenants.billing.journals import SETTLED_S, Journals, Report, Seen
+from tenants.billing.journals import SETTLED_S, JournalReport, Journals, Seen
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +21,7 @@ def stats(journaled: Totals, unbilled: Totals = NOTHING, unjournaled: int = 0) -
     )
 
 
-def only(journals: Journals) -> Report:
+def only(journals: Journals) -> JournalReport:
     (report,) = journals.take()
     return report
 
@@ -29,7 +29,7 @@ def only(journals: Journals) -> Report:
 def test_counted_is_what_was_acknowledged() -> None:
     journals = Journals()
     journals.heard("e1", stats(Totals(9, 90, 45, 18), Totals(2, 20, 15, 4), 3), 0)
-    assert only(journals) == Report("j1", "e1", 7, 70, 30, 14, 2, 3, None, None)
+    assert only(journals) == JournalReport("j1", "e1", 7, 70, 30, 14, 2, 3, None, None)
 
 
 def test_the_latest_is_reported_once() -> None:

@@ -14,10 +14,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from structlog.testing import capture_logs
 
-from inference.interfaces.directory import Price as Prices
+from inference.interfaces.directory import TokenPrice as Prices
 from inference.link.accounts import Account, LedgerEntry, Usage
 from tenants.billing.ledger import BATCH, connect
-from tenants.billing.statements import Connection, Line, write
+from tenants.billing.statements import Connection, StatementLine, write
 from tenants.models import EngineJournal, UsageEvent, UsageRollup
 from tenants.models.usage.sums import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of
@@ -88,8 +88,8 @@ class Told:
         self.happened.set()
 
 
-def lines(*entries: LedgerEntry, journal: str = "j1") -> list[Line]:
-    return [Line("e1", journal, entry) for entry in entries]
+def lines(*entries: LedgerEntry, journal: str = "j1") -> list[StatementLine]:
+    return [StatementLine("e1", journal, entry) for entry in entries]
 
 
 @sync_to_async
@@ -392,10 +392,10 @@ async def test_many_are_written_in_several_batches(acme: Customer) -> None:
 async def test_listeners_are_told_of_committed_entries(acme: Customer) -> None:
     heard: list[tuple[int, list[str]]] = []
 
-    def broken(lines: Sequence[Line]) -> None:
+    def broken(lines: Sequence[StatementLine]) -> None:
         raise ZeroDivisionError
 
-    def listen(lines: Sequence[Line]) -> None:
+    def listen(lines: Sequence[StatementLine]) -> None:
         heard.append((recorder.written, [line.entry.id for line in lines]))
 
     with capture_logs() as logs:

@@ -20,8 +20,8 @@ from django.core.management import CommandError, call_command
 from inference.errors import InvalidApiKey
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.hub import Hub
-from inference.gateway.requests.order import Order
-from inference.interfaces.directory import Grant, Price, Target
+from inference.gateway.requests.admitted import AdmittedRequest
+from inference.interfaces.directory import Grant, ResolvedTarget, TokenPrice
 from inference.interfaces.ledger import Source
 from inference.interfaces.limiter import Reservation
 from inference.link import wire
@@ -30,7 +30,7 @@ from inference.link.engine_info import EngineStats
 from inference.link.wire import UsageAck, UsageReport
 from tenants.billing import decisions, quarantine
 from tenants.billing.ledger import Ledger, connect
-from tenants.billing.quarantine import Suspect, keep
+from tenants.billing.quarantine import SuspectEntry, keep
 from tenants.billing.reconciliation import drifts
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.engines import KnownEngines
@@ -53,7 +53,7 @@ from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import patient_ledger
 
 HONEST = Usage(5, 0, 2)
-PRICE = Price(3, 2, 7)
+PRICE = TokenPrice(3, 2, 7)
 
 
 @dataclass
@@ -76,10 +76,12 @@ class Forge:
         link.cancel()
         await asyncio.gather(link, return_exceptions=True)
 
-    async def dispatch(self, engine: Played, id: str, target: Target | None = None) -> wire.Submit:
+    async def dispatch(
+        self, engine: Played, id: str, target: ResolvedTarget | None = None
+    ) -> wire.Submit:
         """Submit a request of at most 16 tokens. Returns the frame that the engine receives."""
-        target = target or Target("base", "base", price=PRICE)
-        order = Order(
+        target = target or ResolvedTarget("base", "base", price=PRICE)
+        order = AdmittedRequest(
             self.grant, target, Reservation(id, 16), "chat", b"{}", "batch", 9, most_tokens=16
         )
         self.hub.submit(order)
@@ -155,7 +157,7 @@ async def test_a_forged_engine_bills_what_it_was_given_and_nothing_else(forge: F
     secret = await joined(forge, "forger")
     async with forge.engine(secret, "forger") as engine:
         submit = await forge.dispatch(engine, "r1")
-        adapter = await forge.dispatch(engine, "r2", Target("support", "base", REF, 4, 3))
+        adapter = await forge.dispatch(engine, "r2", ResolvedTarget("support", "base", REF, 4, 3))
         theirs = msgspec.structs.replace(submit.account, key_id=forge.others.key_id)
         dearer = msgspec.structs.replace(adapter.account, adapter_id=99, version_id=98)
         await told(
@@ -265,11 +267,11 @@ async def test_drift_knows_what_is_quarantined(forge: Forge) -> None:
 # --- Keeping -------------------------------------------------------------------------------------
 
 
-def suspects(*ids: str, credential: int = 5, **fields: Any) -> list[Suspect]:
+def suspects(*ids: str, credential: int = 5, **fields: Any) -> list[SuspectEntry]:
     source = Source("e1", credential, "j1")
     account = Account(1, 1, 1.7e9, "base")
     entries = [LedgerEntry(id, account, "base", HONEST, "stop", **fields) for id in ids]
-    return [Suspect(source, entry, "unsigned") for entry in entries]
+    return [SuspectEntry(source, entry, "unsigned") for entry in entries]
 
 
 async def test_no_more_wait_than_somebody_could_look_at(

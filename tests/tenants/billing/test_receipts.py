@@ -37,7 +37,7 @@ from tenants.billing.receipts import (
     signer,
     verify,
 )
-from tenants.billing.statements import Line, write
+from tenants.billing.statements import StatementLine, write
 from tenants.models import ApiKey, Tenant, UsageEvent
 from tests.tenants.callers import Api, everybody
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
@@ -359,7 +359,7 @@ def entry(key: ApiKey, at: datetime, usage: Usage, model: str = "base") -> Ledge
 
 async def write_down(entries: Sequence[LedgerEntry]) -> None:
     async with await connect() as connection:
-        await write(connection, [Line("e1", "j1", each) for each in entries])
+        await write(connection, [StatementLine("e1", "j1", each) for each in entries])
 
 
 def all_receipts(secret: str, **period: int) -> list[Mapping[str, Any]]:

@@ -20,8 +20,8 @@ from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.engine_info import EngineStats
 from tenants import housekeeping
 from tenants.answers import KEPT_TIME
-from tenants.billing.drift import LATELY, SILENT, Drift, Journal
-from tenants.billing.journals import Report, Seen
+from tenants.billing.drift import LATELY, SILENT, Drift, DriftedJournal
+from tenants.billing.journals import JournalReport, Seen
 from tenants.billing.ledger import connect
 from tenants.billing.reconciliation import (
     drifts,
@@ -55,8 +55,8 @@ def journal(**figures: int) -> EngineJournal:
 
 
 def drift_of(row: EngineJournal, now: datetime) -> Drift:
-    names = [field.name for field in fields(Journal) if hasattr(row, field.name)]
-    return Drift.of(Journal(**{name: getattr(row, name) for name in names}), now)
+    names = [field.name for field in fields(DriftedJournal) if hasattr(row, field.name)]
+    return Drift.of(DriftedJournal(**{name: getattr(row, name) for name in names}), now)
 
 
 # --- Drift ---------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ async def _reported() -> None:
 async def test_a_surplus_stays_until_it_is_judged_anew(async_db: None) -> None:
     async with await connect() as pg:
         for surplus, kept in [(None, None), (2, 2), (None, 2), (0, 0)]:
-            report = Report("j1", "e1", 0, 0, 0, 0, 0, 0, surplus, surplus)
+            report = JournalReport("j1", "e1", 0, 0, 0, 0, 0, 0, surplus, surplus)
             assert await write_reports(pg, [report]) == [Seen("j1", 0, 0)]
             row = await EngineJournal.objects.aget()
             assert (row.surplus_requests, row.surplus_tokens) == (kept, kept)

@@ -24,7 +24,7 @@ from tenants.models import (
     UsageRollup,
     UsageSum,
 )
-from tenants.models.usage.sums import FIGURES, Span
+from tenants.models.usage.sums import FIGURES, SumSpan
 from tenants.utc import month_end, month_start
 from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import NOON, spend
@@ -174,7 +174,7 @@ def test_whole_months_are_read_as_one_sum_each(key: ApiKey) -> None:
     assert requests(["key"], FEBRUARY, month_end(FEBRUARY)) == []
     assert requests(["month"], FEBRUARY, APRIL) == [1000]
     assert requests(["month", "day"], FEBRUARY, APRIL) == [1]
-    assert UsageSum.objects.filter(span=Span.MONTH).count() == 3
+    assert UsageSum.objects.filter(span=SumSpan.MONTH).count() == 3
     assert len(set(UsageSum.objects.values_list("pk", flat=True))) == 6
 
 

@@ -19,7 +19,7 @@ from jwt.exceptions import InvalidSignatureError
 from jwt.utils import base64url_encode
 
 from gateway.planes.recording import content as writing
-from inference.gateway.measuring.content import Capture, Contents, Kept
+from inference.gateway.measuring.content import Capture, KeptContent, RequestContents
 from inference.interfaces.directory import Grant
 from inference.link.accounts import Usage
 from inference.link.wire import Delta, Done
@@ -29,7 +29,7 @@ from tenants.content import reading, retention, sealing
 from tenants.content.conversations import PostgresConversations
 from tenants.content.responses import PostgresResponses
 from tenants.content.sealing import Location, Unreadable
-from tenants.content.store import Item, PostgresContents
+from tenants.content.store import ContentItem, PostgresContents
 from tenants.directory.reader import Reader
 from tenants.errors import ContentUnavailable, NoContentKey
 from tenants.housekeeping import forget_content
@@ -142,8 +142,8 @@ def keeping(slug: str = "acme", days: int = 7) -> Tenant:
     return tenant
 
 
-def item(tenant: Tenant, name: str = "r1", text: bytes = TEXT, kind: str = REQUEST) -> Item:
-    return Item(tenant.pk, kind, name, time.time(), text)
+def item(tenant: Tenant, name: str = "r1", text: bytes = TEXT, kind: str = REQUEST) -> ContentItem:
+    return ContentItem(tenant.pk, kind, name, time.time(), text)
 
 
 async def test_content_is_found_by_its_own_tenant_only(store: PostgresContents) -> None:
@@ -302,7 +302,7 @@ def test_a_key_is_destroyed_once_and_another_one_is_made_anew(tenant: Tenant) ->
 # --- From a gateway's memory to readers ----------------------------------------------------------
 
 
-def taken_up(contents: Contents, tenant: Tenant, id: str) -> Capture:
+def taken_up(contents: RequestContents, tenant: Tenant, id: str) -> Capture:
     grant = Grant(1, tenant.pk, tenant.slug, frozenset(), None, 1.0, "", keeps_content=True)
     capture = contents.begin(id, grant, "chat", b'{"messages":[]}')
     assert capture is not None
@@ -310,13 +310,13 @@ def taken_up(contents: Contents, tenant: Tenant, id: str) -> Capture:
 
 
 async def test_content_captured_by_a_gateway_is_written_and_read(store: PostgresContents) -> None:
-    tenant, contents = await sync_to_async(keeping)(), Contents()
+    tenant, contents = await sync_to_async(keeping)(), RequestContents()
     capture = taken_up(contents, tenant, "r1")
     capture.add(Delta("r1", "Hello", 1))
     capture.end(Done("r1", Usage(1, 0, 1), "stop"), "base", time.time())
     await writing.write(contents, store)
     found = await sync_to_async(reading.read)(tenant, "r1")
-    assert found == reading.Exchange('{\n  "messages": []\n}', ["Hello"], False)
+    assert found == reading.ContentExchange('{\n  "messages": []\n}', ["Hello"], False)
     assert contents.dropped == 0
 
 
@@ -345,7 +345,7 @@ async def test_responses_are_kept_apart_from_requests_and_by_their_tenant(
 async def test_content_that_cannot_be_written_is_dropped_without_blocking(
     transactional_db: None,
 ) -> None:
-    tenant, contents = await sync_to_async(keeping)(), Contents()
+    tenant, contents = await sync_to_async(keeping)(), RequestContents()
     taken_up(contents, tenant, "r1").end(Done("r1", Usage(1, 0, 1), "stop"), "base", time.time())
     closed = PostgresContents(answer_s=0.2)
     await closed.open()
@@ -385,7 +385,7 @@ WHOLE = (
     ],
 )
 def test_answers_as_people_read_them(fields: Any, answers: list[str]) -> None:
-    assert list(reading.answers_of(Kept("chat", "base", "{}", **fields))) == answers
+    assert list(reading.answers_of(KeptContent("chat", "base", "{}", **fields))) == answers
 
 
 async def test_conversations_change_by_version_and_stay_as_long_as_they_were_to(

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from inference.errors import UnknownModel
-from inference.interfaces.directory import Grant, Limits, Price, Target
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
 from inference.link.engine_info import AdapterRef
-from inference.pools import Pool, Rollout
+from inference.pools import Pool, PoolRollout
 from tenants.directory.catalogue import (
     BaseRow,
     Catalogue,
@@ -51,7 +51,9 @@ def version(
     return replace(row, prices=prices, limits=limits)
 
 
-def resolve(grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue) -> Target:
+def resolve(
+    grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue
+) -> ResolvedTarget:
     return resolve_at(grant, name, bases, own, now=100.0)
 
 
@@ -163,33 +165,35 @@ def test_a_card_has_what_a_request_would_resolve_to() -> None:
 )
 def test_a_price_holds_from_its_date_on(now: float, figures: tuple[int, ...]) -> None:
     target = resolve_at(grant(), "org/base", BASES, OWN, now=now)
-    price = Price(*figures)
-    assert target == Target("org/base", "org/base", price=price, max_model_len=4096, created=1)
+    price = TokenPrice(*figures)
+    assert target == ResolvedTarget(
+        "org/base", "org/base", price=price, max_model_len=4096, created=1
+    )
 
 
 def test_an_adapters_price_goes_before_its_base_models() -> None:
     own = Catalogue([version(1, OLD, "live", prices=[(120.0, 7, 7, 7)])])
     found = [resolve_at(grant(), "support", BASES, own, now=now).price for now in (100, 120, 200)]
-    assert found == [Price(10, 5, 20), Price(7, 7, 7), Price(7, 7, 7)]
+    assert found == [TokenPrice(10, 5, 20), TokenPrice(7, 7, 7), TokenPrice(7, 7, 7)]
 
 
 def test_a_price_of_batches_is_that_of_whoever_says_most() -> None:
     bases = {"org/base": replace(BASES["org/base"], batch_prices=[(50.0, 4, 2, 8)])}
     own = Catalogue([version(1, OLD, "live", prices=[(120.0, 7, 7, 7)])])
 
-    def batch_price(name: str, now: float, own: Catalogue = own) -> Price | None:
+    def batch_price(name: str, now: float, own: Catalogue = own) -> TokenPrice | None:
         return resolve_at(grant(), name, bases, own, now=now).batch_price
 
-    assert batch_price("org/base", 40) == Price(), "none has begun"
-    assert batch_price("org/base", 60) == batch_price("support", 60) == Price(4, 2, 8)
-    assert batch_price("support", 130) == Price(7, 7, 7), "the adapter's own goes before"
+    assert batch_price("org/base", 40) == TokenPrice(), "none has begun"
+    assert batch_price("org/base", 60) == batch_price("support", 60) == TokenPrice(4, 2, 8)
+    assert batch_price("support", 130) == TokenPrice(7, 7, 7), "the adapter's own goes before"
     cheaper = replace(version(1, OLD, "live", prices=[(0.0, 7, 7, 7)]), batch_prices=[(0, 3, 3, 3)])
-    assert batch_price("support", 130, Catalogue([cheaper])) == Price(3, 3, 3)
+    assert batch_price("support", 130, Catalogue([cheaper])) == TokenPrice(3, 3, 3)
     assert resolve(grant(), "org/base", BASES, OWN).batch_price is None
 
 
 def test_without_a_price_it_is_free() -> None:
-    assert price_at(100.0) == price_at(100.0, (), [(101.0, 1, 1, 1)]) == Price()
+    assert price_at(100.0) == price_at(100.0, (), [(101.0, 1, 1, 1)]) == TokenPrice()
 
 
 def test_an_adapter_has_its_limits_at_whatever_version() -> None:
@@ -200,14 +204,14 @@ def test_an_adapter_has_its_limits_at_whatever_version() -> None:
     versions = [version(1, OLD, limits=limits), version(2, NEW, "live", limits=limits)]
     expected = (Limits("a70", "adapter `support`", {"tokens_per_day": 50}),)
     for name, number, digest in (("support@1", 1, OLD), ("support", 2, NEW)):
-        assert resolve(grant(), name, BASES, Catalogue(versions)) == Target(
+        assert resolve(grant(), name, BASES, Catalogue(versions)) == ResolvedTarget(
             model=name,
             base_model="org/base",
             adapter=AdapterRef(f"acme/support@{digest}", digest),
             version_id=number,
             adapter_id=70,
             limits=expected,
-            price=Price(10, 5, 20),
+            price=TokenPrice(10, 5, 20),
             max_model_len=4096,
             created=2,
         )
@@ -217,7 +221,7 @@ def test_an_adapter_has_its_limits_at_whatever_version() -> None:
 
 def test_a_base_model_that_is_not_known_yet_is_no_error() -> None:
     target = resolve(grant(), "support", {}, OWN)
-    assert (target.base_model, target.price, target.max_model_len) == ("org/base", Price(), 0)
+    assert (target.base_model, target.price, target.max_model_len) == ("org/base", TokenPrice(), 0)
 
 
 def test_pins_are_told_by_base_model() -> None:
@@ -253,7 +257,7 @@ def test_pools_have_their_revisions_and_rollouts() -> None:
     found = pools(rows)
     assert found["org/base"] == Pool(frozenset(["r1"]), frozenset(["r2"]))
     rollout = found["shadow"].rollout
-    assert isinstance(rollout, Rollout)
+    assert isinstance(rollout, PoolRollout)
     assert (rollout.id, rollout.to, rollout.weight) == (7, "r2", 30)
     assert rollout.first == {"acme", *ISOLATION_TENANTS} and rollout.last == {"globex"}
     assert found.keys() == {"org/base", "shadow"}

@@ -21,7 +21,7 @@ from inference.errors import (
     Unavailable,
     UnknownModel,
 )
-from inference.interfaces.directory import Grant, Limits, Price, Target
+from inference.interfaces.directory import Grant, Limits, ResolvedTarget, TokenPrice
 from inference.link.engine_info import AdapterRef
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
@@ -486,7 +486,9 @@ async def test_a_targets_price_and_limits_follow_their_changes(
     directory: CachedDirectory, rows: Rows
 ) -> None:
     grant = await directory.authenticate(TEXT)
-    expected = Target("support", "base", REF, 5, 70, (), Price(10, 5, 20), 512, created=1)
+    expected = ResolvedTarget(
+        "support", "base", REF, 5, 70, (), TokenPrice(10, 5, 20), 512, created=1
+    )
     assert await directory.resolve(grant, "support") == expected
     limits = {"operator": {"concurrent_streams": 2}}
     rows.versions = [replace(VERSION, prices=[(0.0, 1, 1, 1)], limits=limits)]
@@ -495,7 +497,7 @@ async def test_a_targets_price_and_limits_follow_their_changes(
     assert await directory.resolve(grant, "support") == msgspec.structs.replace(
         expected,
         limits=(Limits("a70", "adapter `support`", {"concurrent_streams": 2}),),
-        price=Price(1, 1, 1),
+        price=TokenPrice(1, 1, 1),
     )
     rows.versions = [VERSION]
     directory.changed(Notice("limits", tenant_id=10))
@@ -506,7 +508,7 @@ async def test_a_price_is_chosen_by_the_clock(directory: CachedDirectory, rows: 
     now = time.time()
     rows.base = replace(BASE, prices=[(0.0, 1, 1, 1), (now - 1, 2, 2, 2), (now + 3600, 3, 3, 3)])
     grant = await directory.authenticate(TEXT)
-    assert (await directory.resolve(grant, "base")).price == Price(2, 2, 2)
+    assert (await directory.resolve(grant, "base")).price == TokenPrice(2, 2, 2)
 
 
 async def test_cached_names_are_resolved_without_awaiting(

@@ -20,13 +20,13 @@ from psycopg.conninfo import conninfo_to_dict
 from frontend.sign_in.sessions import SessionStore
 from frontend.sockets.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
-from inference.interfaces.directory import Limits, Price, Target
+from inference.interfaces.directory import Limits, ResolvedTarget, TokenPrice
 from inference.link.engine_info import AdapterRef, ModelInfo
 from tenants.database import conninfo
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.notices import CHANNEL, LISTENER, Notice, parse
 from tenants.directory.reader import Reader
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -115,7 +115,7 @@ def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
 
 def test_a_base_model_that_was_known_is_no_news() -> None:
     async def note() -> None:
-        registry = Registry()
+        registry = DirectoryRegistry()
         await registry.open()
         await registry.note_model(ModelInfo("base", 512, 8, 16, 4096, {}, "vllm"))
         await registry.close()
@@ -408,7 +408,7 @@ async def test_a_target_follows_prices_and_limits(gateway: Gateway) -> None:
     _, text = await given_key()
     adapter = await given_adapter()
 
-    async def target(name: str) -> Target:
+    async def target(name: str) -> ResolvedTarget:
         await gateway.catch_up()
         return await gateway.directory.resolve(await gateway.directory.authenticate(text), name)
 
@@ -420,16 +420,16 @@ async def test_a_target_follows_prices_and_limits(gateway: Gateway) -> None:
         )
 
     found = await target("support")
-    assert (found.adapter_id, found.price, found.limits) == (adapter.pk, Price(), ())
+    assert (found.adapter_id, found.price, found.limits) == (adapter.pk, TokenPrice(), ())
     assert found.max_model_len == (await target("base")).max_model_len == 512
     await price(-2, "base_model", adapter.base_model_id, 30, 20, 10)
     await price(-1, "base_model", adapter.base_model_id, 3, 2, 1)
     await price(1, "base_model", adapter.base_model_id, 300, 200, 100)
     await price(1, "adapter", adapter.pk, 7, 7, 7)
-    assert (await target("base")).price == (await target("support")).price == Price(3, 2, 1)
+    assert (await target("base")).price == (await target("support")).price == TokenPrice(3, 2, 1)
     await execute("UPDATE tenants_price SET starts_at = now() WHERE adapter_id IS NOT NULL")
-    assert (await target("support")).price == Price(7, 7, 7)
-    assert (await target("base")).price == Price(3, 2, 1)
+    assert (await target("support")).price == TokenPrice(7, 7, 7)
+    assert (await target("base")).price == TokenPrice(3, 2, 1)
     await set_limits("tenant", adapter.tenant_id, None, adapter.pk, tokens_per_day=5)
     expected = (Limits(f"a{adapter.pk}", "adapter `support`", {"tokens_per_day": 5}),)
     assert (await target("support")).limits == expected

@@ -13,10 +13,10 @@ from django.conf import settings
 from django.utils import timezone
 
 from gateway.planes.recording import outcomes as writer
-from inference.gateway.measuring.outcomes import Ended, Group, Outcomes, Refusal
+from inference.gateway.measuring.outcomes import EndedFigures, OutcomeGroup, Outcomes, Refusal
 from inference.gateway.measuring.sums import BUCKETS
 from tenants import housekeeping
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 from tenants.models import (
     ApiKey,
     RefusedRequest,
@@ -33,15 +33,15 @@ NAMES = ("tenant_id", "key_id", "outcome", "requests")
 
 
 @pytest.fixture
-async def registry(transactional_db: None) -> AsyncIterator[Registry]:
-    registry = Registry()
+async def registry(transactional_db: None) -> AsyncIterator[DirectoryRegistry]:
+    registry = DirectoryRegistry()
     await registry.open()
     yield registry
     await registry.close()
 
 
 @pytest.fixture
-async def keys(registry: Registry) -> list[ApiKey]:
+async def keys(registry: DirectoryRegistry) -> list[ApiKey]:
     """A key of each of two tenants."""
 
     def make() -> list[ApiKey]:
@@ -51,9 +51,11 @@ async def keys(registry: Registry) -> list[ApiKey]:
     return made
 
 
-def group(key: ApiKey, at: datetime = NOON, outcome: str = "completed", **more: Any) -> Group:
+def group(
+    key: ApiKey, at: datetime = NOON, outcome: str = "completed", **more: Any
+) -> OutcomeGroup:
     minute = int(at.timestamp())
-    made = Group(minute, key.tenant_id, key.pk, 0, "", "base", outcome, "stop", "", "")
+    made = OutcomeGroup(minute, key.tenant_id, key.pk, 0, "", "base", outcome, "stop", "", "")
     return made._replace(**more)
 
 
@@ -68,7 +70,7 @@ def refusal(key: ApiKey, id: str = "r1", at: datetime = NOON, **more: Any) -> Re
     )
 
 
-async def written(registry: Registry, counted: Outcomes) -> list[Refusal]:
+async def written(registry: DirectoryRegistry, counted: Outcomes) -> list[Refusal]:
     """Write the outcomes. Returns the refusals that the callback got."""
     told: list[Refusal] = []
     await writer.write(counted, registry, told.extend)
@@ -88,7 +90,7 @@ def _fields(model: Any) -> set[str]:
 
 
 async def test_minutes_add_up_to_hours_and_keys_to_totals(
-    registry: Registry, keys: Sequence[ApiKey]
+    registry: DirectoryRegistry, keys: Sequence[ApiKey]
 ) -> None:
     acme, globex = keys
     half_past = NOON + timedelta(minutes=30)
@@ -98,7 +100,9 @@ async def test_minutes_add_up_to_hours_and_keys_to_totals(
             (acme, NOON, "completed"), (acme, half_past, "completed"), (acme, NOON, "refused"),
             (globex, NOON, "completed"),
         ):  # fmt: skip
-            counted.note(group(key, at, outcome), Ended(10, 4, 6, 10**20, 0.015, 2.015), None)
+            counted.note(
+                group(key, at, outcome), EndedFigures(10, 4, 6, 10**20, 0.015, 2.015), None
+            )
         await written(registry, counted)
         assert counted.take() == ({}, [])
     assert await rows(RequestMinute, "at", *NAMES) == [
@@ -138,10 +142,12 @@ async def test_minutes_add_up_to_hours_and_keys_to_totals(
     assert buckets == [0, 8] + [0] * (BUCKETS - 2)
 
 
-async def test_figures_come_by_steps_of_time(registry: Registry, keys: Sequence[ApiKey]) -> None:
+async def test_figures_come_by_steps_of_time(
+    registry: DirectoryRegistry, keys: Sequence[ApiKey]
+) -> None:
     counted = Outcomes()
     for minutes in (0, 1, 2, 59):
-        counted.note(group(keys[0], NOON + timedelta(minutes=minutes)), Ended(), None)
+        counted.note(group(keys[0], NOON + timedelta(minutes=minutes)), EndedFigures(), None)
     await written(registry, counted)
 
     def found() -> list[tuple[datetime, int]]:
@@ -155,7 +161,7 @@ async def test_figures_come_by_steps_of_time(registry: Registry, keys: Sequence[
 
 
 async def test_gateways_that_write_at_once_wait_for_each_other_and_lose_nothing(
-    registry: Registry, keys: Sequence[ApiKey]
+    registry: DirectoryRegistry, keys: Sequence[ApiKey]
 ) -> None:
     gateways = [Outcomes() for _ in range(4)]
     for _ in range(5):
@@ -164,7 +170,7 @@ async def test_gateways_that_write_at_once_wait_for_each_other_and_lose_nothing(
             for adapter in order:
                 for key in keys:
                     one = group(key, adapter=f"adapter-{adapter}", code=f"code-{adapter}")
-                    counted.note(one, Ended(ttft_s=0.1), None)
+                    counted.note(one, EndedFigures(ttft_s=0.1), None)
         await asyncio.gather(*(written(registry, counted) for counted in gateways))
         assert [counted.take() for counted in gateways] == [({}, [])] * 4
     whole = await database_sync_to_async(
@@ -174,16 +180,16 @@ async def test_gateways_that_write_at_once_wait_for_each_other_and_lose_nothing(
 
 
 async def test_a_refused_request_is_kept_as_it_was_once(
-    registry: Registry, keys: Sequence[ApiKey]
+    registry: DirectoryRegistry, keys: Sequence[ApiKey]
 ) -> None:
     counted, said = Outcomes(), 'temperature is "hot\0", but must be a number'
     at = NOON + timedelta(microseconds=123_457)
     wrong: dict[str, Any] = {"status": 400, "code": "invalid_request", "trace_id": "ab" * 16}
     one = refusal(keys[0], at=at, message=said, model="a\0b", **wrong)
     limited = group(keys[0], outcome="refused")
-    counted.note(limited, Ended(), one)
+    counted.note(limited, EndedFigures(), one)
     assert await written(registry, counted) == [one]
-    counted.note(limited, Ended(), one)
+    counted.note(limited, EndedFigures(), one)
     await written(registry, counted)
     kept = await RefusedRequest.objects.aget()
     assert (kept.started_at, kept.key_id, kept.version_id) == (at, keys[0].pk, None)
@@ -192,13 +198,13 @@ async def test_a_refused_request_is_kept_as_it_was_once(
 
 
 async def test_outcomes_of_a_deleted_tenant_are_skipped(
-    registry: Registry, keys: Sequence[ApiKey]
+    registry: DirectoryRegistry, keys: Sequence[ApiKey]
 ) -> None:
     acme, globex = keys
     await database_sync_to_async(Tenant.objects.filter(pk=globex.tenant_id).delete)()
     counted = Outcomes()
     for key in keys:
-        counted.note(group(key, outcome="refused"), Ended(), refusal(key, id=str(key.pk)))
+        counted.note(group(key, outcome="refused"), EndedFigures(), refusal(key, id=str(key.pk)))
     await written(registry, counted)
     assert counted.take() == ({}, [])
     assert await rows(RequestHour, *NAMES) == [(acme.tenant_id, acme.pk, "refused", 1)]
@@ -206,28 +212,30 @@ async def test_outcomes_of_a_deleted_tenant_are_skipped(
 
 
 async def test_outcomes_wait_while_the_database_is_down(keys: Sequence[ApiKey]) -> None:
-    closed = Registry(answer_s=0.2)
+    closed = DirectoryRegistry(answer_s=0.2)
     await closed.open()
     await closed.close()
     counted = Outcomes()
     one = refusal(keys[0])
-    counted.note(group(keys[0], outcome="refused"), Ended(), one)
+    counted.note(group(keys[0], outcome="refused"), EndedFigures(), one)
     assert await written(closed, counted) == []
     sums, refusals = counted.take()
     assert [each.requests for each in sums.values()] == [1] and refusals == [one]
 
 
-async def test_unwritable_outcomes_are_dropped(registry: Registry, keys: Sequence[ApiKey]) -> None:
+async def test_unwritable_outcomes_are_dropped(
+    registry: DirectoryRegistry, keys: Sequence[ApiKey]
+) -> None:
     counted = Outcomes()
     limited = group(keys[0], outcome="refused")
-    counted.note(limited, Ended(), refusal(keys[0], status=10**9))
+    counted.note(limited, EndedFigures(), refusal(keys[0], status=10**9))
     await written(registry, counted)
     assert counted.take() == ({}, [])
     assert await rows(RequestHour, *NAMES) == [(keys[0].tenant_id, keys[0].pk, "refused", 1)]
     assert not await RefusedRequest.objects.aexists()
 
 
-async def test_old_rows_go(registry: Registry, keys: Sequence[ApiKey]) -> None:
+async def test_old_rows_go(registry: DirectoryRegistry, keys: Sequence[ApiKey]) -> None:
     now = timezone.now().replace(second=0, microsecond=0)
     ages = [
         timedelta(hours=1),
@@ -239,7 +247,7 @@ async def test_old_rows_go(registry: Registry, keys: Sequence[ApiKey]) -> None:
     for age in ages:
         at = now - age
         one = refusal(keys[0], id=str(age), at=at)
-        counted.note(group(keys[0], at, "refused"), Ended(), one)
+        counted.note(group(keys[0], at, "refused"), EndedFigures(), one)
     await written(registry, counted)
     await database_sync_to_async(housekeeping.forget_requests)()
     left = [len(await rows(model, "at")) for model in (RequestMinute, RequestHour)]

@@ -11,14 +11,14 @@ from django.utils import timezone
 
 from inference.gateway.fleet.demand import Demand
 from inference.link.engine_info import ModelInfo
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 from tenants.models import BaseModel, EngineHour, GatewayProcess
 from tenants.models.fleet.engine_hours import SLOTS
 
 
 @pytest.fixture
-async def registry(transactional_db: None) -> AsyncIterator[Registry]:
-    registry = Registry()
+async def registry(transactional_db: None) -> AsyncIterator[DirectoryRegistry]:
+    registry = DirectoryRegistry()
     await registry.open()
     yield registry
     await registry.close()
@@ -33,7 +33,7 @@ async def stored() -> BaseModel:
     return await BaseModel.objects.aget()
 
 
-async def test_a_base_model_is_noted_once(registry: Registry) -> None:
+async def test_a_base_model_is_noted_once(registry: DirectoryRegistry) -> None:
     await registry.note_model(info())
     first = await stored()
     assert (first.engine, first.max_model_len, first.max_lora_rank) == ("vllm", 512, 16)
@@ -52,7 +52,7 @@ def last_beat(url: str, ago: timedelta) -> datetime:
     return at
 
 
-async def test_a_gateway_is_alive_for_ten_seconds_after_a_beat(registry: Registry) -> None:
+async def test_a_gateway_is_alive_for_ten_seconds_after_a_beat(registry: DirectoryRegistry) -> None:
     for _ in range(2):
         assert await registry.beat("http://a") == ["http://a"]
     assert await registry.beat("http://b") == ["http://a", "http://b"]
@@ -67,7 +67,9 @@ async def test_a_gateway_is_alive_for_ten_seconds_after_a_beat(registry: Registr
     assert not await database_sync_to_async(GatewayProcess.objects.exists)()
 
 
-async def test_gateways_hear_what_the_others_see_as_long_as_they_live(registry: Registry) -> None:
+async def test_gateways_hear_what_the_others_see_as_long_as_they_live(
+    registry: DirectoryRegistry,
+) -> None:
     for url in ("http://a", "http://b"):
         await registry.beat(url)
     seen = {"base": Demand(1, 2, 3, 4, 5)}
@@ -77,7 +79,9 @@ async def test_gateways_hear_what_the_others_see_as_long_as_they_live(registry: 
     assert await registry.share_demand("http://b", {}) == []
 
 
-async def test_an_engine_is_there_once_however_many_gateways_say_so(registry: Registry) -> None:
+async def test_an_engine_is_there_once_however_many_gateways_say_so(
+    registry: DirectoryRegistry,
+) -> None:
     engines = {"engine-1": "org/base", "engine-2": "org/base"}
     for _ in range(2):
         await registry.note_engines(engines)

@@ -13,24 +13,44 @@ from django.core import mail as outbox
 from django.utils import timezone
 
 from tenants.models import Delivery, Notification, Tenant, User
-from tenants.models.notifications import OF_INSTALLATION, OF_TENANTS, Kind
+from tenants.models.notifications import OF_INSTALLATION, OF_TENANTS, NotificationKind
 from tenants.notifications import mail, sending
 from tests.tenants.making import make_member, make_user
 
 pytestmark = pytest.mark.django_db
 
-SAID: Mapping[Kind, Mapping[str, Any]] = {
-    Kind.ADAPTER_READY: {"adapter": "support", "version": 3, "digest": "ab"},
-    Kind.ADAPTER_REJECTED: {"adapter": "support", "version": 4, "reason": "rank 128 is above 64"},
-    Kind.BUDGET_REACHED: {
-        "budget": "cost_per_month", "percent": 80, "used": 8_000_000, "limit": 10_000_000
+SAID: Mapping[NotificationKind, Mapping[str, Any]] = {
+    NotificationKind.ADAPTER_READY: {"adapter": "support", "version": 3, "digest": "ab"},
+    NotificationKind.ADAPTER_REJECTED: {
+        "adapter": "support",
+        "version": 4,
+        "reason": "rank 128 is above 64",
     },
-    Kind.KEY_EXPIRING: {"key": "ci", "prefix": "abc", "expires_at": "2026-11-30T09:05:00+00:00"},
-    Kind.ENGINE_LOST: {"engine": "gpu-1", "last_seen_at": "2026-11-22T20:05:00+00:00"},
-    Kind.LEDGER_DRIFT: {"engine": "gpu-1", "journal": "j1", "requests": 2, "tokens": 31},
-    Kind.ISOLATION_FAILED: {"base_model": "base", "findings": ["it leaks"]},
-    Kind.ROLLOUT_STOPPED: {"rollout": "r1", "state": "rolled back", "reason": "4 % failed."},
-}  # fmt: skip
+    NotificationKind.BUDGET_REACHED: {
+        "budget": "cost_per_month",
+        "percent": 80,
+        "used": 8_000_000,
+        "limit": 10_000_000,
+    },
+    NotificationKind.KEY_EXPIRING: {
+        "key": "ci",
+        "prefix": "abc",
+        "expires_at": "2026-11-30T09:05:00+00:00",
+    },
+    NotificationKind.ENGINE_LOST: {"engine": "gpu-1", "last_seen_at": "2026-11-22T20:05:00+00:00"},
+    NotificationKind.LEDGER_DRIFT: {
+        "engine": "gpu-1",
+        "journal": "j1",
+        "requests": 2,
+        "tokens": 31,
+    },
+    NotificationKind.ISOLATION_FAILED: {"base_model": "base", "findings": ["it leaks"]},
+    NotificationKind.ROLLOUT_STOPPED: {
+        "rollout": "r1",
+        "state": "rolled back",
+        "reason": "4 % failed.",
+    },
+}
 
 
 def person(tenant: Tenant, role: str) -> User:
@@ -39,7 +59,7 @@ def person(tenant: Tenant, role: str) -> User:
     return user
 
 
-def post(kind: Kind, tenant: Tenant | None = None) -> None:
+def post(kind: NotificationKind, tenant: Tenant | None = None) -> None:
     Notification.objects.post(kind, SAID[kind], tenant=tenant)
 
 
@@ -53,12 +73,17 @@ def mailed() -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "people"),
     [
-        (Kind.ADAPTER_READY, ["admin@example.com", "developer@example.com", "owner@example.com"]),
-        (Kind.BUDGET_REACHED, ["admin@example.com", "owner@example.com"]),
-        (Kind.ENGINE_LOST, ["operator@example.com"]),
+        (
+            NotificationKind.ADAPTER_READY,
+            ["admin@example.com", "developer@example.com", "owner@example.com"],
+        ),
+        (NotificationKind.BUDGET_REACHED, ["admin@example.com", "owner@example.com"]),
+        (NotificationKind.ENGINE_LOST, ["operator@example.com"]),
     ],
 )
-def test_people_are_mailed_by_their_roles(tenant: Tenant, kind: Kind, people: list[str]) -> None:
+def test_people_are_mailed_by_their_roles(
+    tenant: Tenant, kind: NotificationKind, people: list[str]
+) -> None:
     for role in ("owner", "admin", "developer", "viewer"):
         person(tenant, role)
     make_member(tenant, "owner")  # without an email address
@@ -71,30 +96,30 @@ def test_people_are_mailed_by_their_roles(tenant: Tenant, kind: Kind, people: li
 
 def test_muting_an_event_affects_only_ones_own_mails(tenant: Tenant) -> None:
     owner, _ = person(tenant, "owner"), person(tenant, "admin")
-    mail.mute(owner, tenant, [Kind.KEY_EXPIRING])
-    post(Kind.KEY_EXPIRING, tenant)
+    mail.mute(owner, tenant, [NotificationKind.KEY_EXPIRING])
+    post(NotificationKind.KEY_EXPIRING, tenant)
     assert mailed() == ["admin@example.com"]
     mail.mute(owner, tenant, [])
-    post(Kind.KEY_EXPIRING, tenant)
+    post(NotificationKind.KEY_EXPIRING, tenant)
     assert mailed() == ["admin@example.com", "admin@example.com", "owner@example.com"]
 
 
 def test_mails_per_day_are_bounded(tenant: Tenant) -> None:
     person(tenant, "owner")
     for _ in range(mail.MAX_A_DAY + 3):
-        post(Kind.ADAPTER_REJECTED, tenant)
+        post(NotificationKind.ADAPTER_REJECTED, tenant)
     assert len(mailed()) == mail.MAX_A_DAY
 
 
 def test_old_events_are_not_mailed(tenant: Tenant) -> None:
     person(tenant, "owner")
-    post(Kind.ADAPTER_READY, tenant)
+    post(NotificationKind.ADAPTER_READY, tenant)
     Notification.objects.update(at=timezone.now() - mail.FRESH - timedelta(minutes=1))
     assert mailed() == []
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_each_kind_has_its_words(tenant: Tenant, kind: Kind, settings: Any) -> None:
+@pytest.mark.parametrize("kind", list(NotificationKind))
+def test_each_kind_has_its_words(tenant: Tenant, kind: NotificationKind, settings: Any) -> None:
     settings.CONSOLE_URL = "https://console.example.com"
     whose = tenant if kind in OF_TENANTS else None
     assert (kind in OF_TENANTS) != (kind in OF_INSTALLATION)
@@ -107,7 +132,11 @@ def test_each_kind_has_its_words(tenant: Tenant, kind: Kind, settings: Any) -> N
 def test_subject_and_text_of_a_mail(tenant: Tenant, settings: Any) -> None:
     settings.CURRENCY = "usd"
     tenant.name = "Acme\r\nBcc: everybody@example.com"
-    told = Notification(kind=Kind.BUDGET_REACHED, data=SAID[Kind.BUDGET_REACHED], tenant=tenant)
+    told = Notification(
+        kind=NotificationKind.BUDGET_REACHED,
+        data=SAID[NotificationKind.BUDGET_REACHED],
+        tenant=tenant,
+    )
     subject, text = mail.written(told)
     assert subject == "80% of a budget is used (Acme Bcc: everybody@example.com)"
     assert "Cost per month: 8.00 USD of 10.00 USD" in text
@@ -115,7 +144,7 @@ def test_subject_and_text_of_a_mail(tenant: Tenant, settings: Any) -> None:
         ({"key": "ci", "prefix": "abc"}, "Cost per month of the API key ci (lk_abc): 8.00"),
         ({"adapter": "support"}, "Cost per month of the adapter support: 8.00"),
     ):
-        told.data = {**SAID[Kind.BUDGET_REACHED], **scope}
+        told.data = {**SAID[NotificationKind.BUDGET_REACHED], **scope}
         assert named in mail.written(told)[1]
 
 
@@ -132,7 +161,7 @@ async def test_a_mail_is_sent_once_and_again_where_the_server_fails(
     def make() -> None:
         tenant = Tenant.objects.create(slug="acme", name="Acme")
         person(tenant, "owner")
-        post(Kind.ADAPTER_READY, tenant)
+        post(NotificationKind.ADAPTER_READY, tenant)
 
     await sync_to_async(make)()
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
@@ -156,7 +185,7 @@ async def test_without_a_mail_server_nobody_is_mailed(
     def make() -> None:
         tenant = Tenant.objects.create(slug="acme", name="Acme")
         person(tenant, "owner")
-        post(Kind.ADAPTER_READY, tenant)
+        post(NotificationKind.ADAPTER_READY, tenant)
 
     settings.EMAIL_BACKEND = mail.NO_MAIL
     await sync_to_async(make)()

@@ -24,7 +24,7 @@ from django.utils import timezone
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from inference.interfaces.directory import MICRO
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 from tenants.errors import TooManyTargets
 from tenants.models import (
     AuditEntry,
@@ -43,7 +43,7 @@ from tenants.models.notifications import (
     MAX_TARGETS,
     OVERLAP,
     DeliveryState,
-    Kind,
+    NotificationKind,
     new_secret,
 )
 from tenants.notifications import sending, watching
@@ -51,10 +51,12 @@ from tenants.notifications.addresses import NOWHERE, Forbidden, check_address, c
 from tests.tenants.making import make_adapter, make_key, make_rollout, make_tenant, make_version
 from tests.tenants.spending import spend
 
-ALL = [kind.value for kind in Kind]
+ALL = [kind.value for kind in NotificationKind]
 
 
-def listen(tenant: Tenant | None, url: str = "https://hooks.example/x", *kinds: Kind) -> Target:
+def listen(
+    tenant: Tenant | None, url: str = "https://hooks.example/x", *kinds: NotificationKind
+) -> Target:
     return Target.objects.add(tenant, url, [kind.value for kind in kinds] or ALL, None)
 
 
@@ -69,7 +71,7 @@ def told() -> list[tuple[str, Any]]:
 @pytest.mark.django_db
 def test_a_version_that_was_judged_is_told_of_to_its_tenant_alone(tenant: Tenant) -> None:
     target, other = listen(tenant), listen(make_tenant("other"))
-    listen(tenant, "https://hooks.example/keys", Kind.KEY_EXPIRING)
+    listen(tenant, "https://hooks.example/keys", NotificationKind.KEY_EXPIRING)
     adapter = make_adapter(tenant)
     ready = make_version(adapter, state=State.PROBING)
     ready.become_ready()
@@ -136,7 +138,7 @@ def test_events_without_a_change_are_detected_and_announced_once(tenant: Tenant)
 
 @pytest.mark.django_db
 def test_keys_and_adapters_have_budgets_of_their_own(tenant: Tenant) -> None:
-    listen(tenant, "https://hooks.example/x", Kind.BUDGET_REACHED)
+    listen(tenant, "https://hooks.example/x", NotificationKind.BUDGET_REACHED)
     adapter, others = make_adapter(tenant), make_adapter(make_tenant("other"))
     first, unused = make_key(tenant)[0], make_key(tenant)[0]
     for scope, figures in (
@@ -170,7 +172,7 @@ async def test_an_engine_that_ended_on_purpose_is_not_lost(transactional_db: Non
 
     await sync_to_async(listen)(None)
     credential, _ = await sync_to_async(EngineCredential.objects.issue)(name="gpu-1")
-    registry = Registry()
+    registry = DirectoryRegistry()
     await registry.open()
     try:
         await registry.saw_engines({credential.pk})
@@ -284,7 +286,7 @@ async def test_a_name_that_is_rebound_leads_where_it_did_when_it_was_looked_at(
         result = await sending.Sender(client).attempt(
             Delivery(target=target, notification=told), timezone.now()
         )
-    assert result == sending.Result("", 204)
+    assert result == sending.SendResult("", 204)
     assert connected == [("93.184.216.34", "hooks.example", "hooks.example")]
     assert list(left) == [["127.0.0.1"]]
 
@@ -337,7 +339,7 @@ async def posted(url: str) -> Target:
     def make() -> Target:
         tenant = make_tenant("acme")
         target = listen(tenant, url)
-        Notification.objects.post(Kind.KEY_EXPIRING, {"key": "ci"}, tenant=tenant)
+        Notification.objects.post(NotificationKind.KEY_EXPIRING, {"key": "ci"}, tenant=tenant)
         return target
 
     target: Target = await sync_to_async(make)()
@@ -436,7 +438,7 @@ async def test_a_target_that_is_gone_gets_nothing_more(
     await target.arefresh_from_db()
     assert target.ended_at is not None
     tenant = await Tenant.objects.aget()
-    await sync_to_async(Notification.objects.post)(Kind.KEY_EXPIRING, {}, tenant=tenant)
+    await sync_to_async(Notification.objects.post)(NotificationKind.KEY_EXPIRING, {}, tenant=tenant)
     assert await Delivery.objects.acount() == 1
 
 
@@ -467,8 +469,8 @@ async def test_slow_receivers_of_a_tenant_hold_up_nobody_else(
             listen(tenant, slow)
         listen(other, quick)
         for _ in range(3):
-            Notification.objects.post(Kind.KEY_EXPIRING, {}, tenant=tenant)
-        Notification.objects.post(Kind.KEY_EXPIRING, {}, tenant=other)
+            Notification.objects.post(NotificationKind.KEY_EXPIRING, {}, tenant=tenant)
+        Notification.objects.post(NotificationKind.KEY_EXPIRING, {}, tenant=other)
 
     async with (
         receiving() as slow,
@@ -503,7 +505,7 @@ async def test_a_delivery_that_cannot_be_made_keeps_no_other_from_being_made(
         for number, one in enumerate([*urls, url]):
             listen(make_tenant(f"t{number}"), one)
         for tenant in Tenant.objects.all():
-            Notification.objects.post(Kind.KEY_EXPIRING, {}, tenant=tenant)
+            Notification.objects.post(NotificationKind.KEY_EXPIRING, {}, tenant=tenant)
 
     async with receiving() as receiver:
         await sync_to_async(make)(receiver.url)
@@ -528,12 +530,12 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(tenant: Tenant) -> None:
 @pytest.mark.django_db
 def test_a_delivery_is_given_up_after_three_days(tenant: Tenant) -> None:
     listen(tenant)
-    Notification.objects.post(Kind.KEY_EXPIRING, {}, tenant=tenant)
+    Notification.objects.post(NotificationKind.KEY_EXPIRING, {}, tenant=tenant)
     now, waited = timezone.now(), timedelta()
     for _ in range(len(sending.PAUSES) + 1):
         (delivery,) = sending.claim(now)
         assert sending.claim(now) == []  # it is already claimed
-        sending.record(delivery, sending.Result("no answer"), now)
+        sending.record(delivery, sending.SendResult("no answer"), now)
         delivery.refresh_from_db()
         waited, now = waited + (delivery.due_at - now), delivery.due_at
     assert delivery.state == DeliveryState.FAILED and waited > timedelta(days=3)

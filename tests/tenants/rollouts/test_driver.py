@@ -17,17 +17,17 @@ from tenants.rollouts.driver import (
     CheckIsolation,
     Finish,
     Observed,
-    Plan,
     Raise,
     RollBack,
-    Side,
-    Wait,
+    RolloutPlan,
+    RolloutSide,
+    RolloutWait,
     decide,
 )
 
 pytestmark = pytest.mark.pure
 
-PLAN = Plan(
+PLAN = RolloutPlan(
     weight=25,
     next_weight=50,
     step_s=600.0,
@@ -47,8 +47,8 @@ def times(seconds: float, count: int = MIN_TIMES) -> tuple[int, ...]:
 
 GOOD = Observed(
     step_age_s=601.0,
-    old=Side(1000, 10, times(0.3)),
-    new=Side(100, 1, times(0.3)),
+    old=RolloutSide(1000, 10, times(0.3)),
+    new=RolloutSide(100, 1, times(0.3)),
     answered=100,
     gone_s=None,
     moved=3,
@@ -64,9 +64,9 @@ def test_a_weight_that_was_watched_is_raised_to_the_next() -> None:
 
 def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
     first = replace(PLAN, weight=0, next_weight=5)
-    seen = replace(GOOD, step_age_s=0.0, new=Side(), answered=0, moved=0)
+    seen = replace(GOOD, step_age_s=0.0, new=RolloutSide(), answered=0, moved=0)
     assert decide(first, seen) == Raise(5)
-    assert decide(first, replace(seen, untried=2)) == Wait(
+    assert decide(first, replace(seen, untried=2)) == RolloutWait(
         "the test of 2 adapters on the new revision"
     )
     assert isinstance(decide(first, replace(seen, isolation=None)), CheckIsolation)
@@ -87,7 +87,7 @@ def test_conditions_that_the_next_step_waits_for(
     lacking: dict[str, object], waits_for: str
 ) -> None:
     decision = decide(PLAN, replace(GOOD, **lacking))  # type: ignore[arg-type]
-    assert isinstance(decision, Wait) and waits_for in decision.for_
+    assert isinstance(decision, RolloutWait) and waits_for in decision.for_
 
 
 def test_requests_are_not_awaited_if_no_tenant_has_moved() -> None:
@@ -99,7 +99,7 @@ def test_tenants_that_stay_behind_only_hold_up_the_end_of_the_rollout() -> None:
     last = replace(PLAN, weight=100, next_weight=None)
     assert decide(last, GOOD) == Finish()
     waits = decide(last, replace(GOOD, behind=2))
-    assert isinstance(waits, Wait) and "2 tenants cannot move" in waits.for_
+    assert isinstance(waits, RolloutWait) and "2 tenants cannot move" in waits.for_
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -108,14 +108,14 @@ def test_tenants_that_stay_behind_only_hold_up_the_end_of_the_rollout() -> None:
     [
         ({"isolation": False}, "isolation"),
         (
-            {"new": Side(100, 4)},
+            {"new": RolloutSide(100, 4)},
             "4.0% of 100 requests failed on the new revision. The limit is 3.0%",
         ),
         (
-            {"new": Side(100, 0, times(0.6))},
+            {"new": RolloutSide(100, 0, times(0.6))},
             "The TTFT p95 on the new revision is 0.64 s. The limit",
         ),
-        ({"new": Side(100, 0, times(1e9))}, "The TTFT p95"),
+        ({"new": RolloutSide(100, 0, times(1e9))}, "The TTFT p95"),
         ({"gone_s": ENGINE_GONE_S}, "The new revision has had no engine for"),
     ],
 )
@@ -127,11 +127,17 @@ def test_a_guard_that_fails_rolls_back(bad: dict[str, object], reason: str, paus
 @pytest.mark.parametrize(
     "bearable",
     [
-        {"new": Side(MIN_ERRORS - 1, MIN_ERRORS - 1)},  # too few to tell
-        {"new": Side(100, 3)},  # 1 % fail on the old revision, and 2 % more are allowed
-        {"new": Side(100, 0, times(1e9, MIN_TIMES - 1))},
-        {"new": Side(100, 0, times(0.6)), "old": Side(1000, 10, times(0.3, MIN_TIMES - 1))},
-        {"new": Side(100, 0, times(0.08)), "old": Side(1000, 10, times(0.005))},  # fast enough
+        {"new": RolloutSide(MIN_ERRORS - 1, MIN_ERRORS - 1)},  # too few to tell
+        {"new": RolloutSide(100, 3)},  # 1 % fail on the old revision, and 2 % more are allowed
+        {"new": RolloutSide(100, 0, times(1e9, MIN_TIMES - 1))},
+        {
+            "new": RolloutSide(100, 0, times(0.6)),
+            "old": RolloutSide(1000, 10, times(0.3, MIN_TIMES - 1)),
+        },
+        {
+            "new": RolloutSide(100, 0, times(0.08)),
+            "old": RolloutSide(1000, 10, times(0.005)),
+        },  # fast enough
     ],
 )
 def test_tolerable_figures_do_not_roll_back(bearable: dict[str, object]) -> None:
@@ -139,24 +145,24 @@ def test_tolerable_figures_do_not_roll_back(bearable: dict[str, object]) -> None
 
 
 def test_any_time_is_allowed_where_the_plan_says_so() -> None:
-    slow = replace(GOOD, new=Side(100, 0, times(1e9)))
+    slow = replace(GOOD, new=RolloutSide(100, 0, times(1e9)))
     assert decide(replace(PLAN, max_ttft_ratio=None), slow) == Raise(50)
 
 
 def test_a_missing_engine_rolls_nothing_back_at_weight_0() -> None:
     first = replace(PLAN, weight=0, next_weight=5)
     decision = decide(first, replace(GOOD, gone_s=1e6))
-    assert decision == Wait("an engine of the new revision")
+    assert decision == RolloutWait("an engine of the new revision")
 
 
 def test_a_paused_rollout_stays_where_it_is() -> None:
     decision = decide(replace(PLAN, paused=True), GOOD)
-    assert isinstance(decision, Wait) and "operator" in decision.for_
+    assert isinstance(decision, RolloutWait) and "operator" in decision.for_
 
 
 @given(st.lists(st.integers(0, 1000), min_size=BUCKETS, max_size=BUCKETS))
 def test_the_95th_percentile_has_as_many_below_it(counts: list[int]) -> None:
-    p95_s, total = Side(first_tokens=counts).ttft_p95_s, sum(counts)
+    p95_s, total = RolloutSide(first_tokens=counts).ttft_p95_s, sum(counts)
     if total < MIN_TIMES:
         assert p95_s is None
         return
@@ -168,4 +174,4 @@ def test_the_95th_percentile_has_as_many_below_it(counts: list[int]) -> None:
 
 
 def test_of_nothing_no_share_fails() -> None:
-    assert Side().error_percent == 0.0
+    assert RolloutSide().error_percent == 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inference.agent.engines.engine import IDS_AT_ONCE, Output, Work
+from inference.agent.engines.engine import IDS_AT_ONCE, EngineOutput, EngineWork
 from inference.agent.engines.synthetic.tokens import TOKEN_CHARS, tokens_in
 from inference.errors import InvalidRequest
 from inference.operations.openai import OpenAIOperation, usage_body
@@ -31,7 +31,7 @@ class Options(msgspec.Struct):
     frequency_penalty: float | None = None
 
 
-def gathered_tokens(work: Work, options: Options) -> float:
+def gathered_tokens(work: EngineWork, options: Options) -> float:
     """How many tokens are gathered before an Output."""
     if options.stream:
         return 1
@@ -75,8 +75,8 @@ def answer_to(text: str, limit: int, options: Options) -> tuple[str, str]:
 
 
 async def with_choices(
-    texts: AsyncGenerator[Output, None], work: Work, options: Options, answer: str
-) -> AsyncGenerator[Output, None]:
+    texts: AsyncGenerator[EngineOutput, None], work: EngineWork, options: Options, answer: str
+) -> AsyncGenerator[EngineOutput, None]:
     """The full path for n > 1: all choices have the same text, the whole of which is `answer`."""
     operation = work.operation
     if not isinstance(operation, OpenAIOperation):
@@ -84,23 +84,25 @@ async def with_choices(
     async for output in texts:
         reason = output.finish_reason
         if not options.stream:
-            yield Output(tokens=output.tokens, ids=output.ids)
+            yield EngineOutput(tokens=output.tokens, ids=output.ids)
         elif output.text:
             chunk = operation.delta(output.text) | {"finish_reason": reason}
             encoded = msgspec.json.encode(_body(work, operation.chunk_object, chunk, options))
-            yield Output(chunks=(encoded,), tokens=output.tokens, ids=output.ids)
+            yield EngineOutput(chunks=(encoded,), tokens=output.tokens, ids=output.ids)
         if reason is None:
             continue
         if options.stream:
-            yield Output(finish_reason=reason)
+            yield EngineOutput(finish_reason=reason)
             return
         choice = operation.choice(answer) | {"finish_reason": reason}
         body = _body(work, operation.whole_object, choice, options)
         response = msgspec.json.encode(body | {"usage": usage_body(work.meter)})
-        yield Output(response=response, finish_reason=reason)
+        yield EngineOutput(response=response, finish_reason=reason)
 
 
-def _body(work: Work, object: str, choice: dict[str, Any], options: Options) -> dict[str, Any]:
+def _body(
+    work: EngineWork, object: str, choice: dict[str, Any], options: Options
+) -> dict[str, Any]:
     """A chunk or a whole answer with `n` times the same choice."""
     return {
         "id": work.operation.answer_id(work.id),

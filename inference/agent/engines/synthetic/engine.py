@@ -27,12 +27,12 @@ import msgspec
 
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
+    EngineOutput,
+    EngineProbeReport,
+    EngineWork,
     LoadReport,
     LocalAdapter,
     Meter,
-    Output,
-    ProbeReport,
-    Work,
 )
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic.answers import (
@@ -215,13 +215,13 @@ class SyntheticEngine:
         """As the contract says."""
         self._loaded.pop(adapter.int_id, None)
 
-    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
         """As the contract says; `Behaviour` decides what is found."""
         loaded = await self.load(adapter)
         name = adapter.ref.name
         finite = name not in self.behaviour.corrupt
         delta = 0.0 if name in self.behaviour.inert else 1.0
-        return ProbeReport(
+        return EngineProbeReport(
             loaded.load_s,
             loaded.weight_bytes,
             max_logprob_delta=delta if finite else math.nan,
@@ -235,14 +235,14 @@ class SyntheticEngine:
         if self.behaviour.hangs:
             await asyncio.Event().wait()
 
-    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+    async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         """As the contract says; tools and log-probabilities are refused."""
         fields = work.take_fields()
         if isinstance(work.operation, InstantOperation):
             if not self.alive:
                 raise EngineFailed("The engine stopped.")
             answer = work.operation.plain_answer(fields, Tokenizer(self.info.max_model_len))
-            yield Output(response=msgspec.json.encode(answer), finish_reason="stop")
+            yield EngineOutput(response=msgspec.json.encode(answer), finish_reason="stop")
             return
         if isinstance(work.operation, PoolingOperation):
             async with aclosing(self._pooled(work, work.operation, fields)) as outputs:
@@ -292,8 +292,8 @@ class SyntheticEngine:
         self._waiting.clear()
 
     async def _pooled(
-        self, work: Work, operation: PoolingOperation, fields: dict[str, Any]
-    ) -> AsyncGenerator[Output, None]:
+        self, work: EngineWork, operation: PoolingOperation, fields: dict[str, Any]
+    ) -> AsyncGenerator[EngineOutput, None]:
         """Each step computes one of its texts."""
         self._check_ready(work)
         texts = operation.texts(fields)
@@ -314,7 +314,7 @@ class SyntheticEngine:
                 for meter in (work.meter, self._totals):
                     meter.prompt_tokens += sum(lengths[computed : stream.at])
                 if not computed:
-                    yield Output()
+                    yield EngineOutput()
                 computed = stream.at
         finally:
             self._running.pop(stream, None)
@@ -326,9 +326,9 @@ class SyntheticEngine:
             operation.answer_id(work.id), work.created, work.model, work.meter.prompt_tokens
         )
         answer = operation.plain_answer(fields, vectors, told)
-        yield Output(response=answer, finish_reason="stop")
+        yield EngineOutput(response=answer, finish_reason="stop")
 
-    def _check_ready(self, work: Work) -> None:
+    def _check_ready(self, work: EngineWork) -> None:
         if not self.alive:
             raise EngineFailed("The engine stopped.")
         if work.adapter is not None and work.adapter.int_id not in self._loaded:
@@ -342,7 +342,7 @@ class SyntheticEngine:
             )
 
     def _stream_of(
-        self, work: Work, prompt: PlainPrompt, options: Options, wanted: int | None
+        self, work: EngineWork, prompt: PlainPrompt, options: Options, wanted: int | None
     ) -> _Stream:
         self._check_ready(work)
         room = self.info.max_model_len - tokens_in(prompt.whole)
@@ -361,14 +361,14 @@ class SyntheticEngine:
         return stream
 
     async def _texts(
-        self, stream: _Stream, work: Work, options: Options
-    ) -> AsyncGenerator[Output, None]:
+        self, stream: _Stream, work: EngineWork, options: Options
+    ) -> AsyncGenerator[EngineOutput, None]:
         """What was generated since the last Output. If not streamed, all after the first comes at
         the end, or in pieces if ids are wanted. Counted as it is generated in any case."""
         given = counted = stream.resumed
         choices, at_once = options.n or 1, gathered_tokens(work, options)
         if given == stream.length:  # only the finish reason was lost
-            yield Output(finish_reason=stream.finish_reason)
+            yield EngineOutput(finish_reason=stream.finish_reason)
         while given < stream.length:
             while stream.at == counted and stream.error is None:
                 await stream.wait()
@@ -384,10 +384,10 @@ class SyntheticEngine:
                 text = stream.answer[given * TOKEN_CHARS : at * TOKEN_CHARS]
                 reason = stream.finish_reason if at == stream.length else None
                 ids = dict.fromkeys(range(choices), ids_of(text)) if work.wants_ids else {}
-                yield Output(text, (at - given) * choices, finish_reason=reason, ids=ids)
+                yield EngineOutput(text, (at - given) * choices, finish_reason=reason, ids=ids)
                 given = at
 
-    def _count_prompt(self, work: Work, stream: _Stream) -> None:
+    def _count_prompt(self, work: EngineWork, stream: _Stream) -> None:
         prompt, stream.prompt = stream.prompt, ""
         name = work.adapter.ref.name if work.adapter else ""
         cached = self._prefixes.reuse(work.key, f"{work.salt}\0{name}", prompt)

@@ -33,25 +33,30 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
+    EngineOutput,
+    EngineProbeReport,
+    EngineWork,
     LoadReport,
     LocalAdapter,
     Meter,
-    Output,
-    ProbeReport,
-    Work,
 )
 from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.errors import as_error, invalid_field, of_info
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.pooling import Pooling
-from inference.agent.engines.vllm.requests import Bounds, is_held, request_of
+from inference.agent.engines.vllm.requests import EngineBounds, is_held, request_of
 from inference.agent.engines.vllm.resume import is_replayed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
-from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving, own_params
-from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
+from inference.agent.engines.vllm.serving import PromptCounter, RequestClient, Serving, own_params
+from inference.agent.engines.vllm.start import (
+    LoadOptions,
+    adapter_modules,
+    model_revision,
+    start_llm,
+)
 from inference.errors import (
     AdapterLoadFailed,
     ContextLengthExceeded,
@@ -87,7 +92,7 @@ class VLLMEngine:
         self,
         profile: EngineProfile,
         llm: AsyncLLM,
-        load: Load,
+        load: LoadOptions,
         serving: Serving,
         info: ModelInfo,
         events: CacheEvents,
@@ -98,7 +103,7 @@ class VLLMEngine:
         self.info, self._events, self._resumes = info, events, resumes
         self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
         self._grammars = Grammars(llm)
-        self._bounds = Bounds(
+        self._bounds = EngineBounds(
             choices=llm.vllm_config.scheduler_config.max_num_seqs,
             tools=profile.tool_parser is not None,
             reasons=profile.reasoning_parser is not None,
@@ -172,14 +177,14 @@ class VLLMEngine:
             if self._loaded.pop(adapter.int_id, None) is not None:
                 await self._remove(adapter.int_id)
 
-    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
         """As the contract says; greedy, comparing the tokens of the same prompt."""
         loaded = await self.load(adapter)
         base_text, base = await self._probe_run(None)
         lora = self._loaded[adapter.int_id][0]
         adapter_text, adapted = await self._probe_run(lora)
         delta, finite = _compare(base, adapted)
-        return ProbeReport(
+        return EngineProbeReport(
             loaded.load_s,
             loaded.weight_bytes,
             delta,
@@ -197,7 +202,7 @@ class VLLMEngine:
         """As the contract says, by a call that costs the core nothing."""
         await self._llm.is_sleeping()
 
-    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+    async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         """As the contract says."""
         if work.operation.name not in self.info.operations:
             raise InvalidRequest(f"This model does not support {work.operation.path}.")
@@ -309,7 +314,7 @@ class VLLMEngine:
         if self.alive:
             await self._llm.remove_lora(int_id)
 
-    def _lora_of(self, work: Work) -> LoRARequest | None:
+    def _lora_of(self, work: EngineWork) -> LoRARequest | None:
         if work.adapter is None:
             return None
         loaded = self._loaded.get(work.adapter.int_id)
@@ -318,16 +323,16 @@ class VLLMEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
         return loaded[0]
 
-    async def _told(self, inquiry: Inquiry, work: Work) -> Output:
+    async def _told(self, inquiry: Inquiry, work: EngineWork) -> EngineOutput:
         """The answer of an operation for which no token is generated."""
         endpoint = self._serving.endpoint(inquiry)
         try:
             answer = await inquiry.answer(endpoint, work.take_fields())
         except ValidationError as error:
             raise invalid_field(error) from None
-        return Output(response=_encode(answer), finish_reason="stop")
+        return EngineOutput(response=_encode(answer), finish_reason="stop")
 
-    async def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
+    async def _outputs(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         if work.resume is not None and not self._resumes:
             raise EngineFailed("This engine cannot continue an answer that another engine began.")
         lora = self._lora_of(work)
@@ -340,7 +345,7 @@ class VLLMEngine:
         client = RequestClient(self._llm, work, lora, grammars=self._grammars, totals=self._totals)
         return self._serving.outputs(runner, request, client)
 
-    async def _request(self, work: Work, runner: Runner) -> Any:
+    async def _request(self, work: EngineWork, runner: Runner) -> Any:
         """vLLM's request object. It is read on a thread if the answer is constrained, because only
         then may that take long."""
         fields, endpoint = work.take_fields(), self._serving.endpoint(runner)
@@ -351,8 +356,8 @@ class VLLMEngine:
         )
 
     async def _lean(
-        self, runner: Runner, request: Any, work: Work, lora: LoRARequest | None
-    ) -> AsyncGenerator[Output, None]:
+        self, runner: Runner, request: Any, work: EngineWork, lora: LoRARequest | None
+    ) -> AsyncGenerator[EngineOutput, None]:
         """One text. Unless it streams, all but the first token come in one last Output, or in
         pieces of IDS_AT_ONCE tokens if their ids are wanted."""
         prompt, params = await self._rendered(runner, request)
@@ -368,7 +373,10 @@ class VLLMEngine:
             session_id=work.key,
         )
         at_once = 1 if request.stream else IDS_AT_ONCE if work.wants_ids else math.inf
-        counter, is_held = Counter(work.meter, self._totals), params.structured_outputs is not None
+        counter, is_held = (
+            PromptCounter(work.meter, self._totals),
+            params.structured_outputs is not None,
+        )
         del request, prompt, params  # large, and of no more use
         held, held_tokens, held_ids, first = "", 0, list[int](), True
         async with aclosing(deltas):
@@ -377,14 +385,14 @@ class VLLMEngine:
                 tokens, reason = counter.count(delta, held=is_held), completion.finish_reason
                 if is_replayed(delta):
                     if reason is not None:  # only the finish reason was lost
-                        yield Output(finish_reason=reason)
+                        yield EngineOutput(finish_reason=reason)
                     continue
                 held, held_tokens = held + completion.text, held_tokens + tokens
                 if work.wants_ids:
                     held_ids += completion.token_ids
                 if first or held_tokens >= at_once or reason:
                     ids = {0: held_ids} if held_ids else {}
-                    yield Output(held, held_tokens, finish_reason=reason, ids=ids)
+                    yield EngineOutput(held, held_tokens, finish_reason=reason, ids=ids)
                     held, held_tokens, held_ids, first = "", 0, [], False
 
     async def _rendered(self, runner: Runner, request: Any) -> tuple[Any, SamplingParams]:

@@ -24,7 +24,7 @@ from vllm.outputs import PoolingRequestOutput
 from vllm.pooling_params import PoolingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from inference.agent.engines.engine import Meter, Output, Work
+from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.vllm.errors import as_error, invalid_field
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.serving import Serving
@@ -46,8 +46,8 @@ class Pooling:
         self._at_once: int = scheduler.max_num_batched_tokens
 
     async def outputs(
-        self, pooler: Pooler, work: Work, lora: LoRARequest | None
-    ) -> AsyncGenerator[Output, None]:
+        self, pooler: Pooler, work: EngineWork, lora: LoRARequest | None
+    ) -> AsyncGenerator[EngineOutput, None]:
         """As the contract of `Engine.generate` says.
 
         Raises:
@@ -74,11 +74,11 @@ class Pooling:
                 if not began:
                     began = True
                     pooler.check(kept[at], len(prompts))
-                    yield Output()
+                    yield EngineOutput()
         id = operation.answer_id(work.id)
         told = Told(id, work.created, work.model, work.meter.prompt_tokens)
         answer = await pooler.answer(fields, kept, told, processor, ctx)
-        yield Output(response=answer, finish_reason="stop")
+        yield EngineOutput(response=answer, finish_reason="stop")
 
     def _check_tokens(self, texts: list[tuple[str, Text]]) -> None:
         """Check prompts that are given as tokens. vLLM checks them only when it gives them to the
@@ -110,7 +110,7 @@ class Pooling:
         return f"[{shown}, ...]", numbers if all(map(math.isfinite, numbers)) else [math.nan]
 
     async def _begun(
-        self, pooler: Pooler, endpoint: Any, work: Work, fields: dict[str, Any]
+        self, pooler: Pooler, endpoint: Any, work: EngineWork, fields: dict[str, Any]
     ) -> tuple[Any, Any]:
         """vLLM's context for this request, and the processor that makes prompts of it."""
         own = {
@@ -144,7 +144,7 @@ class Pooling:
         return found
 
     async def _computed(
-        self, prompts: list[Prompt], work: Work, lora: LoRARequest | None
+        self, prompts: list[Prompt], work: EngineWork, lora: LoRARequest | None
     ) -> AsyncGenerator[tuple[int, PoolingRequestOutput], None]:
         """Each prompt's number and output, as they are computed."""
         waiting = deque(enumerate(prompts))
@@ -168,7 +168,7 @@ class Pooling:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _encode(
-        self, prompt: Prompt, id: str, work: Work, lora: LoRARequest | None
+        self, prompt: Prompt, id: str, work: EngineWork, lora: LoRARequest | None
     ) -> PoolingRequestOutput:
         async for output in self._llm.encode(
             prompt["prompts"],

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from vllm.exceptions import VLLMValidationError
 
-from inference.agent.engines.engine import Work
+from inference.agent.engines.engine import EngineWork
 from inference.agent.engines.vllm.errors import as_error, invalid_field
 from inference.agent.engines.vllm.grammars import foresee
 from inference.agent.engines.vllm.patterns import check_patterns
@@ -20,7 +20,7 @@ HELD_BY = ("output_config", "response_format", "structured_outputs", "tools")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class EngineBounds:
     """What a model can do: how many choices at once, and whether it has parsers for tool calls and
     for reasoning."""
 
@@ -35,7 +35,7 @@ def is_held(fields: dict[str, Any]) -> bool:
 
 
 def request_of(
-    work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any, bounds: Bounds
+    work: EngineWork, fields: dict[str, Any], runner: Runner, endpoint: Any, bounds: EngineBounds
 ) -> Any:
     """Read the work's fields with vLLM's request model; what identifies the client comes from
     `work` alone.
@@ -55,7 +55,7 @@ def request_of(
     return request
 
 
-def _read(work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any) -> Any:
+def _read(work: EngineWork, fields: dict[str, Any], runner: Runner, endpoint: Any) -> Any:
     check_patterns(fields)
     fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):

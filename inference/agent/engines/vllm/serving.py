@@ -29,7 +29,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.utils.async_utils import merge_async_iterators
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from inference.agent.engines.engine import Meter, Output, Work
+from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
 from inference.agent.engines.vllm.cache_events import reporting
@@ -38,7 +38,7 @@ from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
-from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
+from inference.agent.engines.vllm.steps import EngineStep, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.link.wire import Resume
 from inference.operations.openai import usage_body
@@ -76,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Counter:
+class PromptCounter:
     """Counts one request's tokens into its meter and into the engine's lifetime totals."""
 
     __slots__ = ("_meter", "_prompt_tokens", "_prompts", "_totals")
@@ -129,7 +129,7 @@ class RequestClient:
     def __init__(
         self,
         llm: AsyncLLM,
-        work: Work,
+        work: EngineWork,
         lora: LoRARequest | None,
         *,
         grammars: Grammars,
@@ -138,7 +138,7 @@ class RequestClient:
         self.work = work
         self.steps = Steps(work)
         self._llm, self._lora, self._grammars = llm, lora, grammars
-        self._counter = Counter(work.meter, totals)
+        self._counter = PromptCounter(work.meter, totals)
         self._requests: list[str] = []
         self._prompts = 0
         self._taken = work.meter.completion_tokens
@@ -327,7 +327,7 @@ class Serving:
 
     async def outputs(
         self, runner: Runner, request: Any, client: RequestClient
-    ) -> AsyncGenerator[Output, None]:
+    ) -> AsyncGenerator[EngineOutput, None]:
         """Answer one request on the full path; yields its chunks, or its whole response.
 
         Raises:
@@ -348,7 +348,7 @@ class Serving:
             if assembly is not None:
                 whole = assembly.body()
             if whole is None:
-                yield Output(finish_reason=_reason(client.steps.reasons))
+                yield EngineOutput(finish_reason=_reason(client.steps.reasons))
             else:
                 yield _answer(whole, client)
         finally:
@@ -438,19 +438,19 @@ async def _frame(
         client.steps.end()
 
 
-def _output(step: Step, client: RequestClient, assembly: Assembly | None) -> Output:
+def _output(step: EngineStep, client: RequestClient, assembly: Assembly | None) -> EngineOutput:
     tokens, ids = client.take_tokens(), step.ids
     if assembly is None:
         chunks = tuple(_encode(chunk | client.identity()) for chunk in step.chunks)
-        return Output(chunks=chunks, tokens=tokens, ids=ids)
+        return EngineOutput(chunks=chunks, tokens=tokens, ids=ids)
     for chunk in step.chunks:
         assembly.add(chunk)
-    return Output(tokens=tokens, ids=ids)
+    return EngineOutput(tokens=tokens, ids=ids)
 
 
-def _answer(body: dict[str, Any], client: RequestClient) -> Output:
+def _answer(body: dict[str, Any], client: RequestClient) -> EngineOutput:
     body |= client.identity() | {"usage": usage_body(client.work.meter)}
-    return Output(
+    return EngineOutput(
         response=_encode(body),
         tokens=client.take_tokens(),
         finish_reason=_reason(reasons_of(body)),

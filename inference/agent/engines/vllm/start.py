@@ -35,7 +35,7 @@ EMBEDDINGS = ("embed_tokens", "lm_head")
 prompt log-probabilities; PEFT's defaults leave them alone."""
 
 
-class Load(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
+class LoadOptions(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
     """The engine core's own counts, as it last reported them."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
@@ -59,7 +59,7 @@ class Load(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
         """Nothing to log."""
 
 
-def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncLLM, Load]:
+def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncLLM, LoadOptions]:
     """Start vLLM; blocks until its core is ready. Call it outside the event loop's thread.
 
     Inside that thread AsyncLLM would start its output handler at once, with statistics on, which
@@ -76,10 +76,10 @@ def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncL
     if current_platform.is_cpu():
         # After create_engine_config, which forces spawn.
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    loads: list[Load] = []
+    loads: list[LoadOptions] = []
 
-    def observe(vllm_config: VllmConfig, engine_index: int) -> Load:
-        loads.append(Load(vllm_config, engine_index))
+    def observe(vllm_config: VllmConfig, engine_index: int) -> LoadOptions:
+        loads.append(LoadOptions(vllm_config, engine_index))
         return loads[-1]
 
     llm = AsyncLLM.from_vllm_config(config, stat_loggers=[observe], disable_log_stats=True)

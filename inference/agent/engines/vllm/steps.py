@@ -15,7 +15,7 @@ from typing import Any
 
 from vllm.outputs import CompletionOutput, RequestOutput
 
-from inference.agent.engines.engine import IDS_AT_ONCE, Work
+from inference.agent.engines.engine import IDS_AT_ONCE, EngineWork
 from inference.agent.engines.vllm.resume import is_replayed
 
 Ids = dict[int, list[int]]
@@ -23,7 +23,7 @@ Ids = dict[int, list[int]]
 
 
 @dataclass(slots=True)
-class Step:
+class EngineStep:
     """Decoded chunks, and the ids of the tokens that they follow from, if those are wanted."""
 
     chunks: list[dict[str, Any]] = field(default_factory=list)
@@ -46,11 +46,11 @@ class Steps:
     Of a continued answer, the chunks made of the replay are dropped, and so is its opening.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: EngineWork) -> None:
         self._wants_ids, self._resumed = work.wants_ids, work.resume is not None
         self._made: list[dict[str, Any]] = []
         self._held = 0
-        self._pending = Step()
+        self._pending = EngineStep()
         self._ready = asyncio.Event()
         self._over = False
         self.reasons = set[str]()
@@ -82,12 +82,12 @@ class Steps:
         self._over = True
         self._ready.set()
 
-    async def __aiter__(self) -> AsyncIterator[Step]:
+    async def __aiter__(self) -> AsyncIterator[EngineStep]:
         while not self._over or self._pending:
             await self._ready.wait()
             self._ready.clear()
             if step := self._pending:
-                self._pending = Step()
+                self._pending = EngineStep()
                 yield step
 
     def begin_output(self) -> None:

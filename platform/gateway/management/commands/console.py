@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.connections import kept_connections
-from gateway.planes.control import Parts, application
+from gateway.planes.control import ControlParts, application
 from gateway.planes.server import NotStarted, serve
 from gateway.schema import require_migrated
 from gateway.secret_links import without_tokens
@@ -38,7 +38,7 @@ class Command(BaseCommand):
         require_migrated()
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"console:{options['port']}", settings.LOG_LEVEL, clean=without_tokens)
-        console = application(Parts.configured())
+        console = application(ControlParts.configured())
         try:
             with kept_connections():
                 serve(console, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none")

@@ -338,7 +338,7 @@ class _Up:
     def _facts(
         self, operator: dict[str, str], keys: dict[str, str], credentials: dict[str, str]
     ) -> seed.Facts:
-        def models(tenant: demo.Tenant) -> list[str]:
+        def models(tenant: demo.DemoTenant) -> list[str]:
             return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
 
         return seed.Facts(

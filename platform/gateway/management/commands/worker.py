@@ -18,7 +18,7 @@ from inference.process.supervision import ended, supervised
 from tenants.adapters import trials
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
-from tenants.batches.runner import Runner
+from tenants.batches.runner import BatchRunner
 from tenants.notifications import sending
 from tenants.rollouts import pool_checks
 
@@ -102,7 +102,7 @@ async def _work(queues: dict[str, int]) -> None:
             loop.create_task(supervised(name, work))
             for name, work in (("pools", _check_pools), ("notifications", sending.send))
         ]
-        beside.append(loop.create_task(Runner(settings.WORKER_TOKEN).run()))
+        beside.append(loop.create_task(BatchRunner(settings.WORKER_TOKEN).run()))
 
         def stop() -> None:
             announce.stopping()

@@ -21,7 +21,7 @@ from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.hub import Hub
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class DemandPage:
         }
 
 
-async def share(demand: FleetDemand, hub: Hub, registry: Registry) -> None:
+async def share(demand: FleetDemand, hub: Hub, registry: DirectoryRegistry) -> None:
     """Periodically exchange demand with the other gateways, until cancelled."""
     while True:
         demand.completion_rate.note(hub.engines(), time.monotonic())

@@ -53,7 +53,7 @@ MAX_HEAD_BYTES = 16 << 10
 NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class Refused(Exception):
+class MetricRefused(Exception):
     """The request can't be answered; `status` is the HTTP status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -77,15 +77,15 @@ def answer(target: str, demand: FleetDemand, now: float) -> Mapping[str, Any]:
     if path == ["apis", GROUP, VERSION]:
         return _resources()
     if path[:3] != ["apis", GROUP, VERSION] or path[3:4] != ["namespaces"] or len(path) != 6:
-        raise Refused(404, "NotFound", "there is no resource at this URL")
+        raise MetricRefused(404, "NotFound", "there is no resource at this URL")
     metric = METRICS.get(path[5])
     if metric is None:
-        raise Refused(404, "NotFound", f"the available metrics are {', '.join(METRICS)}")
+        raise MetricRefused(404, "NotFound", f"the available metrics are {', '.join(METRICS)}")
     wanted = _selected(parse_qs(url.query).get("labelSelector", [""])[0])
     try:
         pools = demand.figures(now)
     except Unavailable as error:
-        raise Refused(503, "ServiceUnavailable", str(error)) from None
+        raise MetricRefused(503, "ServiceUnavailable", str(error)) from None
     return _values(path[5], metric, wanted, {label_of(one): pools[one] for one in pools})
 
 
@@ -117,7 +117,7 @@ def _selected(selector: str) -> str | None:
         return None
     found = re.fullmatch(r"\s*pool\s*==?\s*([A-Za-z0-9._-]*)\s*", selector)
     if found is None:
-        raise Refused(400, "BadRequest", "the selector must be pool=NAME")
+        raise MetricRefused(400, "BadRequest", "the selector must be pool=NAME")
     return found[1]
 
 
@@ -138,7 +138,7 @@ def _values(
         for pool, figures in _known(chosen, metric)
     ]
     if not items and metric == "expected_wait_seconds":
-        raise Refused(503, "ServiceUnavailable", "the expected wait is currently unknown")
+        raise MetricRefused(503, "ServiceUnavailable", "the expected wait is currently unknown")
     return {
         "kind": "ExternalMetricValueList",
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -156,7 +156,7 @@ def _known(
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class TlsFiles:
     """The TLS files: this listener's certificate and key, and the CA of the API servers' client
     certificates."""
 
@@ -187,7 +187,12 @@ class ExternalMetrics:
     """The listener; a context manager, which closes it."""
 
     def __init__(
-        self, demand: FleetDemand, host: str, port: int | None, files: Files, names: Collection[str]
+        self,
+        demand: FleetDemand,
+        host: str,
+        port: int | None,
+        files: TlsFiles,
+        names: Collection[str],
     ) -> None:
         """Without a port it does not listen. `names`: accepted names in client certificates."""
         self._demand, self._host, self.port = demand, host, port
@@ -204,7 +209,7 @@ class ExternalMetrics:
             BadSetting: it has a port, but no accepted names.
         """
         port, names = settings.EXTERNAL_METRICS_PORT, settings.EXTERNAL_METRICS_CLIENTS
-        files = Files(
+        files = TlsFiles(
             Path(settings.EXTERNAL_METRICS_CERT),
             Path(settings.EXTERNAL_METRICS_KEY),
             Path(settings.EXTERNAL_METRICS_CLIENT_CA),
@@ -302,12 +307,12 @@ class ExternalMetrics:
     def _answered(self, connection: h11.Connection, asked: h11.Request) -> bytes:
         try:
             if asked.method != b"GET":
-                raise Refused(405, "MethodNotAllowed", "only GET is supported")
+                raise MetricRefused(405, "MethodNotAllowed", "only GET is supported")
             status, told = (
                 200,
                 answer(asked.target.decode("latin-1"), self._demand, time.monotonic()),
             )
-        except Refused as refused:
+        except MetricRefused as refused:
             status = refused.status
             told = {
                 "kind": "Status",

@@ -21,17 +21,17 @@ from prometheus_client.core import (
 
 from inference.gateway.fleet.demand import FIGURES
 from inference.gateway.hub import Hub
-from inference.gateway.measuring.histogram import Example, Histogram
+from inference.gateway.measuring.histogram import Histogram, HistogramExample
 from inference.gateway.measuring.measures import OF_ENGINES, Measures
-from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.journey import MoveReason, MoveResult
 from inference.gateway.routing.engine_state import EngineState
-from tenants.batches.figures import InBackground, Standing
+from tenants.batches.figures import BatchStanding, InBackground
 from tenants.billing.drift import Drift
 from tenants.billing.ledger import Ledger
 from tenants.limits.kinds import KINDS
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.refusals import SCOPES
-from tenants.rollouts.figures import Ended, UnderWay
+from tenants.rollouts.figures import EndedCounts, UnderWay
 
 Families = Iterator[Metric]
 
@@ -185,7 +185,7 @@ def hub(hub: Hub) -> Families:
         "lorikeet_moves",
         "Requests that had to leave their engine before they were complete, by reason and outcome.",
         ["reason", "outcome"],
-        dict.fromkeys(product(Why, Outcome), 0) | hub.moves,
+        dict.fromkeys(product(MoveReason, MoveResult), 0) | hub.moves,
     )
     yield CounterMetricFamily(
         "lorikeet_answers_adopted",
@@ -318,7 +318,7 @@ ROLLOUT_SIDES: Mapping[str, tuple[str, str]] = {
 `tenants.rollouts.progress`."""
 
 
-def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
+def rollouts(open: Sequence[UnderWay], ended: Sequence[EndedCounts]) -> Families:
     """The progress of rollouts, the figures that their guards see, and their outcomes."""
     for name, (text, value) in ROLLOUT_GAUGES.items():
         family = GaugeMetricFamily(f"lorikeet_rollout_{name}", text, labels=["base_model"])
@@ -353,7 +353,7 @@ def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
     )
 
 
-BATCH_GAUGES: Mapping[str, tuple[str, Callable[[Standing], float]]] = {
+BATCH_GAUGES: Mapping[str, tuple[str, Callable[[BatchStanding], float]]] = {
     "batches": ("Unfinished batches.", lambda one: one.batches),
     "batch_lines": (
         "Requests of unfinished batches that have no answer yet.",
@@ -366,7 +366,7 @@ BATCH_GAUGES: Mapping[str, tuple[str, Callable[[Standing], float]]] = {
 }
 
 
-def batches(found: Sequence[Standing]) -> Families:
+def batches(found: Sequence[BatchStanding]) -> Families:
     """Unfinished batches by status."""
     for name, (text, value) in BATCH_GAUGES.items():
         family = GaugeMetricFamily(f"lorikeet_{name}", text, labels=["status"])
@@ -420,5 +420,5 @@ def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histog
     family.add_metric(labels, buckets, histogram.total)
 
 
-def _exemplar(example: Example) -> Exemplar:
+def _exemplar(example: HistogramExample) -> Exemplar:
     return Exemplar({"trace_id": example.trace_id}, example.value, example.at)

@@ -29,20 +29,20 @@ from tenants.batches.figures import (
     RUNNING,
     STANDING,
     UNFINISHED,
+    BatchStanding,
     InBackground,
-    Standing,
 )
-from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
+from tenants.billing.drift import JOURNALS, LATELY, Drift, DriftedJournal
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.limits.limiter import StoreLimiter
 from tenants.rollouts import figures as rollouts
-from tenants.rollouts.figures import Ended, UnderWay
+from tenants.rollouts.figures import EndedCounts, UnderWay
 
 R = TypeVar("R")
 
 
-class Metrics:
+class MetricsPage:
     """The ASGI application."""
 
     def __init__(
@@ -91,9 +91,10 @@ class Metrics:
             *families.limits(self._limiter),
             *families.drift(await self._drift()),
             *families.rollouts(
-                await self._rows(UnderWay, rollouts.OPEN), await self._rows(Ended, rollouts.ENDED)
+                await self._rows(UnderWay, rollouts.OPEN),
+                await self._rows(EndedCounts, rollouts.ENDED),
             ),
-            *families.batches(await self._rows(Standing, STANDING, [UNFINISHED])),
+            *families.batches(await self._rows(BatchStanding, STANDING, [UNFINISHED])),
             *families.in_background(await self._rows(InBackground, IN_BACKGROUND, [RUNNING])),
             *await self._disk(),
         ]
@@ -108,7 +109,9 @@ class Metrics:
 
     async def _drift(self) -> list[Drift]:
         now = datetime.now(UTC)
-        return [Drift.of(one, now) for one in await self._rows(Journal, JOURNALS, [now - LATELY])]
+        return [
+            Drift.of(one, now) for one in await self._rows(DriftedJournal, JOURNALS, [now - LATELY])
+        ]
 
     async def _rows(self, kind: type[R], query: str, values: Sequence[Any] = ()) -> list[R]:
         """Empty while the database is away."""

@@ -8,8 +8,8 @@ import asyncio
 import structlog
 
 from inference.errors import Unavailable
-from inference.gateway.measuring.content import Contents
-from tenants.content.store import Item, PostgresContents
+from inference.gateway.measuring.content import RequestContents
+from tenants.content.store import ContentItem, PostgresContents
 from tenants.naming import REQUEST
 
 log = structlog.get_logger(__name__)
@@ -19,17 +19,19 @@ BATCH = 50
 BATCH_BYTES = 4 << 20
 
 
-async def keep(contents: Contents, kept: PostgresContents) -> None:
+async def keep(contents: RequestContents, kept: PostgresContents) -> None:
     """Periodically write the content collected since the last time, until cancelled."""
     while True:
         await asyncio.sleep(WRITE_S)
         await write(contents, kept)
 
 
-async def write(contents: Contents, kept: PostgresContents) -> None:
+async def write(contents: RequestContents, kept: PostgresContents) -> None:
     """Write the collected content of requests that have ended."""
     while taken := contents.take(BATCH, BATCH_BYTES):
-        items = {one.id: Item(one.tenant_id, REQUEST, one.id, one.at, one.text) for one in taken}
+        items = {
+            one.id: ContentItem(one.tenant_id, REQUEST, one.id, one.at, one.text) for one in taken
+        }
         try:
             await kept.keep(list(items.values()))
         except Unavailable as error:

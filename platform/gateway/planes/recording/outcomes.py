@@ -11,7 +11,7 @@ from inference.errors import Unavailable
 from inference.gateway.measuring.outcomes import Outcomes, Refusal
 from tenants.billing.statements import REFUSED
 from tenants.directory.outcomes import BATCH, batches
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ WRITE_S = 2.0
 Told = Callable[[Sequence[Refusal]], object]
 
 
-async def keep(outcomes: Outcomes, registry: Registry, told: Told) -> None:
+async def keep(outcomes: Outcomes, registry: DirectoryRegistry, told: Told) -> None:
     """Periodically write what was counted since the last time, until cancelled. `told` is called
     with each batch of refused requests after it was written."""
     while True:
@@ -29,7 +29,7 @@ async def keep(outcomes: Outcomes, registry: Registry, told: Told) -> None:
         await write(outcomes, registry, told)
 
 
-async def write(outcomes: Outcomes, registry: Registry, told: Told) -> None:
+async def write(outcomes: Outcomes, registry: DirectoryRegistry, told: Told) -> None:
     """Write what was counted since the last time; what fails is kept for the next time."""
     taken = outcomes.take()
     sums = list(batches(taken.tallies))

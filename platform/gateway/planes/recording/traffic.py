@@ -9,7 +9,7 @@ import structlog
 
 from inference.errors import Unavailable
 from inference.gateway.hub import Hub
-from tenants.directory.registry import Registry
+from tenants.directory.registry import DirectoryRegistry
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ PRESENT_S = 60.0
 """Well below the five-minute steps in which an engine's presence is counted."""
 
 
-async def share(hub: Hub, registry: Registry) -> None:
+async def share(hub: Hub, registry: DirectoryRegistry) -> None:
     """Periodically add what was counted since the last time, and report the revisions that are
     connected, until cancelled."""
     while True:
@@ -31,7 +31,7 @@ async def share(hub: Hub, registry: Registry) -> None:
         await asyncio.sleep(SHARE_S)
 
 
-async def note_presence(hub: Hub, registry: Registry) -> None:
+async def note_presence(hub: Hub, registry: DirectoryRegistry) -> None:
     """Periodically record which engines are connected, until cancelled."""
     while True:
         try:

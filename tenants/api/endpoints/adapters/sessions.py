@@ -31,7 +31,7 @@ from rest_framework.viewsets import GenericViewSet
 from tenants.adapters.uploads import handover, parts, tus
 from tenants.adapters.uploads.content import is_archive_name
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.api.permissions import TenantView
 from tenants.api.problems import ProblemSerializer
 from tenants.api.serializers.adapters import VersionSerializer
@@ -126,7 +126,7 @@ class Uploads(
         super().initial(request, *args, **kwargs)
         if self.action in SPOKEN and request.headers.get("Tus-Resumable") != tus.VERSION:
             message = f"Tus-Resumable must be {tus.VERSION}, the version that this server supports."
-            raise UploadRefused(Refusal.VERSION_UNSUPPORTED, message)
+            raise UploadRefused(UploadRefusal.VERSION_UNSUPPORTED, message)
 
     def finalize_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().finalize_response(*args, **kwargs)
@@ -220,14 +220,14 @@ class Uploads(
         upload in one request."""
         if request.content_type != tus.CONTENT_TYPE:
             message = f"Content-Type is {request.content_type!r}: it must be {tus.CONTENT_TYPE}."
-            raise UploadRefused(Refusal.CONTENT_TYPE_UNSUPPORTED, message)
+            raise UploadRefused(UploadRefusal.CONTENT_TYPE_UNSUPPORTED, message)
         session = self.get_object()
         asked, offset = tus.number(request.headers, "Upload-Offset"), offset_of(session)
         if asked != offset:
             message = (
                 f"Upload-Offset is {asked}, but {offset} bytes have been received. Continue there."
             )
-            raise UploadRefused(Refusal.OFFSET_MISMATCH, message)
+            raise UploadRefused(UploadRefusal.OFFSET_MISMATCH, message)
         settle(session, offset, request)
         return Response(status=status.HTTP_204_NO_CONTENT, headers=_progress(session, offset))
 

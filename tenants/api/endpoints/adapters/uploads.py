@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from tenants.adapters.checks.findings import message_of, shown
 from tenants.adapters.uploads import handover, tus
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
-from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.reservations import reservation
 from tenants.api.endpoints.adapters.sessions import UploadSerializer, actor_behind, address_of
 from tenants.api.parsing import measure
@@ -29,7 +29,7 @@ def receive(request: Request, tenant: Tenant, name: str) -> Response:
     worker has not looked into it yet.
 
     Raises:
-        UploadRefused: see `Refusal`. Nothing was kept.
+        UploadRefused: see `UploadRefusal`. Nothing was kept.
     """
     session = take_in(request, tenant, name, actor_behind(request))
     context = {"request": request}
@@ -45,7 +45,7 @@ def take_in(request: Request, tenant: Tenant, name: str, actor: Actor) -> Upload
     """Store the request's upload; returns it, with the version that it became if that was soon.
 
     Raises:
-        UploadRefused: see `Refusal`. Nothing was kept.
+        UploadRefused: see `UploadRefusal`. Nothing was kept.
     """
     refuse_suspended(tenant)
     files, fields = _parsed(request)
@@ -60,12 +60,12 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, s
     """The files and the fields of the form."""
     if not str(request.content_type).startswith("multipart/form-data"):
         raise UploadRefused(
-            Refusal.NOT_MULTIPART,
+            UploadRefusal.NOT_MULTIPART,
             f"Content-Type is {shown(request.content_type)}: it must be multipart/form-data.",
         )
     measure(request._request)
     try:
         files, fields = request.FILES, request.POST.dict()
     except (ParseError, SuspiciousOperation) as error:
-        raise UploadRefused(Refusal.NOT_MULTIPART, message_of(error)) from error
+        raise UploadRefused(UploadRefusal.NOT_MULTIPART, message_of(error)) from error
     return [file for _, several in files.lists() for file in several], fields

@@ -44,7 +44,7 @@ def shown_to(slugs: set[str], engine: dict[str, Any]) -> dict[str, Any]:
     return shown | {"resident_adapters": resident}
 
 
-class Engines(StrictView):
+class EngineList(StrictView):
     permission_classes = [MaySeeEngines]
 
     @extend_schema(responses=EnginesSerializer, operation_id="engines_list")

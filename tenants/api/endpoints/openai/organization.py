@@ -56,7 +56,7 @@ COST_WIDTHS = {"1d": BucketWidth("day", DAY, 7, 180)}
 
 
 @dataclass(frozen=True)
-class Page:
+class OrganizationPage:
     """The buckets of one answer, all of full width except at the ends of the period."""
 
     width: BucketWidth
@@ -65,7 +65,7 @@ class Page:
     limit: int
 
     @classmethod
-    def asked(cls, query: Query, widths: Mapping[str, BucketWidth]) -> Page:
+    def asked(cls, query: Query, widths: Mapping[str, BucketWidth]) -> OrganizationPage:
         """Parse the query's parameters.
 
         Raises:
@@ -123,7 +123,11 @@ def _key_ids(query: Query) -> list[int]:
 
 
 def _answer(
-    tenant: Tenant, query: Query, page: Page, by: Sequence[str], result: Callable[[Row], Row]
+    tenant: Tenant,
+    query: Query,
+    page: OrganizationPage,
+    by: Sequence[str],
+    result: Callable[[Row], Row],
 ) -> dict[str, Any]:
     """The page: the sums of each bucket, formatted by `result`; a bucket without usage has none."""
     buckets = list(page.buckets())
@@ -166,7 +170,7 @@ def completions(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     """Tokens and requests by time and, if requested, by key and model."""
     query = Query(request.GET, [*PERIOD, "group_by", "api_key_ids", "models"])
     groups = query.choices("group_by", USAGE_GROUPS, "Usage is not summed by other fields.")
-    page, by = Page.asked(query, WIDTHS), _columns(groups, USAGE_GROUPS)
+    page, by = OrganizationPage.asked(query, WIDTHS), _columns(groups, USAGE_GROUPS)
     return _answer(key.tenant, query, page, by, _completions_result)
 
 
@@ -194,7 +198,7 @@ def costs(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     """Costs by day and, if requested, by key and line item, which is the model."""
     query = Query(request.GET, [*PERIOD, "group_by", "api_key_ids", "line_items"])
     groups = query.choices("group_by", COST_GROUPS, "Usage is not summed by other fields.")
-    page, by = Page.asked(query, COST_WIDTHS), _columns(groups, COST_GROUPS)
+    page, by = OrganizationPage.asked(query, COST_WIDTHS), _columns(groups, COST_GROUPS)
     return _answer(key.tenant, query, page, by, _costs_result)
 
 

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from inference.gateway.measuring.sums import BUCKETS as TIMES
 from inference.gateway.measuring.sums import percentile_s
 from tenants.api.filters import MetricsFilter
-from tenants.api.periods import Bucket, Question, shown
+from tenants.api.periods import PeriodBucket, PeriodQuestion, shown
 from tenants.api.permissions import TenantView
 from tenants.api.serializers.history import MetricsLineSerializer
 from tenants.billing.money import amount
@@ -42,10 +42,10 @@ Row = dict[str, Any]
 
 
 BUCKETS = {
-    "minute": Bucket(DAY, HOUR, MINUTE),
-    "hour": Bucket(31 * DAY, DAY),
-    "day": Bucket(366 * DAY, 30 * DAY),
-    "all": Bucket(366 * DAY, DAY),
+    "minute": PeriodBucket(DAY, HOUR, MINUTE),
+    "hour": PeriodBucket(31 * DAY, DAY),
+    "day": PeriodBucket(366 * DAY, 30 * DAY),
+    "all": PeriodBucket(366 * DAY, DAY),
 }
 STEPS = {"minute": MINUTE, "hour": HOUR, "day": DAY, "all": None}
 
@@ -96,7 +96,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
     def get(self, request: Request) -> Response:
         """Requests by outcome (refusals included), tokens and times, as gateways saw them. A
         gateway that is killed loses its last seconds; bills are at `/api/v1/costs`."""
-        asked = Question.read(request.query_params, BUCKETS, "hour", GROUPS)
+        asked = PeriodQuestion.read(request.query_params, BUCKETS, "hour", GROUPS)
         found: Any = self.filter_queryset(self._figures(asked, request))
         step = STEPS[asked.bucket]
         by = [*(["start"] if step else []), *asked.columns]
@@ -104,7 +104,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
         assert page is not None
         return self.get_paginated_response(self._lines(asked, page))
 
-    def _figures(self, asked: Question, request: Request) -> models.QuerySet[Any]:
+    def _figures(self, asked: PeriodQuestion, request: Request) -> models.QuerySet[Any]:
         """The smallest table that has all groups and filters of the query."""
         minutely, tenant = asked.bucket == "minute", self.caller.tenant
         if not self.caller.sees_all_sums:
@@ -117,7 +117,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
         details = RequestMinute if minutely else RequestHour
         return details.objects.filter(tenant=tenant)
 
-    def _lines(self, asked: Question, rows: Sequence[Row]) -> list[Row]:
+    def _lines(self, asked: PeriodQuestion, rows: Sequence[Row]) -> list[Row]:
         keys = {row["key"] for row in rows if "key" in row}
         names = dict(self.caller.tenant.keys.filter(pk__in=keys).values_list("pk", "name"))
         versions = {row["version"] for row in rows if row.get("version")}
@@ -125,7 +125,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
         return [self._line(asked, row, names, numbers) for row in rows]
 
     def _line(
-        self, asked: Question, row: Row, names: Mapping[int, str], numbers: Mapping[int, int]
+        self, asked: PeriodQuestion, row: Row, names: Mapping[int, str], numbers: Mapping[int, int]
     ) -> Row:
         first_tokens, totals = (
             [row[f"{name}{at}"] for at in range(TIMES)] for name in ("first_tokens", "totals")

@@ -38,7 +38,7 @@ PARAMETERS = [
 ]
 
 
-class Requests(TenantView):
+class RequestList(TenantView):
     """The requests that ended, including refused ones with their errors. Of more than 20 similar
     refused ones in a minute the rest are only counted, in the metrics."""
 

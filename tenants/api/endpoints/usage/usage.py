@@ -17,7 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.api.filters import UsageFilter
-from tenants.api.periods import Bucket, Question, shown
+from tenants.api.periods import PeriodBucket, PeriodQuestion, shown
 from tenants.api.permissions import TenantView
 from tenants.api.serializers.usage import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
@@ -27,7 +27,7 @@ from tenants.models.usage.sums import TOKENS, UsageSumQuerySet
 from tenants.permissions import Permission
 
 BUCKETS = {
-    name: Bucket(timedelta(days=longest), timedelta(days=30), since_midnight=True)
+    name: PeriodBucket(timedelta(days=longest), timedelta(days=30), since_midnight=True)
     for name, longest in {"hour": 92, "day": 1100, "month": 3660, "all": 3660}.items()
 }
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -65,7 +65,7 @@ PARAMETERS = [
 ]
 
 
-class Sums(TenantView, GenericAPIView[UsageSum]):
+class UsageSums(TenantView, GenericAPIView[UsageSum]):
     """Sums of a tenant's ledger in pages, or all of them as CSV."""
 
     needs = {"list": Permission.READ_OWN_USAGE}
@@ -82,7 +82,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         return self.caller.usage()
 
     def answer(self, request: Request) -> Response | StreamingHttpResponse:
-        asked = Question.read(request.query_params, BUCKETS, "day", GROUPS)
+        asked = PeriodQuestion.read(request.query_params, BUCKETS, "day", GROUPS)
         usage = self.filter_queryset(self.get_queryset())
         assert isinstance(usage, UsageSumQuerySet)
         by = [*([] if asked.bucket == "all" else [asked.bucket]), *asked.by]
@@ -99,7 +99,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         )
 
     def _download(
-        self, asked: Question, rows: models.QuerySet[UsageSum, Row]
+        self, asked: PeriodQuestion, rows: models.QuerySet[UsageSum, Row]
     ) -> StreamingHttpResponse:
         columns = ["start", *asked.columns, *self.figures]
         period = f"{asked.start:%Y%m%dT%H}-{asked.end:%Y%m%dT%H}"
@@ -110,13 +110,15 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
             owner=self.caller.tenant.slug,
         )
 
-    def _chunked(self, asked: Question, rows: models.QuerySet[UsageSum, Row]) -> Iterator[Row]:
+    def _chunked(
+        self, asked: PeriodQuestion, rows: models.QuerySet[UsageSum, Row]
+    ) -> Iterator[Row]:
         """Complete rows one chunk at a time, from a server-side cursor."""
         source = rows.iterator(chunk_size=CHUNK_ROWS)
         while chunk := list(islice(source, CHUNK_ROWS)):
             yield from self._complete(asked, chunk)
 
-    def _complete(self, asked: Question, rows: Iterable[Row]) -> list[Row]:
+    def _complete(self, asked: PeriodQuestion, rows: Iterable[Row]) -> list[Row]:
         """Add to the sums the values of all other columns."""
         rows = list(rows)
         keys = {row["key"] for row in rows} if "key" in asked.by else set()
@@ -125,7 +127,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         return [self._completed(asked, row, names, makers) for row in rows]
 
     def _completed(
-        self, asked: Question, row: Row, names: Mapping[int, str], makers: Mapping[int, User]
+        self, asked: PeriodQuestion, row: Row, names: Mapping[int, str], makers: Mapping[int, User]
     ) -> Row:
         made: Row = {
             "start": shown(max(asked.start, row.get(asked.bucket, asked.start))),
@@ -142,7 +144,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         return row | made
 
 
-class Usage(Sums):
+class UsageList(UsageSums):
     name = "usage"
     figures = USAGE
     serializer_class = UsageLineSerializer
@@ -157,7 +159,7 @@ class Usage(Sums):
         return self.answer(request)
 
 
-class Costs(Sums):
+class Costs(UsageSums):
     name = "costs"
     figures = COST
     serializer_class = CostLineSerializer

@@ -60,6 +60,6 @@ async def test_a_load_that_nobody_waits_for_may_end(bench: Bench) -> None:
 async def test_suspects_are_passed_on_to_other_engines(bench: Bench) -> None:
     first, second = await bench.join("a"), await bench.join("b")
     suspect = Suspect("d", {"run": time.time()}, tenant="acme", request_id="r1")
-    first.say(wire.Suspects([suspect]))
-    assert await second.hear() == wire.Suspects([suspect])
+    first.say(wire.SuspectList([suspect]))
+    assert await second.hear() == wire.SuspectList([suspect])
     assert first.all_heard

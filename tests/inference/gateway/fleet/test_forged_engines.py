@@ -13,11 +13,11 @@ import pytest
 
 from inference.errors import EngineLost, NoEngine
 from inference.gateway.fleet.intake import MAX_ENTRIES
-from inference.gateway.requests.order import Order
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.stream import Stream
-from inference.interfaces.credentials import EngineCredential
-from inference.interfaces.directory import Target
-from inference.interfaces.limiter import Ask, Reservation
+from inference.interfaces.credentials import EngineIdentity
+from inference.interfaces.directory import ResolvedTarget
+from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link import wire
 from inference.link.accounts import NOBODY, Account, LedgerEntry, Totals, Usage
 from inference.link.engine_info import EngineStats, ModelInfo, Suspect
@@ -28,7 +28,7 @@ from tests.inference.samples import BASE, GRANT, MODEL, REF
 
 pytestmark = pytest.mark.pure
 
-FORGER, FORGERS_SECRET = EngineCredential(66, "forger"), "f" * 40
+FORGER, FORGERS_SECRET = EngineIdentity(66, "forger"), "f" * 40
 
 
 @pytest.fixture
@@ -39,13 +39,13 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def dispatched(
-    bench: Bench, engine: Played, id: str = "r1", target: Target = BASE
+    bench: Bench, engine: Played, id: str = "r1", target: ResolvedTarget = BASE
 ) -> tuple[Stream, wire.Submit]:
     """Dispatch a request of at most 16 tokens; returns its stream and the `submit` that the engine
     got."""
     reservation = Reservation(id, 16)
-    bench.limits.open[id] = Ask(1, 16, 16)
-    order = Order(GRANT, target, reservation, "chat", b"{}", "batch", 9, most_tokens=16)
+    bench.limits.open[id] = ReservationRequest(1, 16, 16)
+    order = AdmittedRequest(GRANT, target, reservation, "chat", b"{}", "batch", 9, most_tokens=16)
     stream = bench.hub.submit(order)
     submitted = await engine.hear()
     assert isinstance(submitted, wire.Submit)
@@ -148,7 +148,7 @@ async def test_a_forged_entry_settles_no_reservation(bench: Bench) -> None:
     """A reservation of another gateway is settled by the gateway that hears of the request's
     end."""
     forger = await bench.join(secret=FORGERS_SECRET)
-    bench.limits.open["theirs"] = Ask(1, 16, 16)
+    bench.limits.open["theirs"] = ReservationRequest(1, 16, 16)
     account = Account(1, 1, 1.7e9, "base")
     lie = LedgerEntry("theirs", account, "base", Usage(1, 0, 10**9), "stop")
     await reported(bench, forger, lie)
@@ -197,8 +197,8 @@ async def test_an_engine_that_leaves_cannot_use_up_a_tenants_limits(bench: Bench
 AMOUNTS: dict[str, Callable[[Any], wire.Frame]] = {
     "kv_usage": lambda number: wire.Stats(EngineStats(kv_usage=number)),
     "gained": lambda number: wire.Stats(EngineStats(), gained={"acme": number}),
-    "deaths": lambda number: wire.Suspects([Suspect("d", {"run": number})]),
-    "ended_well_at": lambda number: wire.Suspects([Suspect("d", ended_well_at=number)]),
+    "deaths": lambda number: wire.SuspectList([Suspect("d", {"run": number})]),
+    "ended_well_at": lambda number: wire.SuspectList([Suspect("d", ended_well_at=number)]),
     "retry_after_s": lambda number: Done(
         "r1", Usage(), fault=wire.Fault("overloaded", "", retry_after_s=number)
     ),
@@ -325,15 +325,15 @@ async def test_a_report_is_no_longer_than_agents_make_it(bench: Bench) -> None:
 
 async def test_every_way_to_an_adapter_brings_its_ticket(bench: Bench) -> None:
     engine = await bench.join(model=msgspec.structs.replace(MODEL, max_lora_rank=64))
-    _, submit = await dispatched(bench, engine, target=Target("s", "base", REF, 1, 1))
+    _, submit = await dispatched(bench, engine, target=ResolvedTarget("s", "base", REF, 1, 1))
     bench.hub.set_pins({"base": [REF]})
     pins = await engine.hear()
     probe = asyncio.create_task(bench.hub.probe("base", REF))
     load = await engine.hear()
     probe.cancel()
-    assert isinstance(pins, wire.Pins) and isinstance(load, wire.Load)
+    assert isinstance(pins, wire.PinnedAdapters) and isinstance(load, wire.Load)
     tickets = {ref.ticket for ref in (submit.adapter, *pins.adapters, load.adapter) if ref}
     assert len(tickets) == 1 and "" not in tickets
     forger = await bench.join("forger", secret=FORGERS_SECRET)
     told = await forger.hear()
-    assert isinstance(told, wire.Pins) and told.adapters[0].ticket not in tickets
+    assert isinstance(told, wire.PinnedAdapters) and told.adapters[0].ticket not in tickets

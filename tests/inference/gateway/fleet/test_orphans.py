@@ -12,10 +12,10 @@ import pytest
 
 from inference.errors import EngineLost, Overloaded, Unavailable
 from inference.gateway.fleet import orphans as module
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Gone, Stream
-from inference.interfaces.credentials import EngineCredential
+from inference.interfaces.credentials import EngineIdentity
 from inference.interfaces.limiter import Reservation
 from inference.link import wire
 from inference.link.accounts import Account, LedgerEntry, Usage, first_attempt
@@ -55,7 +55,7 @@ async def bench() -> AsyncIterator[Bench]:
 async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -> Played:
     """Join an engine and let it announce these orphans."""
     link = await bench.join(engine, run=f"run-{engine}")
-    link.say(wire.Orphans(list(some), list(gone)))
+    link.say(wire.OrphanList(list(some), list(gone)))
     await until(lambda: link.all_read)
     return link
 
@@ -68,7 +68,7 @@ async def adopted(bench: Bench, link: Played, turn: int = 2, **fields: Any) -> S
     given |= {"grant": GRANT, "target": BASE, "reservation": Reservation("r1")}
     given |= {"started_at": time.time() - 2, "grace_s": 30.0} | fields
     await bench.limits.take_over("r1", GRANT, BASE)
-    return bench.hub.adopt(Order(**given), found, turn)
+    return bench.hub.adopt(AdmittedRequest(**given), found, turn)
 
 
 async def read_all(stream: Stream) -> tuple[str, Done]:
@@ -112,7 +112,7 @@ async def test_an_orphan_that_was_not_dispatched_to_that_engine_is_ignored(
 
 async def test_what_is_gone_or_whose_engine_is_lost_is_forgotten(bench: Bench) -> None:
     link = await told(bench, orphan(), orphan("r2"))
-    link.say(wire.Orphans(gone=[("r2", 1), ("r9", 1)]))
+    link.say(wire.OrphanList(gone=[("r2", 1), ("r9", 1)]))
     await until(lambda: bench.hub.orphans.turns(GRANT.key_id) == {"r1": 1})
     link.hang_up()
     await bench.end()
@@ -121,7 +121,7 @@ async def test_what_is_gone_or_whose_engine_is_lost_is_forgotten(bench: Bench) -
 
 async def test_an_orphan_that_is_announced_again_is_one(bench: Bench) -> None:
     link = await told(bench, orphan())
-    link.say(wire.Orphans([orphan(label="mine")]))
+    link.say(wire.OrphanList([orphan(label="mine")]))
     await until(lambda: link.all_read)
     found = await bench.hub.orphans.labelled(GRANT.key_id, "mine", 0.0)
     assert found is not None and bench.hub.orphans.take(found)
@@ -286,6 +286,6 @@ def test_the_credential_of_an_engine_is_in_what_it_hands_back() -> None:
     one = orphan()
     attempt = one.id, one.attempt
     assert DISPATCHES.is_of(one.account, attempt, "m", ENGINE.id)
-    other = EngineCredential(ENGINE.id + 1, "other")
+    other = EngineIdentity(ENGINE.id + 1, "other")
     assert not DISPATCHES.is_of(one.account, attempt, "m", other.id)
     assert not DISPATCHES.is_of(ACCOUNT, attempt, "m", ENGINE.id)

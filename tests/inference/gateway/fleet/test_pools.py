@@ -15,13 +15,13 @@ from inference.gateway.dispatcher import with_defaults
 from inference.gateway.requests.held import Holding
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Engines
-from inference.interfaces.directory import Grant, Target
+from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import ModelInfo
 from inference.link.wire import Delta, Done
 from inference.operations.chat import CHAT
-from inference.pools import PARTS, Pool, Rollout, draw
+from inference.pools import PARTS, Pool, PoolRollout, draw
 from tests.inference.played import Bench, Played, benched
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 
@@ -34,7 +34,7 @@ TENANTS = [f"tenant-{i}" for i in range(10_000)]
 
 
 def rolling(weight: int, **who: frozenset[str]) -> Pool:
-    return Pool(SERVING, frozenset([NEW, THIRD]), Rollout(7, NEW, weight, **who))
+    return Pool(SERVING, frozenset([NEW, THIRD]), PoolRollout(7, NEW, weight, **who))
 
 
 def test_without_a_rollout_serving_revisions_come_first() -> None:
@@ -46,7 +46,7 @@ def test_without_a_rollout_serving_revisions_come_first() -> None:
 
 @pytest.mark.parametrize("weight", [0, 1, 5, 50, 99, 100])
 def test_as_many_tenants_move_as_the_weight_says(weight: int) -> None:
-    moved = [one for one in TENANTS if Rollout(7, NEW, weight).takes(one)]
+    moved = [one for one in TENANTS if PoolRollout(7, NEW, weight).takes(one)]
     assert abs(len(moved) - 100 * weight) < 200
     assert weight not in (0, 100) or len(moved) == 100 * weight
 
@@ -54,7 +54,7 @@ def test_as_many_tenants_move_as_the_weight_says(weight: int) -> None:
 def test_a_tenant_that_moved_stays_moved_at_higher_weights() -> None:
     moved: set[str] = set()
     for weight in range(101):
-        now = {one for one in TENANTS[:500] if Rollout(7, NEW, weight).takes(one)}
+        now = {one for one in TENANTS[:500] if PoolRollout(7, NEW, weight).takes(one)}
         assert moved <= now
         moved = now
 
@@ -176,10 +176,10 @@ async def test_an_adapter_goes_only_where_it_passed(bench: Bench) -> None:
 class Known:
     """A directory that knows on which revisions one adapter has been probed."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ResolvedTarget) -> None:
         self.target = target
 
-    async def resolve(self, grant: Grant, name: str) -> Target:
+    async def resolve(self, grant: Grant, name: str) -> ResolvedTarget:
         if grant.tenant != "acme":
             raise ApiKeyRevoked
         return self.target
@@ -247,11 +247,13 @@ async def test_pinned_adapters_are_loaded_where_they_passed(bench: Bench) -> Non
     bench.hub.set_pins({"base": [REF]}, {REF.digest: SERVING})
     old, new = await both(bench)
     pins, none = await old.hear(), await new.hear()
-    assert isinstance(pins, wire.Pins) and [one.name for one in pins.adapters] == [REF.name]
-    assert isinstance(none, wire.Pins) and none.adapters == []
+    assert isinstance(pins, wire.PinnedAdapters) and [one.name for one in pins.adapters] == [
+        REF.name
+    ]
+    assert isinstance(none, wire.PinnedAdapters) and none.adapters == []
     bench.hub.set_pins({"base": [REF]}, {REF.digest: frozenset([OLD, NEW])})
     now = await new.hear()
-    assert isinstance(now, wire.Pins) and len(now.adapters) == 1
+    assert isinstance(now, wire.PinnedAdapters) and len(now.adapters) == 1
 
 
 async def test_attempts_and_errors_are_counted_by_revision() -> None:

@@ -17,7 +17,7 @@ from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineLost, Unavailable
 from inference.gateway.requests.held import Holding
 from inference.interfaces.answers import Claim
-from inference.interfaces.directory import Target
+from inference.interfaces.directory import ResolvedTarget
 from inference.link.accounts import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.gateway.long_answers import (
@@ -470,7 +470,7 @@ async def test_a_takeover_that_fails_can_be_repeated(
         asking = await began(made, path, body)
         away, undo, undone = Unavailable("The database is away."), made.answers.give_back, 0
 
-        async def resolve(*_: Any) -> Target:
+        async def resolve(*_: Any) -> ResolvedTarget:
             raise away
 
         async def give_back(claim: Claim) -> None:

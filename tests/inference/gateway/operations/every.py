@@ -13,12 +13,12 @@ from inference.errors import InvalidRequest
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
 from inference.operations.pooling.pooling import PoolingOperation
-from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.registry import OPERATIONS, OperationRegistry
 from tests.inference.operations.echo import Echo
 from tests.inference.operations.examples import EXAMPLES
 from tests.inference.rig import Rig
 
-WITH_ECHO = Registry([*OPERATIONS, Echo()])
+WITH_ECHO = OperationRegistry([*OPERATIONS, Echo()])
 INSTANT = [one for one in WITH_ECHO if isinstance(one, InstantOperation)]
 POOLING = [one for one in WITH_ECHO if isinstance(one, PoolingOperation)]
 GENERATING = [one for one in WITH_ECHO if one not in (*INSTANT, *POOLING)]

@@ -15,7 +15,7 @@ from openai.types.responses import Response
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import EngineFailed
 from inference.gateway.lines import background
-from inference.gateway.lines.frames import Ask, Open, Withdraw
+from inference.gateway.lines.frames import AskLine, OpenBatch, WithdrawBatch
 from inference.gateway.lines.seals import BACKGROUND, holds, line_id
 from inference.gateway.lines.server import Lines
 from inference.link.accounts import first_attempt
@@ -64,8 +64,8 @@ def ask(stack: Rig, worker: Worker, response: Response, turn: int = 1024, number
     """Ask for it as a worker that has leased its line; returns the id of the line's batch."""
     run = stack.gateway.stored.runs[4, response.id.removeprefix("resp_")]
     one = run.queued
-    worker.say(Open(one.batch, 4, one.created_at.timestamp(), "responses", one.seal))
-    worker.say(Ask(one.batch, number, turn, b""))
+    worker.say(OpenBatch(one.batch, 4, one.created_at.timestamp(), "responses", one.seal))
+    worker.say(AskLine(one.batch, number, turn, b""))
     return one.batch
 
 
@@ -189,7 +189,7 @@ async def test_cancelling_a_running_response_stops_the_engine(
             assert (await client.responses.cancel(made.id)).status == "cancelled"
         else:
             await client.responses.delete(made.id)
-        worker.say(Withdraw(batch))  # as when it learnt so by renewing its lease
+        worker.say(WithdrawBatch(batch))  # as when it learnt so by renewing its lease
         (entry,) = await stack.gateway.ledger.settled(1)
         await until(lambda: not stack.gateway.hub.in_flight and not lines.live)
     assert entry.id == line_id(batch, 1) and entry.finish_reason == "cancelled"
@@ -353,7 +353,7 @@ async def test_it_waits_while_there_is_no_room(
         said = await worker.answer(1)
         assert said.again_s == background.AGAIN_S and not said.sent
         space.give_back(4, 16 << 20)
-        worker.say(Ask(said.batch, 1, 1024, b""))
+        worker.say(AskLine(said.batch, 1, 1024, b""))
         assert (await worker.answer(1)).status == 200
 
 
@@ -366,7 +366,7 @@ async def test_a_worker_can_ask_for_no_other_line(
         assert "one line" in await worker.closed()
     run = stack.gateway.stored.runs[4, made.id.removeprefix("resp_")].queued
     assert run.batch.startswith(BACKGROUND)
-    forged = Open(run.batch, 6, run.created_at.timestamp(), "responses", run.seal)
+    forged = OpenBatch(run.batch, 6, run.created_at.timestamp(), "responses", run.seal)
     assert not holds(SECRET, forged, run.seal)
     async with connected(lines) as worker:
         worker.say(forged)

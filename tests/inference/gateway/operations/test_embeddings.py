@@ -15,7 +15,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.journey import MoveReason, MoveResult
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, rig, until
 from tests.inference.samples import MODEL
 
@@ -114,14 +114,14 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield made
 
 
-@pytest.mark.parametrize("why", [Why.LOST, Why.DRAINED])
-async def test_it_moves_to_another_engine_and_is_billed_once(pair: Pair, why: Why) -> None:
+@pytest.mark.parametrize("why", [MoveReason.LOST, MoveReason.DRAINED])
+async def test_it_moves_to_another_engine_and_is_billed_once(pair: Pair, why: MoveReason) -> None:
     async with pair.gateway.client() as client:
         body = {"model": MODEL.name, "input": TEXTS}
         asking = asyncio.create_task(client.post(PATH, json=body))
         going, other = await pair.until_one_is_busy()
         other.engine.behaviour = Behaviour()  # type: ignore[attr-defined]
-        if why is Why.LOST:
+        if why is MoveReason.LOST:
             going.running.cancel()
         else:
             await going.agent.drain(0.0)
@@ -130,7 +130,7 @@ async def test_it_moves_to_another_engine_and_is_billed_once(pair: Pair, why: Wh
         await until(lambda: [e.attempt for e in pair.gateway.ledger.entries.values()] == [2])
     (entry,) = pair.gateway.ledger.entries.values()
     assert entry.usage.prompt_tokens == TOKENS
-    assert pair.gateway.hub.moves == {(why, Outcome.BEGUN_ANEW): 1}
+    assert pair.gateway.hub.moves == {(why, MoveResult.BEGUN_ANEW): 1}
 
 
 async def test_a_long_list_does_not_block_the_engine(stack: Rig) -> None:

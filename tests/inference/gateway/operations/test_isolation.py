@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from inference.gateway.measuring.content import Kept
+from inference.gateway.measuring.content import KeptContent
 from inference.operations.operation import Operation
 from tests.inference.gateway.operations.every import GENERATING, WITH_ECHO, ask, code_of, each
 from tests.inference.operations.examples import EXAMPLES
@@ -105,7 +105,7 @@ async def test_content_is_kept_only_of_tenants_that_want_it(
     assert {answer.status_code for answer in answers.values()} == {200}
     contents = stack.gateway.hub.contents
     (taken,) = contents.take(10, 1 << 20)
-    kept = msgspec.json.decode(taken.text, type=Kept)
+    kept = msgspec.json.decode(taken.text, type=KeptContent)
     assert taken.tenant_id == len("acme")
     assert f"req_{taken.id}" == answers["acme"].headers["x-request-id"]
     asked = EXAMPLES[operation.name].body(MODEL.name)

@@ -18,10 +18,18 @@ from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked, RateLimitExceeded
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.lines.background import Background
-from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
+from inference.gateway.lines.frames import (
+    AskLine,
+    LineAnswer,
+    LineNews,
+    OpenBatch,
+    WithdrawBatch,
+    encode,
+    to_worker,
+)
 from inference.gateway.lines.line_queue import AHEAD
 from inference.gateway.lines.seals import line_id, seal
-from inference.gateway.lines.server import Lines, Waiting
+from inference.gateway.lines.server import Lines, WaitingLine
 from inference.interfaces.directory import Grant
 from inference.link.accounts import first_attempt
 from inference.operations.operation import Operation
@@ -61,7 +69,7 @@ class Worker:
         self.heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.said.put_nowait({"type": "websocket.connect"})
         self.begun: set[int] = set()
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, LineAnswer] = {}
 
     def say(self, message: msgspec.Struct) -> None:
         self.say_bytes(encode(message))
@@ -74,7 +82,7 @@ class Worker:
 
     def open(self, operation: str = "chat", **changed: Any) -> None:
         """Open the batch with the console's seal; `changed` fields are altered after sealing."""
-        opening = Open("batch_1", 4, CREATED_AT, operation, "")
+        opening = OpenBatch("batch_1", 4, CREATED_AT, operation, "")
         opening = msgspec.structs.replace(opening, seal=seal(SECRET, opening))
         self.say(msgspec.structs.replace(opening, **changed))
 
@@ -84,7 +92,7 @@ class Worker:
     def ask_for(
         self, body: dict[str, Any], number: int, turn: int = 1024, batch: str = "batch_1"
     ) -> None:
-        self.say(Ask(batch, number, turn, json.dumps(body).encode()))
+        self.say(AskLine(batch, number, turn, json.dumps(body).encode()))
 
     async def closed(self) -> str:
         """The reason with which the gateway closed the socket."""
@@ -92,7 +100,7 @@ class Worker:
             pass
         return str(message["reason"])
 
-    async def answer(self, number: int) -> Answer:
+    async def answer(self, number: int) -> LineAnswer:
         """Wait for the answer to this line and remove it from `answers`."""
         while number not in self.answers:
             self._take(await self._next())
@@ -110,7 +118,7 @@ class Worker:
     def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "websocket.send":
             news = to_worker.decode(message["bytes"])
-            assert isinstance(news, News)
+            assert isinstance(news, LineNews)
             self.begun |= {number for _, number in news.begun}
             self.answers |= {one.number: one for one in news.answers}
 
@@ -290,7 +298,7 @@ async def test_lines_wait_here_and_not_in_front_of_engines(stalled: Rig) -> None
         for _ in range(10):
             await asyncio.sleep(0)
         assert stalled.gateway.hub.in_flight == there
-        worker.say(Withdraw("batch_1"))
+        worker.say(WithdrawBatch("batch_1"))
         given_back = [await worker.answer(number) for number in range(there + 1, 61)]
         assert {(answer.again_s, answer.sent) for answer in given_back} == {(0.0, False)}
         assert len(lines.live) == there
@@ -399,7 +407,7 @@ async def test_a_line_whose_task_never_began_can_be_asked_for_again(
     async with lines_of(one) as lines:
         added = lines.add
 
-        def add(line: Waiting, tenant: str) -> None:
+        def add(line: WaitingLine, tenant: str) -> None:
             added(line, tenant)
             for task in line.link.tasks:
                 task.cancel()

@@ -139,7 +139,7 @@ async def test_what_is_added_twice_is_there_once(stack: Rig, client: AsyncOpenAI
     answer = await client.responses.create(model=MODEL.name, input=SAID, conversation=made.id)
     before = stack.gateway.conversations.rows.copy()
     (one,) = [json.loads(record) for record, _ in before.values()]
-    conversation = stored_conversations.Conversation(0, {}, [])
+    conversation = stored_conversations.ConversationBody(0, {}, [])
     items = split(json.dumps(one["items"])[1:-1].encode())
     assert len(items) == 2 and answer.id.removeprefix("resp_") in one["items"][0]["id"]
     assert conversation.with_items(items).with_items(items).items == items

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import NoEngine
-from inference.gateway.requests.held import Held, HeldRequest, Holding
+from inference.gateway.requests.held import HeldRequest, HeldRequests, Holding
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +21,7 @@ def request(id: str, tenant: str = "acme", kind: str = "plain", **fields: object
 
 
 def test_tenants_take_turns_in_a_lane_and_batch_comes_last() -> None:
-    held = Held(Holding(1.0))
+    held = HeldRequests(Holding(1.0))
     held.add(request("b0", "globex", lane="batch"))
     for id in ("a0", "a1", "a2"):
         held.add(request(id))
@@ -35,7 +35,7 @@ def test_tenants_take_turns_in_a_lane_and_batch_comes_last() -> None:
 
 
 def test_kinds_and_base_models_are_counted() -> None:
-    held = Held(Holding(1.0))
+    held = HeldRequests(Holding(1.0))
     held.add(request("r1", kind="high"))
     held.add(request("r2", kind="high", base_model="other"))
     assert held.has_kind("high") and not held.has_kind("plain")
@@ -48,7 +48,7 @@ def test_kinds_and_base_models_are_counted() -> None:
 
 
 def test_floods_of_a_few_tenants_leave_room_for_others() -> None:
-    held = Held(Holding(1.0, requests=8, bytes=1000))
+    held = HeldRequests(Holding(1.0, requests=8, bytes=1000))
     for tenant in "abcd":
         for i in range(2):
             held.add(request(f"{tenant}{i}", tenant))
@@ -71,7 +71,7 @@ def test_floods_of_a_few_tenants_leave_room_for_others() -> None:
 def test_bounds_hold_and_every_request_is_there_until_it_leaves(
     events: list[tuple[int, int, bool, int]],
 ) -> None:
-    held = Held(Holding(1.0, requests=12, bytes=120))
+    held = HeldRequests(Holding(1.0, requests=12, bytes=120))
     waiting: dict[str, tuple[str, int]] = {}
     for number, (tenant, size, leaves, kind) in enumerate(events):
         if leaves and waiting:

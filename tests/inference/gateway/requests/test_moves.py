@@ -21,8 +21,8 @@ from inference.errors import (
 )
 from inference.gateway.requests import placing, request, settling
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Outcome, Why
-from inference.gateway.requests.request import State
+from inference.gateway.requests.journey import MoveReason, MoveResult
+from inference.gateway.requests.request import RequestState
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
 from inference.link.accounts import LedgerEntry, Usage, first_attempt, reservation_id, turn_of
@@ -97,7 +97,7 @@ async def test_another_engine_continues_where_the_reader_is(bench: Bench, how: s
     second.say(Done("r1", WHOLE, "stop", attempt=2))
     assert await read_to_end(stream) == ("lo", Done("r1", WHOLE, "stop", attempt=2))
     assert bench.limits.settled == {"r1": WHOLE}
-    assert bench.hub.moves == {(Why(how), Outcome.RESUMED): 1}
+    assert bench.hub.moves == {(MoveReason(how), MoveResult.RESUMED): 1}
     assert bench.hub.gaps.buckets()[-1] == ("+Inf", 1.0, None)
     assert not bench.hub.in_flight
 
@@ -179,7 +179,7 @@ async def test_an_answer_without_output_restarts_on_any_engine(bench: Bench) -> 
     assert isinstance(await stream.read(), Delta)
     assert isinstance(await stream.read(), Done)
     assert bench.limits.settled == {"r1": Usage(7, 0, 5)}
-    assert bench.hub.moves == {(Why.LOST, Outcome.BEGUN_ANEW): 1}
+    assert bench.hub.moves == {(MoveReason.LOST, MoveResult.BEGUN_ANEW): 1}
 
 
 async def test_a_whole_answer_with_log_probabilities_restarts(bench: Bench) -> None:
@@ -216,7 +216,7 @@ async def test_a_request_moves_twice_at_most(bench: Bench) -> None:
     with pytest.raises(EngineLost, match="`c`"):
         await stream.read()
     assert played[3].all_heard
-    assert bench.hub.moves == {(Why.DRAINED, Outcome.RESUMED): 2}
+    assert bench.hub.moves == {(MoveReason.DRAINED, MoveResult.RESUMED): 2}
 
 
 async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench: Bench) -> None:
@@ -248,7 +248,7 @@ async def test_a_request_that_was_on_two_engines_when_they_died_is_quarantined(
     with pytest.raises(RequestQuarantined):
         await stream.read()
     assert third.all_heard
-    assert bench.hub.moves[Why.FAILED, Outcome.QUARANTINED] == 1
+    assert bench.hub.moves[MoveReason.FAILED, MoveResult.QUARANTINED] == 1
     seen = bench.limits.settled["r1"]
     assert seen is not None and (seen.prompt_tokens, seen.completion_tokens) == (7, 2)
 
@@ -279,7 +279,7 @@ async def test_a_cleared_request_waits_for_another_engine(
     await engines(bench, "a", model=OLDER)  # it cannot continue the request, but it is alive
     second.hang_up()
     await until(lambda: bench.hub.held)
-    await until(lambda: stream.request.state is State.MOVING)
+    await until(lambda: stream.request.state is RequestState.MOVING)
     (third,) = await engines(bench, "c")
     assert (await third.asked()).attempt == 3
     stream.cancel("cancelled")
@@ -370,7 +370,7 @@ async def test_without_an_engine_in_time_it_ends_as_engines_that_are_lost(
         first.hang_up()
         with pytest.raises(EngineLost, match="`a`"):
             await stream.read()
-        assert bench.hub.moves == {(Why.LOST, Outcome.NO_ENGINE): 1}
+        assert bench.hub.moves == {(MoveReason.LOST, MoveResult.NO_ENGINE): 1}
         assert not bench.hub.in_flight
 
 
@@ -404,7 +404,7 @@ async def test_a_client_that_leaves_during_a_move_pays_what_was_seen(bench: Benc
     assert bench.hub.held == {} and not bench.hub.in_flight
     seen = bench.limits.settled["r1"]
     assert seen is not None and (seen.prompt_tokens, seen.completion_tokens) == (7, 2)
-    assert bench.hub.moves == {(Why.LOST, Outcome.STOPPED): 1}
+    assert bench.hub.moves == {(MoveReason.LOST, MoveResult.STOPPED): 1}
     last = await stream.read()
     assert isinstance(last, Done) and last.finish_reason == "cancelled"
     (late,) = await engines(bench, "b")
@@ -551,7 +551,7 @@ async def test_a_request_refused_by_a_full_engine_goes_to_another(bench: Bench) 
     with pytest.raises(Overloaded, match="as full"):
         await stream.read()
     assert (bench.limits.released, bench.limits.settled) == (["r1"], {})
-    assert bench.hub.moves == {(Why.REFUSED, Outcome.BEGUN_ANEW): 1}
+    assert bench.hub.moves == {(MoveReason.REFUSED, MoveResult.BEGUN_ANEW): 1}
 
 
 async def test_a_request_refused_by_a_draining_engine_waits_for_another(bench: Bench) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from inference.agent.engines.synthetic.engine import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
-from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.journey import MoveReason, MoveResult
 from tests.inference.gateway.long_answers import ANSWERS, STALLS, STEADY, Answer
 from tests.inference.rig import Gateway, Rig, agent_on, gateway, until
 from tests.inference.samples import MODEL
@@ -62,13 +62,16 @@ async def drained(rig: Rig) -> None:
     await rig.agent.drain(0.0)
 
 
-GOES: dict[Why, Callable[[Rig], Awaitable[None]]] = {Why.LOST: killed, Why.DRAINED: drained}
+GOES: dict[MoveReason, Callable[[Rig], Awaitable[None]]] = {
+    MoveReason.LOST: killed,
+    MoveReason.DRAINED: drained,
+}
 
 
 @pytest.mark.parametrize("why", GOES)
 @pytest.mark.parametrize("what", ANSWERS)
 async def test_a_moved_answer_equals_an_undisturbed_one(
-    tmp_path: Path, what: str, why: Why
+    tmp_path: Path, what: str, why: MoveReason
 ) -> None:
     path, body = ANSWERS[what]
     async with pair(tmp_path) as made:
@@ -81,7 +84,7 @@ async def test_a_moved_answer_equals_an_undisturbed_one(
                 rig.engine.behaviour = STEADY  # type: ignore[attr-defined]
         await GOES[why](going)
         answer = await asking
-        assert made.gateway.hub.moves == {(why, Outcome.RESUMED): 1}
+        assert made.gateway.hub.moves == {(why, MoveResult.RESUMED): 1}
         made.rigs = [rig for rig in made.rigs if rig is not going]
         twin = await made.ask(path, body)
     assert answer.error == "" and answer.said == twin.said

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from inference.errors import InferenceError
-from inference.gateway.measuring.content import Contents
+from inference.gateway.measuring.content import RequestContents
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.request import (
     Begun,
@@ -132,7 +132,7 @@ async def life(world: World, victim: Stream) -> None:
 @pytest.mark.parametrize("what", SPOILED)
 async def test_a_bug_in_one_request_ends_that_request_alone(world: World, what: str) -> None:
     bench = world.bench
-    contents = Contents()
+    contents = RequestContents()
     with structlog.testing.capture_logs() as logs:
         spoil = SPOILED[what]
         if what in IN_SUBMIT:

@@ -15,9 +15,9 @@ from hypothesis.strategies import DrawFn
 from inference.errors import EngineFailed, NoEngine, Overloaded, RateLimitExceeded
 from inference.gateway.fleet.dispatches import Bounds
 from inference.gateway.requests import request as module
+from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.attempt import Attempt
-from inference.gateway.requests.journey import Outcome, Why, reason_to_move
-from inference.gateway.requests.order import Order
+from inference.gateway.requests.journey import MoveReason, MoveResult, reason_to_move
 from inference.gateway.requests.request import (
     WAITING,
     Begun,
@@ -26,8 +26,8 @@ from inference.gateway.requests.request import (
     Moved,
     Place,
     Request,
+    RequestState,
     Settle,
-    State,
     Timer,
 )
 from inference.gateway.routing.engine_state import EngineState
@@ -42,13 +42,13 @@ HOLDING_S, TIMEOUT_S = 5.0, 60.0
 BODY = b"{}"
 
 
-def table() -> dict[str, dict[State, set[State]]]:
+def table() -> dict[str, dict[RequestState, set[RequestState]]]:
     """The next states by event and state, as the module's docstring has them."""
     lines = (module.__doc__ or "").splitlines()
     head = next(i for i, line in enumerate(lines) if line.strip().startswith("event "))
     starts = [found.start() for found in re.finditer(r"\S+( \S+)*", lines[head])]
     names = re.findall(r"\S+(?: \S+)*", lines[head])
-    found: dict[str, dict[State, set[State]]] = {}
+    found: dict[str, dict[RequestState, set[RequestState]]] = {}
     event = ""
     for line in lines[head + 2 :]:
         if not line.strip():
@@ -58,21 +58,21 @@ def table() -> dict[str, dict[State, set[State]]]:
         row = found.setdefault(event, {})
         for name, cell in zip(names[1:], cells[1:], strict=True):
             states = {
-                State[one.strip().upper().replace(" ", "_")]
+                RequestState[one.strip().upper().replace(" ", "_")]
                 for one in cell.split(",")
                 if one.strip(" -")
             }
-            row.setdefault(State[name.upper().replace(" ", "_")], set()).update(states)
+            row.setdefault(RequestState[name.upper().replace(" ", "_")], set()).update(states)
     return found
 
 
 TABLE = table()
 
 
-def order(**fields: Any) -> Order:
+def order(**fields: Any) -> AdmittedRequest:
     given: dict[str, Any] = {"kind": "chat", "body": BODY, "lane": "", "timeout_s": TIMEOUT_S}
     given |= {"grant": GRANT, "target": BASE, "reservation": Reservation("r1", None)}
-    return Order(**(given | fields))
+    return AdmittedRequest(**(given | fields))
 
 
 class World:
@@ -119,7 +119,7 @@ class World:
                 ids = {0: [number]} if number % 5 else {}
                 text = chr(97 + number)
                 self.happens(event, Delta("r1", text, 1, attempt=request.attempts, ids=ids))
-                if request.state is State.RUNNING:
+                if request.state is RequestState.RUNNING:
                     self.sent += text
             case "stop":
                 self._stop(number)
@@ -146,20 +146,23 @@ class World:
             done = Done("r1", Usage(), fault=Fault.of(error))
         why = None
         if attempt is not None:
-            why = Why.LOST if done is None else reason_to_move(attempt, done)
+            why = MoveReason.LOST if done is None else reason_to_move(attempt, done)
         self.happens("stop", why, done)
 
     def judge(self) -> None:
         request = self.request
-        ended = request.state is State.ENDED
+        ended = request.state is RequestState.ENDED
         settled = [command for command in self.log if isinstance(command, Settle)]
         forgotten = [command for command in self.log if isinstance(command, Forget)]
         assert len(settled) == ended and (request.done is not None) == ended
         assert len(forgotten) == (request.order is None) <= 1
         assert not forgotten or forgotten[0].bytes == len(BODY)
-        assert request.attempt is None or request.state in (State.RUNNING, State.ENDING)
+        assert request.attempt is None or request.state in (
+            RequestState.RUNNING,
+            RequestState.ENDING,
+        )
         assert self.sent.startswith(self.shown), "in order, and once"
-        if request.state is State.RUNNING:
+        if request.state is RequestState.RUNNING:
             assert self.shown == self.sent
 
 
@@ -187,9 +190,9 @@ def test_random_events_follow_the_table(
 
 
 def test_the_table_has_every_event_and_every_state() -> None:
-    assert len(TABLE) == 11 and all(list(row) == list(State) for row in TABLE.values())
+    assert len(TABLE) == 11 and all(list(row) == list(RequestState) for row in TABLE.values())
     reached = {state for row in TABLE.values() for states in row.values() for state in states}
-    assert reached == set(State) - {State.NEW}
+    assert reached == set(RequestState) - {RequestState.NEW}
 
 
 def test_a_request_that_is_held_gets_an_engine_and_ends() -> None:
@@ -210,12 +213,12 @@ def test_a_request_moves_once_its_engine_is_lost_and_waits_if_none_takes_it() ->
     world.happens("place", world.attempt(0))
     world.happens("output", Delta("r1", "a", 1, ids={0: [1]}))
     world.now += 1
-    moving = world.happens("stop", Why.LOST, None)
+    moving = world.happens("stop", MoveReason.LOST, None)
     assert moving == [Wait("r1", "moving", 0, 1), Place(paced=True)]
     assert world.happens("refuse", NoEngine()) == [Timer(HOLDING_S)]
     world.now += 2
     (moved,) = world.happens("place", world.attempt(1))
-    assert moved == Moved(Why.LOST, Outcome.RESUMED)
+    assert moved == Moved(MoveReason.LOST, MoveResult.RESUMED)
     begun, *_ = world.happens("output", Delta("r1", "b", 1, attempt=2, ids={0: [2]}))
     assert begun == Begun(2)
 

@@ -6,7 +6,7 @@ import pytest
 
 from inference.gateway.measuring.measures import DURATION_S
 from inference.gateway.measuring.sums import BUCKETS
-from inference.gateway.measuring.traffic import Counted, Traffic, failed
+from inference.gateway.measuring.traffic import CountedTraffic, RevisionTraffic, failed
 from inference.link.accounts import Usage
 from inference.link.wire import Done, Fault
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.pure
 
 
 def test_first_tokens_fall_into_the_bucket_of_their_time() -> None:
-    counted = Counted()
+    counted = CountedTraffic()
     for seconds in (0.0, DURATION_S[0], 0.011, DURATION_S[-1], 1e6):
         counted.began("r", seconds)
     (traffic,) = counted.take().values()
@@ -25,7 +25,7 @@ def test_first_tokens_fall_into_the_bucket_of_their_time() -> None:
 
 
 def test_counts_that_could_not_be_written_are_kept() -> None:
-    counted = Counted()
+    counted = CountedTraffic()
     counted.ended("r", failed=True)
     taken = counted.take()
     counted.ended("r", failed=False)
@@ -52,6 +52,6 @@ def test_only_engine_faults_count_as_failures(code: str, is_failure: bool) -> No
 
 
 def test_traffic_adds_up() -> None:
-    one, other = Traffic(3, 1, [1] * BUCKETS), Traffic(2, 0, [2] * BUCKETS)
+    one, other = RevisionTraffic(3, 1, [1] * BUCKETS), RevisionTraffic(2, 0, [2] * BUCKETS)
     one.add(other)
-    assert one == Traffic(5, 1, [3] * BUCKETS)
+    assert one == RevisionTraffic(5, 1, [3] * BUCKETS)

@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 import uvicorn
 
-from inference.agent.engines.engine import Meter, Work
+from inference.agent.engines.engine import EngineWork, Meter
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InferenceError
@@ -57,12 +57,12 @@ class Mock:
         work = work_of(json.loads(call.take_body()), exchange.id)
         await (self._stream if call.stream else self._whole)(exchange, framing, work)
 
-    async def _whole(self, exchange: Exchange, framing: Framing, work: Work) -> None:
+    async def _whole(self, exchange: Exchange, framing: Framing, work: EngineWork) -> None:
         async with aclosing(self._engine.generate(work)) as outputs:
             text = "".join([output.text async for output in outputs])
         await exchange.reply(200, framing.whole(text, "length", _usage(work.meter)))
 
-    async def _stream(self, exchange: Exchange, framing: Framing, work: Work) -> None:
+    async def _stream(self, exchange: Exchange, framing: Framing, work: EngineWork) -> None:
         await exchange.begin(200, EVENT_STREAM)
         await exchange.write(framing.opening())
         async with aclosing(self._engine.generate(work)) as outputs:
@@ -72,9 +72,9 @@ class Mock:
         await exchange.write(closing, more=False)
 
 
-def work_of(body: dict[str, object], id: str = "") -> Work:
+def work_of(body: dict[str, object], id: str = "") -> EngineWork:
     """A request as an agent would pass it to its engine."""
-    return Work(id or new_id(), CHAT, body, MODEL, salt="", created=int(time.time()))
+    return EngineWork(id or new_id(), CHAT, body, MODEL, salt="", created=int(time.time()))
 
 
 def engine(tokens_per_second: float | None = None) -> SyntheticEngine:

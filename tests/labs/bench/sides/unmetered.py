@@ -19,21 +19,23 @@ import uvloop
 
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import NOTHING, Journal
-from inference.interfaces.directory import Grant, Target
+from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.interfaces.ledger import Source, Written
-from inference.interfaces.limiter import Ask, Reservation
+from inference.interfaces.limiter import Reservation, ReservationRequest
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.engine_info import EngineStats
 from inference.link.session import AttemptKey
 from inference.link.wire import MAX_FRAME_BYTES
-from inference.operations.openai import Counts
+from inference.operations.openai import UsageCounts
 from inference.process import environ, gc_tuning, logs
 
 
 class NoLimits:
     """A Limiter that lets everything through."""
 
-    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+    async def reserve(
+        self, id: str, grant: Grant, target: ResolvedTarget, ask: ReservationRequest
+    ) -> Reservation:
         return Reservation(id)
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
@@ -80,11 +82,11 @@ class NoJournal(Journal):
         return []
 
     def opened(
-        self, attempt: AttemptKey, account: Account, model: str, inherited: Counts = NOTHING
+        self, attempt: AttemptKey, account: Account, model: str, inherited: UsageCounts = NOTHING
     ) -> None:
         pass
 
-    def progressed(self, figures: Iterable[tuple[AttemptKey, Counts]]) -> None:
+    def progressed(self, figures: Iterable[tuple[AttemptKey, UsageCounts]]) -> None:
         pass
 
     def closed(self, attempt: AttemptKey, usage: Usage, finish_reason: str) -> None:

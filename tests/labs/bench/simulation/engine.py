@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from inference.agent.engines.cache_news import Removed, Stored
 from inference.agent.outbox import residency_change
-from inference.agent.report_times import Report, ReportTimes
-from inference.agent.scheduler.lane import Request
+from inference.agent.report_times import LinkReport, ReportTimes
+from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import Queue
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
@@ -138,7 +138,10 @@ class Engine:
         turn = job.turn
         name = None if turn.adapter is None else turn.adapter.name
         self._queue.push(
-            Request(job.id, turn.tenant, name, lane=turn.lane, prompt_tokens=job.prompt_tokens), now
+            QueuedRequest(
+                job.id, turn.tenant, name, lane=turn.lane, prompt_tokens=job.prompt_tokens
+            ),
+            now,
         )
         self._admit(now)
 
@@ -151,7 +154,7 @@ class Engine:
         loaded, evicted = residency_change(self._told, resident)
         self._told = resident
         told = Stats(stats, loaded=loaded, evicted=evicted)
-        if due is Report.WHOLE:
+        if due is LinkReport.WHOLE:
             told = replace(told, gained=self._queue.gained(), asks=True)
         else:
             told = replace(told, between=True)

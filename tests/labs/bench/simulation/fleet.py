@@ -24,7 +24,7 @@ from inference.gateway.fleet.service import FleetService
 from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able
-from tenants.limits.commands import Charge, Rate, Refused, Scope, Settle
+from tenants.limits.commands import Charge, CountedScope, LimitRefused, SettleReservation, TokenRate
 from tenants.limits.state import LimitState
 from tests.labs.bench.simulation.engine import KV_TOKENS, MODEL, PLACES, Engine, Job
 from tests.labs.bench.simulation.gateway import HOLDING, Gateway, Router, retry_after_s
@@ -305,12 +305,14 @@ class Fleet:
         """Seconds until the tenant may retry, if its limit refuses the job now; else None."""
         if (limit := self._limits.get(job.turn.tenant)) is None:
             return None
-        scope = Scope(job.turn.tenant, {"tokens_per_minute": limit})
+        scope = CountedScope(job.turn.tenant, {"tokens_per_minute": limit})
         output = job.turn.output_tokens
-        charge = Charge(job.id, "gateway", (scope,), Rate(), {"requests": 1}, job.prompt_tokens,
-                        output, output)  # fmt: skip
+        asked = {"requests": 1}
+        charge = Charge(
+            job.id, "gateway", (scope,), TokenRate(), asked, job.prompt_tokens, output, output
+        )
         answer = self._limit_state.run(charge, int(now * 1000))
-        if isinstance(answer, Refused):
+        if isinstance(answer, LimitRefused):
             return (answer.wait_ms or 1000) / 1000
         self.figures.let_through[job.turn.tenant] += job.prompt_tokens + output
         return None
@@ -356,7 +358,9 @@ class Fleet:
         view.ended((job.id, 1))
         if job.turn.tenant in self._limits:
             self._limit_state.run(
-                Settle(job.id, job.prompt_tokens, job.cached_tokens, job.turn.output_tokens),
+                SettleReservation(
+                    job.id, job.prompt_tokens, job.cached_tokens, job.turn.output_tokens
+                ),
                 int(now * 1000),
             )
         if job.lost_at:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from inference.errors import NoEngine
-from inference.gateway.requests.held import Held, HeldRequest, Holding
+from inference.gateway.requests.held import HeldRequest, HeldRequests, Holding
 from inference.gateway.requests.placing import TAKEN_UP
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.engines import Able, Engines
@@ -41,7 +41,7 @@ class Gateway:
         self._decisions = itertools.count()
         self._rng, self._router = rng, router
         self._popularity = Popularity()
-        self._held = Held(HOLDING)
+        self._held = HeldRequests(HOLDING)
         self._jobs: dict[str, Job] = {}
         """Held jobs by id."""
         self._unbegun: Counter[str] = Counter()

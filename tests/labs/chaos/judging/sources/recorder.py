@@ -18,12 +18,12 @@ import msgspec
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     Engine,
+    EngineOutput,
+    EngineProbeReport,
+    EngineWork,
     LoadReport,
     LocalAdapter,
     Meter,
-    Output,
-    ProbeReport,
-    Work,
 )
 from inference.link.engine_info import EngineStats, ModelInfo
 
@@ -68,7 +68,7 @@ class WatchedMeter(Meter):
     In each step the engine raises `completion_tokens` last, or `prompt_tokens` if it pools.
     """
 
-    def __init__(self, work: Work, record: Record) -> None:
+    def __init__(self, work: EngineWork, record: Record) -> None:
         agents = work.meter
         self.id, self.attempt, self.agents, self.record = work.id, work.attempt, agents, record
         self.handed_on = agents.completion_tokens
@@ -125,13 +125,13 @@ class Recorded:
     async def unload(self, adapter: LocalAdapter) -> None:
         await self.inside.unload(adapter)
 
-    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+    async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
         return await self.inside.probe(adapter)
 
     async def ping(self) -> None:
         await self.inside.ping()
 
-    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+    async def generate(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
         meter = WatchedMeter(work, self.record)
         async with aclosing(self.inside.generate(replace(work, meter=meter))) as outputs:
             async for output in outputs:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.engine import Meter, Output, Work
+from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.link.engine_info import EngineStats
 from inference.operations.chat import CHAT
@@ -24,9 +24,9 @@ async def engine(tmp_path: Path) -> AsyncIterator[Recorded]:
     await recorded.close()
 
 
-def work(id: str = "r1", **fields: object) -> Work:
+def work(id: str = "r1", **fields: object) -> EngineWork:
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6, "stream": True}
-    return Work(id, CHAT, body | {"ignore_eos": True} | fields, MODEL.name, "salt")
+    return EngineWork(id, CHAT, body | {"ignore_eos": True} | fields, MODEL.name, "salt")
 
 
 def lines(tmp_path: Path) -> list[Line]:
@@ -80,10 +80,10 @@ class Miscounting:
 
     info, alive = MODEL, True
 
-    async def generate(self, work: Work) -> AsyncIterator[Output]:
+    async def generate(self, work: EngineWork) -> AsyncIterator[EngineOutput]:
         work.meter.prompt_tokens = 3
         work.meter.completion_tokens += 1
-        yield Output("ab", tokens=2, finish_reason="stop")
+        yield EngineOutput("ab", tokens=2, finish_reason="stop")
 
 
 async def test_what_is_handed_on_is_counted_apart(tmp_path: Path) -> None:

@@ -13,27 +13,27 @@ import pytest
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.gateway.exchanges.exchange import Exchange
-from inference.gateway.tick import LARGE_BYTES, Tick, count, pause
-from inference.operations.bodies.shape import PART_BYTES, Shape
+from inference.gateway.loop_iteration import LARGE_BYTES, LoopIteration, count, pause
+from inference.operations.bodies.shape import PART_BYTES, BodyShape
 from inference.operations.chat import Chat
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call
-from inference.operations.registry import Registry
+from inference.operations.registry import OperationRegistry
 from tests.inference.rig import agent_on, chat, gateway
 from tests.inference.samples import MODEL
 
 
-class Counting(Shape):
+class Counting(BodyShape):
     """Sees that each part is counted in an iteration of its own."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[int] = []
-        self._last: Tick | None = None
+        self._last: LoopIteration | None = None
 
     def feed(self, part: bytes) -> None:
-        assert self._last is None or self._last.over
-        self._last = Tick()
+        assert self._last is None or self._last.is_over
+        self._last = LoopIteration()
         self.parts.append(len(part))
         super().feed(part)
 
@@ -65,9 +65,9 @@ async def test_nothing_is_counted_after_a_refusal() -> None:
 
 @pytest.mark.parametrize(("size", "over"), [(LARGE_BYTES - 1, False), (LARGE_BYTES, True)])
 async def test_others_run_after_a_pass_over_a_large_body(size: int, *, over: bool) -> None:
-    tick = Tick()
+    tick = LoopIteration()
     await pause(size)
-    assert tick.over == over
+    assert tick.is_over == over
 
 
 class Parsed(Chat):
@@ -77,18 +77,18 @@ class Parsed(Chat):
         self.others_ran: list[bool] = []
 
     def parse(self, body: bytes) -> Call:
-        self._tick = Tick()
+        self._tick = LoopIteration()
         return super().parse(body)
 
     def estimate(self, call: Call, prompt_tokens: int, max_model_len: int) -> Estimate:
-        self.others_ran.append(self._tick.over)
+        self.others_ran.append(self._tick.is_over)
         return super().estimate(call, prompt_tokens, max_model_len)
 
 
 @pytest.mark.parametrize("size", [10, LARGE_BYTES])
 async def test_a_body_is_parsed_and_sent_in_two_iterations(tmp_path: Path, size: int) -> None:
     operation = Parsed()
-    options = {"operations": Registry([operation]), "max_body_bytes": 2 * LARGE_BYTES}
+    options = {"operations": OperationRegistry([operation]), "max_body_bytes": 2 * LARGE_BYTES}
     async with gateway(**options) as one, agent_on(SyntheticEngine(MODEL), tmp_path, [one]):
         body = json.dumps(chat(content="a" * size, max_tokens=1)).encode()
         async with one.client() as client:

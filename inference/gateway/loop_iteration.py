@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.operations.bodies.shape import PART_BYTES, Shape
+from inference.operations.bodies.shape import PART_BYTES, BodyShape
 
 LARGE_BYTES = 1 << 20
 """Size from which a body is handled in iterations of its own."""
 
 
-async def count(body: bytes, shape: Shape) -> None:
+async def count(body: bytes, shape: BodyShape) -> None:
     """Have `shape` count a body, or a part of one, PART_BYTES in each iteration.
 
     Raises:
@@ -32,18 +32,18 @@ async def pause(size: int) -> None:
         await asyncio.sleep(0)
 
 
-class Tick:
+class LoopIteration:
     """The iteration of the event loop in which the object was made.
 
     Until it is `over`, no other task has run in this process, so the results of look-ups made in it
     still hold.
     """
 
-    __slots__ = ("over",)
+    __slots__ = ("is_over",)
 
     def __init__(self) -> None:
-        self.over = False
+        self.is_over = False
         asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        self.over = True
+        self.is_over = True

@@ -9,7 +9,7 @@ import msgspec
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.routing.engine_state import Needs
-from inference.interfaces.directory import Grant, Target
+from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.interfaces.limiter import Reservation
 from inference.link.accounts import Account
 from inference.link.prefixes import Prefix
@@ -21,7 +21,7 @@ Watch = Callable[[Wait], None]
 """Called with what a request waits for, whenever that changes."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class AdmittedRequest(msgspec.Struct, frozen=True):
     """A request that was admitted, with its grant, target and reservation.
 
     `grows`: it may generate more than was reserved, if more can be reserved meanwhile.
@@ -35,7 +35,7 @@ class Order(msgspec.Struct, frozen=True):
     """
 
     grant: Grant
-    target: Target
+    target: ResolvedTarget
     reservation: Reservation
     kind: str
     body: bytes
