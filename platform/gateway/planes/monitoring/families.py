@@ -206,6 +206,11 @@ def hub(hub: Hub) -> Families:
         value=len(hub.refused_suspects),
     )
     yield CounterMetricFamily(
+        "lorikeet_requests_crashed",
+        "Errors in the handling of requests, each of which ended its own request alone.",
+        value=hub.crashed,
+    )
+    yield CounterMetricFamily(
         "lorikeet_link_unknown_frames",
         "Frames from engines with a type that this version does not know.",
         value=hub.unknown_frames,
