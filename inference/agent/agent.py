@@ -53,7 +53,6 @@ from inference.link import wire
 from inference.link.accounts import Usage
 from inference.link.engine_info import EngineStats, Suspect
 from inference.link.wire import GONE, LEFT, MOVED, Done, Fault, Frame, Load, Loaded
-from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, OperationRegistry
 from inference.process.supervision import in_background
 from inference.tracing import Attributes, Tracer
@@ -437,7 +436,7 @@ class Agent:
             return Done(job.id, job.usage(), MOVED)
         last, operation = EngineOutput(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
-        request = self._request(job, frame, operation)
+        request = self._request(job, frame, pools=operation.pools)
         async with asyncio.timeout(frame.timeout_s), self._admission.turn(job, request) as adapter:
             body = operation.read(frame.body, frame.max_tokens)
             resume = frame.resume if job.inherited.completion_tokens else None
@@ -468,13 +467,9 @@ class Agent:
                     self._pass_on(job, last)
         return Done(job.id, job.usage(), last.finish_reason, last.response)
 
-    def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> QueuedRequest:
-        """What the queue has to know. For gateways of versions before 3 it is looked up in the
-        body, which is otherwise not read before the job's turn has come."""
-        choices, wanted, inherited = frame.choices, frame.wanted_tokens, job.inherited
-        if not choices:
-            body = operation.read(frame.body, frame.max_tokens)
-            choices, wanted = operation.choices(body), operation.max_tokens(body)
+    def _request(self, job: Job, frame: wire.Submit, *, pools: bool) -> QueuedRequest:
+        """What the queue has to know; `pools`: the request generates nothing."""
+        wanted, inherited = frame.wanted_tokens, job.inherited
         return QueuedRequest(
             job.key,
             frame.tenant,
@@ -483,11 +478,11 @@ class Agent:
             lane=frame.lane,
             prompt_tokens=frame.prompt_tokens,
             max_tokens=frame.max_tokens if wanted is None else wanted,
-            choices=choices,
+            choices=frame.choices,
             logprobs=frame.logprobs,
             generated=inherited.completion_tokens,
             paid=inherited.prompt_tokens - inherited.cached_tokens + inherited.completion_tokens,
-            at_once=self._engine.step_tokens if operation.pools else None,
+            at_once=self._engine.step_tokens if pools else None,
             size=len(frame.body),
         )
 

@@ -196,8 +196,8 @@ class Submit(Frame, tag="submit", frozen=True):
     same time, with different numbers."""
     ids: bool = False
     """Report in `Delta.ids` which tokens were generated."""
-    choices: int = 0
-    """Number of texts that the body asks for; 0 if the gateway does not say: the agent counts."""
+    choices: int = 1
+    """Number of texts that the body asks for."""
     wanted_tokens: int | None = None
     """The body's bound of each choice, in tokens."""
     logprobs: int = 0

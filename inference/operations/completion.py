@@ -90,13 +90,6 @@ class CompletionOperation(OpenAIOperation[_CompletionFields]):
         wanted = super().max_tokens(body)
         return COMPLETION_TOKENS if wanted is None else wanted
 
-    def choices(self, body: dict[str, Any]) -> int:
-        """`n` for each prompt."""
-        choices, prompts = super().choices(body), body.get("prompt")
-        if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list):
-            return len(prompts) * choices
-        return choices
-
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Checks that the prompt consists of texts or tokens."""
         kept = super().allowed(body)

@@ -9,7 +9,7 @@ The methods of a request's operation are called in this order:
 | gateway | `parse` reads the fields that routing, limits and framing need: a `Call` |
 | gateway | `estimate` returns what to reserve, `bound` how much of that the engine may generate |
 | gateway | the `submit` frame carries the operation's `name` and `Call.body` |
-| agent | `read` decodes that body; `choices` and `max_tokens` give its cost in the queue |
+| agent | `read` decodes that body; `max_tokens` bounds its choices for the synthetic engine |
 | engine | `allowed` returns the fields that an engine may see; the engine runs it (see below) |
 | gateway | `framing` writes what the engine sends: chunks, a whole answer, usage |
 
@@ -243,11 +243,6 @@ class Operation(ABC):
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
         return fields if max_tokens is None else fields | {"max_tokens": max_tokens}
-
-    def choices(self, body: dict[str, Any]) -> int:
-        """The number of texts that the body asks for; at least 1, even if the body is invalid."""
-        n = body.get("n")
-        return max(1, n) if isinstance(n, int) else 1
 
     def max_tokens(self, body: dict[str, Any]) -> int | None:
         """The bound of each choice in tokens, if the body sets one by a number."""

@@ -117,7 +117,7 @@ class EngineState:
             self.warmth.guess(hashes, tokens)
             uncached -= tokens[known - 1] if known else 0
         bounds = [one for one in (frame.wanted_tokens, frame.max_tokens) if one is not None]
-        output = max(1, frame.choices) * min(OUTPUT_TOKENS, *bounds, OUTPUT_TOKENS)
+        output = frame.choices * min(OUTPUT_TOKENS, *bounds, OUTPUT_TOKENS)
         held = frame.prompt_tokens + output
         self._recent[frame.id, frame.attempt] = uncached, held
         self.queue += uncached

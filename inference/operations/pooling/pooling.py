@@ -67,10 +67,6 @@ class PoolingOperation(Operation):
         """See `Operation`."""
         return WholeAnswer()
 
-    def choices(self, body: dict[str, Any]) -> int:
-        """1, regardless of the number of prompts."""
-        return 1
-
     def max_tokens(self, body: dict[str, Any]) -> int:
         """0: none are generated."""
         return 0

@@ -235,10 +235,6 @@ class ResponsesOperation(Operation):
         fields = super().read(body, None)
         return fields if max_tokens is None else fields | {"max_output_tokens": max_tokens}
 
-    def choices(self, body: dict[str, Any]) -> int:
-        """One."""
-        return 1
-
     def max_tokens(self, body: dict[str, Any]) -> int | None:
         """See `Operation`; takes a body, or the chat that `allowed` converts it to."""
         if "input" not in body:

@@ -11,7 +11,6 @@ import pytest
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
-from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, OperationRegistry
 
 pytestmark = pytest.mark.pure
@@ -30,25 +29,6 @@ def test_limits_bound_what_the_body_does_not() -> None:
     body = json.dumps({"messages": HELLO}).encode()
     assert CHAT.read(body, None) == {"messages": HELLO}
     assert CHAT.read(body, 7) == {"messages": HELLO, "max_tokens": 7}
-
-
-@pytest.mark.parametrize(
-    ("operation", "body", "choices"),
-    [
-        (CHAT, {}, 1),
-        (CHAT, {"n": 3}, 3),
-        (CHAT, {"n": -3}, 1),
-        (CHAT, {"n": "many"}, 1),
-        (CHAT, {"n": 2, "prompt": ["a", "b"]}, 2),
-        (COMPLETION, {"n": 2, "prompt": "a"}, 2),
-        (COMPLETION, {"n": 2, "prompt": ["a", "b", "c"]}, 6),
-        (COMPLETION, {"prompt": [[1], [2, 3]]}, 2),
-        (COMPLETION, {"prompt": [1, 2, 3]}, 1),
-        (COMPLETION, {"prompt": []}, 1),
-    ],
-)
-def test_choices_are_counted(operation: Operation, body: dict[str, Any], choices: int) -> None:
-    assert operation.choices(body) == choices
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_it_reserves_its_prompts_and_nothing_else(operation: PoolingOperation) -
         7, ReservationRequest(7, 0, 0), grows=False
     )
     assert operation.bound(call, 0) is None
-    assert (operation.choices(body), operation.max_tokens(body)) == (1, 0)
+    assert operation.max_tokens(body) == 0
     assert operation.plain_prompt({}) == PlainPrompt("", "")
 
 

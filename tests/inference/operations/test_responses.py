@@ -295,7 +295,6 @@ def test_the_bound_of_the_agent_goes_first() -> None:
     assert RESPONSES.max_tokens(RESPONSES.allowed(read)) == 4
     assert RESPONSES.max_tokens(RESPONSES.read(raw, None)) == 9
     assert RESPONSES.max_tokens(body(max_tokens=3)) is None
-    assert RESPONSES.choices(read) == 1
 
 
 def messages(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
