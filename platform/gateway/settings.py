@@ -107,17 +107,6 @@ BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
 WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
 """How long a client may read nothing although data is waiting for it."""
 
-# --- Kubernetes ----------------------------------------------------------------------------------
-EXTERNAL_METRICS_PORT = environ.integer("EXTERNAL_METRICS_PORT", 0, high=65535)
-"""Port on which a gateway answers `external.metrics.k8s.io`; 0: none."""
-EXTERNAL_METRICS_HOST = environ.text("EXTERNAL_METRICS_HOST", "0.0.0.0")
-EXTERNAL_METRICS_CERT = environ.text("EXTERNAL_METRICS_CERT", "")
-EXTERNAL_METRICS_KEY = environ.text("EXTERNAL_METRICS_KEY", "")
-EXTERNAL_METRICS_CLIENT_CA = environ.text("EXTERNAL_METRICS_CLIENT_CA", "")
-"""PEM files: the listener's certificate, its key, and the cluster's front-proxy CA."""
-EXTERNAL_METRICS_CLIENTS = environ.words("EXTERNAL_METRICS_CLIENTS", ["front-proxy-client"])
-"""Names in the API servers' certificates; checked because that CA may have signed others."""
-
 # --- Limits and bills ----------------------------------------------------------------------------
 REDIS_URL = environ.text("REDIS_URL", "")
 LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from io import StringIO
 from typing import Any
 
 import pytest
-from cryptography import x509
 from django.core.management import CommandError, call_command
 
 from gateway.process_secrets import ALL, SECRETS_OF
@@ -42,13 +40,3 @@ def test_without_a_token_nothing_could_scale(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("METRICS_TOKEN", raising=False)
     with pytest.raises(CommandError, match="METRICS_TOKEN"):
         printed()
-
-
-def test_the_certificate_is_the_services_and_the_api_server_trusts_it_alone() -> None:
-    secret, service = printed("--external-metrics", "--namespace", "other")
-    certificate = x509.load_pem_x509_certificate(secret["stringData"]["tls.crt"].encode())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["external-metrics.other.svc"]
-    bundle = base64.b64decode(service["spec"]["caBundle"]).decode()
-    assert bundle == secret["stringData"]["tls.crt"]
-    assert "insecureSkipTLSVerify" not in service["spec"]

@@ -36,7 +36,6 @@ from gateway.planes.forward import ROUTE, Forward
 from gateway.planes.internal import Internal
 from gateway.planes.monitoring import demand as demand_page
 from gateway.planes.monitoring.demand import DemandPage
-from gateway.planes.monitoring.external_metrics import ExternalMetrics
 from gateway.planes.monitoring.metrics import MetricsPage
 from gateway.planes.recording import content, outcomes, traffic
 from inference import tracing
@@ -100,7 +99,6 @@ class InferenceParts:
     board: Board
     forward: Forward
     demand: FleetDemand
-    external_metrics: ExternalMetrics
     tracer: Tracer | None
     leaving: asyncio.Event
     """Set when this process is about to end, so that clients go to other gateways if they can."""
@@ -168,7 +166,6 @@ class InferenceParts:
                 settings.FORWARDED_BYTES_PER_S,
             ),
             demand=demand,
-            external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
             leaving=asyncio.Event(),
         )
@@ -191,7 +188,7 @@ class RunningPlane(Lifespan):
         stack.push_async_callback(self._forget)
         for lasting in (
             parts.ledger, parts.answers, parts.limiter, parts.directory, parts.board,
-            parts.forward, parts.external_metrics,
+            parts.forward,
         ):  # fmt: skip
             await stack.enter_async_context(lasting)
         parts.hub.on_model(self._note_model)

@@ -24,6 +24,7 @@ from tests.labs.kubernetes.api import Api, Object
 from tests.labs.kubernetes.control_plane import Keys, control_plane
 from tests.labs.kubernetes.kubelet import Image, Kubelet, Pod
 from tests.labs.kubernetes.load import Load
+from tests.labs.kubernetes.metrics_provider import provider
 from tests.labs.kubernetes.network import Services, bring_up, outside
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -223,9 +224,24 @@ async def _in_the_cluster(
     kubelet = Kubelet(api, services, image, folder, {})
     await kubelet.register()
     tasks = [asyncio.create_task(services.run()), asyncio.create_task(kubelet.run())]
+    gateways, token = (
+        lambda: f"http://{services.names['gateways']}:8000",
+        environment["METRICS_TOKEN"],
+    )
+    async with provider(keys, gateways, token):
+        return await _played(api, services, kubelet, tasks, environment)
+
+
+async def _played(
+    api: Api,
+    services: Services,
+    kubelet: Kubelet,
+    tasks: list[asyncio.Task[None]],
+    environment: dict[str, str],
+) -> Result:
     try:
         manager = Manager(environment)
-        for one in manager.manifests(keys):
+        for one in manager.manifests():
             await api.apply(one)
         await manager.let_engines_in(api, kubelet)
         key = manager.tenants_key()
@@ -274,25 +290,15 @@ class Manager:
             raise RuntimeError(f"{command} failed: {done.stderr[-2000:]}")
         return done.stdout
 
-    def manifests(self, keys: Keys) -> list[Object]:
-        """The secrets, the APIService and all of Kustomize's output, namespaces first."""
+    def manifests(self) -> list[Object]:
+        """The secrets and all of Kustomize's output, namespaces first."""
         built = subprocess.run(
             ["kubectl", "kustomize", str(OVERLAY), "--load-restrictor", "LoadRestrictionsNone"],
             check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
         built = built.replace("$(BASE)", str(demo.BASE)).replace("$(MODEL_NAME)", demo.MODEL_NAME)
         found = [one for one in yaml.safe_load_all(built) if one]
-        authority = (keys.folder / "front-proxy-ca.crt").read_text()
-        front_proxy = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "front-proxy", "namespace": NAMESPACE},
-            "data": {"ca.crt": authority},
-        }
-        for arguments in ([], ["--external-metrics"]):
-            command = ["manage.py", "kubernetes_secrets", *arguments]
-            found += json.loads(self._run(command, {}))["items"]
-        found.append(front_proxy)
+        found += json.loads(self._run(["manage.py", "kubernetes_secrets"], {}))["items"]
         return sorted(
             found, key=lambda one: ORDER.index(one["kind"]) if one["kind"] in ORDER else 9
         )
