@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 GATEWAY = """
-from gateway.planes.inference import Parts, application
-application(Parts.configured())
+from gateway.planes.inference import InferenceParts, application
+application(InferenceParts.configured())
 from django.apps import apps
 assert not apps.ready
 """
@@ -19,8 +19,8 @@ import django, warnings
 warnings.simplefilter("ignore")  # static files are missing
 django.setup()
 from gateway.management.commands.console import Command
-from gateway.planes.control import Parts, application
-application(Parts.configured())
+from gateway.planes.control import ControlParts, application
+application(ControlParts.configured())
 import gateway.urls
 """
 FORBIDDEN = (

@@ -587,12 +587,12 @@ from django.core.asgi import get_asgi_application
 django = get_asgi_application()
 import uvicorn
 from django.conf import settings
-from tenants.adapters.uploads.intake import Intake
+from tenants.adapters.uploads.intake import UploadIntake
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
 settings.FILE_UPLOAD_TEMP_DIR = sys.argv[2]
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
-config = uvicorn.Config(Intake(django), log_config=None, lifespan="off", ws="none")
+config = uvicorn.Config(UploadIntake(django), log_config=None, lifespan="off", ws="none")
 uvicorn.Server(config).run([listener])
 """
 

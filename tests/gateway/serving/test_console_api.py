@@ -29,11 +29,11 @@ import asyncio, json
 import django
 import httpx
 django.setup()
-from gateway.planes.control import Parts, application
+from gateway.planes.control import ControlParts, application
 
 async def ask(path):
     asked = {"Origin": "https://app.example.com", "Access-Control-Request-Method": "POST"}
-    transport = httpx.ASGITransport(application(Parts.configured()))
+    transport = httpx.ASGITransport(application(ControlParts.configured()))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.options(path, headers=asked)
     return answer.status_code, answer.headers.get("access-control-allow-origin")

@@ -211,7 +211,7 @@ def surveyed(plane: str, survey: str) -> Any:
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
         "import django; django.setup()\n"
-        f"from gateway.planes.{plane} import Parts, application\n"
+        f"from gateway.planes.{plane} import {plane.title()}Parts as Parts, application\n"
         f"from tests.gateway.serving.test_headers import {survey}\n"
         f"asyncio.run({survey}(application(Parts.configured())))"
     )
