@@ -34,7 +34,7 @@ counts as lost, after LOST_S, other engines are preferred."""
 class EngineLink:
     """One connected engine: what it is, and its frames in both directions.
 
-    Call `greeted`, then `welcome`, then `converse`, and `close` in any case.
+    Call `greeted`, post the welcome, then call `converse`, and `close` in any case.
     """
 
     def __init__(

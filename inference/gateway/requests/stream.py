@@ -14,9 +14,10 @@ from functools import partial
 
 from inference.errors import InferenceError
 from inference.gateway.measuring.content import Capture
+from inference.gateway.requests.admitted import Watch
 from inference.gateway.requests.attempt import Attempt
 from inference.gateway.requests.request import Commands, Request, RequestState
-from inference.link.wire import GONE, Delta, Done, Wait
+from inference.link.wire import GONE, Delta, Done
 
 Event = Callable[..., Commands]
 """A method of `Request` that is one of its events."""
@@ -33,7 +34,7 @@ class Stream:
         self,
         request: Request,
         happened: Callable[..., None],
-        watch: Callable[[Wait], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """`happened(stream, event, *args)` passes an event on to the request. `watch` is called
         with what the request waits for."""

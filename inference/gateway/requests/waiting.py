@@ -81,13 +81,12 @@ class Waiting:
         return self._held.remove(request.id)
 
     def set_kind(self, request: Request, kind: Hashable) -> None:
-        """What a request needs may have changed."""
-        if request.id in self._held:
-            self._held.set_kind(request.id, kind)
+        """What a held request needs may have changed."""
+        self._held.set_kind(request.id, kind)
 
-    def kind_of(self, request: Request) -> Hashable | None:
-        """The kind of a held request; None if it is not held."""
-        return self._held[request.id].kind if request.id in self._held else None
+    def kind_of(self, request: Request) -> Hashable:
+        """The kind of a held request."""
+        return self._held[request.id].kind
 
     def held(self) -> list[Request]:
         """All held requests, in order."""
