@@ -24,6 +24,7 @@ from inference.interfaces.directory import Directory, Grant, ResolvedTarget, Tok
 from inference.interfaces.limiter import Limiter, Reservation
 from inference.link.accounts import reservation_id, turn_of
 from inference.link.engine_info import ModelInfo
+from inference.link.prefixes import Prefix
 from inference.link.wire import BATCH
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call
@@ -174,12 +175,12 @@ class Dispatcher:
             target,
             reservation,
             estimate,
+            body=call.body if as_it_was else b"",
             retention=Retention(self._grace_s, orphan.label),
             watch=watch,
             trace=trace,
         )
-        body = call.body if as_it_was else b""
-        return replace(order, body=body, started_at=account.started_at)
+        return replace(order, started_at=account.started_at)
 
     def _order(
         self,
@@ -189,11 +190,15 @@ class Dispatcher:
         reservation: Reservation,
         estimate: Estimate,
         *,
+        body: bytes,
         retention: Retention,
         watch: Watch | None,
         trace: Span | None,
+        id: str = "",
+        tokens: int = 0,
+        prefix: Prefix | None = None,
     ) -> AdmittedRequest:
-        """The call, admitted with this reservation, without its body."""
+        """The call, admitted with this reservation."""
         bound = call.operation.bound(call, reservation.output_tokens)
         if not call.operation.uses_adapter:
             target = replace(target, adapter=None)
@@ -202,7 +207,7 @@ class Dispatcher:
             target=target,
             reservation=reservation,
             kind=call.operation.name,
-            body=b"",
+            body=body,
             lane=BATCH if call.flex else grant.lane,
             timeout_s=self.timeout_s,
             prompt_tokens=estimate.prompt_tokens,
@@ -218,6 +223,9 @@ class Dispatcher:
             trace=trace,
             grace_s=retention.grace_s,
             label=retention.label,
+            id=id,
+            tokens=tokens,
+            prefix=prefix,
         )
 
     async def _admit(
@@ -245,26 +253,23 @@ class Dispatcher:
         try:
             if resolved.is_over:  # there must be no await between this and the submit
                 target = await self._target(grant, call, line)
+            adapter = target.adapter
             order = self._order(
                 call,
                 grant,
                 target,
                 reservation,
                 estimate,
+                id=id,
+                body=call.take_body(),
+                tokens=estimate.prompt_tokens + (call.max_tokens or 0),
+                prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
                 retention=retention,
                 watch=watch,
                 trace=trace,
             )
             if line is not None:
                 order = replace(order, lane=BATCH, turn=line.turn, started_at=line.started_at)
-            adapter = target.adapter
-            order = replace(
-                order,
-                id=id,
-                body=call.take_body(),
-                tokens=estimate.prompt_tokens + (call.max_tokens or 0),
-                prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
-            )
             return self._hub.submit(order)
         except BaseException:
             self._limiter.release(reserved)
