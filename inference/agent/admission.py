@@ -53,21 +53,21 @@ class Admission:
         """
         if self.closed:
             raise Overloaded("The engine is shutting down.", retry_after_s=1)
-        suspect = self._failures.is_suspect(job)
-        if suspect or job.adapter is not None:
+        suspect, adapter = self._failures.is_suspect(job), job.request.adapter
+        if suspect or adapter is not None:
             self._queue.expect(request)
             self._progress.moved(job)
         if suspect:
             await self._failures.try_alone(job)
-        if job.adapter is None:
+        if adapter is None:
             await self._admitted(job, request)
             yield None
             return
         source = job.link.url if job.link else ""
-        async with self._store.ahead(job.adapter, source):
+        async with self._store.ahead(adapter, source):
             await self._admitted(job, request)
-            async with self._store.pinned(job.adapter, source):
-                yield (await self._residency.adapter(job.adapter, source)).adapter
+            async with self._store.pinned(adapter, source):
+                yield (await self._residency.adapter(adapter, source)).adapter
 
     async def _admitted(self, job: Job, request: QueuedRequest) -> None:
         self._queue.push(request, time.monotonic())

@@ -358,11 +358,12 @@ class Agent:
         queued_tokens, active, awaited = 0, dict[str, None](), dict[str, None]()
         for job in self._jobs.values():
             if job.first_token_at is None:
-                queued_tokens += job.prompt_tokens
-                if job.prefix is not None:
-                    queued_tokens -= self._warm.held_tokens(job.prefix, job.prompt_tokens)
-            if job.adapter is not None:
-                (awaited if job.admitted_at is None else active)[job.adapter.name] = None
+                tokens, prefix = job.request.workload.prompt_tokens, job.request.prefix
+                queued_tokens += tokens
+                if prefix is not None:
+                    queued_tokens -= self._warm.held_tokens(prefix, tokens)
+            if (adapter := job.request.adapter) is not None:
+                (awaited if job.admitted_at is None else active)[adapter.name] = None
         waiting = [name for name in awaited if name not in active][:MAX_AWAITED]
         return {"queued_tokens": queued_tokens, "active": list(active), "awaited": waiting}
 
@@ -370,17 +371,13 @@ class Agent:
 
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.key] = job
-        if isinstance(frame, wire.Submit) and frame.grace_s > 0:
-            self._kept.begin(job, frame.resume)
+        if job.request.retention.grace_s > 0:
+            self._kept.begin(job, job.request.resume)
         self._idle.clear()
-        work = (
-            self._generate(job, frame)
-            if isinstance(frame, wire.Submit)
-            else self._probe(job, frame)
-        )
+        work = self._probe(job, frame) if isinstance(frame, Load) else self._generate(job)
         task: Task = asyncio.create_task(work, name=job.key)
         self._tasks[job.key] = task
-        if isinstance(frame, wire.Submit) and frame.watched:
+        if job.request.watched:
             self._watch.add(job)
         task.add_done_callback(lambda ended: self._end(job, ended))
 
@@ -396,7 +393,7 @@ class Agent:
         if self._slots.to_retire():
             in_background(self._background, self._residency.unload_retired())
         word = self._final_frame(job, task)
-        if self._tracer is not None and job.trace:
+        if self._tracer is not None and job.request.trace:
             self._note_parts(job, self._tracer)
         if isinstance(word, Done):
             reason = reason_of(word, job.cancel_reason)
@@ -415,7 +412,7 @@ class Agent:
             "lorikeet.attempt": job.attempt,
         }
         for name, since, until in job.parts(time.monotonic()):
-            tracer.note(job.trace, name, since, until, attributes)
+            tracer.note(job.request.trace, name, since, until, attributes)
 
     def _final_frame(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
@@ -430,60 +427,59 @@ class Agent:
             log.error("job_crashed", request_id=job.id, exc_info=error)
         return job.final_frame(fault=fault_of(error))
 
-    async def _generate(self, job: Job, frame: wire.Submit) -> Done:
+    async def _generate(self, job: Job) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
         if self._admission.closed and job.movable:  # sent before its gateway heard of the drain
             return Done(job.id, job.usage(), MOVED)
-        last, operation = EngineOutput(), self._operations.named(frame.kind)
-        await self._failures.recognise(job, frame)
-        request = self._request(job, frame, pools=operation.pools)
-        async with asyncio.timeout(frame.timeout_s), self._admission.turn(job, request) as adapter:
-            body = operation.read(frame.body, frame.max_tokens)
-            resume = frame.resume if job.inherited.completion_tokens else None
-            frame = msgspec.structs.replace(frame, body=b"", resume=None)  # free both early
+        last, operation = EngineOutput(), self._operations.named(job.request.kind)
+        await self._failures.recognise(job)
+        queued = self._queued(job, pools=operation.pools)
+        timeout = asyncio.timeout(job.request.timeout_s)
+        async with timeout, self._admission.turn(job, queued) as adapter:
+            body, resume = job.take_body()
+            request = job.request
+            fields = operation.read(body, request.max_tokens)
+            del body  # decoded, which is larger
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job)
-            if job.prefix is not None:
-                self._warm.expect(job.key, job.prefix)
+            if request.prefix is not None:
+                self._warm.expect(job.key, request.prefix)
             self.sending()  # journaled before it costs anything on the engine
             work = EngineWork(
                 id=job.id,
                 operation=operation,
-                body=body,
-                model=frame.model,
-                salt=frame.salt,
+                body=fields,
+                model=request.model,
+                salt=request.salt,
                 adapter=adapter,
                 priority=self._queue.priority(job.key),
-                created=int(frame.account.started_at or time.time()),
+                created=int(request.account.started_at or time.time()),
                 meter=job.meter,
                 attempt=job.attempt,
-                wants_ids=job.wants_ids,
+                wants_ids=request.ids,
                 resume=resume,
             )
-            del body  # the engine takes it out of the work
+            del fields  # the engine takes them out of the work
             async with aclosing(self._engine.generate(work)) as outputs:
                 async for last in outputs:
                     self._pass_on(job, last)
         return Done(job.id, job.usage(), last.finish_reason, last.response)
 
-    def _request(self, job: Job, frame: wire.Submit, *, pools: bool) -> QueuedRequest:
+    def _queued(self, job: Job, *, pools: bool) -> QueuedRequest:
         """What the queue has to know; `pools`: the request generates nothing."""
-        wanted, inherited = frame.wanted_tokens, job.inherited
+        request, inherited = job.request, job.inherited
         return QueuedRequest(
             job.key,
-            frame.tenant,
-            job.adapter.digest if job.adapter else None,
-            weight=frame.weight,
-            lane=frame.lane,
-            prompt_tokens=frame.prompt_tokens,
-            max_tokens=frame.max_tokens if wanted is None else wanted,
-            choices=frame.choices,
-            logprobs=frame.logprobs,
+            request.tenant,
+            request.adapter.digest if request.adapter else None,
+            request.workload,
+            weight=request.weight,
+            lane=request.lane,
             generated=inherited.completion_tokens,
             paid=inherited.prompt_tokens - inherited.cached_tokens + inherited.completion_tokens,
             at_once=self._engine.step_tokens if pools else None,
-            size=len(frame.body),
+            size=len(request.body),
         )
 
     def _pass_on(self, job: Job, output: EngineOutput) -> None:

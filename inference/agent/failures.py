@@ -19,7 +19,6 @@ from inference.agent.job import Job
 from inference.errors import RequestQuarantined
 from inference.link.engine_info import Suspect
 from inference.link.suspects import REFUSED_AT, Suspects, digest_of
-from inference.link.wire import Submit
 
 log = structlog.get_logger(__name__)
 
@@ -64,13 +63,13 @@ class EngineFailures:
 
     # --- requests --------------------------------------------------------------------------------
 
-    async def recognise(self, job: Job, frame: Submit) -> None:
+    async def recognise(self, job: Job) -> None:
         """Set the job's digest; on a thread if the body is so long that it would hold up the
         event loop."""
-        if len(frame.body) < LONG_BODY_BYTES:
-            job.digest = digest_of(frame)
+        if len(job.request.body) < LONG_BODY_BYTES:
+            job.digest = digest_of(job.request)
         else:
-            job.digest = await asyncio.to_thread(digest_of, frame)
+            job.digest = await asyncio.to_thread(digest_of, job.request)
 
     def is_suspect(self, job: Job) -> bool:
         """Whether an engine's failure counts against the job's request.
@@ -82,7 +81,9 @@ class EngineFailures:
         if failures < REFUSED_AT:
             return bool(failures)
         self.refusals += 1
-        log.error("request_quarantined", request_id=job.id, tenant=job.tenant, digest=job.digest)
+        log.error(
+            "request_quarantined", request_id=job.id, tenant=job.request.tenant, digest=job.digest
+        )
         raise RequestQuarantined
 
     async def try_alone(self, job: Job) -> None:
@@ -117,7 +118,7 @@ class EngineFailures:
         self.count, self.last = self.count + 1, how
         charged = [
             self._suspects.failed_with(
-                Suspect(job.digest, tenant=job.tenant, request_id=job.id), run, now
+                Suspect(job.digest, tenant=job.request.tenant, request_id=job.id), run, now
             )
             for job in self._charged(ran, now)
         ]

@@ -13,9 +13,7 @@ import msgspec
 from inference.agent.engines.engine import EngineOutput, Meter, key_of
 from inference.agent.link import AgentLink
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
-from inference.link.accounts import NOBODY, Account, Usage
-from inference.link.engine_info import AdapterRef
-from inference.link.prefixes import Prefix
+from inference.link.accounts import Account, Usage
 from inference.link.wire import Delta, Done, Fault, Load, Loaded, Resume, Submit
 
 CANCELLED = "cancelled"
@@ -26,21 +24,14 @@ NOTHING = Usage()
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Times are monotonic, in seconds."""
+    """What is asked for, and how far it has come. Times are monotonic, in seconds."""
 
-    id: str
-    adapter: AdapterRef | None
+    request: Submit
+    """As it came, without what was taken since (`take_body`); that of a probe has no body. An
+    adoption changes neither its attempt nor its account, but those of the job."""
     link: AgentLink | None
     """None while it has no gateway."""
     is_probe: bool = False
-    attempt: int = 1
-    wants_ids: bool = False
-    tenant: str = ""
-    prompt_tokens: int = 0
-    """The gateway's estimate."""
-    prefix: Prefix | None = None
-    trace: str = ""
-    """The span of this attempt at the gateway (`Submit.trace`); empty where it is not traced."""
     digest: str = ""
     """Names what is asked for (`inference.link.suspects`); empty until it is computed."""
     on_trial: bool = False
@@ -64,48 +55,46 @@ class Job:
     opened: Usage = NOTHING
     """What its entry in the journal begins with: `inherited`, or, once another gateway has adopted
     it, all that it had used by then."""
-    account: Account = NOBODY
-    model: str = ""
-    """As shown in the answer."""
-    grace_s: float = 0.0
-    """How long it outlives its gateway."""
-    label: str = ""
+    id: str = field(init=False)
+    attempt: int = field(init=False)
+    account: Account = field(init=False)
     key: str = field(init=False)
     """Its name inside the agent: that of its first attempt here, even once it is adopted."""
 
     def __post_init__(self) -> None:
+        request = self.request
+        self.id, self.attempt, self.account = request.id, request.attempt, request.account
         self.key = key_of(self.id, self.attempt)
 
     @classmethod
     def of(cls, frame: Submit | Load, link: AgentLink) -> Job:
         """The job that the gateway at the other end of `link` asks for."""
         if isinstance(frame, Load):
-            return cls(frame.id, frame.adapter, link, is_probe=True)
+            probe = Submit(frame.id, "", b"", "", "", "", frame.adapter)
+            return cls(probe, link, is_probe=True)
+        if frame.prefix is not None and not frame.prefix.is_sound:
+            frame = msgspec.structs.replace(frame, prefix=None)
         inherited = inherited_of(frame.resume)
         return cls(
-            frame.id,
-            frame.adapter,
+            frame,
             link,
-            attempt=frame.attempt,
-            wants_ids=frame.ids,
-            tenant=frame.tenant,
-            prompt_tokens=frame.prompt_tokens,
-            prefix=frame.prefix if frame.prefix and frame.prefix.is_sound else None,
-            trace=frame.trace,
             meter=_meter_of(inherited),
             told=_meter_of(inherited),
             inherited=inherited,
             opened=inherited,
-            account=frame.account,
-            model=frame.model,
-            grace_s=frame.grace_s,
-            label=frame.label,
         )
+
+    def take_body(self) -> tuple[bytes, Resume | None]:
+        """The body, and where it continues. Both are dropped from here: a job lives as long as its
+        answer, and they may have many megabytes."""
+        request = self.request
+        self.request = msgspec.structs.replace(request, body=b"", resume=None)
+        return request.body, request.resume if self.inherited.completion_tokens else None
 
     @property
     def movable(self) -> bool:
         """Whether its gateway can have another engine continue it."""
-        return self.wants_ids and self.link is not None
+        return self.request.ids and self.link is not None
 
     @property
     def phase(self) -> str:
@@ -120,7 +109,7 @@ class Job:
 
     def parts(self, now: float) -> Iterator[tuple[str, float, float]]:
         """The parts of its life until now: the name of each, when it began and when it ended."""
-        adapter = self.adapter is not None
+        adapter = self.request.adapter is not None
         marks = [
             ("fetch adapter" if adapter else "queue", self.received_at),
             ("queue", self.queued_at if adapter else None),

@@ -1,8 +1,8 @@
 """Keeps answers for other gateways to adopt when their own gateway is gone. No IO, no tasks.
 
 Rules
-    1. For a request that came with a grace (`Submit.grace_s`), everything that its gateway is sent
-       is kept, until the grace has passed after its end.
+    1. For a request that came with a grace (`Retention.grace_s`), everything that its gateway is
+       sent is kept, until the grace has passed after its end.
     2. When its gateway is gone, or leaves it, it is an *orphan*: it goes on for the grace. Other
        gateways are told of it only if its own does not come back at once (`ANNOUNCED_AFTER_S`, or
        a failed dial): one that merely lost the link has moved the request to another engine by
@@ -164,7 +164,7 @@ class KeptAnswers:
             return
         kept.done = done
         if kept.until is None:
-            kept.until = now + min(job.grace_s, MAX_GRACE_S)
+            kept.until = now + min(job.request.retention.grace_s, MAX_GRACE_S)
         self._kept[job.key] = self._kept.pop(job.key)
         self._grow(kept, len(done.response or b""))
 
@@ -172,10 +172,10 @@ class KeptAnswers:
         """The job's gateway is gone, or has left it (`at_once`). Returns whether it is an orphan
         now, which another gateway may adopt; `job.link` is then None."""
         kept = self._kept.get(job.key)
-        if kept is None or not self._make_room(job.tenant):
+        if kept is None or not self._make_room(job.request.tenant):
             return False
         kept.told_at = now if at_once else now + ANNOUNCED_AFTER_S
-        kept.until = now + min(job.grace_s, MAX_GRACE_S)
+        kept.until = now + min(job.request.retention.grace_s, MAX_GRACE_S)
         kept.url = job.link.url if job.link is not None else ""
         job.link = None
         return True
@@ -235,7 +235,7 @@ class KeptAnswers:
         """Whether the tenant may have one more orphan; ended ones are dropped to make room."""
         while True:
             orphans = list(self._orphans())
-            own = [kept for kept in orphans if kept.job.tenant == tenant]
+            own = [kept for kept in orphans if kept.job.request.tenant == tenant]
             most_own = self._max_orphans // TENANT_SHARE
             if len(orphans) < self._max_orphans and len(own) < most_own:
                 return True
@@ -243,7 +243,7 @@ class KeptAnswers:
                 return False
 
     def _grow(self, kept: KeptOutput, size: int) -> None:
-        tenant = kept.job.tenant
+        tenant = kept.job.request.tenant
         kept.bytes += size
         self._bytes[tenant] += size
         self._total += size
@@ -252,7 +252,9 @@ class KeptAnswers:
         while self._total > self._most_bytes or self._bytes[tenant] > self._share:
             mine = self._bytes[tenant] > self._share
             others = (one for one in self._kept.values() if one is not kept)
-            if not self._drop_ended(o for o in others if not mine or o.job.tenant == tenant):
+            if not self._drop_ended(
+                o for o in others if not mine or o.job.request.tenant == tenant
+            ):
                 return self._drop(kept)
 
     @property
@@ -269,9 +271,9 @@ class KeptAnswers:
     def _drop(self, kept: KeptOutput) -> None:
         del self._kept[kept.job.key]
         self._total -= kept.bytes
-        self._bytes[kept.job.tenant] -= kept.bytes
-        if not self._bytes[kept.job.tenant]:
-            del self._bytes[kept.job.tenant]
+        self._bytes[kept.job.request.tenant] -= kept.bytes
+        if not self._bytes[kept.job.request.tenant]:
+            del self._bytes[kept.job.request.tenant]
         if kept.told:
             self._gone.append(kept.attempt)
         if kept.is_orphan and kept.done is None:
@@ -284,4 +286,4 @@ def _size(text: str, chunks: list[bytes], ids: int) -> int:
 
 
 def _named(job: Job) -> Orphan:
-    return Orphan(job.id, job.attempt, job.account, job.model, job.label)
+    return Orphan(job.id, job.attempt, job.account, job.request.model, job.request.retention.label)

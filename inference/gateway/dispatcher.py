@@ -25,17 +25,10 @@ from inference.interfaces.limiter import Limiter, Reservation
 from inference.link.accounts import reservation_id, turn_of
 from inference.link.engine_info import ModelInfo
 from inference.link.prefixes import Prefix
-from inference.link.wire import BATCH
+from inference.link.wire import BATCH, Retention
 from inference.operations.estimate import Estimate
 from inference.operations.operation import Call
 from inference.tracing import Span, Tracer, timed
-
-
-class Retention(NamedTuple):
-    """How long an answer outlives its gateway, and the label by which other gateways find it."""
-
-    grace_s: float
-    label: str
 
 
 class BatchTurn(NamedTuple):
@@ -195,11 +188,12 @@ class Dispatcher:
         watch: Watch | None,
         trace: Span | None,
         id: str = "",
-        tokens: int = 0,
         prefix: Prefix | None = None,
     ) -> AdmittedRequest:
         """The call, admitted with this reservation."""
-        bound = call.operation.bound(call, reservation.output_tokens)
+        bound, workload = call.operation.bound(call, reservation.output_tokens), estimate.workload
+        if bound is not None:
+            workload = replace(workload, max_tokens=bound)
         if not call.operation.uses_adapter:
             target = replace(target, adapter=None)
         return AdmittedRequest(
@@ -210,21 +204,14 @@ class Dispatcher:
             body=body,
             lane=BATCH if call.flex else grant.lane,
             timeout_s=self.timeout_s,
-            prompt_tokens=estimate.prompt_tokens,
+            workload=workload,
             max_tokens=bound,
             grows=estimate.grows,
             parsers=call.parsers,
-            prompts=call.prompts,
-            rereads=call.rereads,
-            choices=call.choices,
-            most_tokens=bound if call.max_tokens is None else call.max_tokens,
-            logprobs=call.logprobs,
             watch=watch,
             trace=trace,
-            grace_s=retention.grace_s,
-            label=retention.label,
+            retention=retention,
             id=id,
-            tokens=tokens,
             prefix=prefix,
         )
 
@@ -262,7 +249,6 @@ class Dispatcher:
                 estimate,
                 id=id,
                 body=call.take_body(),
-                tokens=estimate.prompt_tokens + (call.max_tokens or 0),
                 prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
                 retention=retention,
                 watch=watch,

@@ -18,6 +18,7 @@ from inference.link.accounts import NOBODY, Account, LedgerEntry, Usage
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo, Suspect
 from inference.link.prefixes import Prefix
 from inference.link.values import Amount, Count, Value
+from inference.link.workload import ONE_CHOICE, Workload
 
 PROTOCOL_VERSION = 1
 OLDEST_VERSION = 1
@@ -165,6 +166,18 @@ class Resume(Value, frozen=True):
     """As `text`, if the client was given whole chunks."""
 
 
+class Retention(Value, frozen=True):
+    """For how long the answer of a lost gateway continues, or is kept, for another one to adopt."""
+
+    grace_s: float = 0.0
+    """From the loss of the gateway; 0: it ends at once."""
+    label: str = ""
+    """Identifies the request to gateways that may adopt it, if its id does not."""
+
+
+NOT_KEPT = Retention()
+
+
 class Submit(Frame, tag="submit", frozen=True):
     """Gateway to agent: run this request.
 
@@ -185,10 +198,10 @@ class Submit(Frame, tag="submit", frozen=True):
     account: Account = NOBODY
     lane: str = "interactive"
     """`interactive`, or `batch`, which waits behind it."""
+    workload: Workload = ONE_CHOICE
     max_tokens: int | None = None
-    """Most tokens per choice that the limits allow; replaces the body's own bound."""
-    prompt_tokens: int = 0
-    """The gateway's estimate."""
+    """Most tokens per choice that the limits allow, if the body sets no bound: the agent adds it to
+    the body."""
     watched: bool = False
     """Report in `waits` what it waits for, because the client displays that."""
     attempt: int = 1
@@ -196,30 +209,20 @@ class Submit(Frame, tag="submit", frozen=True):
     same time, with different numbers."""
     ids: bool = False
     """Report in `Delta.ids` which tokens were generated."""
-    choices: int = 1
-    """Number of texts that the body asks for."""
-    wanted_tokens: int | None = None
-    """The body's bound of each choice, in tokens."""
-    logprobs: int = 0
-    """Log-probabilities that the body asks for with each token of each choice."""
     resume: Resume | None = None
     """Continue from here; None starts from the beginning."""
     prefix: Prefix | None = None
     """Its prompt's beginnings; the engine reports those that its cache holds by these hashes."""
     trace: str = ""
     """The span of this attempt, as W3C `traceparent`; empty if it is not traced."""
-    grace_s: float = 0.0
-    """How long after its gateway is lost the answer continues, or is kept, for another gateway to
-    adopt; 0: it ends at once."""
-    label: str = ""
-    """Identifies the request to gateways that may adopt it, if its id does not."""
+    retention: Retention = NOT_KEPT
 
 
 class Orphan(Value, frozen=True):
     """A request that runs, or has ended, without a gateway: one may adopt it (`Adopt`).
 
     `account` is the attempt's, signed by the gateway that dispatched it; `model` the name shown in
-    the answer, `label` as in `Submit`.
+    the answer, `label` as in `Retention`.
     """
 
     id: str

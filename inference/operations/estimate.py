@@ -10,6 +10,7 @@ import msgspec
 
 from inference.errors import ContextLengthExceeded
 from inference.interfaces.limiter import ReservationRequest
+from inference.link.workload import Workload
 
 EXTENSION_TOKENS = 1024
 """Output tokens reserved at first for each choice of a stream without `max_tokens`, and then added
@@ -26,16 +27,19 @@ for as many as fit into a body."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What to reserve for a call, and whether more may be reserved for it while it runs."""
+    """What to reserve for a call, and whether more may be reserved for it while it runs.
 
-    prompt_tokens: int
+    `workload` is the call's, with the length of its prompts.
+    """
+
+    workload: Workload
     ask: ReservationRequest
     grows: bool
 
 
-def prompt_length(prompts: int, tokens: int, estimate: int, max_model_len: int) -> int:
-    """The length of a call's prompts in tokens: `tokens` if they come as tokens, else the estimate;
-    at most what engines take. `max_model_len` is in tokens, 0 if unknown.
+def with_prompt(workload: Workload, prompt_tokens: int, max_model_len: int) -> Workload:
+    """A call's workload with the length of its prompts: counted if they come as tokens, else
+    `prompt_tokens`; at most what engines take. `max_model_len` is in tokens, 0 if unknown.
 
     Without that bound a body that is mostly something else would wait for an empty engine, and
     other requests behind it.
@@ -44,28 +48,22 @@ def prompt_length(prompts: int, tokens: int, estimate: int, max_model_len: int) 
         ContextLengthExceeded: the prompts come as tokens and have too many.
     """
     context = max_model_len or MAX_TOKENS
-    most = prompts * context
+    most, tokens = workload.prompts * context, workload.prompt_tokens
     if tokens > (bound := min(most, max(context, MAX_TOKENS))):
         raise ContextLengthExceeded(
             f"`prompt` has {tokens} tokens: it can have at most {bound}.", param="prompt"
         )
-    return min(tokens or estimate, most)
+    return msgspec.structs.replace(workload, prompt_tokens=min(tokens or prompt_tokens, most))
 
 
-def ask_for(
-    prompt_tokens: int,
-    max_model_len: int,
-    *,
-    choices: int = 1,
-    max_tokens: int | None = None,
-    stream: bool = False,
-) -> ReservationRequest:
+def ask_for(workload: Workload, max_model_len: int, *, stream: bool = False) -> ReservationRequest:
     """What to reserve for a call; `max_model_len` is in tokens, 0 if unknown.
 
     A call with `max_tokens` gets all of it or is refused. A stream without it starts with
     EXTENSION_TOKENS and extends its reservation as it goes.
     """
-    if max_tokens is not None:
+    prompt_tokens, choices = workload.prompt_tokens, workload.choices
+    if (max_tokens := workload.max_tokens) is not None:
         most = min(max_tokens, max_model_len or max_tokens)
         wanted = choices * max(0, most)
         return ReservationRequest(prompt_tokens, wanted, wanted)

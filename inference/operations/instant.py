@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from inference.errors import InferenceError, InvalidRequest
 from inference.interfaces.limiter import ReservationRequest
 from inference.link.accounts import Usage
-from inference.operations.estimate import Estimate, prompt_length
+from inference.operations.estimate import Estimate, with_prompt
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt
 
 MAX_TEXT = 1 << 20
@@ -43,8 +43,8 @@ class InstantOperation(Operation):
 
     def estimate(self, call: Call, prompt_tokens: int, max_model_len: int) -> Estimate:
         """Nothing is reserved but the request itself."""
-        length = prompt_length(call.prompts, call.tokens, prompt_tokens, max_model_len)
-        return Estimate(length, NOTHING, False)
+        workload = with_prompt(call.workload, prompt_tokens, max_model_len)
+        return Estimate(workload, NOTHING, False)
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """See `Operation`."""

@@ -16,6 +16,7 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.accounts import Usage
+from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
 from inference.operations.bodies.fields import check_fields
@@ -184,13 +185,15 @@ class OpenAIOperation(Operation, Generic[Read]):
             model=fields.model,
             stream=bool(fields.stream),
             include_usage=options is not None and bool(options.include_usage),
-            choices=choices,
-            max_tokens=self.wanted_tokens(fields),
+            workload=Workload(
+                prompts=prompts,
+                prompt_tokens=tokens,
+                choices=choices,
+                max_tokens=self.wanted_tokens(fields),
+                logprobs=self.logprobs(fields),
+            ),
             flex=fields.service_tier == "flex",
-            prompts=prompts,
-            tokens=tokens,
             parsers=self.parsers(fields),
-            logprobs=self.logprobs(fields),
             body=body,
             beginnings=self.beginnings(fields),
         )
@@ -260,7 +263,7 @@ class OpenAIFraming(Framing):
     ) -> None:
         """`told` are fields of every answer and chunk."""
         self._operation, self._told = operation, told
-        self._open = dict.fromkeys(range(call.choices))
+        self._open = dict.fromkeys(range(call.workload.choices))
         """Choices that have no finish reason yet."""
         self._include_usage = call.include_usage
         self._id = operation.answer_id(id)

@@ -35,22 +35,19 @@ import msgspec
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.accounts import Usage
 from inference.link.prefixes import Prefix
+from inference.link.workload import ONE_CHOICE, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.error_shapes import OPENAI, ErrorShape
-from inference.operations.estimate import Estimate, ask_for, prompt_length
+from inference.operations.estimate import Estimate, ask_for, with_prompt
 
 
 @dataclass(slots=True)
 class Call:
     """One parsed request: what the gateway knows about its body.
 
-    `choices` is the number of texts requested and `max_tokens` the bound of each, None where the
-    body sets none. `tokens` counts the tokens of all `prompts` if they come as tokens, 0 if they
-    are text; each text of the body may be part of up to `rereads` prompts. A `flex` request may
-    wait behind others. `parsers` are those that its engine needs (`ModelInfo.parsers`); `logprobs`
-    is how many log-probabilities are requested per token of each choice. `body` is sent to the
-    engine's agent: the client's bytes, unless the operation rewrites them. `beginnings` are those
-    of its prompt, empty if it has several.
+    A `flex` request may wait behind others. `parsers` are those that its engine needs
+    (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes, unless the
+    operation rewrites them. `beginnings` are those of its prompt, empty if it has several.
 
     Operations with further fields have a subclass (`responses.call.ResponseCall`).
     """
@@ -59,21 +56,16 @@ class Call:
     model: str
     stream: bool = False
     include_usage: bool = False
-    choices: int = 1
-    max_tokens: int | None = None
+    workload: Workload = ONE_CHOICE
     flex: bool = False
-    prompts: int = 1
-    rereads: int = 1
-    tokens: int = 0
     parsers: tuple[str, ...] = ()
-    logprobs: int = 0
     body: bytes = b""
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
 
     @property
     def grows(self) -> bool:
         """Whether more may be reserved for it while it runs."""
-        return self.stream and self.max_tokens is None
+        return self.stream and self.workload.max_tokens is None
 
     def check_as_line(self) -> None:
         """Check that it may be a line of a batch: its answer does not stream, and its body is
@@ -208,22 +200,16 @@ class Operation(ABC):
         Raises:
             ContextLengthExceeded: its prompts come as tokens and have too many.
         """
-        length = prompt_length(call.prompts, call.tokens, prompt_tokens, max_model_len)
-        ask = ask_for(
-            length,
-            max_model_len,
-            choices=call.choices,
-            max_tokens=call.max_tokens,
-            stream=call.stream,
-        )
-        return Estimate(length, ask, call.grows)
+        workload = with_prompt(call.workload, prompt_tokens, max_model_len)
+        ask = ask_for(workload, max_model_len, stream=call.stream)
+        return Estimate(workload, ask, call.grows)
 
     def bound(self, call: Call, reserved_tokens: int | None) -> int | None:
         """Most tokens that each choice may generate of those reserved; None if the call bounds
         itself, its reservation grows as it streams, or nothing limits it."""
-        if reserved_tokens is None or call.stream or call.max_tokens is not None:
+        if reserved_tokens is None or call.stream or call.workload.max_tokens is not None:
             return None
-        return max(1, reserved_tokens // call.choices)
+        return max(1, reserved_tokens // call.workload.choices)
 
     @abstractmethod
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:

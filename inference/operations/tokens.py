@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.link.workload import NO_OUTPUT
 from inference.operations.bodies.constraints import check_tools, with_parameters
 from inference.operations.bodies.reading import decode
 from inference.operations.chat import ChatMessage, check_messages, plain_messages, template_switches
@@ -56,7 +57,7 @@ class Tokenize(InstantOperation):
             texts = (text for message in fields.messages for text in message.texts())
             check_text(sum(map(len, texts)), "messages")
         check_tools(fields.tools, must_use=False)
-        return Call(self, fields.model, max_tokens=0, body=body)
+        return Call(self, fields.model, workload=NO_OUTPUT, body=body)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`."""
@@ -108,7 +109,7 @@ class Detokenize(InstantOperation):
         if (count := bytes(fields.tokens).count(b",") + 1) > MAX_TOKENS:
             message = f"`tokens` has {count} tokens: it can have at most {MAX_TOKENS}."
             raise InvalidRequest(message, param="tokens")
-        return Call(self, fields.model, max_tokens=0, body=body)
+        return Call(self, fields.model, workload=NO_OUTPUT, body=body)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`."""

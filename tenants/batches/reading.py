@@ -141,7 +141,7 @@ def _read_line(
     except InferenceError as error:
         return report.refuse(error.code, error.message, number, f"body.{error.param or ''}")
     before, model = report.texts, call.model
-    report.texts += call.prompts if operation.pools else 0
+    report.texts += call.workload.prompts if operation.pools else 0
     if before <= MAX_TEXTS < report.texts:  # told once
         told = f"A batch can have at most {MAX_TEXTS} inputs, and this line exceeds that."
         return report.refuse("too_many_inputs", told, number, "body.input")

@@ -90,7 +90,7 @@ class Billing:
             self.close(job, usage, reason, now)
 
     def _open_entry(self, job: Job) -> None:
-        self._journal.opened(_attempt(job), job.account, job.model, job.opened)
+        self._journal.opened(_attempt(job), job.account, job.request.model, job.opened)
         job.journaled = True
         self._open.add(job)
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from inference.link.workload import Workload
+
 GROWTH_TOKENS = 64
 """vLLM allocates KV in blocks of 16 or 32 tokens: one may be partly empty, and one is next."""
 
@@ -28,11 +30,12 @@ STEP_LOGPROBS = 256
 """Over all running requests. Making and framing one takes about 45 us, most of it in vLLM."""
 
 
-def growth(generated: int, max_tokens: int | None, choices: int) -> int:
-    """How many more tokens a request is given room for; `max_tokens` bounds each choice, and
-    `generated` counts the tokens of all of them."""
+def growth(workload: Workload, generated: int) -> int:
+    """How many more tokens a request is given room for, of which all choices together have
+    `generated` some already."""
+    choices, most = workload.choices, workload.max_tokens
     room = choices * GROWTH_TOKENS
-    return room if max_tokens is None else min(room, max(0, choices * max_tokens - generated))
+    return room if most is None else min(room, max(0, choices * most - generated))
 
 
 class Capacity:
@@ -59,9 +62,10 @@ class Capacity:
         """The share of STEP_LOGPROBS that corresponds to `open`."""
         return STEP_LOGPROBS * self.open // max(1, self._max_running)
 
-    def sequences(self, choices: int, logprobs: int) -> int:
+    def sequences(self, workload: Workload) -> int:
         """Sequences that a request takes: one for each choice, or more by its share of
-        STEP_LOGPROBS. `logprobs` is what it wants with each token of each choice."""
+        STEP_LOGPROBS."""
+        choices, logprobs = workload.choices, workload.logprobs
         return max(choices, -(-choices * logprobs * self._max_running // STEP_LOGPROBS))
 
     def running(self, tenant: str) -> int:

@@ -13,7 +13,7 @@ RETURN_CHARGE = 1
 
 def at_start(request: QueuedRequest) -> int:
     """The charge when it starts, by the estimate of its prompt."""
-    return RETURN_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
+    return RETURN_CHARGE if request.paid else max(LEAST_CHARGE, request.workload.prompt_tokens)
 
 
 def so_far(request: QueuedRequest, prompt_tokens: int | None, completion_tokens: int) -> int:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
+from inference.link.workload import ONE_CHOICE, Workload
 from inference.scheduler.lazy_heap import LazyHeap, Rank
 from inference.scheduler.vtc import VirtualTokenCounters
 
@@ -33,22 +34,17 @@ from inference.scheduler.vtc import VirtualTokenCounters
 class QueuedRequest:
     """What the queue has to know of a request.
 
-    `adapter` is a digest, None for the base model; `prompt_tokens` an estimate; `max_tokens` what
-    each of its `choices` may generate, None if not given.
+    `adapter` is a digest, None for the base model. All choices of the workload are generated at
+    once.
     """
 
     id: str
     tenant: str
     adapter: str | None
+    workload: Workload = ONE_CHOICE
     weight: float = 1.0
     lane: str = "interactive"
     """`interactive`, or `batch`, which waits behind it."""
-    prompt_tokens: int = 0
-    max_tokens: int | None = None
-    choices: int = 1
-    """Texts that it asks for: the engine generates all of them at once."""
-    logprobs: int = 0
-    """Log-probabilities that it asks for with each token of each choice."""
     generated: int = 0
     """Tokens that another engine generated for it: it had its turn there, and continues here."""
     paid: int = 0
@@ -62,7 +58,7 @@ class QueuedRequest:
     @property
     def prefill_tokens(self) -> int:
         """Tokens that the engine computes before it generates."""
-        return self.held_of(self.prompt_tokens) + self.generated
+        return self.held_of(self.workload.prompt_tokens) + self.generated
 
     def held_of(self, prompt_tokens: int) -> int:
         """How many of `prompt_tokens` tokens of prompts the engine holds at a time."""

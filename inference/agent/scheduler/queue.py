@@ -235,8 +235,8 @@ class Queue:
         self._charge(running, charges.so_far(request, prompt, completion_tokens))
         if prompt_tokens:
             self._tell(running)
-        held = request.held_of(prompt_tokens or request.prompt_tokens) + completion_tokens
-        held += growth(completion_tokens, request.max_tokens, request.choices)
+        held = request.held_of(prompt_tokens or request.workload.prompt_tokens) + completion_tokens
+        held += growth(request.workload, completion_tokens)
         self._capacity.kv_held += held - running.held
         running.held = held
         if completion_tokens > request.generated or (request.at_once and prompt_tokens):
@@ -330,9 +330,7 @@ class Queue:
                 self._pass_over(lane, tenant, step)
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
-            elif self._capacity.fits(
-                _held(first.request), self._sequences(first.request), reserve=light
-            ):
+            elif self._fits(first.request, reserve=light):
                 self._start(first, step.now)
                 started.append(first.request.id)
             else:
@@ -394,7 +392,9 @@ class Queue:
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
         running = RunningRequest(request, lane, priority, _held(request))
         self._running[request.id] = running
-        self._capacity.start(request.tenant, running.held, self._sequences(request))
+        self._capacity.start(
+            request.tenant, running.held, self._capacity.sequences(request.workload)
+        )
         self._prefill.start(request.prefill_tokens)
         self._open(self._slots.start(request.adapter, request.tenant, now))
         self._charge(running, charges.at_start(request))
@@ -417,22 +417,24 @@ class Queue:
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
 
     def _refuse_too_many(self, request: QueuedRequest) -> None:
-        if request.choices > (most := max(1, self._capacity.open)):
+        workload = request.workload
+        if workload.choices > (most := max(1, self._capacity.open)):
             raise InvalidRequest(
-                f"The request has {request.choices} choices (`n` for each prompt): at most "
+                f"The request has {workload.choices} choices (`n` for each prompt): at most "
                 f"{most} are allowed.",
                 param="n",
             )
-        if self._sequences(request) > most:
+        if self._capacity.sequences(workload) > most:
             raise InvalidRequest(
-                f"The request has {request.choices * request.logprobs} log-probabilities "
+                f"The request has {workload.choices * workload.logprobs} log-probabilities "
                 f"per token over all choices: at most {self._capacity.open_logprobs} are "
                 "allowed.",
                 param="logprobs",
             )
 
-    def _sequences(self, request: QueuedRequest) -> int:
-        return self._capacity.sequences(request.choices, request.logprobs)
+    def _fits(self, request: QueuedRequest, *, reserve: bool) -> bool:
+        sequences = self._capacity.sequences(request.workload)
+        return self._capacity.fits(_held(request), sequences, reserve=reserve)
 
     def _leave(self, waiting: WaitingRequest) -> None:
         """The request waits no longer. The caller then tells the counters why."""
@@ -458,7 +460,9 @@ class Queue:
         self._tell(running)
         self._end_prefill(running)
         running.lane.counters.finish(request.tenant)
-        self._capacity.finish(request.tenant, running.held, self._sequences(request))
+        self._capacity.finish(
+            request.tenant, running.held, self._capacity.sequences(request.workload)
+        )
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
 
@@ -497,6 +501,5 @@ class Queue:
 
 
 def _held(request: QueuedRequest) -> int:
-    generated = request.generated
-    grown = growth(generated, request.max_tokens, request.choices)
-    return request.held_of(request.prompt_tokens) + generated + grown
+    workload, generated = request.workload, request.generated
+    return request.held_of(workload.prompt_tokens) + generated + growth(workload, generated)

@@ -28,6 +28,7 @@ import msgspec
 from inference.link.accounts import Account, Dispatch, LedgerEntry, Usage
 from inference.link.engine_info import AdapterRef
 from inference.link.values import MAX_TIME_S
+from inference.link.workload import Workload
 
 MAC_BYTES = 16
 MAX_CONTEXT = 1 << 24
@@ -66,22 +67,14 @@ class Bounds(NamedTuple):
     output_tokens: int
 
     @classmethod
-    def of(
-        cls,
-        body: bytes,
-        context: int,
-        *,
-        prompts: int,
-        choices: int,
-        each: int | None,
-        rereads: int = 1,
-    ) -> Bounds:
-        """The bounds of a request on an engine with this context. Its prompts have each text of the
-        body `rereads` times; `each` bounds each choice, None if only the context does."""
+    def of(cls, body: bytes, context: int, workload: Workload) -> Bounds:
+        """The bounds of a request on an engine with this context."""
         context = max(0, min(context, MAX_CONTEXT))
-        text = rereads * (PROMPT_TOKENS_PER_BYTE * len(body) + TEMPLATE_TOKENS)
+        each = workload.max_tokens
+        text = workload.rereads * (PROMPT_TOKENS_PER_BYTE * len(body) + TEMPLATE_TOKENS)
         longest = context if each is None else min(context, max(0, each))
-        return cls(min(prompts * context, text), choices * (longest + OVERSHOOT_TOKENS))
+        output = workload.choices * (longest + OVERSHOOT_TOKENS)
+        return cls(min(workload.prompts * context, text), output)
 
     def clamped(self, usage: Usage) -> Usage:
         """The usage, clamped to the bounds, and with 0 for times that no request takes; the same

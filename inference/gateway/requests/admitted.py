@@ -13,7 +13,8 @@ from inference.interfaces.directory import Grant, ResolvedTarget
 from inference.interfaces.limiter import Reservation
 from inference.link.accounts import Account
 from inference.link.prefixes import Prefix
-from inference.link.wire import Resume, Submit, Wait
+from inference.link.wire import NOT_KEPT, Resume, Retention, Submit, Wait
+from inference.link.workload import ONE_CHOICE, Workload
 from inference.pools import Pool
 from inference.tracing import Span
 
@@ -24,14 +25,11 @@ Watch = Callable[[Wait], None]
 class AdmittedRequest(msgspec.Struct, frozen=True):
     """A request that was admitted, with its grant, target and reservation.
 
-    `grows`: it may generate more than was reserved, if more can be reserved meanwhile.
-    `prompt_tokens` is an estimate; `max_tokens` bounds each choice if the body doesn't. `watch` is
-    called with what the request waits for. `parsers` are those that its engine should have
-    (`ModelInfo.parsers`), `tokens` is prompt and answer together, as far as the client bounds them.
-    `choices` texts are generated from `prompts`, which have each text of the body `rereads` times;
-    `most_tokens` bounds each choice (None: only the context does), and `logprobs` log-probabilities
-    come with each of its tokens. `prefix` names its prompt's beginnings; `trace` is its span, if it
-    is traced. `timeout_s` runs from its arrival here to its last token, over all attempts.
+    `grows`: it may generate more than was reserved, if more can be reserved meanwhile. `max_tokens`
+    bounds each choice if the body doesn't; then it is also that of the workload. `watch` is called
+    with what the request waits for. `parsers` are those that its engine should have
+    (`ModelInfo.parsers`). `prefix` names its prompt's beginnings; `trace` is its span, if it is
+    traced. `timeout_s` runs from its arrival here to its last token, over all attempts.
     """
 
     grant: Grant
@@ -41,26 +39,17 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     body: bytes
     lane: str
     timeout_s: float
-    prompt_tokens: int = 0
+    workload: Workload = ONE_CHOICE
     max_tokens: int | None = None
     grows: bool = False
     watch: Watch | None = None
     parsers: tuple[str, ...] = ()
-    tokens: int = 0
-    prompts: int = 1
-    rereads: int = 1
-    choices: int = 1
-    most_tokens: int | None = None
-    logprobs: int = 0
     prefix: Prefix | None = None
     trace: Span | None = None
     started_at: float = msgspec.field(default_factory=time.time)
     """A unix time in seconds; together with the request's id it identifies the bill, so all
     attempts share it."""
-    grace_s: float = 0.0
-    """How long engines keep the answer after this gateway is lost, for another gateway, which finds
-    it by its id or its `label`."""
-    label: str = ""
+    retention: Retention = NOT_KEPT
     id: str = ""
     """The request's id, if it differs from the reservation's: a request that is sent again has the
     same id in a higher `turn` (`accounts.turn_of`), with a reservation of its own in each turn."""
@@ -74,29 +63,23 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
     def needs(self, pool: Pool | None = None) -> Needs:
         """What an engine must be able to do for the request, and the revisions of `pool` that may
         run it; without a pool any may."""
-        tenant, target = self.grant.tenant, self.target
+        tenant, target, workload = self.grant.tenant, self.target, self.workload
+        answer_tokens = (workload.max_tokens or 0) if self.max_tokens is None else 0
         return Needs(
             target.base_model,
             target.adapter,
             operation=self.kind,
-            tokens=self.tokens,
+            tokens=workload.prompt_tokens + answer_tokens,
             parsers=self.parsers,
             tenant=tenant,
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=workload.prompt_tokens,
             prefix=self.prefix,
             tiers=None if pool is None else pool.tiers(tenant, target.tried, target.ready),
         )
 
     def most(self, context: int) -> Bounds:
         """The most it can use on an engine with a context of this many tokens."""
-        return Bounds.of(
-            self.body,
-            context,
-            prompts=self.prompts,
-            rereads=self.rereads,
-            choices=self.choices,
-            each=self.most_tokens,
-        )
+        return Bounds.of(self.body, context, self.workload)
 
     def frame(
         self,
@@ -117,7 +100,8 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
         `most` bounds the usage that the engine reports, which is cumulative over attempts. With
         `ids` it reports which tokens it generates; with `resume` it continues where lower attempts
         stopped. `given_s` is the time from the request's beginning to this submit. `trace` names
-        the attempt's span. An answer that is not kept from its beginning (`keeps`) has no grace.
+        the attempt's span. An answer that is not kept from its beginning (`keeps`) has no
+        grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -147,17 +131,13 @@ class AdmittedRequest(msgspec.Struct, frozen=True):
             timeout_s=timeout_s,
             account=account,
             lane=self.lane,
+            workload=self.workload,
             max_tokens=self.max_tokens,
-            prompt_tokens=self.prompt_tokens,
             watched=self.watch is not None,
             attempt=attempt,
             ids=ids,
-            choices=self.choices,
-            wanted_tokens=self.most_tokens,
-            logprobs=self.logprobs,
             resume=resume,
             prefix=self.prefix,
             trace=trace,
-            grace_s=self.grace_s if keeps else 0.0,
-            label=self.label,
+            retention=self.retention if keeps else NOT_KEPT,
         )

@@ -162,7 +162,9 @@ class Request:
         self.engine = self.revision = ""
         """The id of the engine that had it last, and the revision that this one serves."""
         self.delivered = Delivered(
-            order.choices, logprobs=bool(order.logprobs), keeps=order.grace_s > 0
+            order.workload.choices,
+            logprobs=bool(order.workload.logprobs),
+            keeps=order.retention.grace_s > 0,
         )
         self.held_s = 0.0
         """How long it was held."""

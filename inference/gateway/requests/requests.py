@@ -8,7 +8,7 @@ Rules
        engine continues where its reader is (`delivered`), one of the same revision if the reader
        was given anything. It may wait for that for as long as a held one.
     3. The reservation stays through all of that, and is settled once (`settling`).
-    4. A request with a grace period is kept by its engine for other gateways (`Submit.grace_s`).
+    4. A request with a grace period is kept by its engine for other gateways (`Retention.grace_s`).
        One that is adopted here begins with an attempt of a higher turn, on the engine that has it.
     5. What happens to a request is decided by its life (`request`), a state table; this module
        passes it the events and executes its commands.

@@ -110,15 +110,15 @@ class EngineState:
     def took(self, frame: Submit) -> None:
         """This gateway sent it a request, which counts as warm, loaded and waiting from now on."""
         self.dispatched += 1
-        uncached = frame.prompt_tokens
+        workload = frame.workload
+        uncached = workload.prompt_tokens
         if frame.prefix is not None:
             hashes, tokens = frame.prefix.numbers(), frame.prefix.tokens(uncached)
             known = self.warmth.longest(hashes)
             self.warmth.guess(hashes, tokens)
             uncached -= tokens[known - 1] if known else 0
-        bounds = [one for one in (frame.wanted_tokens, frame.max_tokens) if one is not None]
-        output = frame.choices * min(OUTPUT_TOKENS, *bounds, OUTPUT_TOKENS)
-        held = frame.prompt_tokens + output
+        most = OUTPUT_TOKENS if workload.max_tokens is None else workload.max_tokens
+        held = workload.prompt_tokens + workload.choices * min(OUTPUT_TOKENS, most)
         self._recent[frame.id, frame.attempt] = uncached, held
         self.queue += uncached
         self.load += held

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.link.workload import NO_OUTPUT, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_client_tools, check_schema
 from inference.operations.bodies.reading import decode, decode_part
@@ -125,7 +126,7 @@ class Messages(Operation):
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
-            max_tokens=fields.max_tokens,
+            workload=Workload(max_tokens=fields.max_tokens),
             parsers=("tool",) if uses_tools else (),
             body=body,
             beginnings=_beginnings(fields),
@@ -173,7 +174,7 @@ class CountTokens(InstantOperation):
         _check(fields)
         turns = sum(len(text) for turn in fields.messages for text in turn.texts())
         check_text(turns + sum(map(len, _texts(fields.system))), "messages")
-        return Call(self, fields.model, max_tokens=0, body=body)
+        return Call(self, fields.model, workload=NO_OUTPUT, body=body)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.link.workload import Workload
 from inference.operations.bodies.reading import decode, require_model
 from inference.operations.openai import NULL
 from inference.operations.operation import Call
@@ -56,7 +57,8 @@ class EmbeddingsOperation(PoolingOperation):
                 f"`dimensions` is {fields.dimensions}: it must be at least 1.", param="dimensions"
             )
         inputs, tokens = count_texts(fields.input, "input")
-        return Call(self, fields.model, max_tokens=0, prompts=inputs, tokens=tokens, body=body)
+        workload = Workload(prompts=inputs, prompt_tokens=tokens, max_tokens=0)
+        return Call(self, fields.model, workload=workload, body=body)
 
     def texts(self, fields: dict[str, Any]) -> list[tuple[str, Text]]:
         """A list of numbers is one input, as tokens."""

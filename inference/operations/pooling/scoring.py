@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.link.workload import Workload
 from inference.operations.bodies.reading import decode, require_model
 from inference.operations.openai import NULL
 from inference.operations.operation import Call
@@ -91,7 +92,8 @@ class ScoringOperation(PoolingOperation):
         """The call for so many pairs. Depending on the model a prompt is a text or a pair; in the
         latter case one text may be part of every prompt."""
         require_model(model)
-        return Call(self, model, max_tokens=0, prompts=2 * pairs, rereads=pairs, body=body)
+        workload = Workload(prompts=2 * pairs, rereads=pairs, max_tokens=0)
+        return Call(self, model, workload=workload, body=body)
 
 
 class _ScoreFields(msgspec.Struct):

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import (
     ToolField,
@@ -202,10 +203,12 @@ class ResponsesOperation(Operation):
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
-            max_tokens=fields.max_output_tokens,
+            workload=Workload(
+                max_tokens=fields.max_output_tokens,
+                logprobs=1 + (fields.top_logprobs or 0) if wants_logprobs else 0,
+            ),
             flex=fields.service_tier == "flex",
             parsers=("tool",) if tools and choice != "none" else (),
-            logprobs=1 + (fields.top_logprobs or 0) if wants_logprobs else 0,
             body=body,
             beginnings=_beginnings(fields),
             echoed=_echoed(fields, text, choice, tools),

@@ -20,6 +20,7 @@ from inference.agent.failures import FILE, EngineFailures
 from inference.agent.job import Job
 from inference.agent.watchdog import until_hung
 from inference.link.suspects import FORGET_S
+from inference.link.wire import Submit
 from tests.inference.rig import SLOW, Gateway, Rig, agent_on, chat, connected, gateway, until
 from tests.inference.samples import MODEL
 
@@ -279,7 +280,9 @@ def test_old_suspects_are_forgotten_when_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = EngineFailures(tmp_path / FILE)
-    failures.note("died", "run", [Job("r1", None, None, digest="d")])
+    failures.note(
+        "died", "run", [Job(Submit("r1", "chat", b"", "m", "acme", "salt"), None, digest="d")]
+    )
     assert len(EngineFailures.open(tmp_path).known()) == 1
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + FORGET_S)

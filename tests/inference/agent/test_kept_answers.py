@@ -17,7 +17,7 @@ from inference.agent.kept_answers import (
     Text,
 )
 from inference.link.accounts import Account, Usage
-from inference.link.wire import Delta, Done, Fault, Orphan, Resume
+from inference.link.wire import Delta, Done, Fault, Orphan, Resume, Retention, Submit
 
 pytestmark = pytest.mark.pure
 
@@ -34,9 +34,12 @@ class Url:
 
 
 def job(id: str = "r1", tenant: str = "acme", link: Any = None, **fields: Any) -> Job:
-    given: dict[str, Any] = {"grace_s": GRACE_S, "account": ACCOUNT, "model": "m"} | fields
+    retention = Retention(fields.pop("grace_s", GRACE_S), fields.pop("label", ""))
+    submit = Submit(
+        id, "chat", b"", "m", tenant, "salt", account=ACCOUNT, retention=retention, **fields
+    )
     made: Any = link or Url()
-    return Job(id, None, made, tenant=tenant, **given)
+    return Job(submit, made)
 
 
 def kept(keeps: KeptAnswers, one: Job | None = None, text: str = "hello") -> Job:
@@ -47,7 +50,7 @@ def kept(keeps: KeptAnswers, one: Job | None = None, text: str = "hello") -> Job
 
 
 def named(one: Job) -> Orphan:
-    return Orphan(one.id, one.attempt, ACCOUNT, "m", one.label)
+    return Orphan(one.id, one.attempt, ACCOUNT, "m", one.request.retention.label)
 
 
 def test_a_kept_text_is_all_deltas_merged() -> None:

@@ -18,6 +18,7 @@ from inference.errors import Overloaded
 from inference.link import wire
 from inference.link.accounts import Account, Usage
 from inference.link.wire import Delta, Done, Resume
+from inference.link.workload import Workload
 from tests.inference.played import PlayedGateway, played_gateway
 from tests.inference.rig import SLOW, STALLED, until
 
@@ -51,7 +52,7 @@ def submit(
 ) -> wire.Submit:
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello there"}]}
     body |= {"stream": stream, "max_tokens": max_tokens, "ignore_eos": True, "n": n}
-    given: dict[str, Any] = {"ids": True, "choices": n, "wanted_tokens": max_tokens}
+    given: dict[str, Any] = {"ids": True, "workload": Workload(choices=n, max_tokens=max_tokens)}
     given |= {"account": Account(1, 2, 1_700_000_000.5, "base")} | fields
     return wire.Submit(id, "chat", json.dumps(body).encode(), "base", "acme", "salt", **given)
 

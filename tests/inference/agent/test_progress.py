@@ -37,7 +37,7 @@ class Room:
         self.watch = Progress(self.queue)
 
     def job(self, id: str, *, watched: bool = True) -> Job:
-        job = Job(id, None, cast(AgentLink, self.link))
+        job = Job(wire.Submit(id, "chat", b"", "m", "acme", "salt"), cast(AgentLink, self.link))
         if watched:
             self.watch.add(job)
         return job

@@ -8,6 +8,7 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.accounts import Usage
+from inference.link.workload import Workload
 from inference.operations.bodies.reading import decode
 from inference.operations.openai import usage_body
 from inference.operations.operation import Call, Framing, Operation, PlainPrompt
@@ -68,8 +69,8 @@ class Echo(Operation):
         fields: _EchoFields = decode(self._decoder, body)
         if not fields.text:
             raise InvalidRequest("`text` must not be empty.", param="text")
-        limit = fields.max_tokens
-        return Call(self, fields.model, stream=fields.stream, max_tokens=limit, body=body)
+        workload = Workload(max_tokens=fields.max_tokens)
+        return Call(self, fields.model, stream=fields.stream, workload=workload, body=body)
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         return EchoFraming(self.answer_id(id), call.model)

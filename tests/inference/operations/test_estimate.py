@@ -8,6 +8,7 @@ import pytest
 
 from inference.errors import ContextLengthExceeded
 from inference.interfaces.limiter import ReservationRequest
+from inference.link.workload import Workload
 from inference.operations.chat import CHAT
 from inference.operations.estimate import (
     EXTENSION_TOKENS,
@@ -24,9 +25,8 @@ pytestmark = pytest.mark.pure
 LONG = 100_000
 
 
-def call(**fields: Any) -> Call:
-    given: dict[str, Any] = {"operation": CHAT, "model": "m", "stream": True}
-    return Call(**(given | fields))
+def call(*, stream: bool = True, **asked: int) -> Call:
+    return Call(CHAT, "m", stream, workload=Workload(**asked))
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,18 @@ def call(**fields: Any) -> Call:
 def test_what_is_asked_of_the_limits(
     given: dict[str, Any], max_model_len: int, ask: ReservationRequest
 ) -> None:
-    assert ask_for(10, max_model_len, **{"stream": True} | given) == ask
+    stream = given.pop("stream", True)
+    workload = Workload(prompt_tokens=10, **given)
+    assert ask_for(workload, max_model_len, stream=stream) == ask
 
 
 def test_an_operation_estimates_its_calls() -> None:
     stream, whole = call(), call(stream=False)
-    ask = ask_for(10, LONG, stream=True)
-    assert CHAT.estimate(stream, 10, LONG) == Estimate(10, ask, grows=True)
-    assert CHAT.estimate(whole, 5000, 2048) == Estimate(2048, ask_for(2048, 2048), grows=False)
+    ten, longest = Workload(prompt_tokens=10), Workload(prompt_tokens=2048)
+    ask = ask_for(ten, LONG, stream=True)
+    assert CHAT.estimate(stream, 10, LONG) == Estimate(ten, ask, grows=True)
+    asked = CHAT.estimate(whole, 5000, 2048)
+    assert asked == Estimate(longest, ask_for(longest, 2048), grows=False)
     assert CHAT.bound(whole, 100) == 100
     assert CHAT.bound(stream, 100) is None
 
@@ -89,8 +93,10 @@ def test_an_answer_that_cannot_be_cut_is_bounded(
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> None:
-    assert ask_for(5000, 2048, stream=stream) == ReservationRequest(5000, 1024, LEAST_TOKENS)
-    assert ask_for(5000, 2048, stream=stream, max_tokens=500) == ReservationRequest(5000, 500, 500)
+    asked = ask_for(Workload(prompt_tokens=5000), 2048, stream=stream)
+    assert asked == ReservationRequest(5000, 1024, LEAST_TOKENS)
+    asked = ask_for(Workload(prompt_tokens=5000, max_tokens=500), 2048, stream=stream)
+    assert asked == ReservationRequest(5000, 500, 500)
 
 
 @pytest.mark.parametrize(
@@ -101,25 +107,25 @@ def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> No
         ({"choices": 4}, 5000, 2048, 2048),
         ({"choices": 4, "prompts": 2}, 5000, 2048, 4096),
         ({}, 5000, 0, 5000),
-        ({"tokens": 7}, 300, 2048, 7),
-        ({"tokens": 2048}, 5000, 2048, 2048),
-        ({"tokens": 4 * MAX_TOKENS}, 5000, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
+        ({"prompt_tokens": 7}, 300, 2048, 7),
+        ({"prompt_tokens": 2048}, 5000, 2048, 2048),
+        ({"prompt_tokens": 4 * MAX_TOKENS}, 5000, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
     ],
 )
 def test_a_prompt_is_no_longer_than_engines_take(
     given: dict[str, Any], estimate: int, max_model_len: int, tokens: int
 ) -> None:
-    assert CHAT.estimate(call(**given), estimate, max_model_len).prompt_tokens == tokens
+    assert CHAT.estimate(call(**given), estimate, max_model_len).workload.prompt_tokens == tokens
 
 
 @pytest.mark.parametrize(
     ("given", "max_model_len", "most"),
     [
-        ({"tokens": 2049}, 2048, 2048),
-        ({"tokens": 4097, "choices": 8, "prompts": 2}, 2048, 4096),
-        ({"tokens": MAX_TOKENS + 1}, 0, MAX_TOKENS),
-        ({"tokens": MAX_TOKENS + 1, "prompts": 500}, 2048, MAX_TOKENS),
-        ({"tokens": 4 * MAX_TOKENS + 1, "prompts": 2}, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
+        ({"prompt_tokens": 2049}, 2048, 2048),
+        ({"prompt_tokens": 4097, "choices": 8, "prompts": 2}, 2048, 4096),
+        ({"prompt_tokens": MAX_TOKENS + 1}, 0, MAX_TOKENS),
+        ({"prompt_tokens": MAX_TOKENS + 1, "prompts": 500}, 2048, MAX_TOKENS),
+        ({"prompt_tokens": 4 * MAX_TOKENS + 1, "prompts": 2}, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
     ],
 )
 def test_prompts_with_too_many_tokens_are_refused(

@@ -11,6 +11,7 @@ from inference.agent.engines.synthetic.tokens import Tokenizer
 from inference.errors import InvalidRequest
 from inference.interfaces.limiter import ReservationRequest
 from inference.link.accounts import Usage
+from inference.link.workload import Workload
 from inference.operations.estimate import Estimate
 from inference.operations.instant import InstantOperation
 from inference.operations.messages.messages import COUNT_TOKENS
@@ -33,9 +34,9 @@ def parse(operation: InstantOperation, **fields: Any) -> Call:
 @pytest.mark.parametrize("operation", INSTANT, ids=lambda one: one.name)
 def test_it_reserves_nothing_and_waits_as_its_text_would(operation: InstantOperation) -> None:
     call = operation.parse(json.dumps(EXAMPLES[operation.name].body("m")).encode())
-    assert (call.model, call.stream, call.max_tokens) == ("m", False, 0)
+    assert (call.model, call.stream, call.workload.max_tokens) == ("m", False, 0)
     assert operation.estimate(call, 7, 2048) == Estimate(
-        7, ReservationRequest(0, 0, 0), grows=False
+        Workload(prompt_tokens=7, max_tokens=0), ReservationRequest(0, 0, 0), grows=False
     )
     assert operation.bound(call, 0) is None
     assert operation.plain_prompt({}) == PlainPrompt("", "")

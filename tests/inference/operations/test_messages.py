@@ -19,6 +19,7 @@ from inference.errors import (
     RateLimitExceeded,
 )
 from inference.link.accounts import Usage
+from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import MAX_MARKS
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
@@ -49,7 +50,7 @@ def turn(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_call_has_what_gateways_need() -> None:
     call = parse(stream=True, tools=[TOOL])
-    assert (call.model, call.stream, call.max_tokens) == ("base", True, 20)
+    assert (call.model, call.stream, call.workload.max_tokens) == ("base", True, 20)
     assert call.parsers == ("tool",)
     assert parse(tools=[TOOL], tool_choice={"type": "none"}).parsers == ()
     assert parse().parsers == ()
@@ -197,7 +198,7 @@ def test_a_conversation_to_count_is_bounded() -> None:
 
 
 def framing() -> Framing:
-    return MESSAGES.framing(Call(MESSAGES, "m", max_tokens=20), "1", 0)
+    return MESSAGES.framing(Call(MESSAGES, "m", workload=Workload(max_tokens=20)), "1", 0)
 
 
 def chunk(reason: str | None = None, stop: str | None = None, **delta: Any) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitExceeded
 from inference.link.accounts import Usage
+from inference.link.workload import Workload
 from inference.operations import openai
 from inference.operations.bodies.reading import MAX_INNER_CHARS
 from inference.operations.chat import CHAT
@@ -192,9 +193,14 @@ def test_any_prompt_is_left_to_the_engine(prompt: object, prompts: int, tokens: 
     body = json.dumps({"model": "m", "prompt": prompt}).encode()
     call = COMPLETION.parse(body)
     assert call == Call(
-        *(COMPLETION, "m", False, False, prompts, COMPLETION_TOKENS),
-        prompts=prompts,
-        tokens=tokens,
+        COMPLETION,
+        "m",
+        workload=Workload(
+            prompts=prompts,
+            prompt_tokens=tokens,
+            choices=prompts,
+            max_tokens=COMPLETION_TOKENS,
+        ),
         body=body,
     )
 
@@ -204,7 +210,7 @@ def test_the_number_of_choices_is_bounded() -> None:
         body = {"model": "m", "prompt": ["a"] * prompts, "n": n}
         return COMPLETION.parse(json.dumps(body).encode())
 
-    assert ask(64, 16).choices == openai.MAX_CHOICES
+    assert ask(64, 16).workload.choices == openai.MAX_CHOICES
     for prompts, n in ((64, 17), (1025, 1), (1, 10**18)):
         with pytest.raises(InvalidRequest, match="at most 1024") as refused:
             ask(prompts, n)
@@ -226,7 +232,11 @@ def test_what_a_chat_may_use_is_read(
 ) -> None:
     body = json.dumps({"model": "m", "messages": [{}], **fields}).encode()
     call = CHAT.parse(body)
-    assert (call.choices, call.max_tokens, call.flex) == (choices, max_tokens, flex)
+    assert (call.workload.choices, call.workload.max_tokens, call.flex) == (
+        choices,
+        max_tokens,
+        flex,
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +274,7 @@ def test_an_answer_that_a_limit_ended_says_so(operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", [CHAT, COMPLETION])
 def test_each_choice_ends_once(operation: Operation) -> None:
-    answer = framing_of(Call(operation, "m", True, choices=3))
+    answer = framing_of(Call(operation, "m", True, workload=Workload(choices=3)))
     answer.chunk(b'{"choices":[{"index":0,"finish_reason":null}]}')
     answer.chunk(b'{"choices":[{"index":1,"finish_reason":"stop"}]}')
     answer.chunk(b'{"choices":[{"index":2}]}')
@@ -295,14 +305,14 @@ def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
 def test_a_chat_asks_for_log_probabilities_of_each_token(
     fields: dict[str, Any], count: int
 ) -> None:
-    assert CHAT.parse(chat(**fields)).logprobs == count
+    assert CHAT.parse(chat(**fields)).workload.logprobs == count
 
 
 @pytest.mark.parametrize(("logprobs", "count"), [(None, 0), (0, 1), (5, 6), (-1, 1)])
 def test_a_completion_asks_for_the_tokens_own_and_others(logprobs: int | None, count: int) -> None:
     body = json.dumps({"model": "m", "prompt": "hi", "logprobs": logprobs}).encode()
-    assert COMPLETION.parse(body).logprobs == count
-    assert COMPLETION.parse(b'{"model":"m","prompt":"hi"}').logprobs == 0
+    assert COMPLETION.parse(body).workload.logprobs == count
+    assert COMPLETION.parse(b'{"model":"m","prompt":"hi"}').workload.logprobs == 0
 
 
 def test_taking_the_body_removes_it_from_the_call() -> None:

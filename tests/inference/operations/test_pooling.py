@@ -9,12 +9,14 @@ from array import array
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from inference.agent.engines.synthetic.vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.gateway.fleet.dispatches import Bounds
 from inference.interfaces.limiter import ReservationRequest
 from inference.link.accounts import Usage
+from inference.link.workload import Workload
 from inference.operations.estimate import MAX_TOKENS, Estimate
 from inference.operations.operation import Call, PlainPrompt
 from inference.operations.pooling.embeddings import EMBEDDINGS
@@ -57,9 +59,10 @@ def test_the_synthetic_engine_answers_as_others_do() -> None:
 def test_it_reserves_its_prompts_and_nothing_else(operation: PoolingOperation) -> None:
     body = EXAMPLES[operation.name].body("m")
     call = operation.parse(json.dumps(body).encode())
-    assert (call.model, call.stream, call.max_tokens, call.choices) == ("m", False, 0, 1)
+    assert (call.model, call.stream) == ("m", False)
+    assert (call.workload.max_tokens, call.workload.choices) == (0, 1)
     assert operation.estimate(call, 7, 2048) == Estimate(
-        7, ReservationRequest(7, 0, 0), grows=False
+        replace(call.workload, prompt_tokens=7), ReservationRequest(7, 0, 0), grows=False
     )
     assert operation.bound(call, 0) is None
     assert operation.max_tokens(body) == 0
@@ -86,7 +89,7 @@ def test_its_answer_is_what_the_engine_says(operation: PoolingOperation) -> None
 )
 def test_inputs_are_counted(given: Any, prompts: int, tokens: int) -> None:
     call = parse(EMBEDDINGS, input=given)
-    assert (call.prompts, call.tokens) == (prompts, tokens)
+    assert (call.workload.prompts, call.workload.prompt_tokens) == (prompts, tokens)
 
 
 def test_texts_that_are_compared_may_each_be_read_with_all_others() -> None:
@@ -94,10 +97,10 @@ def test_texts_that_are_compared_may_each_be_read_with_all_others() -> None:
         parse(RERANK, query="x", documents=["a", "b", "c"]),
         parse(SCORE, queries="x", documents=["a", "b", "c"]),
     ):
-        assert (call.prompts, call.rereads) == (6, 3)
+        assert (call.workload.prompts, call.workload.rereads) == (6, 3)
     body = b"x" * 1000
-    once = Bounds.of(body, 1 << 20, prompts=6, choices=1, each=0)
-    thrice = Bounds.of(body, 1 << 20, prompts=6, choices=1, each=0, rereads=3)
+    once = Bounds.of(body, 1 << 20, Workload(prompts=6, max_tokens=0))
+    thrice = Bounds.of(body, 1 << 20, Workload(prompts=6, max_tokens=0, rereads=3))
     assert thrice.prompt_tokens == 3 * once.prompt_tokens
 
 

@@ -96,11 +96,11 @@ def test_choices_are_a_chats() -> None:
 
 def test_a_call_has_what_gateways_need() -> None:
     call = parse(stream=True, tools=[TOOL], max_output_tokens=20, service_tier="flex")
-    assert (call.model, call.stream, call.max_tokens, call.flex) == ("m", True, 20, True)
-    assert (call.parsers, call.choices, call.logprobs) == (("tool",), 1, 0)
+    assert (call.model, call.stream, call.workload.max_tokens, call.flex) == ("m", True, 20, True)
+    assert (call.parsers, call.workload.choices, call.workload.logprobs) == (("tool",), 1, 0)
     assert parse(tools=[TOOL], tool_choice="none").parsers == parse().parsers == ()
-    assert parse(include=["message.output_text.logprobs"], top_logprobs=3).logprobs == 4
-    assert parse(top_logprobs=3).logprobs == 0
+    assert parse(include=["message.output_text.logprobs"], top_logprobs=3).workload.logprobs == 4
+    assert parse(top_logprobs=3).workload.logprobs == 0
 
 
 def test_items_that_begin_alike_are_found() -> None:

@@ -25,6 +25,7 @@ from inference.gateway.routing.engine_state import (
 from inference.link.engine_info import AdapterRef, EngineStats, ModelInfo
 from inference.link.prefixes import Prefix, hashes_of
 from inference.link.wire import Stats, Submit
+from inference.link.workload import Workload
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 
@@ -48,10 +49,10 @@ def needs(adapter: AdapterRef | None = None, tenant: str = "acme", tokens: int =
     return Needs("base", adapter, tenant=tenant, prompt_tokens=tokens)
 
 
-def submit(wanted: Needs, id: str = "r", **fields: Any) -> Submit:
+def submit(wanted: Needs, id: str = "r", **asked: int) -> Submit:
     return Submit(
         id, "chat", b"{}", "m", wanted.tenant, "salt", wanted.adapter,
-        prompt_tokens=wanted.prompt_tokens, prefix=wanted.prefix, **fields,
+        workload=Workload(prompt_tokens=wanted.prompt_tokens, **asked), prefix=wanted.prefix,
     )  # fmt: skip
 
 
@@ -220,7 +221,7 @@ def test_gateways_that_see_the_same_do_not_all_choose_the_same_of_equals() -> No
 def test_what_was_dispatched_counts_until_the_next_report() -> None:
     one = engine("a", 1)
     wanted = replace(needs(tokens=4000), prefix=PROMPT)
-    one.took(submit(wanted, "r1", wanted_tokens=100, choices=2))
+    one.took(submit(wanted, "r1", max_tokens=100, choices=2))
     assert one.queue == 3000, "a quarter is warm"
     assert one.load == 4000 + 200
     one.took(submit(needs(tokens=10), "r2"))

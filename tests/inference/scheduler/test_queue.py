@@ -15,6 +15,7 @@ from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Q
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import DEFAULT_WAIT_S, LONGEST_WAIT_S
 from inference.errors import InvalidRequest, Overloaded
+from inference.link.workload import Workload
 
 pytestmark = pytest.mark.pure
 
@@ -28,16 +29,21 @@ def queue(active: int = 2, running: int = 8, **bounds: object) -> Queue:
     return Queue(slots, max_running=running, **bounds)  # type: ignore[arg-type]
 
 
+def request(id: str, tenant: str, adapter: str | None, **fields: Any) -> QueuedRequest:
+    asked = {name: fields.pop(name) for name in Workload.__struct_fields__ if name in fields}
+    return QueuedRequest(id, tenant, adapter, Workload(**asked), **fields)
+
+
 def push(
     q: Queue,
     *ids: str,
     tenant: str = "acme",
     adapter: str | None = None,
     now: float = 0.0,
-    **fields: object,
+    **fields: Any,
 ) -> None:
     for id in ids:
-        q.push(QueuedRequest(id, tenant, adapter, **fields), now)  # type: ignore[arg-type]
+        q.push(request(id, tenant, adapter, **fields), now)
 
 
 def generated(q: Queue, id: str, tokens: int, *, prompt: int = 1, cached: int = 0) -> None:
@@ -585,7 +591,7 @@ def test_choices_are_bounded_by_the_sequences_that_are_not_reserved() -> None:
     q = queue(running=8, reserved=2)
     for take in (q.expect, lambda request: q.push(request, 0.0)):
         with pytest.raises(InvalidRequest, match=r"7 choices .* at most 6") as refused:
-            take(QueuedRequest("a", "acme", None, choices=7))
+            take(QueuedRequest("a", "acme", None, Workload(choices=7)))
         assert refused.value.param == "n"
     push(q, "b", tenant="acme", choices=6)
     assert q.admit(0.0) == ["b"]
@@ -910,7 +916,13 @@ class Watched:
         match kind, values:
             case "push", (adapter, tenant, prompt, lane, int(choices)):
                 choices = min(choices, self.open)
-                request = QueuedRequest(id, tenant, adapter, 1.0, lane, prompt, None, choices)  # type: ignore[arg-type]
+                request = QueuedRequest(
+                    id,
+                    tenant,  # type: ignore[arg-type]
+                    adapter,  # type: ignore[arg-type]
+                    Workload(prompt_tokens=prompt, choices=choices),  # type: ignore[arg-type]
+                    lane=lane,  # type: ignore[arg-type]
+                )
                 self.alive[id] = request
                 self.queue.push(request, self.now)
             case "finish", (int(which),) if self.alive:
@@ -921,7 +933,7 @@ class Watched:
                 self.now += seconds
 
     def grow(self, id: str, tokens: int) -> None:
-        growth = self.alive[id].choices * GROWTH_TOKENS
+        growth = self.alive[id].workload.choices * GROWTH_TOKENS
         self.held[id] = max(self.held[id], 1 + tokens + growth)
         generated(self.queue, id, self.held[id] - 1 - growth)
 
@@ -932,10 +944,10 @@ class Watched:
 
     def settle(self) -> None:
         for id in self.queue.admit(self.now):
-            request = self.alive[id]
-            self.held[id] = request.prompt_tokens + request.choices * GROWTH_TOKENS
+            workload = self.alive[id].workload
+            self.held[id] = workload.prompt_tokens + workload.choices * GROWTH_TOKENS
             assert len(self.held) == 1 or sum(self.held.values()) <= 1000
-        assert sum(self.alive[id].choices for id in self.held) <= 3
+        assert sum(self.alive[id].workload.choices for id in self.held) <= 3
         assert len({self.alive[id].adapter for id in self.held} - {None}) <= 2
         counts = len(self.held), len(self.alive) - len(self.held)
         assert (self.queue.running, len(self.queue)) == counts
@@ -1026,7 +1038,7 @@ def test_bounds_on_waiting_requests_do_not_refuse_a_resumed_one() -> None:
     q = queue(running=1, max_queued=2, max_queued_per_tenant=1)
     push(q, "a1")
     push(q, "returned1", "returned2", "returned3", **RETURNED)
-    q.expect(QueuedRequest("returned4", "acme", "x", **RETURNED))
+    q.expect(request("returned4", "acme", "x", **RETURNED))
     assert len(q) == 4
     with pytest.raises(Overloaded):
         push(q, "a2")

@@ -22,6 +22,7 @@ from inference.agent.scheduler.charges import LEAST_CHARGE
 from inference.agent.scheduler.lane import QueuedRequest
 from inference.agent.scheduler.queue import LEEWAY, Queue
 from inference.agent.scheduler.slots import Slots
+from inference.link.workload import Workload
 
 STEP_S = 0.05
 
@@ -83,7 +84,12 @@ class Engine:
     def push(self, job: Job) -> None:
         run = Run(f"{next(self.ids)}", job, self.clock)
         request = QueuedRequest(
-            run.id, job.tenant, job.adapter, job.weight, job.lane, job.prompt, max_tokens=None
+            run.id,
+            job.tenant,
+            job.adapter,
+            Workload(prompt_tokens=job.prompt),
+            weight=job.weight,
+            lane=job.lane,
         )
         self.queue.push(request, self.now)
         self.waiting[run.id] = run

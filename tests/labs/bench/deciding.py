@@ -22,6 +22,7 @@ from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.placing import Placing
 from inference.interfaces.directory import ResolvedTarget
 from inference.interfaces.limiter import Reservation
+from inference.link import workload
 from inference.pools import Pool
 from tests.inference.played import benched
 from tests.inference.samples import GRANT
@@ -108,7 +109,7 @@ def _order(turn: Turn) -> AdmittedRequest:
         body=b"{}",
         lane=turn.lane,
         timeout_s=60,
-        prompt_tokens=job.prompt_tokens,
+        workload=workload.Workload(prompt_tokens=job.prompt_tokens),
         prefix=job.prefix,
     )
 

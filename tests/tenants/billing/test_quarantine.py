@@ -28,6 +28,7 @@ from inference.link import wire
 from inference.link.accounts import Account, LedgerEntry, Totals, Usage
 from inference.link.engine_info import EngineStats
 from inference.link.wire import UsageAck, UsageReport
+from inference.link.workload import Workload
 from tenants.billing import decisions, quarantine
 from tenants.billing.ledger import Ledger, connect
 from tenants.billing.quarantine import SuspectEntry, keep
@@ -82,7 +83,14 @@ class Forge:
         """Submit a request of at most 16 tokens. Returns the frame that the engine receives."""
         target = target or ResolvedTarget("base", "base", price=PRICE)
         order = AdmittedRequest(
-            self.grant, target, Reservation(id, 16), "chat", b"{}", "batch", 9, most_tokens=16
+            self.grant,
+            target,
+            Reservation(id, 16),
+            "chat",
+            b"{}",
+            "batch",
+            9,
+            Workload(max_tokens=16),
         )
         self.hub.submit(order)
         submit = await engine.hear()

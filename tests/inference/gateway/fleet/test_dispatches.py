@@ -19,6 +19,7 @@ from inference.gateway.fleet.dispatches import (
 from inference.link import wire
 from inference.link.accounts import Account, Dispatch, LedgerEntry, Usage
 from inference.link.values import MAX_TIME_S
+from inference.link.workload import ONE_CHOICE, Workload
 from tests.inference.samples import REF
 
 pytestmark = pytest.mark.pure
@@ -157,25 +158,25 @@ def test_usage_without_a_signature_is_not_billed() -> None:
 @pytest.mark.parametrize(
     ("options", "most"),
     [
-        ({"each": 16}, Bounds(1000, 16 + OVERSHOOT_TOKENS)),
-        ({"each": None}, Bounds(1000, 1000 + OVERSHOOT_TOKENS)),
-        ({"each": 5000}, Bounds(1000, 1000 + OVERSHOOT_TOKENS)),
-        ({"each": 16, "choices": 6, "prompts": 2}, Bounds(2000, 6 * (16 + OVERSHOOT_TOKENS))),
-        ({"each": -1}, Bounds(1000, OVERSHOOT_TOKENS)),
+        ({"max_tokens": 16}, Bounds(1000, 16 + OVERSHOOT_TOKENS)),
+        ({"max_tokens": None}, Bounds(1000, 1000 + OVERSHOOT_TOKENS)),
+        ({"max_tokens": 5000}, Bounds(1000, 1000 + OVERSHOOT_TOKENS)),
+        ({"max_tokens": 16, "choices": 6, "prompts": 2}, Bounds(2000, 6 * (16 + OVERSHOOT_TOKENS))),
+        ({"max_tokens": -1}, Bounds(1000, OVERSHOOT_TOKENS)),
     ],
 )
 def test_bounds_follow_from_the_request_and_the_engines_context(
     options: dict[str, Any], most: Bounds
 ) -> None:
-    assert Bounds.of(b"x" * 10, 1000, **{"prompts": 1, "choices": 1} | options) == most
+    assert Bounds.of(b"x" * 10, 1000, Workload(**options)) == most
 
 
 def test_an_engine_with_an_endless_context_gets_no_endless_bounds() -> None:
-    most = Bounds.of(b"x" * 10, 10**18, prompts=1, choices=1, each=16)
+    most = Bounds.of(b"x" * 10, 10**18, Workload(max_tokens=16))
     assert most.prompt_tokens == TEMPLATE_TOKENS + 40
-    most = Bounds.of(b"x" * 10, 10**18, prompts=1, choices=1, each=None)
+    most = Bounds.of(b"x" * 10, 10**18, ONE_CHOICE)
     assert most.output_tokens < 1 << 25
-    assert Bounds.of(b"", -1, prompts=1, choices=1, each=None) == Bounds(0, OVERSHOOT_TOKENS)
+    assert Bounds.of(b"", -1, ONE_CHOICE) == Bounds(0, OVERSHOOT_TOKENS)
 
 
 numbers = st.integers(-(10**10), 10**10)

@@ -22,6 +22,7 @@ from inference.link import wire
 from inference.link.accounts import NOBODY, Account, LedgerEntry, Totals, Usage
 from inference.link.engine_info import EngineStats, ModelInfo, Suspect
 from inference.link.wire import Done, UsageAck, UsageReport
+from inference.link.workload import Workload
 from tests.inference.played import Bench, Played, benched
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
@@ -45,7 +46,9 @@ async def dispatched(
     got."""
     reservation = Reservation(id, 16)
     bench.limits.open[id] = ReservationRequest(1, 16, 16)
-    order = AdmittedRequest(GRANT, target, reservation, "chat", b"{}", "batch", 9, most_tokens=16)
+    order = AdmittedRequest(
+        GRANT, target, reservation, "chat", b"{}", "batch", 9, Workload(max_tokens=16)
+    )
     stream = bench.hub.submit(order)
     submitted = await engine.hear()
     assert isinstance(submitted, wire.Submit)

@@ -19,7 +19,7 @@ from inference.interfaces.credentials import EngineIdentity
 from inference.interfaces.limiter import Reservation
 from inference.link import wire
 from inference.link.accounts import Account, LedgerEntry, Usage, first_attempt
-from inference.link.wire import Cancel, Delta, Done, Orphan
+from inference.link.wire import NOT_KEPT, Cancel, Delta, Done, Orphan, Retention
 from tests.inference.played import DISPATCHES, MOST, Bench, Played, benched
 from tests.inference.rig import ENGINE, until
 from tests.inference.samples import BASE, GRANT
@@ -60,13 +60,16 @@ async def told(bench: Bench, *some: Orphan, gone: Any = (), engine: str = "a") -
     return link
 
 
+KEPT = Retention(30.0)
+
+
 async def adopted(bench: Bench, link: Played, turn: int = 2, **fields: Any) -> Stream:
     """Adopt `r1`; returns its stream."""
     found = bench.hub.orphans.find(GRANT.key_id, "r1")
     assert found is not None and bench.hub.orphans.take(found)
     given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
     given |= {"grant": GRANT, "target": BASE, "reservation": Reservation("r1")}
-    given |= {"started_at": time.time() - 2, "grace_s": 30.0} | fields
+    given |= {"started_at": time.time() - 2, "retention": KEPT} | fields
     await bench.limits.take_over("r1", GRANT, BASE)
     return bench.hub.adopt(AdmittedRequest(**given), found, turn)
 
@@ -200,7 +203,9 @@ async def test_it_moves_on_when_its_engine_dies(bench: Bench) -> None:
     asked = await second.asked()
     assert (asked.attempt, asked.account.started_at) == (1002, stream.request.started_at)
     assert asked.resume is not None and asked.resume.ids == {0: [11, 12]}
-    assert (asked.resume.text, asked.grace_s) == ("Hel", 30.0), "that it can be adopted again"
+    assert (asked.resume.text, asked.retention.grace_s) == ("Hel", 30.0), (
+        "that it can be adopted again"
+    )
     assert asked.timeout_s < 7.1, "of the time that it had, other gateways used some"
 
 
@@ -228,9 +233,9 @@ async def test_a_gateway_that_ends_adopts_nothing(bench: Bench) -> None:
 
 async def test_a_request_with_a_grace_is_left_to_its_engine(bench: Bench) -> None:
     link = await bench.join("a")
-    stream = bench.submit("r1", grace_s=30.0, label="mine")
+    stream = bench.submit("r1", retention=Retention(30.0, "mine"))
     asked = await link.asked()
-    assert (asked.grace_s, asked.label) == (30.0, "mine")
+    assert asked.retention == Retention(30.0, "mine")
     stream.leave(Unavailable("ends"))
     assert await link.hear() == Cancel("r1", wire.LEFT, 1)
     link.say(Done("r1", Usage(7, 0, 1), wire.LEFT))
@@ -242,14 +247,14 @@ async def test_a_request_with_a_grace_is_left_to_its_engine(bench: Bench) -> Non
 
 async def test_a_request_that_its_engine_does_not_keep_is_not_left(bench: Bench) -> None:
     link = await bench.join("a")
-    stream = bench.submit("r1", grace_s=0.0)
+    stream = bench.submit("r1", retention=NOT_KEPT)
     await link.asked()
     bench.hub.leave()
     assert not stream.request.handed_over and stream.request.is_wanted
 
 
 async def test_a_request_without_an_engine_is_not_left(bench: Bench) -> None:
-    stream = bench.submit("r1", grace_s=30.0)
+    stream = bench.submit("r1", retention=KEPT)
     bench.hub.leave()
     assert not stream.request.handed_over
 
@@ -257,7 +262,7 @@ async def test_a_request_without_an_engine_is_not_left(bench: Bench) -> None:
 async def test_a_gateway_that_was_cut_off_cancels_what_it_has_elsewhere(bench: Bench) -> None:
     first = await bench.join("a", run="run-a")
     second = await bench.join("b", run="run-b")
-    stream = bench.submit("r1", grace_s=30.0)
+    stream = bench.submit("r1", retention=KEPT)
     await first.asked()
     first.say(wire.Step([Delta("r1", "Hel", 2, [], 7, 3, ids={0: [11, 12]})]))
     await stream.read()
@@ -271,7 +276,7 @@ async def test_a_gateway_that_was_cut_off_cancels_what_it_has_elsewhere(bench: B
 
 async def test_a_request_adopted_elsewhere_is_not_settled_here(bench: Bench) -> None:
     link = await bench.join("a")
-    stream = bench.submit("r1", grace_s=30.0)
+    stream = bench.submit("r1", retention=KEPT)
     await link.asked()
     stream.end(Unavailable("it is elsewhere"), handed_over=True)
     assert await link.hear() == Cancel("r1", "service_unavailable", 1)

@@ -296,6 +296,6 @@ def test_defaults_are_for_what_a_body_lacks() -> None:
     whole = with_defaults(body, b'"temperature":0.2,"max_tokens":7,')
     fields = CHAT.read(whole, None)
     assert (fields["temperature"], fields["max_tokens"], fields["model"]) == (1, 7, "m")
-    assert CHAT.parse(whole).max_tokens == 7
+    assert CHAT.parse(whole).workload.max_tokens == 7
     assert CHAT.parse(with_defaults(body[:-1] + b', "max_tokens": 3}', b'"max_tokens":7,')
-                      ).max_tokens == 3  # fmt: skip
+                      ).workload.max_tokens == 3  # fmt: skip

@@ -27,6 +27,7 @@ from inference.gateway.requests.stream import Stream
 from inference.link import wire
 from inference.link.accounts import LedgerEntry, Usage, first_attempt, reservation_id, turn_of
 from inference.link.wire import Delta, Done, Fault, UsageReport, Wait
+from inference.link.workload import Workload
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
 from tests.inference.samples import GRANT, OLDER
@@ -106,7 +107,7 @@ async def test_the_bounds_of_the_second_attempt_fit_its_usage(
     bench: Bench,
 ) -> None:
     first, second = await engines(bench, "a", "b")
-    await begun(bench, first, most_tokens=3)
+    await begun(bench, first, workload=Workload(max_tokens=3))
     first.hang_up()
     asked = await second.asked()
     reported = LedgerEntry("r1", asked.account, "base", WHOLE, "stop", 2, 2)
@@ -129,7 +130,7 @@ async def test_unread_output_is_not_lost_in_a_move(bench: Bench) -> None:
 
 async def test_chunks_of_several_choices_are_continued(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
-    stream = bench.submit(choices=2)
+    stream = bench.submit(workload=Workload(choices=2))
     await first.asked()
     first.say(wire.Step([Delta("r1", tokens=2, chunks=[b"{}"], ids={0: [1], 1: [2]})]))
     first.say(wire.Step([Delta("r1", tokens=1, ids={1: [3]})]))
@@ -184,7 +185,7 @@ async def test_an_answer_without_output_restarts_on_any_engine(bench: Bench) -> 
 
 async def test_a_whole_answer_with_log_probabilities_restarts(bench: Bench) -> None:
     first, second = await engines(bench, "a", "b")
-    bench.submit(logprobs=5)
+    bench.submit(workload=Workload(logprobs=5))
     first.say(wire.Step([Delta("r1", tokens=4, prompt_tokens=7, ids={0: [1, 2, 3, 4]})]))
     first.hang_up()
     assert (await second.asked()).resume is None
@@ -529,7 +530,7 @@ async def test_bodies_are_kept_within_bounds(bench: Bench) -> None:
 @pytest.mark.parametrize("ids", [{0: [1] * 2000}, {5: [1]}, {0: [-1]}, {0: [1 << 32]}])
 async def test_too_many_token_ids_prevent_a_move(bench: Bench, ids: dict[int, list[int]]) -> None:
     first, second = await engines(bench, "a", "b")
-    stream = bench.submit(most_tokens=16)
+    stream = bench.submit(workload=Workload(max_tokens=16))
     await first.asked()
     first.say(wire.Step([Delta("r1", "x", 1, ids=ids)]))
     await stream.read()

@@ -33,7 +33,7 @@ from inference.gateway.requests.request import (
 from inference.gateway.routing.engine_state import EngineState
 from inference.interfaces.limiter import Reservation
 from inference.link.accounts import Usage
-from inference.link.wire import GONE, LEFT, MOVED, Cancel, Delta, Done, Fault, Wait
+from inference.link.wire import GONE, LEFT, MOVED, Cancel, Delta, Done, Fault, Retention, Wait
 from tests.inference.samples import BASE, GRANT, MODEL
 
 pytestmark = pytest.mark.pure
@@ -178,7 +178,7 @@ def histories(draw: DrawFn) -> list[tuple[str, int]]:
 def test_random_events_follow_the_table(
     history: list[tuple[str, int]], grows: bool, reserved: int | None
 ) -> None:
-    world = World(grows=grows, reservation=Reservation("r1", reserved), grace_s=9.0)
+    world = World(grows=grows, reservation=Reservation("r1", reserved), retention=Retention(9.0))
     for event, number in history:
         world.does(event, number)
         world.judge()

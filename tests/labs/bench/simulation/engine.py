@@ -24,6 +24,7 @@ from inference.agent.warm_prefixes import WarmPrefixes
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.link.prefixes import Prefix
 from inference.link.wire import Others, Stats
+from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
 from tests.labs.bench.simulation.traces import BLOCK_TOKENS, Turn
 
@@ -139,7 +140,11 @@ class Engine:
         name = None if turn.adapter is None else turn.adapter.name
         self._queue.push(
             QueuedRequest(
-                job.id, turn.tenant, name, lane=turn.lane, prompt_tokens=job.prompt_tokens
+                job.id,
+                turn.tenant,
+                name,
+                Workload(prompt_tokens=job.prompt_tokens),
+                lane=turn.lane,
             ),
             now,
         )

@@ -16,6 +16,7 @@ from inference.gateway.routing.engines import Able, Engines
 from inference.gateway.routing.popularity import Popularity
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.link.wire import Stats, Submit
+from inference.link.workload import Workload
 from tests.labs.bench.simulation.engine import PLACES, Job
 
 Router = Callable[[Able, Needs, random.Random], EngineState]
@@ -119,8 +120,9 @@ class Gateway:
             self.decision_s.append(time.thread_time() - began)
         self._popularity.note(needs)
         view.took(
-            Submit(job.id, "chat", b"", "m", turn.tenant, "salt", turn.adapter, choices=1,
-                   prompt_tokens=job.prompt_tokens, wanted_tokens=turn.output_tokens,
+            Submit(job.id, "chat", b"", "m", turn.tenant, "salt", turn.adapter,
+                   workload=Workload(
+                       prompt_tokens=job.prompt_tokens, max_tokens=turn.output_tokens),
                    prefix=job.prefix)
         )  # fmt: skip
         self._unbegun[view.id] += 1
