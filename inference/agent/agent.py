@@ -439,7 +439,7 @@ class Agent:
             body, resume = job.take_body()
             request = job.request
             fields = operation.read(body, request.max_tokens)
-            del body  # decoded, which is larger
+            del body  # `fields` has all of it
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job)
