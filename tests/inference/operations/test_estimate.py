@@ -52,9 +52,8 @@ def call(*, stream: bool = True, **asked: int) -> Call:
 def test_what_is_asked_of_the_limits(
     given: dict[str, Any], max_model_len: int, ask: ReservationRequest
 ) -> None:
-    stream = given.pop("stream", True)
-    workload = Workload(prompt_tokens=10, **given)
-    assert ask_for(workload, max_model_len, stream=stream) == ask
+    one = call(prompt_tokens=10, **given)
+    assert ask_for(one.workload, max_model_len, stream=one.stream) == ask
 
 
 def test_an_operation_estimates_its_calls() -> None:
