@@ -64,6 +64,10 @@ class ModelInfo(Value, frozen=True):
     """Names of the vLLM parsers in use, by what they parse: `tool`, `reasoning`."""
     structured_outputs: bool = False
     """Whether it can constrain an answer to a JSON schema, a regular expression or a grammar."""
+    resumes: bool = True
+    """Whether it can continue an answer that another engine began."""
+    degraded: list[str] = []
+    """What it can't do with its release of vLLM: sentences for operators."""
 
     def pool_digest(self) -> str:
         """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same

@@ -169,6 +169,7 @@ class EngineLink:
             "revision": info.revision,
             "pool_revision": engine.pool,
             "engine_version": info.engine_version,
+            "degraded": list(info.degraded),
             "operations": list(info.operations),
             "parsers": dict(info.parsers),
             "max_model_len": info.max_model_len,

@@ -106,7 +106,8 @@ class Placing:
                 return False
             if journey is None:
                 return True
-            alike = resume is None or link.engine.pool == journey.pool
+            engine = link.engine
+            alike = resume is None or (engine.info.resumes and engine.pool == journey.pool)
             return alike and link.engine not in journey.avoided
 
         any_may = journey is None and not paced

@@ -136,7 +136,8 @@ class EngineSerializer(serializers.Serializer[Any]):
     """
 
     absent = {
-        "credential", "revision", "pool_revision", "engine_version", "operations", "parsers",
+        "credential", "revision", "pool_revision", "engine_version", "degraded", "operations",
+        "parsers",
         "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
         "completion_tokens", "failures", "last_failure", "refused_suspects",
     }  # fmt: skip
@@ -161,6 +162,11 @@ class EngineSerializer(serializers.Serializer[Any]):
         ),
     )
     engine_version = serializers.CharField(required=False)
+    degraded = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="What the engine can't do with its release of vLLM.",
+    )
     operations = serializers.ListField(child=serializers.CharField(), required=False)
     parsers = serializers.DictField(
         child=serializers.CharField(),

@@ -45,11 +45,13 @@ from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.errors import as_error, invalid_field, of_info
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.pooling import Pooling
+from inference.agent.engines.vllm.reliances import Part
+from inference.agent.engines.vllm.replay import is_replayed
 from inference.agent.engines.vllm.requests import EngineBounds, is_held, request_of
-from inference.agent.engines.vllm.resume import is_replayed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
+from inference.agent.engines.vllm.selfcheck import failing
 from inference.agent.engines.vllm.serving import PromptCounter, RequestClient, Serving, own_params
 from inference.agent.engines.vllm.start import (
     LoadOptions,
@@ -66,6 +68,7 @@ from inference.errors import (
 )
 from inference.link.engine_info import EngineStats, ModelInfo
 from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION
 from inference.process import gc_tuning
 
 log = logging.getLogger(__name__)
@@ -96,13 +99,12 @@ class VLLMEngine:
         serving: Serving,
         info: ModelInfo,
         events: CacheEvents,
-        *,
-        resumes: bool,
+        lacking: set[Part],
     ) -> None:
-        """`resumes`: all processes of vLLM are patched to continue other engines' answers."""
-        self.info, self._events, self._resumes = info, events, resumes
+        """`lacking`: the parts that this vLLM can't have."""
+        self.info, self._events, self._lacking = info, events, lacking
         self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
-        self._grammars = Grammars(llm)
+        self._grammars = Grammars(llm, checks=Part.GRAMMARS not in lacking)
         self._bounds = EngineBounds(
             choices=llm.vllm_config.scheduler_config.max_num_seqs,
             tools=profile.tool_parser is not None,
@@ -120,17 +122,23 @@ class VLLMEngine:
 
         Raises:
             BadProfile: vLLM doesn't take a setting.
+            RuntimeError: Lorikeet can't work with this vLLM.
         """
         events = CacheEvents()
         try:
-            llm, load = await asyncio.to_thread(start_llm, profile, events.settings)
+            llm, load, lacking = await asyncio.to_thread(start_llm, profile, events.settings)
         except BaseException:
             events.close()
             raise
-        events.listen()
+        if Part.CACHE_EVENTS not in lacking:
+            events.listen()
         await llm.collective_rpc("lorikeet_follow_parent")
         (wrapped, *_) = await llm.collective_rpc("lorikeet_adapter_modules")
-        resumes = all(await llm.collective_rpc("lorikeet_resumes"))
+        if not all(await llm.collective_rpc("lorikeet_separates")):
+            llm.shutdown()
+            raise RuntimeError(f"vLLM {vllm_version}: {Part.CPU.value}")
+        if not all(await llm.collective_rpc("lorikeet_resumes")):
+            lacking.add(Part.RESUME)
         config = llm.vllm_config
         serving = await Serving.start(llm, profile)
         known: dict[str, Runner | Pooler | Inquiry] = {**RUNNERS, **POOLERS, **INQUIRIES}
@@ -149,7 +157,9 @@ class VLLMEngine:
             parsers=profile.parsers,
             structured_outputs=CHAT.name in operations,
         )
-        return cls(profile, llm, load, serving, info, events, resumes=resumes)
+        engine = cls(profile, llm, load, serving, info, events, lacking)
+        await engine._try_parts()
+        return engine
 
     @property
     def step_tokens(self) -> int:
@@ -229,9 +239,9 @@ class VLLMEngine:
             cached_tokens=self._totals.cached_tokens,
         )
 
-    def cache_news(self) -> list[News]:
+    def cache_news(self) -> list[News] | None:
         """As the contract says."""
-        return self._events.take()
+        return None if Part.CACHE_EVENTS in self._lacking else self._events.take()
 
     async def close(self) -> None:
         """As the contract says."""
@@ -246,6 +256,19 @@ class VLLMEngine:
             # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
             del self._llm, self._serving, self._grammars, self._pooling
             gc_tuning.release()
+
+    async def _try_parts(self) -> None:
+        """Find out what doesn't work, and say so in `info`. Nothing of it is counted."""
+        if COMPLETION.name in self.info.operations:
+            self._lacking |= await failing(self.generate)
+        self._totals.prompt_tokens = self._totals.cached_tokens = 0
+        self._totals.completion_tokens = 0
+        if self._lacking:
+            self.info = msgspec.structs.replace(
+                self.info,
+                resumes=Part.RESUME not in self._lacking,
+                degraded=sorted(part.value for part in self._lacking),
+            )
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
         """Load into vLLM and check that it has an effect, else remove what may be left of it.
@@ -333,7 +356,7 @@ class VLLMEngine:
         return EngineOutput(response=_encode(answer), finish_reason="stop")
 
     async def _outputs(self, work: EngineWork) -> AsyncGenerator[EngineOutput, None]:
-        if work.resume is not None and not self._resumes:
+        if work.resume is not None and Part.RESUME in self._lacking:
             raise EngineFailed("This engine cannot continue an answer that another engine began.")
         lora = self._lora_of(work)
         if (pooler := POOLERS.get(work.operation.name)) is not None:
@@ -342,7 +365,14 @@ class VLLMEngine:
         request = await self._request(work, runner)
         if runner.is_lean(request) and not self._profile.reasoning_parser:
             return self._lean(runner, request, work, lora)
-        client = RequestClient(self._llm, work, lora, grammars=self._grammars, totals=self._totals)
+        client = RequestClient(
+            self._llm,
+            work,
+            lora,
+            grammars=self._grammars,
+            totals=self._totals,
+            tells_ids=Part.TOKEN_IDS not in self._lacking,
+        )
         return self._serving.outputs(runner, request, client)
 
     async def _request(self, work: EngineWork, runner: Runner) -> Any:

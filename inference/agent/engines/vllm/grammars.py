@@ -34,10 +34,13 @@ Result = TypeVar("Result")
 class Grammars:
     """The checks of one engine, one after another: they take one core at most."""
 
-    def __init__(self, llm: AsyncLLM) -> None:
-        """Mutates `llm`, which then leaves the check of constraints to `check`."""
-        self._llm = llm
+    def __init__(self, llm: AsyncLLM, *, checks: bool) -> None:
+        """With `checks` it mutates `llm`, which then leaves the check of constraints to `check`;
+        without, vLLM checks them itself, on the loop."""
+        self._llm, self._checks = llm, checks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        if not checks:
+            return
         processor = llm.input_processor
         self._config, processor.structured_outputs_config = (
             processor.structured_outputs_config,
@@ -58,7 +61,7 @@ class Grammars:
         Raises:
             VLLMValidationError: no grammar can be made.
         """
-        if params.structured_outputs is not None:
+        if self._checks and params.structured_outputs is not None:
             await self.run(lambda: self._check(params))
 
     def _check(self, params: SamplingParams) -> None:
@@ -97,6 +100,8 @@ def _bound(part: Any) -> None:
 
 def foresee(request: Any) -> None:
     """Call on a thread: compute what vLLM will ask on the loop of a request that it has read."""
+    if getattr(abstract_parser, "_xgrammar_supports", None) is not _supports:
+        return
     if request.tool_choice == "auto" and (outputs := request.extract_structured_outputs()):
         _supports(outputs)
 
@@ -107,7 +112,7 @@ class _Constraint:
     outputs: Any = field(compare=False)
 
 
-_asked: Callable[[Any], bool] = abstract_parser._xgrammar_supports
+_asked: Callable[[Any], bool] = getattr(abstract_parser, "_xgrammar_supports", lambda _: True)
 
 
 @lru_cache(MAX_KNOWN)

@@ -1,4 +1,4 @@
-"""Lets vLLM continue an answer that another engine began: patches of the pinned version.
+"""Lets vLLM continue an answer that another engine began, by patches.
 
 The tokens generated so far are replayed into the engine's state. Appended to the prompt instead,
 they would count as prompt for penalties, `min_tokens` and `max_tokens`, the grammar, the seed, stop
@@ -23,13 +23,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from vllm.outputs import RequestOutput
-from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason, async_llm
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -39,22 +37,10 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-TOKENS, ENDED = "lorikeet_tokens", "lorikeet_ended"
-"""Extra arguments: the tokens to continue from; the finish reason, if that was sent."""
-
-AT_ONCE = 32
-"""Tokens replayed before other tasks have a turn on the loop: a few milliseconds."""
+from inference.agent.engines.vllm.replay import AT_ONCE, ENDED, tokens_of
 
 OFFSET_PER_DRAW = 4
 """How far a GPU's generator advances when vLLM draws for a token (`gpu_model_runner.py`)."""
-
-PATCHED: list[tuple[Any, str]] = [
-    (Request, "from_engine_core_request"),
-    (CachedRequestState, "__post_init__"),
-    (StructuredOutputManager, "_create_grammar"),
-    (async_llm, "RequestOutputCollector"),
-    (AsyncLLM, "_add_request"),
-]
 
 _request_of = Request.from_engine_core_request
 _init_state = CachedRequestState.__post_init__
@@ -76,33 +62,13 @@ def is_installed() -> bool:
     return CachedRequestState.__post_init__ is init_state
 
 
-def resumed(params: SamplingParams, tokens: Sequence[int], ended: str | None) -> SamplingParams:
-    """A copy of the parameters that continues after these tokens; `ended` is the finish reason that
-    was sent, if the answer is over."""
-    again = params.clone()
-    added = {TOKENS: list(tokens), ENDED: ended}
-    again.extra_args = (params.extra_args or {}) | added
-    return again
-
-
-def is_replayed(output: RequestOutput) -> bool:
-    """Whether the output comes from the replay: its reader was given it before."""
-    return getattr(output, "replayed", False)
-
-
-def _tokens_of(params: SamplingParams | None) -> list[int]:
-    extra = None if params is None else params.extra_args
-    tokens: list[int] = (extra or {}).get(TOKENS, [])
-    return tokens
-
-
 # --- engine core and workers ---------------------------------------------------------------------
 
 
 def request_of(request: EngineCoreRequest, block_hasher: Any) -> Request:
     """vLLM's `Request.from_engine_core_request`, for a request with tokens."""
     made = _request_of(request, block_hasher)
-    if tokens := _tokens_of(made.sampling_params):
+    if tokens := tokens_of(made.sampling_params):
         made.append_output_token_ids(tokens)
         # Else the core crashes: vLLM asserts that a new request's cached prefix is of its prompt.
         made.num_preemptions = 1
@@ -111,7 +77,7 @@ def request_of(request: EngineCoreRequest, block_hasher: Any) -> Request:
 
 def init_state(state: CachedRequestState) -> None:
     """vLLM's `CachedRequestState.__post_init__`, for a request with tokens."""
-    if tokens := _tokens_of(state.sampling_params):
+    if tokens := tokens_of(state.sampling_params):
         state.output_token_ids = list(tokens)
         if state.generator is not None:
             advance(state.generator, len(tokens))
@@ -132,7 +98,7 @@ def create_grammar(manager: StructuredOutputManager, request: Request) -> Any:
     As in `accept_tokens`, which needs a grammar that is already set.
     """
     grammar = _create_grammar(manager, request)
-    if tokens := _tokens_of(request.sampling_params):
+    if tokens := tokens_of(request.sampling_params):
         bounds = manager._get_constraint_bounds(request, tokens, spec_tokens_committed=True)
         if (start := bounds.grammar_start) <= len(tokens):
             request.structured_output_request.reasoning_ended = True
@@ -171,7 +137,7 @@ async def add_request(
     llm: AsyncLLM, request: EngineCoreRequest, prompt: Any, parent: Any, index: int, queue: Any
 ) -> None:
     """vLLM's `AsyncLLM._add_request`; a request with tokens reaches the core after their replay."""
-    if not (tokens := _tokens_of(request.sampling_params)):
+    if not (tokens := tokens_of(request.sampling_params)):
         await _add_request(llm, request, prompt, parent, index, queue)
         return
     llm.output_processor.add_request(request, prompt, parent, index, queue)

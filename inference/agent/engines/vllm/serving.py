@@ -19,7 +19,6 @@ from typing import Any, Self
 import msgspec
 from starlette.datastructures import State
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.logprobs import PromptLogprobs
 from vllm.lora.request import LoRARequest
@@ -29,13 +28,18 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.utils.async_utils import merge_async_iterators
 from vllm.v1.engine.async_llm import AsyncLLM
 
+try:
+    from vllm.entrypoints.common.cli_args import make_arg_parser  # since 0.33
+except ImportError:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+
 from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
 from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.grammars import Grammars
-from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
+from inference.agent.engines.vllm.replay import AT_ONCE, is_replayed, resumed
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.steps import EngineStep, Steps, reasons_of
@@ -134,9 +138,10 @@ class RequestClient:
         *,
         grammars: Grammars,
         totals: Meter,
+        tells_ids: bool,
     ) -> None:
         self.work = work
-        self.steps = Steps(work)
+        self.steps = Steps(work, tells_ids=tells_ids)
         self._llm, self._lora, self._grammars = llm, lora, grammars
         self._counter = PromptCounter(work.meter, totals)
         self._requests: list[str] = []

@@ -26,6 +26,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.agent.engines.vllm import patches
+from inference.agent.engines.vllm.reliances import Part
 from inference.agent.engines.vllm.worker import EXTENSION
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,11 @@ class LoadOptions(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
         """Nothing to log."""
 
 
-def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncLLM, LoadOptions]:
-    """Start vLLM; blocks until its core is ready. Call it outside the event loop's thread.
+def start_llm(
+    profile: EngineProfile, kv_events: dict[str, Any]
+) -> tuple[AsyncLLM, LoadOptions, set[Part]]:
+    """Start vLLM; blocks until its core is ready. Call it outside the event loop's thread. The set
+    has the parts that this vLLM can't have.
 
     Inside that thread AsyncLLM would start its output handler at once, with statistics on, which
     cost half as much again per token; here they are first reduced to the core's own counts.
@@ -68,10 +72,12 @@ def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncL
 
     Raises:
         BadProfile: vLLM doesn't take a setting.
+        RuntimeError: Lorikeet can't work with this vLLM.
     """
     args = engine_args(profile)
-    args.kv_events_config = KVEventsConfig(**kv_events)
-    patches.install()
+    lacking = patches.install()
+    if Part.CACHE_EVENTS not in lacking:
+        args.kv_events_config = KVEventsConfig(**kv_events)
     config = args.create_engine_config()
     if current_platform.is_cpu():
         # After create_engine_config, which forces spawn.
@@ -87,7 +93,7 @@ def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncL
     # vLLM adds a Prometheus logger unasked, at a tenth of a millisecond per step.
     loggers = llm.logger_manager.stat_loggers
     loggers[:] = [each for each in loggers if not isinstance(each, PrometheusStatLogger)]
-    return llm, loads[0]
+    return llm, loads[0], lacking
 
 
 def model_revision(config: ModelConfig, profile: EngineProfile) -> str:

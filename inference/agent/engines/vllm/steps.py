@@ -16,7 +16,7 @@ from typing import Any
 from vllm.outputs import CompletionOutput, RequestOutput
 
 from inference.agent.engines.engine import IDS_AT_ONCE, EngineWork
-from inference.agent.engines.vllm.resume import is_replayed
+from inference.agent.engines.vllm.replay import is_replayed
 
 Ids = dict[int, list[int]]
 """Token ids by choice, numbered as in the answer."""
@@ -46,7 +46,9 @@ class Steps:
     Of a continued answer, the chunks made of the replay are dropped, and so is its opening.
     """
 
-    def __init__(self, work: EngineWork) -> None:
+    def __init__(self, work: EngineWork, *, tells_ids: bool = True) -> None:
+        """Without `tells_ids` nothing is observed: chunks are passed on as they come."""
+        self._tells_ids = tells_ids
         self._wants_ids, self._resumed = work.wants_ids, work.resume is not None
         self._made: list[dict[str, Any]] = []
         self._held = 0
@@ -61,7 +63,8 @@ class Steps:
 
         Mutates it: its choices report when they are iterated over.
         """
-        output.outputs = _Followed(self, output, self._ids_of(output, choices_before))
+        if self._tells_ids:
+            output.outputs = _Followed(self, output, self._ids_of(output, choices_before))
 
     def hold(self, output: RequestOutput, choices_before: int) -> None:
         """The output becomes part of a whole answer, but its ids are reported before."""
@@ -75,7 +78,11 @@ class Steps:
     def add(self, chunk: dict[str, Any]) -> None:
         """A chunk of the output that is followed."""
         self.reasons |= reasons_of(chunk)
-        self._made.append(chunk)
+        if self._tells_ids:
+            self._made.append(chunk)
+        else:
+            self._pending.gain([chunk], {})
+            self._ready.set()
 
     def end(self) -> None:
         """Nothing more comes."""

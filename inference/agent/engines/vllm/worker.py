@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from multiprocessing import connection, parent_process
 from typing import Any
 
-from inference.agent.engines.vllm import resume
+from vllm.platforms import current_platform
 
 EXTENSION = f"{__name__}.AdapterInspector"
 """The value of vLLM's `worker_extension_cls`."""
@@ -28,7 +29,16 @@ class AdapterInspector:
     def lorikeet_resumes(self) -> bool:
         """Whether this process can continue answers of other engines: one that vLLM spawned, and
         did not fork, has none of our patches."""
-        return resume.is_installed()
+        resume = sys.modules.get("inference.agent.engines.vllm.resume")
+        return resume is not None and resume.is_installed()
+
+    def lorikeet_separates(self) -> bool:
+        """Whether this process keeps adapters apart, which vLLM itself doesn't on a CPU."""
+        if not current_platform.is_cpu():
+            return True
+        from inference.agent.engines.vllm import cpu
+
+        return cpu.separates(self._lorikeet_adapters())
 
     def lorikeet_adapter_modules(self) -> list[str]:
         """The dotted paths of the modules that can carry an adapter, packed ones split up."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from inference.errors import (
@@ -26,11 +27,12 @@ from inference.gateway.requests.request import RequestState
 from inference.gateway.requests.stream import Stream
 from inference.link import wire
 from inference.link.accounts import LedgerEntry, Usage, first_attempt, reservation_id, turn_of
+from inference.link.engine_info import ModelInfo
 from inference.link.wire import Delta, Done, Fault, UsageReport, Wait
 from inference.link.workload import Workload
 from tests.inference.played import Bench, Played, benched, entry
 from tests.inference.rig import until
-from tests.inference.samples import GRANT, OLDER
+from tests.inference.samples import GRANT, MODEL, OLDER
 
 pytestmark = pytest.mark.pure
 
@@ -155,10 +157,13 @@ async def test_tokens_that_were_counted_and_not_given_are_generated_again(bench:
     assert bench.limits.extensions == [], "they count once"
 
 
-async def test_only_an_engine_of_the_same_revision_continues(bench: Bench) -> None:
+@pytest.mark.parametrize("other", [OLDER, msgspec.structs.replace(MODEL, resumes=False)])
+async def test_only_an_engine_of_the_same_revision_that_can_continues(
+    bench: Bench, other: ModelInfo
+) -> None:
     (first,) = await engines(bench, "a")
     stream = await begun(bench, first)
-    (second,) = await engines(bench, "b", model=OLDER)
+    (second,) = await engines(bench, "b", model=other)
     first.hang_up()
     await until(lambda: bench.hub.held == {"base": 1})
     assert second.all_heard

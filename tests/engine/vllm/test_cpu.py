@@ -29,7 +29,7 @@ def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
 def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed: int) -> None:
     import torch
 
-    from inference.agent.engines.vllm.patches import expand, groups_of, shrink
+    from inference.agent.engines.vllm.cpu import expand, groups_of, shrink
 
     a, b = weights(RANK, WIDTH_IN, seed), weights(WIDTH_OUT, RANK, seed + 1)
     x = torch.randn(len(slots), WIDTH_IN, generator=torch.Generator().manual_seed(seed))
@@ -55,7 +55,7 @@ def test_a_linear_layer_of_several_parts_is_computed_like_each_part_alone(
 ) -> None:
     import torch
 
-    from inference.agent.engines.vllm.patches import expand, groups_of, linear, shrink
+    from inference.agent.engines.vllm.cpu import expand, groups_of, linear, shrink
 
     a = tuple(weights(RANK, WIDTH_IN, seed + part) for part in range(len(widths)))
     b = tuple(weights(width, RANK, seed - part) for part, width in enumerate(widths))
@@ -76,18 +76,10 @@ def test_a_linear_layer_of_several_parts_is_computed_like_each_part_alone(
 def test_padded_columns_are_left_alone() -> None:
     import torch
 
-    from inference.agent.engines.vllm.patches import expand, groups_of
+    from inference.agent.engines.vllm.cpu import expand, groups_of
 
     y = torch.zeros(2, WIDTH_OUT + 3)
     x = torch.ones(2, RANK)
     expand(groups_of(torch.tensor([0, 1])), y, x, weights(WIDTH_OUT, RANK, 1), add_inputs=False)
     assert y[:, :WIDTH_OUT].abs().min() > 0
     assert torch.equal(y[:, WIDTH_OUT:], torch.zeros(2, 3))
-
-
-def test_another_version_of_vllm_is_not_patched() -> None:
-    from inference.agent.engines.vllm.patches import check_version
-
-    check_version("0.32.0+cpu")
-    with pytest.raises(RuntimeError, match=r"vLLM is 0\.33\.0\+cpu"):
-        check_version("0.33.0+cpu")
