@@ -21,9 +21,10 @@ from django.utils import timezone
 from inference.content import FILES, WEIGHTS
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.uploads import handover, objects, parts
-from tenants.adapters.uploads.content import COMMIT, PICKLE_NAMES
+from tenants.adapters.uploads.content import COMMIT
 from tenants.adapters.uploads.keeping import Destination, check_name, refuse_suspended
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
+from tenants.adapters.uploads.selection import PICKLE_NAMES
 from tenants.hub import repos
 from tenants.hub.bodies import LENGTH, RECEIVED
 from tenants.hub.replies import HubError, hub_view, read, refusing, reply

@@ -50,6 +50,7 @@ class UploadSession(models.Model):
     it became (`known`: that existed before with this content), or with the reason for its refusal,
     `{"status", "code", "detail"}` of the answer. `metadata` is the header Upload-Metadata as the
     client sent it. `base_confirmed`: the client confirmed that it names another base model.
+    `left_out` names files of a form that were not kept (`selection`).
 
     An upload with an `oid` is the weights alone; `oid` is their SHA-256 as given by a push to the
     hub (`tenants.hub`). It waits for the commit that names it, whose upload takes over its file.
@@ -64,6 +65,7 @@ class UploadSession(models.Model):
     metadata = models.TextField()
     oid = models.CharField(max_length=64, blank=True, editable=False, default="", db_default="")
     length_bytes = models.PositiveBigIntegerField()
+    left_out = models.JSONField(default=list)
     version = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="+")
     known = models.BooleanField(default=False)
     refusal = models.JSONField(null=True)

@@ -88,7 +88,8 @@ def _show_versions(found: Sequence[Any], *, as_json: bool) -> None:
 @app.command()
 def push(
     source: Annotated[
-        Path, typer.Argument(help="Folder written by save_pretrained, or a .tar or .zip of it.")
+        Path,
+        typer.Argument(help="Folder of save_pretrained, or a .zip, .tar or .tar.gz of it."),
     ],
     name: Annotated[str, typer.Option(help="Name of the adapter; by default the folder's.")] = "",
     base_model: BaseModel = "",

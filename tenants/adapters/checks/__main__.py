@@ -73,12 +73,15 @@ def _outcome(task: Task) -> dict[str, Any]:
 
 
 def _unpack(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    scratch = files["scratch"]
+    scratch.truncate(0)
     targets = _emptied(files)
-    return asdict(contents.unpack(files["archive"], task["name"], task["max_bytes"], targets))
+    return asdict(contents.unpack(files["archive"], task["max_bytes"], targets, scratch))
 
 
 def _commit(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
-    return {"oid": commits.unpack(files["commit"], task["max_bytes"], _emptied(files))}
+    oid, left_out = commits.unpack(files["commit"], task["max_bytes"], _emptied(files))
+    return {"oid": oid, "left_out": left_out}
 
 
 def _emptied(files: Mapping[str, IO[bytes]]) -> dict[str, IO[bytes]]:

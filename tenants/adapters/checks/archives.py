@@ -1,8 +1,9 @@
-"""Reads an untrusted tar or zip: regular files at the top or in one folder, nothing else.
+"""Reads an untrusted tar or zip of regular files; a tar may be compressed by gzip.
 
-Python's readers are told what to read, never where to write: nothing is extracted to a path that
-the archive names. This module adds the checks that they lack: they would read a header of gigabytes
-at once, follow links, skip garbage, and inflate a zip bomb.
+Which it is, its first bytes tell, whatever its name. Python's readers are told what to read, never
+where to write: nothing is extracted to a path that the archive names. This module adds the checks
+that they lack: they would read a header of gigabytes at once, follow links, skip garbage, and
+inflate a zip bomb.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
@@ -22,24 +23,27 @@ from tenants.adapters.checks.findings import message_of, shown
 from tenants.adapters.uploads.content import MAX_RATIO, RATIO_FREE_BYTES
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
-MAX_MEMBERS = 16
-"""Two files and perhaps a folder; a few more, so that the error can name the unexpected ones."""
+MAX_MEMBERS = 2048
+"""A trainer's folder with a hundred checkpoints."""
+INFLATED_AT_ONCE = 1 << 20
 MAX_READ_BYTES = 512 << 10
 """The most that a reader may request at once, such as a zip's whole directory."""
 MAX_TAR_HEADER_BYTES = 8 << 10
 """The longest long name or extended header. Python 3.11 before 3.11.10 reads one in quadratic time
 (CVE-2024-6232): 48 s for 125 KB."""
+_ZIP, _GZIP = (b"PK\x03\x04", b"PK\x05\x06"), b"\x1f\x8b"
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """A regular file in an archive, `size` bytes long when unpacked. `read` is that of a file."""
+    """A regular file in an archive, `size` bytes long when unpacked. `open` starts reading it, and
+    returns the `read` of a file; it may be called again."""
 
-    file_name: str
+    path: str
     size: int
-    read: Callable[[int], bytes]
+    open: Callable[[], Callable[[int], bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,56 @@ def _invalid(reason: str) -> UploadRefused:
     return UploadRefused(UploadRefusal.ARCHIVE_INVALID, f"The archive is damaged: {reason}.")
 
 
+def open_archive(
+    stream: IO[bytes], scratch: IO[bytes]
+) -> AbstractContextManager[list[ArchiveMember]]:
+    """The files of an archive. A compressed one is inflated to `scratch`, an empty file.
+
+    Raises:
+        UploadRefused: see `open_tar` and `open_zip`; or it would expand too much.
+    """
+    stream.seek(0)
+    head = stream.read(4)
+    if head.startswith(_ZIP):
+        return open_zip(stream)
+    if head.startswith(_GZIP):
+        _inflate(stream, scratch)
+        return open_tar(scratch)
+    return open_tar(stream)
+
+
+def _inflate(stream: IO[bytes], target: IO[bytes]) -> None:
+    """Decompress all members of a gzip file, within the ratio that a zip may have."""
+    stored = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    left = RATIO_FREE_BYTES + MAX_RATIO * stored
+    member, data = zlib.decompressobj(wbits=31), b""
+    with _damage_as_refusal():
+        while data or (data := stream.read(MAX_READ_BYTES)):
+            if member.eof:
+                if not data.startswith(_GZIP):
+                    break  # padding, which gzip ignores too
+                member = zlib.decompressobj(wbits=31)
+            inflated = member.decompress(data, INFLATED_AT_ONCE)
+            data = member.unused_data if member.eof else member.unconsumed_tail
+            if (left := left - len(inflated)) < 0:
+                raise UploadRefused(
+                    UploadRefusal.ARCHIVE_BOMB,
+                    f"The archive of {stored} bytes would expand to more than {MAX_RATIO} times "
+                    "its size.",
+                )
+            target.write(inflated)
+        if not member.eof:
+            raise _invalid("it ends too early")
+    target.flush()
+
+
 @contextmanager
 def open_tar(stream: IO[bytes]) -> Iterator[list[ArchiveMember]]:
     """The files of an uncompressed tar.
 
     Raises:
-        UploadRefused: it is damaged, or holds anything but regular files at most one folder deep.
+        UploadRefused: it is damaged, has too many files, or any that is not regular.
     """
     with ExitStack() as stack:
         with _damage_as_refusal():
@@ -121,8 +169,8 @@ def open_zip(stream: IO[bytes]) -> Iterator[list[ArchiveMember]]:
     """The files of a zip.
 
     Raises:
-        UploadRefused: it is damaged, encrypted, a zip bomb, has data before or after it, or holds
-            anything but regular files at most one folder deep.
+        UploadRefused: it is damaged, encrypted, a zip bomb, has data before or after it, too many
+            files, or any that is not regular.
     """
     _check_zip_end(stream)
     with ExitStack() as stack:
@@ -187,23 +235,15 @@ def _wrong_kind(path: str) -> UploadRefused:
 
 def _checked(entries: Iterator[_Entry]) -> list[ArchiveMember]:
     members: list[ArchiveMember] = []
-    homes: set[str] = set()
     for seen, entry in enumerate(entries, start=1):
         if seen > MAX_MEMBERS:
             raise UploadRefused(
-                UploadRefusal.FILE_UNEXPECTED,
+                UploadRefusal.ARCHIVE_CROWDED,
                 f"The archive has more than {MAX_MEMBERS} files and folders.",
             )
         parts = _parts(entry.path)
         if not entry.is_folder and parts:
-            homes.add("/".join(parts[:-1]))
-            members.append(ArchiveMember(parts[-1], entry.size, _lazy(entry.open)))
-    if len(homes) > 1 or any("/" in home for home in homes):
-        raise UploadRefused(
-            UploadRefusal.ARCHIVE_PATH_REFUSED,
-            "The archive's files must be at its top or all in one folder, not in "
-            f"{', '.join(map(shown, sorted(homes)))}.",
-        )
+            members.append(ArchiveMember("/".join(parts), entry.size, _safely(entry.open)))
     return members
 
 
@@ -217,17 +257,20 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _lazy(opened: Callable[[], IO[bytes]]) -> Callable[[int], bytes]:
-    """A `read` that calls `opened` the first time. Damage becomes a refusal there too."""
-    file: IO[bytes] | None = None
+def _safely(opened: Callable[[], IO[bytes]]) -> Callable[[], Callable[[int], bytes]]:
+    """`opened`, with damage as a refusal there and in each `read`."""
 
-    def read(size: int) -> bytes:
-        nonlocal file
+    def open() -> Callable[[int], bytes]:
         with _damage_as_refusal():
-            file = file or opened()
-            return file.read(size)
+            file = opened()
 
-    return read
+        def read(size: int) -> bytes:
+            with _damage_as_refusal():
+                return file.read(size)
+
+        return read
+
+    return open
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import IO, Any
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.checks.strict_json import BadJson, load_object
-from tenants.adapters.uploads.content import named
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
+from tenants.adapters.uploads.selection import select
 
 MAX_LINES = 1024
 """Clients send a few hundred files in one commit at most."""
@@ -33,11 +33,14 @@ _IGNORED = frozenset({"header", "deletedFile", "deletedFolder"})
 """Operations without effect on the new version: it has the files of this commit and no others."""
 
 
-def unpack(commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]) -> str:
+def unpack(
+    commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]
+) -> tuple[str, list[str]]:
     """Write the two files to `targets`, which has one for each of `inference.content.FILES`.
 
     Returns:
-        The SHA-256 by which the commit names the weights if they were sent before; otherwise empty.
+        The SHA-256 by which the commit names the weights if they were sent before, otherwise empty;
+        and the paths that were left out.
 
     Raises:
         UploadRefused: the commit is malformed, lacks one of the files, or has more than
@@ -54,10 +57,10 @@ def unpack(commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]) 
             found.add_long(line, commit)
         elif line.strip():
             found.add(*_operation(line))
-    named(found.names)
+    left_out = found.check()
     for target in targets.values():
         target.flush()
-    return found.oid
+    return found.oid, left_out
 
 
 @dataclass
@@ -66,7 +69,7 @@ class _Found:
 
     targets: Mapping[str, IO[bytes]]
     max_bytes: int
-    names: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     oid: str = ""
 
     def __post_init__(self) -> None:
@@ -81,9 +84,9 @@ class _Found:
         path = _text(value, "path")
         if key not in ("file", "lfsFile"):
             raise _invalid(f"it has the unsupported operation {shown(key)}")
+        self.paths.append(path)
         if path not in FILES:
             return
-        self.names.append(path)
         if key == "lfsFile":
             self._name_object(path, value)
         else:
@@ -111,12 +114,27 @@ class _Found:
         _require_base64(value)
         if path == CONFIG:
             raise _invalid(f"{CONFIG} has more than {SHORT_BYTES} bytes")
-        if path == WEIGHTS:
-            self.names.append(path)
-        else:
+        self.paths.append(path)
+        if path != WEIGHTS:
             self.left += target.tell() - start
             target.seek(start)
             target.truncate()
+
+    def check(self) -> list[str]:
+        """What was left out.
+
+        Raises:
+            UploadRefused: the two files are not there, at the repository's top.
+        """
+        selection = select(self.paths)
+        chosen = (selection.config, *selection.weights)
+        if chosen != FILES:
+            raise UploadRefused(
+                UploadRefusal.ARCHIVE_PATH_REFUSED,
+                f"The adapter must be {CONFIG} and {WEIGHTS} at the repository's top, but is "
+                f"{', '.join(map(shown, chosen[:2]))}.",
+            )
+        return selection.told()
 
     def _name_object(self, path: str, value: Mapping[str, Any]) -> None:
         oid = _text(value, "oid")

@@ -1,4 +1,4 @@
-"""The two files of an upload, from an archive or sent as they are, with their hashes.
+"""The two files of an adapter, from an archive or sent as they are, with their hashes.
 
 No file is in memory whole.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import IO
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.adapters.checks import archives
+from tenants.adapters.checks import archives, shards
+from tenants.adapters.checks.archives import ArchiveMember
 from tenants.adapters.checks.config import MAX_CONFIG_BYTES
 from tenants.adapters.checks.strict_json import BadJson, load_object
-from tenants.adapters.uploads.content import UploadContents, named
+from tenants.adapters.uploads.content import UploadContents
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
+from tenants.adapters.uploads.selection import select
 
 COPY_BYTES = 256 << 10
 _PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02-\x05].{6}[^{]", re.DOTALL)
@@ -24,39 +28,51 @@ header's length), but has an opening brace at the ninth."""
 
 
 def unpack(
-    archive: IO[bytes], name: str, max_bytes: int, targets: Mapping[str, IO[bytes]]
+    archive: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]], scratch: IO[bytes]
 ) -> UploadContents:
-    """Write the two files of an archive (a zip if `name` ends so, else a tar) to `targets`.
-
-    `targets` has a file, open for reading and writing, for each of `inference.content.FILES`.
+    """Write an archive's adapter to `targets`, which has a file, open for reading and writing, for
+    each of `inference.content.FILES`; `scratch` is another empty one. Shards are put together.
 
     Raises:
-        UploadRefused: see `archives` and `named`, or together the files are over `max_bytes`.
+        UploadRefused: see `archives`, `select` and `shards`, or the adapter is over `max_bytes`.
     """
-    opened = archives.open_zip if name.lower().endswith(".zip") else archives.open_tar
-    with opened(archive) as members:
-        named(member.file_name for member in members)
-        if sum(member.size for member in members) > max_bytes:
+    with archives.open_archive(archive, scratch) as members:
+        selection = select(member.path for member in members)
+        by_path = {member.path: member for member in members}
+        config, weights = by_path[selection.config], [by_path[path] for path in selection.weights]
+        if config.size + sum(member.size for member in weights) > max_bytes:
             raise too_large(max_bytes)
-        for member in members:
-            for chunk in _chunks(member.read):
-                targets[member.file_name].write(chunk)
+        _copy(config, targets[CONFIG])
+        if len(weights) == 1:
+            _copy(weights[0], targets[WEIGHTS])
+        else:
+            shards.join(weights, targets[WEIGHTS])
     for target in targets.values():
         target.flush()
-    return read(targets[CONFIG], targets[WEIGHTS])
+    found = read(targets[CONFIG], targets[WEIGHTS])
+    return replace(found, left_out=selection.told())
+
+
+def _copy(member: ArchiveMember, target: IO[bytes]) -> None:
+    for chunk in _chunks(member.open()):
+        target.write(chunk)
 
 
 def read(config: IO[bytes], weights: IO[bytes]) -> UploadContents:
-    """Hash the two files and read the base model's name.
+    """Remove a byte order mark of `config`, which some editors write and the engine can't read;
+    hash the two files, and read the base model's name.
 
     Raises:
-        UploadRefused: the weights are a pickle.
+        UploadRefused: the weights are a pickle, a Git LFS pointer or a web page.
     """
     _refuse_pickle(weights)
+    _refuse_others(weights)
+    _drop_bom(config)
     config_sha256, config_bytes = digested(config)
     weights_sha256, weights_bytes = digested(weights)
-    trained_on = _trained_on(config)
-    return UploadContents(config_sha256, weights_sha256, config_bytes + weights_bytes, trained_on)
+    size = config_bytes + weights_bytes
+    trained_on, fault = _trained_on(config)
+    return UploadContents(config_sha256, weights_sha256, size, trained_on, fault)
 
 
 def digested(file: IO[bytes]) -> tuple[str, int]:
@@ -84,15 +100,42 @@ def _refuse_pickle(weights: IO[bytes]) -> None:
         )
 
 
-def _trained_on(config: IO[bytes]) -> str:
+def _refuse_others(weights: IO[bytes]) -> None:
+    """Refuse what people send in place of weights by mistake, by what it is."""
+    weights.seek(0)
+    head = weights.read(64).lstrip().lower()
+    if head.startswith(b"version https://git-lfs"):
+        told = (
+            "is a Git LFS pointer, not the weights: run `git lfs pull` in the repository that it is"
+            " from, and send the file again."
+        )
+    elif head.startswith((b"<!doctype", b"<html", b"<?xml")):
+        told = "is a web page, not the weights: the download needed another address or a sign-in."
+    else:
+        return
+    raise UploadRefused(UploadRefusal.WEIGHTS_NOT_SAFETENSORS, f"{WEIGHTS} {told}")
+
+
+def _drop_bom(config: IO[bytes]) -> None:
+    config.seek(0)
+    if config.read(len(BOM_UTF8)) == BOM_UTF8:
+        text = config.read(MAX_CONFIG_BYTES + 1)
+        config.seek(0)
+        config.truncate(0)
+        config.write(text)
+        config.flush()
+
+
+def _trained_on(config: IO[bytes]) -> tuple[str, str]:
+    """The base model's name, and why the configuration can't be read."""
     config.seek(0)
     try:
         fields = load_object(config.read(MAX_CONFIG_BYTES))
-    except BadJson:
-        return ""
+    except BadJson as error:
+        return "", f"{CONFIG} is not a valid JSON object: {error}."
     named = fields.get("base_model_name_or_path")
     if not isinstance(named, str):
-        return ""
+        return "", ""
     # PostgreSQL's text can hold neither lone surrogates nor NUL.
     text = named.encode("utf-8", "replace").decode()
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:255]
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:255], ""

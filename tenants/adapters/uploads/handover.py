@@ -17,12 +17,12 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import connection, models, transaction
 from django.utils import timezone
 
-from inference.content import WEIGHTS
+from inference.content import CONFIG, WEIGHTS
 from tenants.adapters import jobs, quota
 from tenants.adapters.uploads import parts
-from tenants.adapters.uploads.content import is_archive_name, named
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
+from tenants.adapters.uploads.selection import is_archive_name, select
 from tenants.models import Tenant, UploadSession
 from tenants.models.audit import Actor
 from tenants.models.uploads import expiry
@@ -37,25 +37,23 @@ def receive(
     actor: Actor,
     reserved: UUID | None = None,
 ) -> UploadSession:
-    """Keep the files of a request, two or one archive, and hand them to a worker for the actor.
+    """Keep the adapter among the files of a request, or the one archive, and hand it to a worker
+    for the actor.
 
     `reserved` is the upload that `reservations` created for this request, if it did.
 
     Raises:
-        UploadRefused: the file names are not those of an adapter, they can't become a version
-            there, or the tenant has too many unfinished uploads or no storage left.
+        UploadRefused: the files have no adapter, or one in shards; they can't become a version
+            there; or the tenant has too many unfinished uploads or no storage left.
     """
-    names = [str(file.name) for file in files]
-    if len(names) == 1 and is_archive_name(names[0]):
-        file_name, by_name = names[0], {"": files[0]}
-    else:
-        file_name, by_name = WEIGHTS, dict(zip(named(names), files, strict=True))
+    file_name, by_name, left_out = _chosen(files)
     where.refuse_unless_possible()
     kept = where.tenant.uploads.filter(pk=reserved).first() if reserved else None
     session = kept or UploadSession(tenant=where.tenant)
     session.adapter_name, session.file_name = where.name, file_name[-255:]
     session.base_model_name, session.base_confirmed = where.base_name, where.base_confirmed
-    session.length_bytes = sum(file.size or 0 for file in files)
+    session.length_bytes = sum(file.size or 0 for file in by_name.values())
+    session.left_out = left_out
     session.created_by, session.expires_at = where.user, expiry()
     try:
         parts.adopt(session.pk, by_name)
@@ -66,6 +64,25 @@ def receive(
         parts.remove(session.pk)
         raise
     return session
+
+
+def _chosen(
+    files: Sequence[UploadedFile[bytes]],
+) -> tuple[str, dict[str, UploadedFile[bytes]], list[str]]:
+    """The upload's name, its files by the names that `parts` keeps them under, and what is not
+    kept."""
+    names = [str(file.name) for file in files]
+    if len(names) == 1 and is_archive_name(names[0]):
+        return names[0], {"": files[0]}, []
+    selection = select(names)
+    if len(selection.weights) > 1:
+        raise UploadRefused(
+            UploadRefusal.FILE_MISSING,
+            f"{WEIGHTS} is missing: weights in several files are accepted in an archive.",
+        )
+    by_name = dict(zip(names, files, strict=True))
+    chosen = {CONFIG: by_name[selection.config], WEIGHTS: by_name[selection.weights[0]]}
+    return WEIGHTS, chosen, selection.told()
 
 
 def admit(session: UploadSession) -> None:

@@ -91,16 +91,22 @@ def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
     else the one that the configuration names."""
     if (base_model := _base_model_asked(where)) is not None:
         return base_model
-    known = {base.name: base for base in BaseModel.objects.all()}
+    known = list(BaseModel.objects.all())
     if len(known) == 1:
-        return next(iter(known.values()))
-    chosen = known.get(upload.contents.trained_on)
-    if chosen is None:
+        return known[0]
+    if upload.contents.config_fault:
+        raise UploadRefused(UploadRefusal.CONFIG_NOT_JSON, upload.contents.config_fault)
+    trained_on = upload.contents.trained_on
+    exact = [base for base in known if base.name == trained_on]
+    alike = exact or [base for base in known if trained_on and may_be(trained_on, base.name)]
+    if len(alike) != 1:
+        named = f"names {shown(trained_on)}" if trained_on else "names none"
         raise UploadRefused(
             UploadRefusal.BASE_MODEL_AMBIGUOUS,
-            f"Set the field base_model to one of: {', '.join(known) or 'none yet'}.",
+            f"adapter_config.json {named} as its base model. Set the field base_model to one of: "
+            f"{', '.join(base.name for base in alike or known) or 'none yet'}.",
         )
-    return chosen
+    return alike[0]
 
 
 def _base_model_asked(where: Destination) -> BaseModel | None:
@@ -178,7 +184,12 @@ def _keep(
     """
     folder = store.new_folder(adapter, upload.digest)
     size = upload.contents.size_bytes
-    fields = {"folder": folder, "size_bytes": size, "trained_on": upload.contents.trained_on}
+    fields = {
+        "folder": folder,
+        "size_bytes": size,
+        "trained_on": upload.contents.trained_on,
+        "left_out": upload.contents.left_out,
+    }
     with transaction.atomic():
         version = _version_with_room(adapter, upload.digest, created_by=user, **fields)
     if version.state not in WITHOUT_FILES:

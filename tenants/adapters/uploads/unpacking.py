@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.files import File
 
-from inference.content import FILES, WEIGHTS, digest_of
+from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from tenants.adapters import sandbox
 from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.content import (
@@ -21,9 +21,9 @@ from tenants.adapters.uploads.content import (
     MAX_RATIO,
     RATIO_FREE_BYTES,
     UploadContents,
-    is_archive_name,
 )
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
+from tenants.adapters.uploads.selection import is_archive_name
 from tenants.models import UploadSession
 
 
@@ -90,11 +90,11 @@ def _reader(session: UploadSession) -> Callable[[UploadSession, Path], dict[str,
 
 def _unpack(session: UploadSession, folder: Path) -> dict[str, Any]:
     most: int = settings.MAX_ADAPTER_BYTES
-    task = {"task": "unpack", "name": session.file_name, "max_bytes": most}
+    task = {"task": "unpack", "max_bytes": most}
     limits = sandbox.SandboxLimits.for_bytes(
         min(most, RATIO_FREE_BYTES + MAX_RATIO * session.length_bytes)
     )
-    return _written(task, "archive", session, folder, limits)
+    return _written(task, "archive", session, folder, limits, "scratch")
 
 
 def _written(
@@ -103,11 +103,14 @@ def _written(
     session: UploadSession,
     folder: Path,
     limits: sandbox.SandboxLimits,
+    *scratch: str,
 ) -> dict[str, Any]:
-    """The outcome of a task that extracts the two files from the upload's single file."""
+    """The outcome of a task that extracts the two files from the upload's single file; it also gets
+    empty files of the names in `scratch`."""
     with ExitStack() as opened:
         source = opened.enter_context(parts.path(session.pk).open("rb"))
-        targets = {name: opened.enter_context((folder / name).open("x+b")) for name in FILES}
+        names = (*FILES, *scratch)
+        targets = {name: opened.enter_context((folder / name).open("x+b")) for name in names}
         files = {name: (target, "r+b") for name, target in targets.items()}
         found = sandbox.run(task, {source_name: (source, "rb"), **files}, limits)
         for target in targets.values():
@@ -118,7 +121,8 @@ def _written(
 def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
     task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
     limits = sandbox.SandboxLimits.for_bytes(session.length_bytes)
-    oid = str(_written(task, "commit", session, folder, limits)["oid"])
+    written = _written(task, "commit", session, folder, limits)
+    oid = str(written["oid"])
     if oid:
         objects.take_over(session, oid)
         (folder / WEIGHTS).unlink()
@@ -127,22 +131,22 @@ def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
     if oid and found["weights_sha256"] != oid:
         message = f"The content of {WEIGHTS} does not match its SHA-256. Push it again."
         raise UploadRefused(UploadRefusal.OBJECT_DIFFERS, message)
-    return found
+    return found | {"left_out": written["left_out"]}
 
 
 def _read(session: UploadSession, folder: Path) -> dict[str, Any]:
-    for name in FILES:
-        _link(parts.path(session.pk, name), folder / name)
-    return _look(folder)
+    shutil.copyfile(parts.path(session.pk, CONFIG), folder / CONFIG)
+    _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
+    return _look(folder) | {"left_out": session.left_out}
 
 
 def _look(folder: Path) -> dict[str, Any]:
-    """What is known of the two files in the folder."""
+    """What is known of the two files in the folder; the configuration's byte order mark goes."""
+    size = sum((folder / name).stat().st_size for name in FILES)
     with ExitStack() as opened:
-        paths = {name: folder / name for name in FILES}
-        size = sum(path.stat().st_size for path in paths.values())
         files = {
-            name: (opened.enter_context(path.open("rb")), "rb") for name, path in paths.items()
+            name: (opened.enter_context((folder / name).open(mode)), mode)
+            for name, mode in ((CONFIG, "r+b"), (WEIGHTS, "rb"))
         }
         return sandbox.run({"task": "read"}, files, sandbox.SandboxLimits.for_bytes(size))
 

@@ -46,6 +46,10 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
     trained_on = serializers.CharField(help_text="The base model that adapter_config.json names.")
+    left_out = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Files that were sent with it and not read, by name.",
+    )
     config = serializers.DictField(help_text="Content of adapter_config.json.")
     report = serializers.DictField(help_text="Results of the checks and of the probe.")
     created_by = Creator()
@@ -53,8 +57,8 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     class Meta:
         model = AdapterVersion
         fields = [
-            "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on", "config",
-            "report", "created_by", "created_at",
+            "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on",
+            "left_out", "config", "report", "created_by", "created_at",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))

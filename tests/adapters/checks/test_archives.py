@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,9 +25,11 @@ from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES, MAX_TAR_HEADER_BYTES
 from tenants.adapters.checks.contents import read
 from tenants.adapters.checks.contents import unpack as unpack_to
-from tenants.adapters.uploads.content import UploadContents, named
+from tenants.adapters.checks.static import check
+from tenants.adapters.uploads.content import UploadContents
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
-from tests.adapters.checks.builder import config_bytes, lora
+from tenants.adapters.uploads.selection import MAX_LEFT_OUT, is_archive_name, select
+from tests.adapters.checks.builder import TARGETS, Weights, config_bytes, lora
 from tests.adapters.checks.test_mutations import mutated
 
 CONTENT = {CONFIG: config_bytes(), WEIGHTS: lora().bytes()}
@@ -64,15 +68,15 @@ def make_zip(
     return target.getvalue()
 
 
-def unpacked(raw: bytes, name: str, limit: int) -> tuple[UploadContents, dict[str, bytes]]:
+def unpacked(raw: bytes, limit: int = LIMIT) -> tuple[UploadContents, dict[str, bytes]]:
     """What `unpack_to` returns, and the unpacked files."""
     targets = {name: io.BytesIO() for name in FILES}
-    contents = unpack_to(io.BytesIO(raw), name, limit, targets)
+    contents = unpack_to(io.BytesIO(raw), limit, targets, io.BytesIO())
     return contents, {name: target.getvalue() for name, target in targets.items()}
 
 
-def unpack(raw: bytes, name: str, limit: int = LIMIT) -> dict[str, bytes]:
-    return unpacked(raw, name, limit)[1]
+def unpack(raw: bytes, limit: int = LIMIT) -> dict[str, bytes]:
+    return unpacked(raw, limit)[1]
 
 
 def in_folder(folder: str) -> list[tuple[str, bytes]]:
@@ -86,13 +90,13 @@ def in_folder(folder: str) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_sound_archive(kind: str, folder: str) -> None:
     raw = (make_tar if kind == "tar" else make_zip)(in_folder(folder))
-    assert unpack(raw, f"adapter.{kind}") == CONTENT
+    assert unpack(raw) == CONTENT
 
 
 def test_stored_zip_with_a_folder_entry() -> None:
     members = [("a/", b""), *in_folder("a/")]
     raw = make_zip(members, compression=zipfile.ZIP_STORED)
-    assert unpack(raw, "ADAPTER.ZIP") == CONTENT
+    assert unpack(raw) == CONTENT
 
 
 def test_tar_made_from_a_folder(tmp_path: Path) -> None:
@@ -101,14 +105,120 @@ def test_tar_made_from_a_folder(tmp_path: Path) -> None:
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as archive:
         archive.add(tmp_path, arcname="adapter")
-    assert unpack(target.getvalue(), "adapter.tar") == CONTENT
+    assert unpack(target.getvalue()) == CONTENT
 
 
 def test_what_is_found_of_the_files() -> None:
-    contents, _ = unpacked(make_zip(), "a.zip", LIMIT)
+    contents, _ = unpacked(make_zip())
     config, weights = (hashlib.sha256(data).hexdigest() for data in CONTENT.values())
     size = sum(len(data) for data in CONTENT.values())
     assert contents == UploadContents(config, weights, size, trained_on="tiny")
+
+
+TRAINED = [
+    ("support/README.md", b"---"),
+    ("support/tokenizer.json", b"{}"),
+    ("support/chat_template.jinja", b""),
+    ("support/training_args.bin", b"pickle"),
+    ("support/trainer_state.json", b"{}"),
+    ("support/.DS_Store", b""),
+    ("__MACOSX/support/._" + WEIGHTS, b"fork"),
+    ("__MACOSX/support/._" + CONFIG, b"fork"),
+    ("support/._" + CONFIG, b"fork"),
+    ("support/checkpoint-50/optimizer.pt", b"pickle"),
+    ("support/checkpoint-50/rng_state.pth", b"pickle"),
+    ("support/checkpoint-50/" + CONFIG, b"{}"),
+    ("support/checkpoint-50/" + WEIGHTS, b"other weights"),
+]
+"""What `Trainer` leaves beside an adapter, zipped by a Mac."""
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_what_a_trainer_writes_is_left_out_and_named(kind: str) -> None:
+    members = [*TRAINED, *in_folder("support/")]
+    raw = make_zip(members) if kind == "zip" else make_tar(members)
+    contents, files = unpacked(gzip.compress(raw) if kind == "tar.gz" else raw)
+    assert files == CONTENT
+    assert contents.left_out == [path for path, _ in TRAINED]
+
+
+def test_only_so_many_names_are_told() -> None:
+    selection = select([CONFIG, WEIGHTS, *(f"{n}\x1b.txt" for n in range(MAX_LEFT_OUT + 20))])
+    assert selection.told()[-2:] == [f"{MAX_LEFT_OUT - 1}\\x1b.txt", "and 20 more"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "config"),
+    [
+        (["ADAPTER_CONFIG.JSON", "Adapter_Model.safetensors"], "ADAPTER_CONFIG.JSON"),
+        (["outputs/x/" + CONFIG, "outputs/x/" + WEIGHTS], "outputs/x/" + CONFIG),
+        (["checkpoint-9/" + CONFIG, "checkpoint-9/" + WEIGHTS], "checkpoint-9/" + CONFIG),
+        (["a/" + CONFIG, CONFIG, WEIGHTS], CONFIG),
+    ],
+)
+def test_the_adapter_is_found_wherever_it_is(paths: list[str], config: str) -> None:
+    assert select(paths).config == config
+
+
+def test_two_adapters_are_named() -> None:
+    with pytest.raises(UploadRefused, match="2 adapters, in its top folder, 'pirate'"):
+        select([CONFIG, WEIGHTS, "pirate/" + CONFIG, "pirate/" + WEIGHTS])
+
+
+def test_an_archive_is_known_by_its_content_not_its_name() -> None:
+    for raw in (
+        make_zip(),
+        make_tar(),
+        make_tar(mode="w:gz"),
+        gzip.compress(make_tar()) + bytes(9),
+    ):
+        assert unpack(raw) == CONTENT
+    assert is_archive_name("a.TGZ") and not is_archive_name("a.tar.bz2")
+
+
+def test_shards_are_put_together() -> None:
+    whole = lora()
+    names = list(whole.entries)
+    shards = []
+    for some in (names[:3], names[3:]):
+        shard = Weights(metadata={"format": "pt"})
+        for name in some:
+            shard.entries[name], shard.data[name] = dict(whole.entries[name]), whole.data[name]
+        shards.append(shard.bytes())
+    members = [
+        (CONFIG, CONTENT[CONFIG]),
+        ("adapter_model-00002-of-00002.safetensors", shards[1]),
+        ("adapter_model-00001-of-00002.safetensors", shards[0]),
+        ("adapter_model.safetensors.index.json", b"{}"),
+    ]
+    contents, files = unpacked(make_zip(members))
+    joined, sent = safetensors.numpy.load(files[WEIGHTS]), safetensors.numpy.load(whole.bytes())
+    assert joined.keys() == sent.keys()
+    assert all((joined[name] == sent[name]).all() for name in sent)
+    assert contents.left_out == ["adapter_model.safetensors.index.json"]
+    weights = files[WEIGHTS]
+    assert check(io.BytesIO(files[CONFIG]), io.BytesIO(weights), len(weights), TARGETS).accepted
+
+
+def test_a_byte_order_mark_is_dropped() -> None:
+    marked = codecs.BOM_UTF8 + CONTENT[CONFIG]
+    contents, files = unpacked(make_tar([(CONFIG, marked), (WEIGHTS, CONTENT[WEIGHTS])]))
+    assert files == CONTENT
+    assert (contents.trained_on, contents.config_fault) == ("tiny", "")
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (b'{"r": 4,}', "Expecting property name"),
+        (b'{"lora_alpha": Infinity}', "Infinity is not valid JSON"),
+        ('{"r": 4}'.encode("utf-16"), "not valid UTF-8 at byte 0"),
+        (b"[]", "it is not an object"),
+    ],
+)
+def test_what_is_wrong_with_the_configuration_is_said(config: bytes, told: str) -> None:
+    contents, _ = unpacked(make_tar([(CONFIG, config), (WEIGHTS, CONTENT[WEIGHTS])]))
+    assert told in contents.config_fault
 
 
 # --- Hostile archives ----------------------------------------------------------------------------
@@ -200,184 +310,201 @@ def _huge_member(size: int) -> bytes:
 
 
 CONFIG_ONLY = [(CONFIG, CONTENT[CONFIG])]
-HOSTILE: dict[str, tuple[str, Callable[[], bytes], UploadRefusal]] = {
+
+
+def _sharded(first: bytes, second: bytes) -> Callable[[], bytes]:
+    names = ("adapter_model-00001-of-00002.safetensors", "adapter_model-00002-of-00002.safetensors")
+    return lambda: make_zip([*CONFIG_ONLY, (names[0], first), (names[1], second)])
+
+
+HOSTILE: dict[str, tuple[Callable[[], bytes], UploadRefusal]] = {
     "tar symlink": (
-        "a.tar",
         lambda: make_tar(edit=_link(tarfile.SYMTYPE)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar hard link": (
-        "a.tar",
         lambda: make_tar(edit=_link(tarfile.LNKTYPE)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar device": (
-        "a.tar",
         lambda: make_tar(edit=_link(tarfile.CHRTYPE)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar block device": (
-        "a.tar",
         lambda: make_tar(edit=_link(tarfile.BLKTYPE)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "tar fifo": (
-        "a.tar",
         lambda: make_tar(edit=_link(tarfile.FIFOTYPE)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
-    "tar sparse": ("a.tar", _sparse, UploadRefusal.ARCHIVE_MEMBER_REFUSED),
-    "tar absolute": ("a.tar", lambda: make_tar(in_folder("/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
-    "tar parent": ("a.tar", lambda: make_tar(in_folder("../")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "tar sparse": (_sparse, UploadRefusal.ARCHIVE_MEMBER_REFUSED),
+    "tar absolute": (lambda: make_tar(in_folder("/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "tar parent": (lambda: make_tar(in_folder("../")), UploadRefusal.ARCHIVE_PATH_REFUSED),
     "tar parent inside": (
-        "a.tar",
         lambda: make_tar(in_folder("a/../../")),
         UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
-    "tar too deep": (
-        "a.tar",
-        lambda: make_tar(in_folder("a/b/")),
-        UploadRefusal.ARCHIVE_PATH_REFUSED,
+    "tar two adapters": (
+        lambda: make_tar([*in_folder("a/b/"), *in_folder("a/c/")]),
+        UploadRefusal.ADAPTERS_SEVERAL,
     ),
     "tar two folders": (
-        "a.tar",
         lambda: make_tar([("a/" + CONFIG, b"{}"), ("b/" + WEIGHTS, b"")]),
         UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
     "tar top and folder": (
-        "a.tar",
         lambda: make_tar([(CONFIG, b"{}"), ("b/" + WEIGHTS, b"")]),
         UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
-    "tar extra": (
-        "a.tar",
-        lambda: make_tar([*CONTENT.items(), ("README.md", b"hello")]),
-        UploadRefusal.FILE_UNEXPECTED,
+    "tar extra that leaves the folder": (
+        lambda: make_tar([*CONTENT.items(), ("../README.md", b"hello")]),
+        UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
     "tar nested": (
-        "a.tar",
         lambda: make_tar([("adapter.zip", make_zip())]),
-        UploadRefusal.FILE_UNEXPECTED,
+        UploadRefusal.ARCHIVE_UNSUPPORTED,
     ),
     "tar crowded": (
-        "a.tar",
         lambda: make_tar([(f"{n}", b"") for n in range(MAX_MEMBERS + 1)]),
-        UploadRefusal.FILE_UNEXPECTED,
+        UploadRefusal.ARCHIVE_CROWDED,
     ),
     "tar pickle": (
-        "a.tar",
         lambda: make_tar([*CONFIG_ONLY, ("adapter_model.bin", b"x")]),
         UploadRefusal.PICKLE_REFUSED,
     ),
-    "tar missing": ("a.tar", lambda: make_tar(CONFIG_ONLY), UploadRefusal.FILE_MISSING),
+    "tar missing": (lambda: make_tar(CONFIG_ONLY), UploadRefusal.FILE_MISSING),
     "tar twice": (
-        "a.tar",
         lambda: make_tar([*CONTENT.items(), (CONFIG, b"{}")]),
         UploadRefusal.FILE_DUPLICATE,
     ),
-    "tar compressed": ("a.tar", lambda: make_tar(mode="w:gz"), UploadRefusal.ARCHIVE_INVALID),
-    "tar truncated": ("a.tar", _cut_tar, UploadRefusal.ARCHIVE_INVALID),
-    "tar empty": ("a.tar", lambda: b"", UploadRefusal.ARCHIVE_INVALID),
-    "tar with a huge name": ("a.tar", _long_name_tar, UploadRefusal.ARCHIVE_INVALID),
+    "tar compressed, of links": (
+        lambda: gzip.compress(make_tar(edit=_link(tarfile.SYMTYPE))),
+        UploadRefusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "tar compressed and cut off": (
+        lambda: make_tar(mode="w:gz")[:-20],
+        UploadRefusal.ARCHIVE_INVALID,
+    ),
+    "tar compressed and damaged": (
+        lambda: make_tar(mode="w:gz")[:100] + bytes(100),
+        UploadRefusal.ARCHIVE_INVALID,
+    ),
+    "tar compressed, a bomb": (
+        lambda: gzip.compress(bytes(64 << 20)),
+        UploadRefusal.ARCHIVE_BOMB,
+    ),
+    "tar compressed, a bomb of many members": (
+        lambda: gzip.compress(bytes(1 << 20)) * 100,
+        UploadRefusal.ARCHIVE_BOMB,
+    ),
+    "tar truncated": (_cut_tar, UploadRefusal.ARCHIVE_INVALID),
+    "tar empty": (lambda: b"", UploadRefusal.ARCHIVE_INVALID),
+    "tar with a huge name": (_long_name_tar, UploadRefusal.ARCHIVE_INVALID),
     "tar with a huge pax header": (
-        "a.tar",
         lambda: _pax_tar(125_000),
         UploadRefusal.ARCHIVE_INVALID,
     ),
     "tar with a large pax header": (
-        "a.tar",
         lambda: _pax_tar(9 << 10),
         UploadRefusal.ARCHIVE_INVALID,
     ),
-    "tar of 2^62 bytes": ("a.tar", lambda: _huge_member(1 << 62), UploadRefusal.ARCHIVE_INVALID),
-    "tar of 2^50 bytes": ("a.tar", lambda: _huge_member(1 << 50), UploadRefusal.ARCHIVE_INVALID),
+    "tar of 2^62 bytes": (lambda: _huge_member(1 << 62), UploadRefusal.ARCHIVE_INVALID),
+    "tar of 2^50 bytes": (lambda: _huge_member(1 << 50), UploadRefusal.ARCHIVE_INVALID),
     "tar of negative size": (
-        "a.tar",
         lambda: _huge_member(-(1 << 62)),
         UploadRefusal.ARCHIVE_INVALID,
     ),
     "tar with a size of 2^62": (
-        "a.tar",
         lambda: make_tar(edit=_numbers(size=str(1 << 62))),
         UploadRefusal.ARCHIVE_INVALID,
     ),
     "tar with a size of 400 digits": (
-        "a.tar",
         lambda: make_tar(edit=_numbers(size="9" * 400)),
         UploadRefusal.ARCHIVE_INVALID,
     ),
     "tar with a sparse map of nonsense": (
-        "a.tar",
         lambda: make_tar(edit=_numbers(**{"GNU.sparse.map": "1,x", "GNU.sparse.size": "-1"})),
         UploadRefusal.ARCHIVE_INVALID,
     ),
-    "tar that is a zip": ("a.tar", make_zip, UploadRefusal.ARCHIVE_INVALID),
     "zip symlink": (
-        "a.zip",
         lambda: make_zip(edit=_mode(stat.S_IFLNK)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
     "zip device": (
-        "a.zip",
         lambda: make_zip(edit=_mode(stat.S_IFCHR)),
         UploadRefusal.ARCHIVE_MEMBER_REFUSED,
     ),
-    "zip absolute": ("a.zip", lambda: make_zip(in_folder("/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
-    "zip parent": ("a.zip", lambda: make_zip(in_folder("../")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "zip absolute": (lambda: make_zip(in_folder("/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "zip parent": (lambda: make_zip(in_folder("../")), UploadRefusal.ARCHIVE_PATH_REFUSED),
     "zip backslash": (
-        "a.zip",
         lambda: make_zip(in_folder("..\\")),
         UploadRefusal.ARCHIVE_PATH_REFUSED,
     ),
-    "zip drive": ("a.zip", lambda: make_zip(in_folder("C:/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
+    "zip drive": (lambda: make_zip(in_folder("C:/")), UploadRefusal.ARCHIVE_PATH_REFUSED),
     "zip bomb": (
-        "a.zip",
         lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, bytes(32 << 20))]),
         UploadRefusal.ARCHIVE_BOMB,
     ),
     "zip over the limit": (
-        "a.zip",
         lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, bytes(LIMIT + 1))], compression=0),
         UploadRefusal.PAYLOAD_TOO_LARGE,
     ),
-    "zip that claims more": ("a.zip", lambda: _claiming(2000), UploadRefusal.ARCHIVE_INVALID),
-    "zip that claims less": ("a.zip", lambda: _claiming(100), UploadRefusal.ARCHIVE_INVALID),
-    "zip encrypted": ("a.zip", _encrypted, UploadRefusal.ARCHIVE_ENCRYPTED),
+    "zip that claims more": (lambda: _claiming(2000), UploadRefusal.ARCHIVE_INVALID),
+    "zip that claims less": (lambda: _claiming(100), UploadRefusal.ARCHIVE_INVALID),
+    "zip encrypted": (_encrypted, UploadRefusal.ARCHIVE_ENCRYPTED),
     "zip by bzip2": (
-        "a.zip",
         lambda: make_zip(compression=zipfile.ZIP_BZIP2),
         UploadRefusal.ARCHIVE_UNSUPPORTED,
     ),
-    "zip twice": ("a.zip", _zip_twice, UploadRefusal.FILE_DUPLICATE),
+    "zip twice": (_zip_twice, UploadRefusal.FILE_DUPLICATE),
     "zip nested": (
-        "a.zip",
         lambda: make_zip([("inner.tar", make_tar())]),
-        UploadRefusal.FILE_UNEXPECTED,
+        UploadRefusal.ARCHIVE_UNSUPPORTED,
     ),
-    "zip extra": (
-        "a.zip",
-        lambda: make_zip([*CONTENT.items(), ("__MACOSX/._x", b"")]),
-        UploadRefusal.ARCHIVE_PATH_REFUSED,
-    ),
-    "zip missing": ("a.zip", lambda: make_zip(CONFIG_ONLY), UploadRefusal.FILE_MISSING),
-    "zip empty": ("a.zip", lambda: make_zip([]), UploadRefusal.FILE_MISSING),
-    "zip with data after": ("a.zip", lambda: make_zip() + b"x", UploadRefusal.ARCHIVE_INVALID),
-    "zip with data before": ("a.zip", lambda: b"x" + make_zip(), UploadRefusal.ARCHIVE_INVALID),
-    "zip truncated": ("a.zip", lambda: make_zip()[:-30], UploadRefusal.ARCHIVE_INVALID),
+    "zip missing": (lambda: make_zip(CONFIG_ONLY), UploadRefusal.FILE_MISSING),
+    "zip empty": (lambda: make_zip([]), UploadRefusal.FILE_MISSING),
+    "zip with data after": (lambda: make_zip() + b"x", UploadRefusal.ARCHIVE_INVALID),
+    "zip with data before": (lambda: b"x" + make_zip(), UploadRefusal.ARCHIVE_INVALID),
+    "zip truncated": (lambda: make_zip()[:-30], UploadRefusal.ARCHIVE_INVALID),
     "zip with a huge directory": (
-        "a.zip",
         lambda: make_zip([(f"{n:0400}", b"") for n in range(1500)]),
         UploadRefusal.ARCHIVE_INVALID,
     ),
-    "zip that is a gzip": ("a.zip", lambda: gzip.compress(b"x"), UploadRefusal.ARCHIVE_INVALID),
+    "shards with one tensor twice": (
+        _sharded(CONTENT[WEIGHTS], CONTENT[WEIGHTS]),
+        UploadRefusal.SHARDS_INVALID,
+    ),
+    "a shard that is empty": (_sharded(CONTENT[WEIGHTS], b""), UploadRefusal.SHARDS_INVALID),
+    "a shard with a header beyond its end": (
+        _sharded(CONTENT[WEIGHTS], (1 << 40).to_bytes(8, "little") + b"{}"),
+        UploadRefusal.SHARDS_INVALID,
+    ),
+    "a shard without JSON": (
+        _sharded(CONTENT[WEIGHTS], (2).to_bytes(8, "little") + b"{]"),
+        UploadRefusal.SHARDS_INVALID,
+    ),
+    "a shard whose entry is a number": (
+        _sharded(CONTENT[WEIGHTS], (9).to_bytes(8, "little") + b'{"a": 12}'),
+        UploadRefusal.SHARDS_INVALID,
+    ),
+    "a Git LFS pointer": (
+        lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, b"version https://git-lfs.github.com/spec/v1")]),
+        UploadRefusal.WEIGHTS_NOT_SAFETENSORS,
+    ),
+    "a web page": (
+        lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, b"\n<!DOCTYPE html><html>")]),
+        UploadRefusal.WEIGHTS_NOT_SAFETENSORS,
+    ),
+    "zip that is a gzip": (lambda: gzip.compress(b"x"), UploadRefusal.ARCHIVE_INVALID),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_archive(case: str) -> None:
-    name, make, code = HOSTILE[case]
+    make, code = HOSTILE[case]
     with pytest.raises(UploadRefused) as refused:
-        unpack(make(), name)
+        unpack(make())
     assert refused.value.code == code
 
 
@@ -395,7 +522,7 @@ def test_no_expression_is_matched_with_a_large_header(
 
     monkeypatch.setattr(tarfile.re, "search", spy)  # type: ignore[attr-defined]
     with suppress(UploadRefused):
-        unpack(_pax_tar(size), "a.tar")
+        unpack(_pax_tar(size))
     assert max(given, default=0) <= MAX_TAR_HEADER_BYTES
     assert bool(given) == (size <= MAX_TAR_HEADER_BYTES)
 
@@ -406,7 +533,7 @@ def test_mutated_archive(data: st.DataObject, kind: str) -> None:
     original = make_tar() if kind == "tar" else make_zip()
     raw = data.draw(mutated(original, len(original)))
     try:
-        content = unpack(raw, f"a.{kind}")
+        content = unpack(raw)
     except UploadRefused:
         return
     assert content.keys() == set(FILES)
@@ -424,18 +551,19 @@ def test_mutated_archive(data: st.DataObject, kind: str) -> None:
         ([CONFIG], UploadRefusal.FILE_MISSING),
         ([WEIGHTS], UploadRefusal.FILE_MISSING),
         ([CONFIG, WEIGHTS, CONFIG], UploadRefusal.FILE_DUPLICATE),
-        ([CONFIG, WEIGHTS, "README.md"], UploadRefusal.FILE_UNEXPECTED),
-        ([CONFIG, WEIGHTS, "a.zip"], UploadRefusal.FILE_UNEXPECTED),
+        ([CONFIG, "training_args.bin"], UploadRefusal.FILE_MISSING),
+        ([CONFIG, "adapter_model-00002-of-00002.safetensors"], UploadRefusal.FILE_MISSING),
+        (["config.json", "model.safetensors"], UploadRefusal.FILE_MISSING),
+        (["__MACOSX/" + CONFIG, "__MACOSX/" + WEIGHTS], UploadRefusal.FILE_MISSING),
         ([CONFIG, "adapter_model.bin"], UploadRefusal.PICKLE_REFUSED),
         ([CONFIG, "adapter_model.PT"], UploadRefusal.PICKLE_REFUSED),
-        (["adapter.tar.gz"], UploadRefusal.ARCHIVE_UNSUPPORTED),
-        (["adapter.tgz"], UploadRefusal.ARCHIVE_UNSUPPORTED),
+        (["adapter.tar.bz2"], UploadRefusal.ARCHIVE_UNSUPPORTED),
         (["adapter.rar"], UploadRefusal.ARCHIVE_UNSUPPORTED),
     ],
 )
 def test_wrong_files(names: list[str], code: UploadRefusal) -> None:
     with pytest.raises(UploadRefused) as refused:
-        named(names)
+        select(names)
     assert refused.value.code == code
 
 

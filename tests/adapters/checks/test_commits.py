@@ -38,7 +38,7 @@ def written(*operations: dict[str, Any]) -> bytes:
 def unpack(commit: bytes, max_bytes: int = 1 << 30) -> tuple[bytes, bytes, str]:
     """The two unpacked files, and the id of the large object that the commit names."""
     config, weights = io.BytesIO(), io.BytesIO()
-    oid = commits.unpack(io.BytesIO(commit), max_bytes, {CONFIG: config, WEIGHTS: weights})
+    oid, _ = commits.unpack(io.BytesIO(commit), max_bytes, {CONFIG: config, WEIGHTS: weights})
     return config.getvalue(), weights.getvalue(), oid
 
 
@@ -68,6 +68,22 @@ def test_other_files_of_a_commit_are_skipped() -> None:
             {"key": "deletedFolder", "value": {"path": "old/"}}]  # fmt: skip
     commit = written(HEADER, *others, *gone, file(WEIGHTS, LONG), *others, file(CONFIG, b"{}"))
     assert unpack(commit, max_bytes=2 * len(LONG)) == (b"{}", LONG, "")
+
+
+def test_what_a_commit_leaves_out_is_named() -> None:
+    commit = written(HEADER, file("README.md", b"# It"), *SOUND, file("a/" + CONFIG, b"no"))
+    targets = {CONFIG: io.BytesIO(), WEIGHTS: io.BytesIO()}
+    assert commits.unpack(io.BytesIO(commit), 1 << 30, targets) == (
+        "",
+        ["README.md", "a/" + CONFIG],
+    )
+
+
+def test_an_adapter_in_a_folder_says_where_it_must_be() -> None:
+    commit = written(HEADER, file("x/" + CONFIG, b"{}"), file("x/" + WEIGHTS, b""))
+    code, message = refused(commit)
+    assert code == UploadRefusal.ARCHIVE_PATH_REFUSED
+    assert "at the repository's top, but is 'x/adapter_config.json'" in message
 
 
 def test_weights_may_be_a_large_object_that_was_sent_before() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,27 @@ def test_base_model_is_chosen_where_there_are_several(
     assert Adapter.objects.get().base_model == other
     assert upload(sound(), name="second")[0] == 201  # its configuration names `tiny`
     assert Adapter.objects.get(name="second").base_model.name == "tiny"
+    for number, path in enumerate(
+        ("org/tiny", "/models/tiny/", "/hub/models--org--Tiny/snapshots/c1")
+    ):
+        name = f"alike-{number}"
+        assert upload(sound(base_model_name_or_path=path), name=name)[0] == 201
+        assert Adapter.objects.get(name=name).base_model.name == "tiny"
+    for broken, told in ((b'{"r": 4,}', "property name"), (b'{"r": Infinity}', "Infinity")):
+        status, body = upload(files((CONFIG, broken), (WEIGHTS, lora().bytes())), name="broken")
+        assert (status, body["code"]) == (400, "config_not_json")
+        assert told in body["detail"]
     status, body = upload(sound(lora_alpha=3), data={"base_model": "tiny"})
     assert (status, body["code"]) == (400, "base_model_mismatch")
+
+
+def test_what_is_not_the_adapters_is_left_out_and_named() -> None:
+    others = files(("README.md", b"---"), ("training_args.bin", b"pickle"), ("._x", b""))
+    sent = [*others, *files((CONFIG, BOM_UTF8 + config_bytes())), sound()[1]]
+    status, answer = upload(sent)
+    version = AdapterVersion.objects.get(pk=answer["id"])
+    assert (status, version.left_out) == (201, ["README.md", "training_args.bin", "._x"])
+    assert upload(sound()) == (200, answer), "the same adapter without the byte order mark"
 
 
 # --- Refused -------------------------------------------------------------------------------------
@@ -191,7 +211,7 @@ def test_base_model_is_chosen_where_there_are_several(
         (None, {"json": {}}, (415, "not_multipart")),
         (None, {"content": b"x", "headers": KEY | {"Content-Type": "multipart/form-data"}},
          (415, "not_multipart")),
-        (files(("a.txt", b"x")), {}, (400, "file_unexpected")),
+        (files(("a.txt", b"x")), {}, (400, "file_missing")),
         (files((CONFIG, b"{}")), {}, (400, "file_missing")),
         (files((CONFIG, b"{}"), ("adapter_model.bin", b"")), {}, (400, "pickle_refused")),
         (files((CONFIG, b"{}"), (CONFIG, b"{}")), {}, (400, "file_duplicate")),

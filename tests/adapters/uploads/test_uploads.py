@@ -211,7 +211,11 @@ def test_lengths_that_cannot_be(
         (encoded(filename="a.tar"), "name_invalid", ""),
         (encoded(adapter="Not-A-Name", filename="a.tar"), "name_invalid", "Lower-case"),
         (encoded(adapter="tiny", filename="a.tar"), "name_invalid", "base model already has"),
-        (encoded(adapter="pirate", filename="a.bin"), "tus_header_invalid", ".tar or .zip"),
+        (
+            encoded(adapter="pirate", filename="a.bin"),
+            "tus_header_invalid",
+            ".zip, .tar, .tar.gz or .tgz",
+        ),
         (encoded(adapter="pirate", filename="a.tar", base_model="none"), "base_model_unknown", ""),
         ("adapter !!!,filename YS50YXI=", "tus_header_invalid", "Base64"),
         ("adapter /w==", "tus_header_invalid", "UTF-8"),

@@ -14,7 +14,7 @@ from lorikeet.failures import Failure
 from lorikeet.transfer.memory import fingerprint
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
-ARCHIVES = (".tar", ".zip")
+ARCHIVES = (".tar", ".zip", ".tar.gz", ".tgz")
 BLOCK = tarfile.BLOCKSIZE
 
 
@@ -38,12 +38,12 @@ class Archive:
             self._require_files()
             self._pieces = [piece for path in self._paths for piece in _member(path)]
             self._pieces.append(_Piece(2 * BLOCK, bytes(2 * BLOCK)))
-        elif source.is_file() and source.suffix.lower() in ARCHIVES:
+        elif source.is_file() and source.name.lower().endswith(ARCHIVES):
             self.name, self._paths = source.name, [source]
             self._pieces = [_Piece(source.stat().st_size, path=source)]
         else:
             raise Failure(
-                f"{source} is neither a folder with an adapter nor a .tar or .zip of one."
+                f"{source} is neither a folder with an adapter nor a .zip, .tar or .tar.gz of one."
             )
         self.size = sum(piece.size for piece in self._pieces)
 

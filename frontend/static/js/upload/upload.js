@@ -18,7 +18,7 @@ function time(seconds) {
 
 // Of a whole folder (PEFT writes a README.md as well) only the adapter's two files are sent.
 function adapterAmong(files) {
-  const two = WANTED.map((name) => files.find((file) => file.name === name));
+  const two = WANTED.map((name) => files.find((file) => file.name.toLowerCase() === name));
   return two.every(Boolean) ? two : files;
 }
 
@@ -91,9 +91,9 @@ class UploadDrop extends HTMLElement {
 
   // Checks that can be done before gigabytes are sent; the server does all of them again.
   objection() {
-    const names = this.files.map((file) => file.name);
+    const names = this.files.map((file) => file.name.toLowerCase());
     if (!names.length) return "Choose the adapter's files.";
-    const archive = names.length === 1 && /\.(zip|tar)$/i.test(names[0]);
+    const archive = names.length === 1 && /\.(zip|tar|tar\.gz|tgz)$/i.test(names[0]);
     const missing = WANTED.filter((name) => !names.includes(name));
     if (!archive && missing.length) return `${missing.join(" and ")} ${missing.length > 1 ? "are" : "is"} missing.`;
     const bytes = this.files.reduce((sum, file) => sum + file.size, 0);

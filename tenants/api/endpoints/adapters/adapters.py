@@ -106,7 +106,7 @@ class Versions(
                         "type": "array",
                         "items": {"type": "string", "format": "binary"},
                         "description": "adapter_config.json and adapter_model.safetensors, or one "
-                        ".tar or .zip of them.",
+                        ".zip, .tar, .tar.gz or .tgz with them. Other files are left out.",
                     },
                     "base_model": {
                         "type": "string",

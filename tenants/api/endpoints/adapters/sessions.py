@@ -29,9 +29,9 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.adapters.uploads import handover, parts, tus
-from tenants.adapters.uploads.content import is_archive_name
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
+from tenants.adapters.uploads.selection import is_archive_name
 from tenants.api.permissions import TenantView
 from tenants.api.problems import ProblemSerializer
 from tenants.api.serializers.adapters import VersionSerializer
@@ -158,8 +158,8 @@ class Uploads(
             header(
                 "Upload-Metadata",
                 "Keys, each with its value in Base64: `adapter`, its name; `filename`, "
-                "which ends in .tar or .zip; `base_model`, required for a new adapter if "
-                "there are several; `confirm_base_model`, `true` if adapter_config.json "
+                "which ends in .zip, .tar, .tar.gz or .tgz; `base_model`, required for a new "
+                "adapter if there are several; `confirm_base_model`, `true` if adapter_config.json "
                 "has another name for the same base model.",
                 str,
                 required=True,
@@ -292,7 +292,9 @@ def _check(session: UploadSession) -> None:
     """Refuse now what would otherwise be refused only after all of its bytes have arrived."""
     if not is_archive_name(session.file_name) or len(session.file_name) > 255:
         value = session.file_name or None
-        raise tus.invalid("Upload-Metadata's filename", value, "the name of a .tar or .zip")
+        raise tus.invalid(
+            "Upload-Metadata's filename", value, "the name of a .zip, .tar, .tar.gz or .tgz"
+        )
     Destination.of(session).refuse_unless_possible()
 
 
