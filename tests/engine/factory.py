@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inference.agent.engines.engine import LocalAdapter
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
@@ -105,22 +105,23 @@ class AdapterFactory:
         rank: int = 8,
         strength: float = 0.1,
         name: str = "bot",
+        **options: Any,
     ) -> LocalAdapter:
-        """A working adapter; `strength` is the standard deviation of both its factors."""
+        """A working adapter; `strength` is the standard deviation of both its factors, `options`
+        are further fields of PEFT's `LoraConfig`."""
         import torch
         from peft import LoraConfig, PeftModel, get_peft_model
         from transformers import LlamaForCausalLM
 
         torch.manual_seed(seed)
         model = LlamaForCausalLM.from_pretrained(self.base)
-        lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS)
+        lora = LoraConfig(r=rank, lora_alpha=2 * rank, **{"target_modules": TARGETS} | options)
         peft: PeftModel = get_peft_model(model, lora)
         for weight_name, weight in peft.named_parameters():
             if "lora_" in weight_name:
                 torch.nn.init.normal_(weight, std=strength)
-        draft = self.folder / f"draft-{tenant}-{name}-{seed}-{rank}-{strength}"
+        draft = self.folder / f"draft-{next(_int_ids)}"
         peft.save_pretrained(draft)
-        (draft / "README.md").unlink(missing_ok=True)
         return self.adopt(draft, tenant, name)
 
     def adopt(self, draft: Path, tenant: str = "acme", name: str = "bot") -> LocalAdapter:

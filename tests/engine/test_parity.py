@@ -25,6 +25,12 @@ TOLERANCE = 1e-3
 """Largest difference of a log-probability: both sum float32 products, in different orders."""
 
 TOKENS = 24
+PATTERNS: dict[str, Any] = {
+    "rank_pattern": {"0.self_attn.q_proj": 2, "q_proj": 8, "v_proj": 16},
+    "alpha_pattern": {"v_proj": 5, "down_proj": 0.5},
+    "exclude_modules": ["o_proj"],
+    "use_rslora": True,
+}
 Expected = tuple[str, list[float]]
 """A text, and the log-probabilities of its tokens."""
 
@@ -80,11 +86,13 @@ def reference(base: Path, adapter: Path | None, prompt: tuple[int, ...]) -> Expe
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def subject(vllm: Engine, base: Path, factory: AdapterFactory) -> AsyncIterator[Subject]:
-    """The random Llama with three random adapters."""
+    """The random Llama with random adapters, one of them with a rank and a scaling for each of
+    some modules."""
     adapters = [
         factory.make("acme", seed=70, rank=4, strength=0.1),
         factory.make("bolt", seed=71, rank=8, strength=0.15),
         factory.make("cask", seed=72, rank=16, strength=0.05),
+        factory.make("dune", seed=73, rank=4, strength=0.15, **PATTERNS),
     ]
     for adapter in adapters:
         await vllm.load(adapter)

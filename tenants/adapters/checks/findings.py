@@ -27,6 +27,9 @@ class Code(StrEnum):
     ALPHA_INVALID = "alpha_invalid"
     TARGET_MODULES_INVALID = "target_modules_invalid"
     TARGET_MODULE_UNKNOWN = "target_module_unknown"
+    EXCLUDE_MODULES_INVALID = "exclude_modules_invalid"
+    LAYERS_INVALID = "layers_invalid"
+    PATTERN_INVALID = "pattern_invalid"
     OPTION_UNSUPPORTED = "option_unsupported"
 
     HEADER_INVALID = "header_invalid"

@@ -76,10 +76,11 @@ def _check_pair(
         missing = "B" if "A" in sides else "A"
         findings.add(Code.PAIR_INCOMPLETE, f"{shown(module)} has no lora_{missing}.")
     out_features, in_features = targets.modules[module]
+    rank = config.rank_of(module)
     if "A" in sides:
-        _check_shape(sides["A"], (config.rank, in_features), 0, findings)
+        _check_shape(sides["A"], (rank, in_features), 0, findings)
     if "B" in sides:
-        _check_shape(sides["B"], (out_features, config.rank), 1, findings)
+        _check_shape(sides["B"], (out_features, rank), 1, findings)
 
 
 def _check_shape(
@@ -91,7 +92,7 @@ def _check_shape(
     rank_only = len(tensor.shape) == 2 and tensor.shape[other] == expected[other]
     findings.add(
         Code.RANK_MISMATCH if rank_only else Code.SHAPE_MISMATCH,
-        f"{shown(tensor.name)} has shape {list(tensor.shape)}, but the base model and r = "
+        f"{shown(tensor.name)} has shape {list(tensor.shape)}, but the base model and rank "
         f"{expected[rank_axis]} require {list(expected)}.",
     )
 
@@ -116,7 +117,9 @@ def check_values(
         if not np.isfinite(largest):
             findings.add(Code.NOT_FINITE, f"{shown(tensor.name)} has a value that is not finite.")
             continue
-        factor = max(1.0, abs(config.scaling)) if ".lora_B." in tensor.name else 1.0
+        factor = 1.0
+        if (match := _NAME.fullmatch(tensor.name)) and match["side"] == "B":
+            factor = max(1.0, abs(config.scaling_of(match["module"])))
         if largest * factor > MAX_VALUE:
             findings.add(
                 Code.VALUE_TOO_LARGE,

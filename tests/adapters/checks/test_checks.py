@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.adapters.checks.config import MAX_CONFIG_BYTES
+from tenants.adapters.checks.config import MAX_CONFIG_BYTES, MAX_PATTERNS
 from tenants.adapters.checks.findings import MAX_FINDINGS, Code
 from tenants.adapters.checks.safetensors_header import MAX_HEADER_BYTES
 from tenants.adapters.checks.static import Verdict, check
@@ -95,7 +95,24 @@ def test_padded_header_and_no_metadata() -> None:
     assert verdict(config_bytes(), encode(header, weights.body())).accepted
 
 
-def test_what_peft_itself_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": "all-linear"},
+        {"exclude_modules": ["layers.0.mlp.down_proj", "v_proj"]},
+        {"exclude_modules": r".*\.1\..*"},
+        {"target_modules": r"(?:.*?(?:self_attn).*?(?:q_proj|o_proj))|(?:\bmodel.*up_proj)"},
+        {"layers_to_transform": 0},
+        {"layers_to_transform": [1]},
+        {"layers_to_transform": [1], "layers_pattern": ["h", "layers"]},
+        {"layers_to_transform": [1], "target_modules": ["model.layers.0.mlp.up_proj", "k_proj"]},
+        {"rank_pattern": {"0.self_attn.v_proj": 2, "v_proj": 8}},
+        {"rank_pattern": {"layers.1.self_attn.q_proj": 2, "q_proj": 8}, "use_rslora": True},
+        {"alpha_pattern": {"^model.layers.1.self_attn.q_proj": 1, "v_proj": 0.5}},
+    ],
+)
+def test_what_peft_itself_writes(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Its modules, ranks and scalings are those that PEFT used."""
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -109,13 +126,17 @@ def test_what_peft_itself_writes(tmp_path: Path) -> None:
             num_key_value_heads=2,
         )
     )
-    for target in (["q_proj", "down_proj"], "all-linear"):
-        model = get_peft_model(base, LoraConfig(r=4, target_modules=target, task_type="CAUSAL_LM"))
-        model.save_pretrained(str(tmp_path))
-        model.unload()
-        weights = (tmp_path / WEIGHTS).read_bytes()
-        found = verdict((tmp_path / CONFIG).read_bytes(), weights)
-        assert found.accepted, list(found.findings)
+    wanted = {"target_modules": ["q_proj", "v_proj", "down_proj"]} | options
+    model = get_peft_model(base, LoraConfig(r=4, task_type="CAUSAL_LM", **wanted))
+    model.save_pretrained(str(tmp_path))
+    found = verdict((tmp_path / CONFIG).read_bytes(), (tmp_path / WEIGHTS).read_bytes())
+    assert found.accepted, list(found.findings)
+    assert found.config is not None
+    assert {path: found.config.scaling_of(path) for path in found.config.targeted} == {
+        path.removeprefix(PREFIX): module.scaling["default"]
+        for path, module in model.named_modules()
+        if hasattr(module, "lora_A")
+    }
 
 
 # --- Malformed configurations --------------------------------------------------------------------
@@ -151,7 +172,45 @@ BAD_CONFIGS: dict[str, tuple[bytes, Code]] = {
     "alpha infinite": (config_bytes().replace(b'a": 8', b'a": 1e999'), Code.ALPHA_INVALID),
     "alpha beyond floats": (config_bytes(lora_alpha=10**400), Code.ALPHA_INVALID),
     "alpha missing": (config_bytes(lora_alpha=...), Code.ALPHA_INVALID),
-    "targets a pattern": (config_bytes(target_modules="(a+)+$"), Code.TARGET_MODULES_INVALID),
+    "targets match nothing": (config_bytes(target_modules="(a+)+$"), Code.TARGET_MODULES_INVALID),
+    "targets are no expression": (config_bytes(target_modules="(q_"), Code.TARGET_MODULES_INVALID),
+    "targets take forever": (
+        config_bytes(target_modules=r"(\w*\.*)*!"),
+        Code.TARGET_MODULES_INVALID,
+    ),
+    "targets too long": (config_bytes(target_modules="q" * 8193), Code.TARGET_MODULES_INVALID),
+    "excluded, a number": (config_bytes(exclude_modules=[1]), Code.EXCLUDE_MODULES_INVALID),
+    "excluded, no expression": (config_bytes(exclude_modules="*"), Code.EXCLUDE_MODULES_INVALID),
+    "excluded, but trained": (
+        config_bytes(exclude_modules="v_proj|.*q_p.*"),
+        Code.MODULE_NOT_TARGETED,
+    ),
+    "layers of a text": (config_bytes(layers_to_transform="0"), Code.LAYERS_INVALID),
+    "layers of true": (config_bytes(layers_to_transform=[True]), Code.LAYERS_INVALID),
+    "layers of an expression": (
+        config_bytes(layers_to_transform=1, target_modules=".*q_proj"),
+        Code.LAYERS_INVALID,
+    ),
+    "layers' name an expression": (
+        config_bytes(layers_to_transform=[0, 1], layers_pattern="(a+)+"),
+        Code.LAYERS_INVALID,
+    ),
+    "layers' name alone": (config_bytes(layers_pattern="layers"), Code.LAYERS_INVALID),
+    "layer 0 alone, but others trained": (
+        config_bytes(layers_to_transform=0),
+        Code.MODULE_NOT_TARGETED,
+    ),
+    "rank of a module": (config_bytes(rank_pattern={"v_proj": 8}), Code.RANK_MISMATCH),
+    "rank of a module, none": (config_bytes(rank_pattern={"k_proj": None}), Code.RANK_INVALID),
+    "rank of a module, large": (config_bytes(rank_pattern={"k_proj": 17}), Code.RANK_TOO_LARGE),
+    "ranks in a list": (config_bytes(rank_pattern=["q_proj"]), Code.PATTERN_INVALID),
+    "ranks by expression": (config_bytes(rank_pattern={"(a+)+": 4}), Code.PATTERN_INVALID),
+    "ranks without number": (
+        config_bytes(rank_pattern={f"m{n}": 4 for n in range(MAX_PATTERNS + 1)}),
+        Code.PATTERN_INVALID,
+    ),
+    "alpha of a module, a text": (config_bytes(alpha_pattern={"k_proj": "1"}), Code.ALPHA_INVALID),
+    "alphas by expression": (config_bytes(alpha_pattern={"a|b": 4}), Code.PATTERN_INVALID),
     "targets empty": (config_bytes(target_modules=[]), Code.TARGET_MODULES_INVALID),
     "targets numbers": (config_bytes(target_modules=[1]), Code.TARGET_MODULES_INVALID),
     "targets null": (config_bytes(target_modules=None), Code.TARGET_MODULES_INVALID),
@@ -167,15 +226,11 @@ BAD_CONFIGS: dict[str, tuple[bytes, Code]] = {
         "use_rslora": "yes",
         "fan_in_fan_out": True,
         "modules_to_save": ["lm_head"],
-        "rank_pattern": {"q_proj": 8},
-        "alpha_pattern": {"(a+)+": 8},
-        "layers_to_transform": [0],
         "layer_replication": [[0, 2]],
-        "exclude_modules": ["k_proj"],
         "target_parameters": ["experts.gate_up_proj"],
         "trainable_token_indices": [1, 2],
         "alora_invocation_tokens": [5],
-        "init_lora_weights": "pissa",
+        "init_lora_weights": "lora_ga",
         "use_qalora": True,
         "use_bdlora": {"nblocks": 2},
         "a_switch_of_next_year": True,
@@ -186,7 +241,24 @@ BAD_CONFIGS: dict[str, tuple[bytes, Code]] = {
 @pytest.mark.parametrize("case", BAD_CONFIGS)
 def test_malformed_configuration(case: str) -> None:
     raw, code = BAD_CONFIGS[case]
-    assert codes(verdict(raw, lora().bytes())) == [code]
+    assert {*codes(verdict(raw, lora().bytes()))} == {code}
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"use_dora": True}, "peft.save_as_lora("),
+        ({"modules_to_save": ["lm_head"]}, "merge_and_unload()"),
+        ({"bias": "all"}, "merge_and_unload()"),
+        ({"init_lora_weights": "pissa_niter_16"}, "path_initial_model_for_weight_conversion"),
+    ],
+)
+def test_what_engines_do_not_support_comes_with_advice(
+    changes: dict[str, Any], advice: str
+) -> None:
+    (finding,) = verdict(config_bytes(**changes), lora().bytes()).findings
+    assert finding.code == Code.OPTION_UNSUPPORTED
+    assert advice in finding.message
 
 
 # --- Malformed weights ---------------------------------------------------------------------------
@@ -366,7 +438,7 @@ def test_malformed_weights(case: str) -> None:
 def test_messages_name_the_value_and_the_limit() -> None:
     found = verdict(config_bytes(r=128), lora().bytes())
     (finding,) = found.findings
-    assert finding.message == "Rank 128 is above this base model's limit of 16."
+    assert finding.message == "r is 128, above this base model's limit of 16."
     found = verdict(config_bytes(), BAD_WEIGHTS["hidden size of another model"][0])
     assert "[4, 12]" in next(iter(found.findings)).message
     assert "[4, 16]" in next(iter(found.findings)).message
