@@ -5,6 +5,9 @@ from __future__ import annotations
 from django.core.files import File
 from django.core.files.storage import Storage, storages
 
+ORIGINALS = "original"
+"""Where in an upload's folder the files are as they were sent, if they are served converted."""
+
 
 def storage() -> Storage:
     return storages["adapters"]

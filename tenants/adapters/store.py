@@ -22,7 +22,7 @@ from inference.content import FILES, digest_of
 from tenants.adapters import sandbox
 from tenants.adapters.checks.findings import Code, Finding
 from tenants.adapters.checks.target_modules import TargetModules
-from tenants.adapters.storage import open_file, storage
+from tenants.adapters.storage import ORIGINALS, open_file, storage
 from tenants.models import Adapter, AdapterVersion, BaseModel
 
 
@@ -36,7 +36,7 @@ def new_folder(adapter: Adapter, digest: str) -> str:
 
 
 def save(folder: str, files: Iterable[tuple[str, File[bytes]]]) -> None:
-    """Store the two files. A local storage moves them, others copy them in chunks."""
+    """Store the files. A local storage moves them, others copy them in chunks."""
     try:
         for name, file in files:
             storage().save(f"{folder}/{name}", file)
@@ -48,9 +48,10 @@ def save(folder: str, files: Iterable[tuple[str, File[bytes]]]) -> None:
 def remove(folder: str) -> None:
     """Delete the folder's files; no error if they are gone."""
     if folder:
-        for name in FILES:
-            storage().delete(f"{folder}/{name}")
-        storage().delete(folder)
+        for home in (f"{folder}/{ORIGINALS}", folder):
+            for name in FILES:
+                storage().delete(f"{home}/{name}")
+            storage().delete(home)
 
 
 def target_modules_of(base_model: BaseModel) -> TargetModules:

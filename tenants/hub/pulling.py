@@ -111,7 +111,7 @@ def resolve(
         "X-Repo-Commit": repos.commit_of(file.version),
         "Accept-Ranges": "bytes",
         "Content-Length": str(size - start),
-        "Content-Disposition": f'attachment; filename="{path}"',
+        "Content-Disposition": f'attachment; filename="{path.rpartition("/")[2]}"',
     }
     if start:
         headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"

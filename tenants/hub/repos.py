@@ -89,13 +89,14 @@ class RepoFile:
 
 
 def files_of(version: AdapterVersion) -> list[RepoFile]:
-    return [RepoFile(version, name) for name in FILES]
+    originals = [f"{storage.ORIGINALS}/{name}" for name in version.converted]
+    return [RepoFile(version, name) for name in (*FILES, *originals)]
 
 
 def require_file(caller: Caller, name: str, path: str) -> None:
     """Raises EntryNotFound if no adapter has such a file; RepoNotFound if there is no adapter of
     this name and the caller could not push one either."""
-    if path in FILES:
+    if path.removeprefix(f"{storage.ORIGINALS}/") in FILES:
         return
     if not caller.may(Permission.EDIT_ADAPTERS):
         find(caller, name)

@@ -244,6 +244,7 @@ class Migration(migrations.Migration):
                 ('size_bytes', models.PositiveBigIntegerField(default=0)),
                 ('folder', models.CharField(blank=True, max_length=255)),
                 ('trained_on', models.CharField(blank=True, max_length=255)),
+                ('converted', models.JSONField(blank=True, default=dict)),
                 ('left_out', models.JSONField(blank=True, default=list)),
                 ('config', models.JSONField(blank=True, default=dict)),
                 ('report', models.JSONField(blank=True, default=dict)),

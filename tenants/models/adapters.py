@@ -207,9 +207,10 @@ class AdapterVersion(models.Model):
     """One immutable content of an adapter, named by its digest (`inference.content.digest_of`).
 
     `folder` is where its files are in the `adapters` storage, empty if they were deleted;
-    `trained_on` is the base model that its `adapter_config.json` names; `left_out` names what was
-    sent with it and not read; `report` is the result of validation and probe; `config` is the
-    checked configuration.
+    `trained_on` is the base model that its `adapter_config.json` names; `converted` has a sentence
+    for each change that was made to a file (its original is kept), by the file's name; `left_out`
+    names what was sent with it and not read; `report` is the result of validation and probe;
+    `config` is the checked configuration.
     """
 
     adapter = models.ForeignKey(
@@ -221,6 +222,7 @@ class AdapterVersion(models.Model):
     size_bytes = models.PositiveBigIntegerField(default=0)
     folder = models.CharField(max_length=255, blank=True)
     trained_on = models.CharField(max_length=255, blank=True)
+    converted = models.JSONField(default=dict, blank=True)
     left_out = models.JSONField(default=list, blank=True)
     config = models.JSONField(default=dict, blank=True)
     report = models.JSONField(default=dict, blank=True)

@@ -40,6 +40,20 @@ def test_it_is_a_tar_of_the_two_files(folder: Path) -> None:
             assert member and member.read() == (folder / name).read_bytes()
 
 
+@pytest.mark.parametrize(
+    "weights",
+    [
+        ["adapter_model-00001-of-00002.safetensors", "adapter_model-00002-of-00002.safetensors"],
+        ["adapters.safetensors"],
+    ],
+)
+def test_weights_in_shards_or_of_mlx_lm(tmp_path: Path, weights: list[str]) -> None:
+    for name in (FILES[0], *weights, "README.md", "0000100_adapters.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    with tarfile.open(fileobj=io.BytesIO(whole(Archive(tmp_path)))) as read:
+        assert read.getnames() == [FILES[0], *weights]
+
+
 @given(start=st.integers(0, 9000), count=st.integers(0, 9000), chunk=st.integers(1, 700))
 def test_any_part_of_it_is_the_same_bytes(folder: Path, start: int, count: int, chunk: int) -> None:
     archive = Archive(folder)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS
 from tenants.adapters import jobs
+from tenants.adapters.storage import ORIGINALS
 from tenants.adapters.uploads import objects
 from tenants.models import AdapterVersion, AuditEntry, State, Tenant, UploadSession
 from tests.adapters.checks.builder import config_bytes, lora
@@ -204,6 +206,25 @@ def test_a_snapshot_is_what_was_pushed(hub: Hub, live: AdapterVersion, tmp_path:
     assert {one.rfilename: one.size for one in info.siblings or []} == {
         name: len(data) for name, data in FILES.items()
     }
+
+
+def test_an_adapter_that_was_converted_has_its_original(
+    hub: Hub, gateway: FakeGateway, object_storage: InMemoryStorage, tmp_path: Path
+) -> None:
+    sent = FILES | {CONFIG: BOM_UTF8 + FILES[CONFIG]}
+    push(hub, files=sent)
+    run_worker()
+    pulled = Path(
+        snapshot_download("acme/pirate", endpoint=hub.endpoint, token=hub.token, cache_dir=tmp_path)
+    )
+    assert {name: (pulled / name).read_bytes() for name in FILES} == FILES
+    assert [path.read_bytes() for path in (pulled / ORIGINALS).iterdir()] == [sent[CONFIG]]
+    version = AdapterVersion.objects.get()
+    assert version.converted == {CONFIG: ["The byte order mark was removed."]}
+    assert version.size_bytes == sum(map(len, FILES.values())) + len(sent[CONFIG])
+    version.adapter.delete()
+    run_worker()
+    assert not stored_files(object_storage)
 
 
 def test_a_revision_is_a_number_an_alias_or_a_commit(

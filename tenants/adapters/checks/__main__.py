@@ -21,6 +21,7 @@ from inference.content import CONFIG, FILES, WEIGHTS
 from inference.process.priority import give_way
 from tenants.adapters.checks import commits, contents
 from tenants.adapters.checks.target_modules import TargetModules
+from tenants.adapters.uploads.content import CONVERTED
 from tenants.adapters.uploads.refusals import UploadRefused
 
 Task = Mapping[str, Any]
@@ -76,7 +77,8 @@ def _unpack(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     scratch = files["scratch"]
     scratch.truncate(0)
     targets = _emptied(files)
-    return asdict(contents.unpack(files["archive"], task["max_bytes"], targets, scratch))
+    left_out = contents.unpack(files["archive"], task["max_bytes"], targets, scratch)
+    return {"left_out": left_out}
 
 
 def _commit(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
@@ -84,15 +86,15 @@ def _commit(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     return {"oid": oid, "left_out": left_out}
 
 
-def _emptied(files: Mapping[str, IO[bytes]]) -> dict[str, IO[bytes]]:
-    targets = {name: files[name] for name in FILES}
+def _emptied(files: Mapping[str, IO[bytes]], prefix: str = "") -> dict[str, IO[bytes]]:
+    targets = {name: files[prefix + name] for name in FILES}
     for target in targets.values():  # an earlier attempt may have written to it
         target.truncate(0)
     return targets
 
 
 def _read(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
-    return asdict(contents.read(files[CONFIG], files[WEIGHTS]))
+    return asdict(contents.read(files, _emptied(files, CONVERTED), task["oid"]))
 
 
 def _check(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:

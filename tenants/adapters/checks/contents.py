@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from os import SEEK_END
 from typing import IO
 
-from inference.content import CONFIG, WEIGHTS
+from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks import archives, shards
 from tenants.adapters.checks.archives import ArchiveMember
 from tenants.adapters.checks.config import MAX_CONFIG_BYTES
+from tenants.adapters.checks.conversion import convert
 from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.adapters.uploads.content import UploadContents
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
@@ -29,9 +29,11 @@ header's length), but has an opening brace at the ninth."""
 
 def unpack(
     archive: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]], scratch: IO[bytes]
-) -> UploadContents:
-    """Write an archive's adapter to `targets`, which has a file, open for reading and writing, for
-    each of `inference.content.FILES`; `scratch` is another empty one. Shards are put together.
+) -> list[str]:
+    """Write an archive's adapter to `targets`, which has a file for each of
+    `inference.content.FILES`; `scratch` is another empty one. Shards are put together.
+
+    Returns the names of what was left out.
 
     Raises:
         UploadRefused: see `archives`, `select` and `shards`, or the adapter is over `max_bytes`.
@@ -47,10 +49,7 @@ def unpack(
             _copy(weights[0], targets[WEIGHTS])
         else:
             shards.join(weights, targets[WEIGHTS])
-    for target in targets.values():
-        target.flush()
-    found = read(targets[CONFIG], targets[WEIGHTS])
-    return replace(found, left_out=selection.told())
+    return selection.told()
 
 
 def _copy(member: ArchiveMember, target: IO[bytes]) -> None:
@@ -58,21 +57,31 @@ def _copy(member: ArchiveMember, target: IO[bytes]) -> None:
         target.write(chunk)
 
 
-def read(config: IO[bytes], weights: IO[bytes]) -> UploadContents:
-    """Remove a byte order mark of `config`, which some editors write and the engine can't read;
-    hash the two files, and read the base model's name.
+def read(
+    files: Mapping[str, IO[bytes]], converted: Mapping[str, IO[bytes]], oid: str
+) -> UploadContents:
+    """Convert the two files, hash what is to be served, and read the base model's name.
+
+    `converted` has an empty file for each of the two (`conversion.convert`); `oid` is the SHA-256
+    that the weights were announced with, or empty.
 
     Raises:
-        UploadRefused: the weights are a pickle, a Git LFS pointer or a web page.
+        UploadRefused: the weights are not those that were announced, or a pickle, a Git LFS pointer
+            or a web page.
     """
-    _refuse_pickle(weights)
-    _refuse_others(weights)
-    _drop_bom(config)
-    config_sha256, config_bytes = digested(config)
-    weights_sha256, weights_bytes = digested(weights)
-    size = config_bytes + weights_bytes
-    trained_on, fault = _trained_on(config)
-    return UploadContents(config_sha256, weights_sha256, size, trained_on, fault)
+    if oid and digested(files[WEIGHTS])[0] != oid:
+        message = f"The content of {WEIGHTS} does not match its SHA-256. Push it again."
+        raise UploadRefused(UploadRefusal.OBJECT_DIFFERS, message)
+    _refuse_pickle(files[WEIGHTS])
+    _refuse_others(files[WEIGHTS])
+    changes = convert(files[CONFIG], files[WEIGHTS], converted[CONFIG], converted[WEIGHTS])
+    served = {name: converted[name] if name in changes else files[name] for name in FILES}
+    config_sha256, config_bytes = digested(served[CONFIG])
+    weights_sha256, weights_bytes = digested(served[WEIGHTS])
+    originals = sum(files[name].seek(0, SEEK_END) for name in changes)
+    size = config_bytes + weights_bytes + originals
+    trained_on, fault = _trained_on(served[CONFIG])
+    return UploadContents(config_sha256, weights_sha256, size, trained_on, fault, changes)
 
 
 def digested(file: IO[bytes]) -> tuple[str, int]:
@@ -114,16 +123,6 @@ def _refuse_others(weights: IO[bytes]) -> None:
     else:
         return
     raise UploadRefused(UploadRefusal.WEIGHTS_NOT_SAFETENSORS, f"{WEIGHTS} {told}")
-
-
-def _drop_bom(config: IO[bytes]) -> None:
-    config.seek(0)
-    if config.read(len(BOM_UTF8)) == BOM_UTF8:
-        text = config.read(MAX_CONFIG_BYTES + 1)
-        config.seek(0)
-        config.truncate(0)
-        config.write(text)
-        config.flush()
 
 
 def _trained_on(config: IO[bytes]) -> tuple[str, str]:

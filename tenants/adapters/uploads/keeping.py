@@ -188,6 +188,7 @@ def _keep(
         "folder": folder,
         "size_bytes": size,
         "trained_on": upload.contents.trained_on,
+        "converted": upload.contents.converted,
         "left_out": upload.contents.left_out,
     }
     with transaction.atomic():

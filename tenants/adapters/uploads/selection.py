@@ -20,7 +20,8 @@ PICKLE_NAMES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 ARCHIVE_NAMES = (".tar", ".zip", ".tar.gz", ".tgz")
 """Archives that are opened."""
 OTHER_ARCHIVE_NAMES = (".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
-SHARDS_INDEX = f"{WEIGHTS}.index.json"
+MLX_WEIGHTS = "adapters.safetensors"
+"""The weights' name of mlx-lm."""
 MAX_LEFT_OUT = 100
 """Names that an answer lists."""
 _SHARD = re.compile(r"adapter_model-(\d{5})-of-(\d{5})\.safetensors")
@@ -53,12 +54,13 @@ class _Folder:
     configs: list[str] = field(default_factory=list)
     whole: list[str] = field(default_factory=list)
     shards: dict[str, str] = field(default_factory=dict)
+    mlx: list[str] = field(default_factory=list)
 
     @property
     def weights(self) -> tuple[str, ...]:
         """The weights in one file, else all shards; empty if any is missing."""
-        if self.whole:
-            return tuple(self.whole[:1])
+        if whole := self.whole or self.mlx:
+            return tuple(whole[:1])
         names = sorted(self.shards)
         total = int(names[0][-17:-12]) if names else 0
         wanted = [f"adapter_model-{n:05}-of-{total:05}.safetensors" for n in range(1, total + 1)]
@@ -113,13 +115,15 @@ def _folders(paths: Sequence[str]) -> dict[str, _Folder]:
             folders[home].configs.append(path)
         elif lower == WEIGHTS:
             folders[home].whole.append(path)
+        elif lower == MLX_WEIGHTS:
+            folders[home].mlx.append(path)
         elif _SHARD.fullmatch(lower):
             folders[home].shards[lower] = path
     return folders
 
 
 def _refuse_twice(folder: _Folder) -> None:
-    for several in (folder.configs, folder.whole):
+    for several in (folder.configs, folder.whole, folder.mlx):
         if len(several) > 1:
             raise UploadRefused(
                 UploadRefusal.FILE_DUPLICATE, f"{shown(several[1])} is included twice."

@@ -6,18 +6,20 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.files import File
 
-from inference.content import CONFIG, FILES, WEIGHTS, digest_of
+from inference.content import FILES, WEIGHTS, digest_of
 from tenants.adapters import sandbox
+from tenants.adapters.storage import ORIGINALS
 from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.content import (
     COMMIT,
+    CONVERTED,
     MAX_RATIO,
     RATIO_FREE_BYTES,
     UploadContents,
@@ -36,7 +38,8 @@ class _Movable(File):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """An upload's two files in `folder`, and what is known of them."""
+    """An upload's two files in `folder`, with the originals of those that were converted, and what
+    is known of them."""
 
     folder: Path
     contents: UploadContents
@@ -47,12 +50,13 @@ class Unpacked:
 
     @contextmanager
     def files(self) -> Iterator[Sequence[tuple[str, File[bytes]]]]:
-        """The two files by name, for a storage to save."""
+        """The files by name, for a storage to save."""
         with ExitStack() as opened:
-            paths = [self.folder / name for name in FILES]
+            names = [*FILES, *(f"{ORIGINALS}/{name}" for name in self.contents.converted)]
+            paths = {name: self.folder / name for name in names}
             yield [
-                (path.name, _Movable(opened.enter_context(path.open("rb")), str(path)))
-                for path in paths
+                (name, _Movable(opened.enter_context(path.open("rb")), str(path)))
+                for name, path in paths.items()
             ]
 
 
@@ -68,7 +72,8 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
     """
     with parts.scratch_folder(session.pk) as folder:
         try:
-            contents = UploadContents(**_reader(session)(session, folder))
+            oid, left_out = _reader(session)(session, folder)
+            contents = _looked_at(folder, oid, left_out)
         except sandbox.LimitExceeded as error:
             raise UploadRefused(
                 UploadRefusal.CHECK_LIMIT_EXCEEDED,
@@ -82,19 +87,21 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
         yield Unpacked(folder, contents)
 
 
-def _reader(session: UploadSession) -> Callable[[UploadSession, Path], dict[str, Any]]:
+def _reader(session: UploadSession) -> Callable[[UploadSession, Path], tuple[str, list[str]]]:
+    """Puts the two files as they were sent into the folder; returns the SHA-256 that the weights
+    were announced with, if they were, and the names of what was left out."""
     if session.file_name == COMMIT:
         return _read_commit
     return _unpack if is_archive_name(session.file_name) else _read
 
 
-def _unpack(session: UploadSession, folder: Path) -> dict[str, Any]:
+def _unpack(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
     most: int = settings.MAX_ADAPTER_BYTES
     task = {"task": "unpack", "max_bytes": most}
     limits = sandbox.SandboxLimits.for_bytes(
         min(most, RATIO_FREE_BYTES + MAX_RATIO * session.length_bytes)
     )
-    return _written(task, "archive", session, folder, limits, "scratch")
+    return "", _written(task, "archive", session, folder, limits, "scratch")["left_out"]
 
 
 def _written(
@@ -118,7 +125,7 @@ def _written(
     return found
 
 
-def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
+def _read_commit(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
     task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
     limits = sandbox.SandboxLimits.for_bytes(session.length_bytes)
     written = _written(task, "commit", session, folder, limits)
@@ -127,28 +134,35 @@ def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
         objects.take_over(session, oid)
         (folder / WEIGHTS).unlink()
         _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
-    found = _look(folder)
-    if oid and found["weights_sha256"] != oid:
-        message = f"The content of {WEIGHTS} does not match its SHA-256. Push it again."
-        raise UploadRefused(UploadRefusal.OBJECT_DIFFERS, message)
-    return found | {"left_out": written["left_out"]}
+    return oid, written["left_out"]
 
 
-def _read(session: UploadSession, folder: Path) -> dict[str, Any]:
-    shutil.copyfile(parts.path(session.pk, CONFIG), folder / CONFIG)
-    _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
-    return _look(folder) | {"left_out": session.left_out}
+def _read(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
+    for name in FILES:
+        _link(parts.path(session.pk, name), folder / name)
+    return "", session.left_out
 
 
-def _look(folder: Path) -> dict[str, Any]:
-    """What is known of the two files in the folder; the configuration's byte order mark goes."""
+def _looked_at(folder: Path, oid: str, left_out: list[str]) -> UploadContents:
+    """What is known of the two files. One that has to be converted moves to ORIGINALS, and the
+    converted one takes its place."""
     size = sum((folder / name).stat().st_size for name in FILES)
     with ExitStack() as opened:
-        files = {
-            name: (opened.enter_context((folder / name).open(mode)), mode)
-            for name, mode in ((CONFIG, "r+b"), (WEIGHTS, "rb"))
+        sent = {name: (opened.enter_context((folder / name).open("rb")), "rb") for name in FILES}
+        empty = {
+            name: opened.enter_context((folder / name).open("x+b"))
+            for name in (f"{CONVERTED}{name}" for name in FILES)
         }
-        return sandbox.run({"task": "read"}, files, sandbox.SandboxLimits.for_bytes(size))
+        files = sent | {name: (target, "r+b") for name, target in empty.items()}
+        task, limits = {"task": "read", "oid": oid}, sandbox.SandboxLimits.for_bytes(size)
+        contents = UploadContents(**sandbox.run(task, files, limits))
+        for target in empty.values():
+            os.fsync(target.fileno())
+    (folder / ORIGINALS).mkdir()
+    for name in contents.converted:
+        (folder / name).rename(folder / ORIGINALS / name)
+        (folder / f"{CONVERTED}{name}").rename(folder / name)
+    return replace(contents, left_out=left_out)
 
 
 def _link(source: Path, target: Path) -> None:

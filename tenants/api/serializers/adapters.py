@@ -46,6 +46,11 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
     trained_on = serializers.CharField(help_text="The base model that adapter_config.json names.")
+    converted = serializers.DictField(
+        child=serializers.ListField(child=serializers.CharField()),
+        help_text="What was changed for the engines, by file; the hub has the file as it was sent"
+        " in `original/`.",
+    )
     left_out = serializers.ListField(
         child=serializers.CharField(),
         help_text="Files that were sent with it and not read, by name.",
@@ -58,7 +63,7 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
         model = AdapterVersion
         fields = [
             "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on",
-            "left_out", "config", "report", "created_by", "created_at",
+            "converted", "left_out", "config", "report", "created_by", "created_at",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from inference.content import FILES
+from tenants.adapters.checks.contents import read
 from tenants.adapters.checks.target_modules import PREFIX, TargetModules
+from tenants.adapters.uploads.content import UploadContents
 
 HIDDEN, KV, INNER, LAYERS = 16, 8, 24, 2
 """A minimal Llama with grouped key and value heads, so that no two shapes are alike."""
@@ -130,6 +134,16 @@ def lora(
             weights.put(f"{PREFIX}{path}.lora_A.weight", [rank, into], dtype)
             weights.put(f"{PREFIX}{path}.lora_B.weight", [out, rank], dtype)
     return weights
+
+
+def looked_at(files: Mapping[str, bytes], oid: str = "") -> tuple[UploadContents, dict[str, bytes]]:
+    """What is found of an adapter's two files, and the two as they are served."""
+    converted = {name: io.BytesIO() for name in FILES}
+    found = read({name: io.BytesIO(data) for name, data in files.items()}, converted, oid)
+    return found, {
+        name: converted[name].getvalue() if name in found.converted else files[name]
+        for name in FILES
+    }
 
 
 def name_of(layer: int, module: str, side: str) -> str:

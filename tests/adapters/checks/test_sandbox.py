@@ -3,6 +3,7 @@ nor secrets, and cannot crash their parent."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import signal
@@ -20,6 +21,7 @@ from pytest_django import Settings
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters import sandbox
 from tenants.adapters.sandbox import Crashed, LimitExceeded, SandboxLimits
+from tenants.adapters.uploads.content import CONVERTED
 from tenants.models import AdapterVersion
 from tests.adapters.checks.builder import config_bytes, encode, lora, modules
 from tests.adapters.checks.test_archives import make_tar, make_zip
@@ -59,17 +61,23 @@ def test_the_result_of_a_check(two: sandbox.Files) -> None:
     found = sandbox.run(CHECK, two, ROOMY)
     assert found["report"]["findings"] == []
     assert found["config"]["r"] == 4
-    assert found["config_sha256"] == sandbox.run({"task": "read"}, two, ROOMY)["config_sha256"]
+    assert found["config_sha256"] == hashlib.sha256(config_bytes()).hexdigest()
 
 
 def test_an_archive_is_unpacked_to_the_given_files(packed: sandbox.Files, tmp_path: Path) -> None:
     found = sandbox.run(UNPACK, packed, ROOMY)
     assert (tmp_path / CONFIG).read_bytes() == config_bytes()
     assert (tmp_path / WEIGHTS).read_bytes() == lora().bytes()
-    assert (found["trained_on"], found["size_bytes"]) == (
-        "tiny",
-        len(config_bytes()) + len(lora().bytes()),
-    )
+    assert found == {"left_out": []}
+
+
+def test_what_is_read_of_the_two_files(two: sandbox.Files, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        empty = opened(tmp_path, stack, {f"{CONVERTED}{name}": b"left over" for name in FILES})
+        found = sandbox.run({"task": "read", "oid": ""}, {**two, **empty}, ROOMY)
+    size = len(config_bytes()) + len(lora().bytes())
+    assert (found["trained_on"], found["size_bytes"], found["converted"]) == ("tiny", size, {})
+    assert not (tmp_path / f"{CONVERTED}{CONFIG}").read_bytes()
 
 
 @pytest.mark.parametrize(

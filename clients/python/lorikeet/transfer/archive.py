@@ -1,4 +1,4 @@
-"""An adapter's two files as one tar archive, which is generated while it is read.
+"""An adapter's files as one tar archive, which is generated while it is read.
 
 Its bytes are the same each time, so that an upload can resume where it broke off.
 """
@@ -13,7 +13,9 @@ from pathlib import Path
 from lorikeet.failures import Failure
 from lorikeet.transfer.memory import fingerprint
 
-FILES = ("adapter_config.json", "adapter_model.safetensors")
+FILES = CONFIG, WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
+OTHER_WEIGHTS = ("adapter_model-*-of-*.safetensors", "adapters.safetensors")
+"""Shards, and the name that mlx-lm uses."""
 ARCHIVES = (".tar", ".zip", ".tar.gz", ".tgz")
 BLOCK = tarfile.BLOCKSIZE
 
@@ -34,8 +36,7 @@ class Archive:
         """Raises Failure if there is no adapter."""
         self.source = source
         if source.is_dir():
-            self.name, self._paths = "adapter.tar", [source / name for name in FILES]
-            self._require_files()
+            self.name, self._paths = "adapter.tar", _adapter_in(source)
             self._pieces = [piece for path in self._paths for piece in _member(path)]
             self._pieces.append(_Piece(2 * BLOCK, bytes(2 * BLOCK)))
         elif source.is_file() and source.name.lower().endswith(ARCHIVES):
@@ -46,17 +47,6 @@ class Archive:
                 f"{source} is neither a folder with an adapter nor a .zip, .tar or .tar.gz of one."
             )
         self.size = sum(piece.size for piece in self._pieces)
-
-    def _require_files(self) -> None:
-        for path in self._paths:
-            if path.is_file():
-                continue
-            told = f"{path} does not exist. Save the adapter with PEFT's save_pretrained."
-            if path.with_name("adapter_model.bin").is_file():
-                told += (
-                    " Save it as safetensors, because the server does not accept adapter_model.bin."
-                )
-            raise Failure(told)
 
     @property
     def fingerprint(self) -> str:
@@ -71,6 +61,27 @@ class Archive:
             if first < last:
                 yield from _part(piece, first, last, chunk)
             at += piece.size
+
+
+def _adapter_in(folder: Path) -> list[Path]:
+    """The configuration and the weights' files.
+
+    Raises:
+        Failure: one of them is missing.
+    """
+    config, weights = folder / CONFIG, [folder / WEIGHTS]
+    if not weights[0].is_file():
+        found = (sorted(folder.glob(pattern)) for pattern in OTHER_WEIGHTS)
+        weights = next(filter(None, found), weights)
+    for path in (config, weights[0]):
+        if not path.is_file():
+            told = f"{path} does not exist. Save the adapter with PEFT's save_pretrained."
+            if path.with_name("adapter_model.bin").is_file():
+                told += (
+                    " Save it as safetensors, because the server does not accept adapter_model.bin."
+                )
+            raise Failure(told)
+    return [config, *weights]
 
 
 def _member(path: Path) -> Iterator[_Piece]:

@@ -2,7 +2,8 @@
 import { Refused, ResumableUpload } from "./resumable.js";
 import { packed } from "./tar.js";
 
-const WANTED = ["adapter_config.json", "adapter_model.safetensors"];
+const CONFIG = "adapter_config.json";
+const WEIGHTS = [/^adapter_model\.safetensors$/i, /^adapter_model-\d+-of-\d+\.safetensors$/i, /^adapters\.safetensors$/i]; // whole, in shards, of mlx-lm
 const RATE_OVER_MS = 5000;
 
 const size = (bytes) => {
@@ -16,10 +17,11 @@ function time(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// Of a whole folder (PEFT writes a README.md as well) only the adapter's two files are sent.
+// Of a whole folder (PEFT writes a README.md as well) only the adapter's files are sent.
 function adapterAmong(files) {
-  const two = WANTED.map((name) => files.find((file) => file.name.toLowerCase() === name));
-  return two.every(Boolean) ? two : files;
+  const config = files.filter((file) => file.name.toLowerCase() === CONFIG);
+  const weights = WEIGHTS.map((name) => files.filter((file) => name.test(file.name))).find((found) => found.length);
+  return config.length && weights ? [config[0], ...weights] : files;
 }
 
 function filesOf(entry) {
@@ -94,7 +96,9 @@ class UploadDrop extends HTMLElement {
     const names = this.files.map((file) => file.name.toLowerCase());
     if (!names.length) return "Choose the adapter's files.";
     const archive = names.length === 1 && /\.(zip|tar|tar\.gz|tgz)$/i.test(names[0]);
-    const missing = WANTED.filter((name) => !names.includes(name));
+    const missing = [];
+    if (!names.includes(CONFIG)) missing.push(CONFIG);
+    if (!names.some((name) => WEIGHTS.some((one) => one.test(name)))) missing.push("adapter_model.safetensors");
     if (!archive && missing.length) return `${missing.join(" and ")} ${missing.length > 1 ? "are" : "is"} missing.`;
     const bytes = this.files.reduce((sum, file) => sum + file.size, 0);
     const most = Number(this.dataset.maxBytes);
