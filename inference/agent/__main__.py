@@ -22,7 +22,7 @@ from inference import tracing
 from inference.agent import runtime_folder
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent
-from inference.agent.engines.engine import Engine
+from inference.agent.engines.engine import Engine, EngineNotStarted
 from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
 from inference.agent.failures import EngineFailures
 from inference.agent.journal import shared
@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
             status = runner.run(serve(options, profile, journal, start or start_engine))
             if options.journals is not None and status == 0:
                 shared.leave(options.journal_dir, journal)
-    except (BadSetting, BadProfile, JournalFailed) as error:
+    except (BadSetting, BadProfile, EngineNotStarted, JournalFailed) as error:
+        log.debug("engine_not_started", exc_info=error)
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)
 

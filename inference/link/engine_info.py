@@ -67,7 +67,7 @@ class ModelInfo(Value, frozen=True):
     resumes: bool = True
     """Whether it can continue an answer that another engine began."""
     degraded: list[str] = []
-    """What it can't do with its release of vLLM: sentences for operators."""
+    """What it can't do with its memory or its release of vLLM: sentences for operators."""
 
     def pool_digest(self) -> str:
         """SHA-256 (hex) of everything up to `parsers` except its capacity: engines with the same

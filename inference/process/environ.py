@@ -97,15 +97,15 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_size(raw: str) -> int:
-    """Bytes in a size such as `512M`, `2GiB` or `1048576`.
+    """Bytes in a size such as `512M`, `2.5GiB` or `1048576`.
 
     Raises:
         ValueError: it is not a size.
     """
-    found = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?B)?", raw, re.IGNORECASE)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", raw, re.IGNORECASE)
     if found is None:
         raise ValueError(raw)
-    return int(found[1]) * _UNITS[found[2].upper()]
+    return int(Decimal(found[1]) * _UNITS[found[2].upper()])
 
 
 def size(name: str, default: int, *, high: int | None = None, why: str = "") -> int:

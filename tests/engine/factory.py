@@ -19,7 +19,7 @@ from inference.link.engine_info import AdapterRef
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 MAX_MODEL_LEN = 512
 LAYERS = 3
@@ -43,26 +43,36 @@ _int_ids = itertools.count(1)
 
 def make_base(folder: Path) -> Path:
     """Write a random Llama of about a million parameters with a byte-level BPE tokenizer."""
+    from transformers import LlamaConfig
+
+    return write_model(
+        folder,
+        lambda vocab_size: LlamaConfig(
+            vocab_size=vocab_size,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=MAX_MODEL_LEN,
+            bos_token_id=0,
+            eos_token_id=1,
+            initializer_range=0.2,  # wide, so that greedy tokens have clear winners
+            tie_word_embeddings=False,
+        ),
+    )
+
+
+def write_model(folder: Path, configure: Callable[[int], PreTrainedConfig]) -> Path:
+    """Write a model with random weights; `configure` gets the tokenizer's vocabulary size."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(1)
     tokenizer = _tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=MAX_MODEL_LEN,
-        bos_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.2,  # wide, so that greedy tokens have clear winners
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).eval().save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(configure(len(tokenizer)))
+    model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -111,10 +121,10 @@ class AdapterFactory:
         are further fields of PEFT's `LoraConfig`."""
         import torch
         from peft import LoraConfig, PeftModel, get_peft_model
-        from transformers import LlamaForCausalLM
+        from transformers import AutoModelForCausalLM
 
         torch.manual_seed(seed)
-        model = LlamaForCausalLM.from_pretrained(self.base)
+        model = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32)
         lora = LoraConfig(r=rank, lora_alpha=2 * rank, **{"target_modules": TARGETS} | options)
         peft: PeftModel = get_peft_model(model, lora)
         for weight_name, weight in peft.named_parameters():

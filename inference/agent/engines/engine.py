@@ -151,6 +151,10 @@ class EngineProbeReport:
     of_vector: bool = False
 
 
+class EngineNotStarted(Exception):
+    """The engine can't start; the message is one line that says why."""
+
+
 class Engine(Protocol):
     """One base model and the adapters loaded on it."""
 

@@ -76,19 +76,17 @@ class EngineProfile:
     def on_cpu(cls, model: str, **given: Any) -> Self:
         """The settings that measured best without a GPU; `given` ones that are not None win.
 
-        float32 is three times as fast as bfloat16 on AVX2. Sequences that run together share the
-        cores: each one delays every other's next token, so few run on few cores. An explicit small
-        KV cache saves the ten seconds that page-faulting gigabytes takes. Blocks of 32 tokens, the
-        smallest that the backend accepts, cost nothing and let short prompts hit the prefix cache.
-        LoRA switches compilation off. Short steps, of which a prompt takes at most a quarter, keep
-        prompts from holding up other requests' next tokens. A pooling model generates no tokens,
-        so it has vLLM's own steps, which take any prompt as a whole, as some of these models need.
+        Dtype, KV cache and context are left to what fits the machine (`vllm.fitting`). Sequences
+        that run together share the cores: each one delays every other's next token, so few run on
+        few cores. Blocks of 32 tokens, the smallest that the backend accepts, cost nothing and let
+        short prompts hit the prefix cache. LoRA switches compilation off. Short steps, of which a
+        prompt takes at most a quarter, keep prompts from holding up other requests' next tokens. A
+        pooling model generates no tokens, so it has vLLM's own steps, which take any prompt as a
+        whole, as some of these models need.
         """
         sequences = SEQS_PER_CORE * len(os.sched_getaffinity(0))
         ours: dict[str, Any] = {
-            "dtype": "float32",
             "max_num_seqs": min(max(LEAST_SEQS, sequences), MOST_SEQS),
-            "kv_cache_memory_bytes": 256 << 20,
             "enforce_eager": True,
             "block_size": 32,
             "executor": "uni",

@@ -20,6 +20,8 @@ STEADY_S = 60.0
 HOPELESS_AFTER = 2
 """Restarts after which a start is given up, because the fault is permanent."""
 LAST_LINES = 12
+REASON = "lorikeet "
+"""What the line begins with that a process of ours ends with if it knows why."""
 STOP_S = 45.0
 """How long a process may take to stop; longer than the longest drain."""
 
@@ -90,6 +92,12 @@ class Child:
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-LAST_LINES:])
 
+    def why_it_ended(self) -> str:
+        """The last line of its log, if that is a reason, else the end of its log."""
+        lines = self.last_lines()
+        last = lines.rpartition("\n")[2]
+        return last if last.startswith(REASON) else f"the end of its log is\n{lines}"
+
 
 def _die_with_parent() -> None:
     """Have the kernel send SIGTERM when the supervisor dies in any way (Linux's prctl)."""
@@ -137,8 +145,8 @@ class Supervisor:
             if time.monotonic() - began >= STEADY_S:
                 pause = BACKOFF_S[0]
             self._report(
-                f"{child.name} ended with status {status}. The end of its "
-                f"log:\n{child.last_lines()}\nrestarting it in {pause:.0f} s"
+                f"{child.name} ended with status {status}: {child.why_it_ended()}\n"
+                f"restarting it in {pause:.0f} s"
             )
             await asyncio.sleep(pause)
             pause = min(pause * 2, BACKOFF_S[1])

@@ -165,7 +165,7 @@ class EngineSerializer(serializers.Serializer[Any]):
     degraded = serializers.ListField(
         child=serializers.CharField(),
         required=False,
-        help_text="What the engine can't do with its release of vLLM.",
+        help_text="What the engine can't do with its memory or its release of vLLM.",
     )
     operations = serializers.ListField(child=serializers.CharField(), required=False)
     parsers = serializers.DictField(

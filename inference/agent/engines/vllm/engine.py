@@ -29,10 +29,12 @@ from vllm.inputs import tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
+    EngineNotStarted,
     EngineOutput,
     EngineProbeReport,
     EngineWork,
@@ -40,9 +42,11 @@ from inference.agent.engines.engine import (
     LocalAdapter,
     Meter,
 )
-from inference.agent.engines.profile import POOLING, EngineProfile
+from inference.agent.engines.profile import POOLING, BadProfile, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
+from inference.agent.engines.vllm.causes import cause_of
 from inference.agent.engines.vllm.errors import as_error, invalid_field, of_info
+from inference.agent.engines.vllm.fitting import fitted
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.pooling import Pooling
 from inference.agent.engines.vllm.reliances import Part
@@ -121,22 +125,27 @@ class VLLMEngine:
         """Start vLLM and wait until it can generate.
 
         Raises:
-            BadProfile: vLLM doesn't take a setting.
-            RuntimeError: Lorikeet can't work with this vLLM.
+            BadProfile: vLLM doesn't take a setting, or the model does not fit this machine.
+            EngineNotStarted: vLLM failed, or Lorikeet can't work with it.
         """
         events = CacheEvents()
         try:
+            profile, cut = await asyncio.to_thread(fitted, profile)
             llm, load, lacking = await asyncio.to_thread(start_llm, profile, events.settings)
-        except BaseException:
+        except BaseException as error:
             events.close()
-            raise
+            if isinstance(error, BadProfile) or not isinstance(error, Exception):
+                raise
+            raise EngineNotStarted(f"vLLM did not start: {cause_of(error)}") from error
+        if cut:
+            log.warning("%s", cut)
         if Part.CACHE_EVENTS not in lacking:
             events.listen()
         await llm.collective_rpc("lorikeet_follow_parent")
         (wrapped, *_) = await llm.collective_rpc("lorikeet_adapter_modules")
         if not all(await llm.collective_rpc("lorikeet_separates")):
             llm.shutdown()
-            raise RuntimeError(f"vLLM {vllm_version}: {Part.CPU.value}")
+            raise EngineNotStarted(f"vLLM {vllm_version}: {Part.CPU.value}")
         if not all(await llm.collective_rpc("lorikeet_resumes")):
             lacking.add(Part.RESUME)
         config = llm.vllm_config
@@ -149,13 +158,14 @@ class VLLMEngine:
             max_loras=profile.max_loras,
             max_lora_rank=profile.max_lora_rank,
             kv_tokens=_kv_tokens(config),
-            modules=adapter_modules(config, wrapped),
+            modules=adapter_modules(llm.model_config, wrapped),
             engine="vllm",
             revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
             engine_version=vllm_version,
             operations=operations,
             parsers=profile.parsers,
             structured_outputs=CHAT.name in operations,
+            degraded=[cut] if cut else [],
         )
         engine = cls(profile, llm, load, serving, info, events, lacking)
         await engine._try_parts()
@@ -258,16 +268,24 @@ class VLLMEngine:
             gc_tuning.release()
 
     async def _try_parts(self) -> None:
-        """Find out what doesn't work, and say so in `info`. Nothing of it is counted."""
+        """Find out what doesn't work, and say so in `info`. Nothing of it is counted.
+
+        Raises:
+            EngineNotStarted: it works so little that vLLM's core ended.
+        """
         if COMPLETION.name in self.info.operations:
             self._lacking |= await failing(self.generate)
+        if not self.alive:
+            await self.close()
+            cause = cause_of(EngineDeadError())
+            raise EngineNotStarted(f"vLLM failed on its first prompt: {cause}")
         self._totals.prompt_tokens = self._totals.cached_tokens = 0
         self._totals.completion_tokens = 0
         if self._lacking:
             self.info = msgspec.structs.replace(
                 self.info,
                 resumes=Part.RESUME not in self._lacking,
-                degraded=sorted(part.value for part in self._lacking),
+                degraded=[*self.info.degraded, *sorted(part.value for part in self._lacking)],
             )
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:

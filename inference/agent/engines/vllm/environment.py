@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from inference.agent.engines.profile import is_cpu_build
+from inference.agent.engines.vllm.causes import CONFIG
 
 ON_CPU = {
     # AsyncLLM refuses the `uni` executor without it; the multiprocess one busy-waits on a core.
@@ -24,15 +25,18 @@ EVERYWHERE = {
     # Which models are served here stays private.
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # vLLM's log lines then reach our own handler, and are structured like the rest.
-    "VLLM_CONFIGURE_LOGGING": "0",
 }
+
+# vLLM's log lines reach our own handler, and are structured like the rest.
+LOGGING = {"VLLM_CONFIGURE_LOGGING": "1", "VLLM_LOGGING_CONFIG_PATH": str(CONFIG)}
 
 
 def prepare() -> None:
     """Set the variables that are not set yet."""
     for name, value in (EVERYWHERE | (ON_CPU if is_cpu_build() else {})).items():
         os.environ.setdefault(name, value)
+    if not LOGGING.keys() & os.environ.keys():
+        os.environ.update(LOGGING)
 
 
 prepare()

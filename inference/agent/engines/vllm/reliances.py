@@ -97,6 +97,24 @@ RELIANCES: tuple[Reliance, ...] = (
     ),
     *_of(Part.ANSWERS, "v1.engine.output_processor", "OutputProcessor.request_states"),
     *_of(Part.ANSWERS, "v1.metrics.loggers", "StatLoggerManager.stat_loggers"),
+    # What a model needs in memory without a GPU (`fitting.py`).
+    *_of(Part.CPU, "engine.arg_utils", "EngineArgs.create_model_config", parameters=""),
+    *_of(
+        Part.CPU,
+        "config.model",
+        "ModelConfig.get_num_kv_heads",
+        "ModelConfig.get_num_layers",
+        parameters="parallel_config",
+    ),
+    *_of(
+        Part.CPU,
+        "config.model",
+        "ModelConfig.get_head_size",
+        "ModelConfig.use_mla",
+        "ModelConfig.is_moe",
+        "ModelConfig.is_quantized",
+        "ModelConfig.is_attention_free",
+    ),
     # What an adapter weighs, and whether it has any effect (`worker.py`).
     *_of(
         Part.ANSWERS,

@@ -151,18 +151,19 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
     return AsyncEngineArgs(**{k: v for k, v in ours.items() if v is not None}, **profile.extra)
 
 
-def linear_shapes(config: VllmConfig) -> dict[str, tuple[int, int]]:
-    """Each linear layer of the Hugging Face model by dotted path: (out_features, in_features).
-
-    Built on the meta device: no weights, a few milliseconds per layer. For a model that generates
-    no text the paths are vLLM's, which begin with `model`.
-    """
-    hf_config, prefix = config.model_config.hf_config, ""
+def on_meta(config: ModelConfig) -> tuple[torch.nn.Module, str]:
+    """The Hugging Face model without weights, in a few milliseconds per layer, and what vLLM's
+    paths of its modules begin with: `model.` for one that generates no text."""
     with torch.device("meta"):
         try:
-            model = AutoModelForCausalLM.from_config(hf_config)
+            return AutoModelForCausalLM.from_config(config.hf_config), ""
         except ValueError:
-            model, prefix = AutoModel.from_config(hf_config), "model."
+            return AutoModel.from_config(config.hf_config), "model."
+
+
+def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Each linear layer by dotted path, as vLLM names it: (out_features, in_features)."""
+    model, prefix = on_meta(config)
     return {
         f"{prefix}{name}": (module.out_features, module.in_features)
         for name, module in model.named_modules()
@@ -170,7 +171,7 @@ def linear_shapes(config: VllmConfig) -> dict[str, tuple[int, int]]:
     }
 
 
-def adapter_modules(config: VllmConfig, wrapped: list[str]) -> dict[str, tuple[int, int]]:
+def adapter_modules(config: ModelConfig, wrapped: list[str]) -> dict[str, tuple[int, int]]:
     """The modules of `wrapped` (vLLM's paths) that an adapter may target, with their shapes."""
     shapes = linear_shapes(config)
     return {

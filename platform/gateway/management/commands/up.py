@@ -30,6 +30,7 @@ from gateway.local import seed
 from gateway.local.supervisor import Child, Supervisor
 from gateway.process_secrets import environment_of
 from inference.process import environ
+from tenants.fleet.gateways import gateways
 
 RETRY_S = 1.0
 READY_S = 900.0
@@ -125,8 +126,11 @@ class _Up:
         self.embeds = self.is_demo and bool(options["engines"] and options["embedding_engines"])
         self.logs = settings.VAR / "log"
         self.facts_file = settings.VAR / "up.json"
-        self.supervisor = Supervisor(lambda text: console.print(text, style="red", markup=False))
+        self.supervisor = Supervisor(self._report)
         self.began = time.monotonic()
+
+    def _report(self, text: str) -> None:
+        self.console.print(text, style="red", markup=False, soft_wrap=True)
 
     @property
     def _console_port(self) -> int:
@@ -242,12 +246,19 @@ class _Up:
         with self._step(f"{self.options['engines']} engine(s) with {self.model_name}"):
             for url in self.urls:
                 await self._until(client, f"{url}/fleetz")
+        for sentence in await sync_to_async(self._lacks)():
+            self.console.print(f"    {sentence}", style="yellow", markup=False, soft_wrap=True)
         if self.is_demo:
             with self._step("demo adapters: upload, validation, probe"):
                 await seed.adapters(self.console_address, self.model_name, keys)
                 await sync_to_async(seed.prices)(self.model_name)
         with self._step("first completion"):
             await self._complete(client, keys)
+
+    def _lacks(self) -> list[str]:
+        """What engines can't do here, such as the model's whole context."""
+        engines = gateways().fleet().engines
+        return list(dict.fromkeys(one for engine in engines for one in engine["degraded"]))
 
     def _engine_command(self, name: str) -> list[str]:
         command = [*MANAGE, "engine", "--id", name]
@@ -310,7 +321,10 @@ class _Up:
                 except httpx.TransportError:
                     pass
                 if child := self.supervisor.hopeless:
-                    raise seed.SeedFailed(f"{child.name} does not start; see {child.log}")
+                    raise seed.SeedFailed(
+                        f"{child.name} does not start: {child.why_it_ended()}\n"
+                        f"Its log is {child.log}"
+                    )
                 await asyncio.sleep(0.2)
 
     async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
