@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import structlog
 import uvloop
 
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 Start = Callable[[argparse.Namespace, EngineProfile], Awaitable[Engine]]
 
 EXIT_ENGINE_DIED = 70
+TELL_S = 3.0
+"""How long a gateway may take to hear why the engine did not start."""
 MAX_ID = 255
 """Characters; the ledger has no room for more, so nothing could be billed."""
 DEFAULT_RUNNING = 256
@@ -65,13 +68,31 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
             runtime_folder.used(options.journal_dir),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            status = runner.run(serve(options, profile, journal, start or start_engine))
+            try:
+                status = runner.run(serve(options, profile, journal, start or start_engine))
+            except (BadProfile, EngineNotStarted) as error:
+                _tell_gateways(options, str(error))
+                raise
             if options.journals is not None and status == 0:
                 shared.leave(options.journal_dir, journal)
     except (BadSetting, BadProfile, EngineNotStarted, JournalFailed) as error:
         log.debug("engine_not_started", exc_info=error)
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)
+
+
+def _tell_gateways(options: argparse.Namespace, cause: str) -> None:
+    """Say why the engine did not start, for the console; a gateway that does not answer misses
+    it."""
+    headers = {"Authorization": f"Bearer {options.credential}"}
+    said = {"engine": options.id, "cause": cause}
+    for url in environ.base_urls(options.gateway):
+        try:
+            httpx.post(
+                f"{url}/engine/failed", json=said, headers=headers, timeout=TELL_S, trust_env=False
+            )
+        except httpx.HTTPError as error:
+            log.info("failure_not_told", gateway=url, reason=str(error))
 
 
 def _default(name: str, fallback: str | None = None) -> str | None:

@@ -18,6 +18,8 @@ from shutil import rmtree
 
 from inference.process.environ import BadSetting
 
+VARIABLE = "VLLM_RPC_BASE_PATH"
+"""The environment variable with the folder, which vLLM reads too."""
 MAX_PATH = 70
 """Bytes of the folder's path: the kernel accepts 107 for a socket, and vLLM adds a UUID."""
 
@@ -41,7 +43,7 @@ def used(journal: Path) -> Iterator[Path]:
     rmtree(folder, ignore_errors=True)
     _make_private(folder)
     kept = {"TORCHINDUCTOR_CACHE_DIR": str(parent / "compiled")}  # outlives the engine
-    own = dict.fromkeys(("TMPDIR", "VLLM_RPC_BASE_PATH"), str(folder))
+    own = dict.fromkeys(("TMPDIR", VARIABLE), str(folder))
     os.environ |= kept | dict(os.environ) | own
     tempfile.tempdir = str(folder)
     try:

@@ -27,6 +27,7 @@ from inference.gateway.measuring.content import RequestContents
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Outcomes
+from inference.gateway.measuring.start_failures import StartFailures
 from inference.gateway.measuring.traffic import CountedTraffic
 from inference.gateway.requests.admitted import AdmittedRequest
 from inference.gateway.requests.candidates import Candidates
@@ -105,6 +106,7 @@ class Hub:
         self.contents = RequestContents()
         """Bodies and answers of requests, for tenants that keep them."""
         self.orphans = Orphans(dispatches)
+        self.start_failures = StartFailures()
         self.closed = asyncio.Event()
         """Set when no new requests are taken any more."""
         self._candidates = Candidates(self._links)
@@ -253,6 +255,7 @@ class Hub:
         self._links[engine.id] = link
         self._candidates.changed()
         self._open[link] = None
+        self.start_failures.started(engine.id)
         link.listener = self._service[engine.info.name].join(engine.id)
         log.info(
             "engine_joined",

@@ -1,4 +1,5 @@
-"""The edges that engine agents and workers dial: the engine link and the adapter probe.
+"""The edges that engine agents and workers dial: the engine link, an engine's failure to start, and
+the adapter probe.
 
 Plain ASGI applications in Channels' URL router: a stock Channels consumer would cost a thread hop
 per frame (it closes old database connections around every message), and no frame here touches the
@@ -24,6 +25,7 @@ UNAUTHORISED = 4401
 MAX_REASON = 60
 """Characters; a close frame holds little more."""
 MAX_PROBE_BYTES = 64 << 10
+MAX_FAILURE_BYTES = 16 << 10
 TRUST = "lorikeet.trust"
 """Extension of the ASGI scope with which an application lifts the server's bounds on messages of
 unauthenticated clients."""
@@ -83,6 +85,29 @@ class EngineSocket:
         trust(scope, MAX_FRAME_BYTES, paced=False)
         await send({"type": "websocket.accept"})
         await self._hub.serve(AsgiTransport(receive, send), credential)
+
+
+class _StartFailed(msgspec.Struct):
+    engine: str
+    cause: str
+
+
+class EngineStartFailed:
+    """`POST /engine/failed`: an engine that could not start says why."""
+
+    def __init__(self, hub: Hub, engines: KnownCredentials) -> None:
+        self._hub, self._engines = hub, engines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            credential = self._engines.identify(exchange.api_key())
+            exchange.require_method("POST")
+            said = parse_json(_StartFailed, await exchange.body(MAX_FAILURE_BYTES))
+            self._hub.start_failures.note(said.engine, credential, said.cause)
+            await exchange.reply(200, b"{}")
+        except InferenceError as error:
+            await exchange.fail(error)
 
 
 class _ProbeRequest(msgspec.Struct):

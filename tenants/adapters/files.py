@@ -73,10 +73,7 @@ class AdapterFiles:
 
     def _may_fetch(self, scope: Scope, digest: str, credential: EngineIdentity) -> bool:
         ticket = dict(scope["headers"]).get(TICKET_HEADER.encode(), b"").decode("latin-1")
-        if self._dispatches.may_fetch(digest, credential.id, ticket):
-            return True
-        # An engine of a release without tickets, as long as that release is accepted.
-        return credential.id == 0
+        return self._dispatches.may_fetch(digest, credential.id, ticket)
 
     async def _serve(self, digest: str, name: str, send: Send, *, body: bool) -> None:
         try:

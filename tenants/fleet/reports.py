@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from inference.gateway.measuring.history import STEP_S, LoadSample, Point, RequestRate
+from inference.gateway.measuring.start_failures import StartFailure
 
 Engine = dict[str, Any]
 """In the form of `inference.gateway.hub.Hub.snapshot`."""
@@ -25,6 +26,7 @@ class GatewayReport(msgspec.Struct):
     """By engine, for engines that have been known for long enough."""
     limits_degraded: bool
     """Whether Redis is down."""
+    start_failures: list[StartFailure] = []
 
 
 class CountedReport(msgspec.Struct):
@@ -42,6 +44,8 @@ class ReportedFleet(msgspec.Struct, frozen=True):
     """Ordered by id."""
     rates: dict[str, RequestRate] = {}
     limits_degraded: bool = False
+    start_failures: list[StartFailure] = []
+    """Of engines that are not connected to any gateway, ordered by engine."""
     silent: list[str] = []
     """Gateways that count as alive but did not answer: what only they know is missing."""
 
@@ -51,13 +55,23 @@ def merged(reports: Iterable[GatewayReport], silent: Sequence[str] = ()) -> Repo
     engines: dict[str, Engine] = {}
     rates: dict[str, RequestRate] = {}
     degraded = False
+    failures: dict[str, StartFailure] = {}
     for report in reports:
         degraded |= report.limits_degraded
         rates = report.rates | rates
         for engine in report.engines:
             known = engines.get(engine["id"])
             engines[engine["id"]] = _merged(known, engine) if known else engine
-    return ReportedFleet([engines[id] for id in sorted(engines)], rates, degraded, list(silent))
+        for failure in report.start_failures:
+            known_failure = failures.get(failure.engine, failure)
+            failures[failure.engine] = max(known_failure, failure, key=lambda one: one.at)
+    return ReportedFleet(
+        [engines[id] for id in sorted(engines)],
+        rates,
+        degraded,
+        [failures[id] for id in sorted(failures.keys() - engines.keys())],
+        list(silent),
+    )
 
 
 def _merged(one: Engine, other: Engine) -> Engine:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inference.gateway.measuring.history import Point, RequestRate
+from inference.gateway.measuring.start_failures import StartFailure
 from inference.interfaces.directory import Limits
 from tenants.fleet.reports import ReportedFleet
 from tests.limits.asking import COUNTED
@@ -19,6 +20,7 @@ class FakeGateways:
     engines: list[dict[str, Any]] = field(default_factory=list)
     rates: dict[str, RequestRate] = field(default_factory=dict)
     limits_degraded: bool = False
+    start_failures: list[StartFailure] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     counted: int | None = None
@@ -27,7 +29,9 @@ class FakeGateways:
 
     def fleet(self) -> ReportedFleet:
         engines = sorted(self.engines, key=lambda engine: str(engine["id"]))
-        return ReportedFleet(engines, self.rates, self.limits_degraded, self.silent)
+        return ReportedFleet(
+            engines, self.rates, self.limits_degraded, self.start_failures, self.silent
+        )
 
     def history(self) -> Sequence[Point]:
         return self.points

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.measuring.history import STEP_S, LoadSample, Point, RequestRate
+from inference.gateway.measuring.start_failures import StartFailure
 from tenants.fleet.reports import (
     CountedReport,
     GatewayReport,
@@ -53,6 +54,16 @@ def test_an_engine_of_several_gateways_is_there_once_as_it_was_seen_last() -> No
         assert one["connected_at"] == earlier["connected_at"]
         assert found.rates.keys() == {"e1", "e2"} and found.limits_degraded
     assert (later["draining"], earlier["running"]) == (False, 1), "reports stay as they are"
+
+
+def test_a_failure_to_start_is_told_until_the_engine_is_connected() -> None:
+    def report(*failures: StartFailure, engines: tuple[str, ...] = ()) -> GatewayReport:
+        return GatewayReport([engine(id) for id in engines], {}, False, list(failures))
+
+    old, new = (StartFailure("e1", "rack", cause, at) for cause, at in (("old", 1), ("new", 2)))
+    other = StartFailure("e2", "rack", "no weights", 1)
+    assert merged([report(new, other), report(old)]).start_failures == [new, other]
+    assert merged([report(new, other), report(engines=("e1",))]).start_failures == [other]
 
 
 def test_the_past_has_each_engine_that_any_of_them_saw() -> None:

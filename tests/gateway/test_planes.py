@@ -44,6 +44,7 @@ SHARED = {
     "inference.gateway.measuring.history",
     "inference.gateway.measuring.measures",
     "inference.gateway.measuring.outcomes",
+    "inference.gateway.measuring.start_failures",
     "inference.gateway.measuring.sums",
     "inference.gateway.measuring.traffic",
 }

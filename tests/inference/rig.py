@@ -32,7 +32,7 @@ from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.requests.requests import KEPT_BYTES
 from inference.gateway.responses_socket import ResponsesSocket
-from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
+from inference.gateway.sockets import EngineProbe, EngineSocket, EngineStartFailed, NoSocket
 from inference.interfaces.credentials import EngineIdentity
 from inference.interfaces.directory import Grant, Limits, ModelCard, ResolvedTarget
 from inference.interfaces.ledger import Recorder, Source, Written
@@ -271,6 +271,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
             re_path(r"^(healthz|health|readyz|fleetz)$", Health({}, {"engine": connected})),  # type: ignore[arg-type]
+            path("engine/failed", EngineStartFailed(hub, engines)),  # type: ignore[arg-type]
             path("engine/probe", EngineProbe(hub, WORKER_TOKEN)),  # type: ignore[arg-type]
         ]
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -225,3 +229,32 @@ def test_an_engine_needs_its_token_and_a_model() -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.strip().startswith("lorikeet engine: ENGINE_CREDENTIAL is not set")
+
+
+def test_an_engine_that_does_not_start_tells_the_gateways_why(tmp_path: Path) -> None:
+    told: list[tuple[str, str | None, Any]] = []
+    secret = "e" * 40
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told.append((self.path, self.headers["Authorization"], body))
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Gateway) as server, socket.socket() as dead:
+        dead.bind(("127.0.0.1", 0))  # nobody listens on it
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ports = dead.getsockname()[1], server.server_address[1]
+        urls = ",".join(f"http://127.0.0.1:{port}" for port in ports)
+        command = ["engine", "--engine", "synthetic", "--model", "org/tiny", "--id", "e1"]
+        command += ["--reserved", "999", "--journal-dir", str(tmp_path), "--gateway", urls]
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *command],
+            env=settings_free() | {"ENGINE_CREDENTIAL": secret},
+            capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        server.shutdown()
+    cause = done.stderr.strip().rpartition("lorikeet engine: ")[2]
+    assert cause.startswith("reserved is 999: it must be from 0 to")
+    assert told == [("/engine/failed", f"Bearer {secret}", {"engine": "e1", "cause": cause})]

@@ -41,10 +41,11 @@ class ListedEngine:
 
 
 def fleet() -> dict[str, Any]:
-    """All engines, by id, and the gateways that did not answer."""
+    """All engines, by id, those that failed to start, and the gateways that did not answer."""
     found = gateways().fleet()
     rows = [ListedEngine.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
-    return {"rows": rows, "silent": found.silent}
+    failures = [(one, datetime.fromtimestamp(one.at, UTC)) for one in found.start_failures]
+    return {"rows": rows, "failures": failures, "silent": found.silent}
 
 
 @dataclass(frozen=True, slots=True)

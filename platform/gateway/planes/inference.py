@@ -56,7 +56,7 @@ from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
 from inference.gateway.responses_socket import ResponsesSocket
-from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
+from inference.gateway.sockets import EngineProbe, EngineSocket, EngineStartFailed, NoSocket
 from inference.link.engine_info import ModelInfo
 from inference.process.supervision import in_background, supervised
 from inference.tracing import Tracer
@@ -341,6 +341,7 @@ def application(parts: InferenceParts) -> Any:
         ),
         route(r"^demand$", DemandPage(settings.METRICS_TOKEN, hub, parts.demand)),
         route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
+        route(r"^engine/failed$", EngineStartFailed(hub, parts.engines)),
         route(r"^engine/probe$", EngineProbe(hub, settings.WORKER_TOKEN)),
         route(r"^engine/adapters/", AdapterFiles(parts.engines, parts.dispatches, parts.registry)),
         route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),

@@ -48,7 +48,9 @@ class Internal:
             await exchange.fail(error)
 
     async def _fleet(self, exchange: Exchange) -> GatewayReport:
-        return GatewayReport(self._hub.snapshot(), self._history.rates(), self._limiter.degraded)
+        hub, rates = self._hub, self._history.rates()
+        failures = hub.start_failures.recent()
+        return GatewayReport(hub.snapshot(), rates, self._limiter.degraded, failures)
 
     async def _points(self, exchange: Exchange) -> Any:
         return self._history.points()

@@ -198,12 +198,26 @@ class EngineSerializer(serializers.Serializer[Any]):
     )
 
 
+class StartFailureSerializer(serializers.Serializer[Any]):
+    """An engine's last failure to start."""
+
+    engine = serializers.CharField()
+    credential = serializers.CharField(help_text="The name of the credential that it has.")
+    cause = serializers.CharField()
+    at = serializers.FloatField(help_text="In seconds since 1970.")
+
+
 class EnginesSerializer(serializers.Serializer[Any]):
     """All connected engines."""
 
-    absent = {"silent_gateways"}
+    absent = {"silent_gateways", "start_failures"}
     count = serializers.IntegerField(min_value=0)
     results = EngineSerializer(many=True)
+    start_failures = StartFailureSerializer(
+        many=True,
+        required=False,
+        help_text="Only for operators: engines that could not start in the last hour.",
+    )
     silent_gateways = serializers.ListField(
         child=serializers.CharField(),
         required=False,

@@ -16,6 +16,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
 from gateway.middleware import policy
+from inference.gateway.measuring.start_failures import StartFailure
 from inference.interfaces.directory import PICO
 from tenants.api.endpoints.fleet import engines
 from tenants.models import (
@@ -433,6 +434,19 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     assert '<live-part topic="fleet"' in page.content.decode()
     fleet.clear()
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
+
+
+def test_an_engine_that_did_not_start_is_named_with_the_cause(
+    operator: Client, gateways: FakeGateways
+) -> None:
+    gateways.start_failures = [StartFailure("rack-3", "rack", "no weights in <folder>", 0.0)]
+    page = operator.get("/operate/engines").content.decode()
+    assert "rack-3 did not start (credential rack)" in page
+    assert "no weights in &lt;folder&gt;" in page
+    (told,) = operator.get("/api/v1/engines").json()["start_failures"]
+    assert told == {
+        "engine": "rack-3", "credential": "rack", "cause": "no weights in <folder>", "at": 0.0
+    }  # fmt: skip
 
 
 def test_a_gateway_that_does_not_answer_is_named(

@@ -19,6 +19,7 @@ PATHS = {
     r"^metrics$": "/metrics",
     r"^demand$": "/demand",
     r"^internal/": "/internal/engines",
+    r"^engine/failed$": "/engine/failed",
     r"^engine/probe$": "/engine/probe",
     r"^engine/adapters/": "/engine/adapters/" + "0" * 64 + "/adapter_config.json",
     r"": "/account/login/",

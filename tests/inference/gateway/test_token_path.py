@@ -620,6 +620,20 @@ async def test_a_probe_through_the_gateway(stack: Rig) -> None:
     assert wrong_method.headers["allow"] == "POST"
 
 
+async def test_an_engine_says_why_it_did_not_start(stack: Rig) -> None:
+    said = {"engine": "e9", "cause": "vLLM did not start: no weights"}
+    hub = stack.gateway.hub
+    for other in ("acme", WORKER_TOKEN):
+        async with stack.gateway.client(other) as client:
+            assert (await client.post("/engine/failed", json=said)).status_code == 401
+    async with stack.gateway.client(SECRET) as client:
+        assert (await client.get("/engine/failed")).status_code == 405
+        assert (await client.post("/engine/failed", json={})).status_code == 400
+        assert (await client.post("/engine/failed", json=said)).status_code == 200
+    (failure,) = hub.start_failures.recent()
+    assert (failure.engine, failure.cause) == ("e9", said["cause"])
+
+
 async def test_draining_finishes_what_runs_and_refuses_what_comes(stack: Rig) -> None:
     slow(stack)
     async with stack.gateway.client() as client:

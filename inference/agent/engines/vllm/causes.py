@@ -13,6 +13,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from inference.agent import runtime_folder
+
 CONFIG = Path(__file__).with_name("logging.json")
 FILE = "failure"
 MAX_CHARACTERS = 1000
@@ -51,5 +53,5 @@ def _told(error: BaseException) -> str:
 
 
 def _file() -> Path | None:
-    folder = os.environ.get("VLLM_RPC_BASE_PATH")
+    folder = os.environ.get(runtime_folder.VARIABLE)
     return Path(folder) / FILE if folder else None

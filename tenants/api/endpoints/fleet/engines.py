@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins
 from rest_framework.permissions import BasePermission
@@ -49,17 +50,20 @@ class EngineList(StrictView):
 
     @extend_schema(responses=EnginesSerializer, operation_id="engines_list")
     def get(self, request: Request) -> Response:
-        """The engines that are connected to any gateway. For operators it also lists the gateways
-        that did not answer, whose engines may be missing."""
+        """The engines that are connected to any gateway. For operators it also lists engines
+        that could not start in the last hour, and the gateways that did not answer, whose engines
+        may be missing."""
         fleet, user = gateways().fleet(), request.user
-        engines, further = fleet.engines, {}
+        engines = fleet.engines
+        further: dict[str, Any] = {}
         if isinstance(user, KeyHolder):
             engines = [shown_to({user.key.tenant.slug}, engine) for engine in engines]
         elif not user.is_staff:
             slugs = set(Tenant.objects.visible_to(user).values_list("slug", flat=True))
             engines = [shown_to(slugs, engine) for engine in engines]
         else:
-            further = {"silent_gateways": fleet.silent}
+            failures = [msgspec.to_builtins(one) for one in fleet.start_failures]
+            further = {"start_failures": failures, "silent_gateways": fleet.silent}
         return Response({"count": len(engines), "results": engines, **further})
 
 
