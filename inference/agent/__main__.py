@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 Start = Callable[[argparse.Namespace, EngineProfile], Awaitable[Engine]]
 
 EXIT_ENGINE_DIED = 70
+ALWAYS_SO = {"enable_lora": True, "enable_prefix_caching": True, "trust_remote_code": False}
+"""Engine arguments that Lorikeet sets itself, and that people pass to `vllm serve` as well."""
 TELL_S = 3.0
 """How long a gateway may take to hear why the engine did not start."""
 MAX_ID = 255
@@ -54,7 +56,7 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
     `start` makes the engine; by default it is the one that the options ask for.
     """
     try:
-        options = parser().parse_args(arguments)
+        options = parsed(arguments)
         options.credential = environ.secret("ENGINE_CREDENTIAL")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
@@ -79,6 +81,25 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
         log.debug("engine_not_started", exc_info=error)
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """The options; `extra` also has what flags of vLLM's own set.
+
+    Raises:
+        BadProfile: a flag is neither ours nor vLLM's, or one of vLLM's has a wrong value.
+    """
+    whole = parser()
+    options, others = whole.parse_known_args(arguments)
+    if others and options.engine == "vllm":
+        from inference.agent.engines.vllm.flags import values_of
+
+        set_anyway = ALWAYS_SO.items()
+        given = {k: v for k, v in values_of(others).items() if (k, v) not in set_anyway}
+        options.extra = options.extra | given
+    elif others:
+        whole.error(f"unrecognized arguments: {' '.join(others)}")
+    return options
 
 
 def _tell_gateways(options: argparse.Namespace, cause: str) -> None:
@@ -109,7 +130,12 @@ def parser() -> argparse.ArgumentParser:
             "first SIGTERM or Ctrl-C it accepts no new requests and lets running ones "
             "finish; the second ends it at once."
         ),
+        epilog=(
+            "vLLM's own engine arguments are taken as `vllm serve` takes them, such as --seed 7 or "
+            "--kv-cache-dtype fp8."
+        ),
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
     )
     add = whole.add_argument
     add(
@@ -320,7 +346,9 @@ def queue_options(options: argparse.Namespace, running: int, max_loras: int) -> 
 def _add_profile(add: Callable[..., Any]) -> None:
     add("--model", default=_default("MODEL"), help="Hugging Face name or local folder (MODEL)")
     add(
+        "--served-model-name",
         "--served-name",
+        dest="served_name",
         default=_default("MODEL_NAME", ""),
         help="the model's name for clients; by default the last part of --model (MODEL_NAME)",
     )
@@ -341,10 +369,11 @@ def _add_profile(add: Callable[..., Any]) -> None:
     add("--max-num-seqs", type=int, help="maximum number of concurrent sequences")
     add("--max-num-batched-tokens", type=int, help="maximum number of tokens in one engine step")
     add(
+        "--kv-cache-memory-bytes",
         "--kv-bytes",
         type=environ.parse_size,
         dest="kv_cache_memory_bytes",
-        help="size of the KV cache, such as 256M",
+        help="size of the KV cache, such as 2.5G; without a GPU by default what 16 texts need",
     )
     add("--tensor-parallel-size", type=int, default=1, help="GPUs that share each layer")
     add(
@@ -353,9 +382,16 @@ def _add_profile(add: Callable[..., Any]) -> None:
     add("--quantization", help="vLLM's name of the quantization method")
     add("--speculative-config", type=json.loads, help="JSON, in vLLM's format")
     add(
+        "--tool-call-parser",
         "--tool-parser",
+        dest="tool_parser",
         default=_default("TOOL_PARSER"),
         help="vLLM's tool call parser; without one, `tools` are refused (TOOL_PARSER)",
+    )
+    add(
+        "--enable-auto-tool-choice",
+        action="store_true",
+        help="accepted because `vllm serve` requires it; a tool call parser is enough",
     )
     add(
         "--reasoning-parser",

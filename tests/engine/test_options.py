@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.agent.__main__ import MAX_ID, parser, queue_options
+from inference.agent.__main__ import MAX_ID, parsed, parser, profile_of, queue_options
 from inference.agent.engines.profile import BadProfile
 
 
@@ -36,3 +36,46 @@ def test_an_engine_id_must_fit_in_the_ledger(id: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         parser().parse_args(["--id", id])
     assert "--id: it must have 1 to 255 characters" in capsys.readouterr().err
+
+
+def test_vllms_names_of_options_are_taken_as_well() -> None:
+    vllms = ["--served-model-name", "house", "--tool-call-parser", "hermes"]
+    vllms += ["--enable-auto-tool-choice", "--kv-cache-memory-bytes", "2.5G"]
+    ours = ["--served-name", "house", "--tool-parser", "hermes", "--kv-bytes", "2560M"]
+    for arguments in (vllms, ours):
+        options = parsed(arguments)
+        assert (options.served_name, options.tool_parser) == ("house", "hermes")
+        assert options.kv_cache_memory_bytes == 2560 << 20
+
+
+@pytest.mark.vllm
+def test_every_engine_argument_of_vllm_is_a_flag() -> None:
+    flags = ["--seed", "7", "--kv-cache-dtype=fp8", "--no-enable-chunked-prefill"]
+    options = parsed(
+        [*flags, "--enable-lora", "--max-loras", "8", "--extra", '{"stream_interval": 2}']
+    )
+    assert options.max_loras == 8
+    assert options.extra == {
+        "seed": 7, "kv_cache_dtype": "fp8", "enable_chunked_prefill": False, "stream_interval": 2
+    }  # fmt: skip
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "soon"], "argument --seed: invalid int value: 'soon'"),
+        (["--host", "0.0.0.0"], "neither .* nor vLLM's engine has these options: --host 0.0.0.0"),
+        (["--trust-remote-code"], "trust_remote_code can be neither"),
+        (["--no-enable-prefix-caching"], "enable_prefix_caching can be neither"),
+    ],
+)
+def test_flags_that_are_refused(flags: list[str], message: str) -> None:
+    with pytest.raises(BadProfile, match=message):
+        profile_of(parsed(["--model", "org/base", *flags]))
+
+
+def test_a_synthetic_engine_has_no_flags_of_vllm(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(["--engine", "synthetic", "--seed", "7"])
+    assert "unrecognized arguments: --seed 7" in capsys.readouterr().err

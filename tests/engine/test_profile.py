@@ -22,7 +22,7 @@ from inference.agent.engines.profile import LORA_RANKS, BadProfile, EngineProfil
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
         ({"max_loras": 4, "max_cpu_loras": 2}, "max_cpu_loras is 2: it must be at least max_loras"),
         ({"chat_template": Path("/nowhere.jinja")}, "this file does not exist"),
-        ({"extra": {"dtype": "half", "seed": 1}}, "extra must not contain dtype"),
+        ({"extra": {"dtype": "half", "seed": 1}}, "dtype can be neither in extra nor"),
         ({"extra": {"enable_prefix_caching": False}}, "enable_prefix_caching"),
         ({"extra": {"worker_extension_cls": "x.Y"}}, "worker_extension_cls"),
     ],

@@ -163,7 +163,8 @@ class EngineProfile:
     def _check_extra(self) -> None:
         if taken := sorted(set(self.extra) & _NOT_EXTRA):
             raise BadProfile(
-                f"extra must not contain {', '.join(taken)}, which Lorikeet sets itself"
+                f"{', '.join(taken)} can be neither in extra nor a flag of vLLM's: Lorikeet sets "
+                "it, or has an option of its own for it"
             )
 
 
