@@ -7,15 +7,15 @@ PY := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 
 # Dummy settings for tools that import the code without running it.
-LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
-	DISPATCH_KEY=only-for-linters-only-for-linters-only WORKER_TOKEN=only-for-linters-only-for-linters-only \
-	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
-	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
+LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_KEY_PEPPER=only-for-linters-only-for-linters-only \
+	LORIKEET_DISPATCH_KEY=only-for-linters-only-for-linters-only LORIKEET_WORKER_TOKEN=only-for-linters-only-for-linters-only \
+	LORIKEET_INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
+	LORIKEET_RECEIPT_KEY=only-for-linters-only-for-linters-only LORIKEET_DATABASE_URL=postgresql:///linters
 
 .PHONY: up test clients frameworks kubernetes ray check types lint format bench properties models vllm-wheel chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
-up: .venv/.ready ## set everything up and run it
-	@exec $(PY) manage.py up
+up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
+	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
 
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for a part)
 ifdef ARGS

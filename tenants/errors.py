@@ -113,7 +113,8 @@ class ConversationChanged(Refused):
 
 
 class ContentUnavailable(Refused):
-    """This installation has no key to encrypt content with (CONTENT_KEY). Ask its operator."""
+    """This installation has no key to encrypt content with: ask its operator to set
+    LORIKEET_CONTENT_KEY."""
 
     code = "content_unavailable"
 

@@ -19,7 +19,7 @@ from psycopg.sql import SQL, Identifier
 
 from tests.environment import POSTGRES
 
-ADDRESS = os.environ["DATABASE_URL"]
+ADDRESS = os.environ["LORIKEET_DATABASE_URL"]
 TEMPLATE = f"tests_{hashlib.sha256(str(POSTGRES).encode()).hexdigest()[:12]}"
 DRAFT = f"{TEMPLATE}_draft"
 CARELESS = ("fsync", "full_page_writes", "synchronous_commit")

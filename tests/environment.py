@@ -36,18 +36,23 @@ AUTHORITIES = VAR / "authorities.pem"
 """A bundle with a single certificate authority: no test contacts a public host, and each httpx
 client would take a twentieth of a second to read the full bundle."""
 AUTHORITIES.write_text(Path(certifi.where()).read_text().partition(END_OF_ONE)[0] + END_OF_ONE)
-for name in ("REDIS_URL", "ADAPTER_S3_BUCKET", "MODEL", "DEBUG"):
+for name in (
+    "LORIKEET_REDIS_URL",
+    "LORIKEET_ADAPTER_S3_BUCKET",
+    "LORIKEET_MODEL",
+    "LORIKEET_DEBUG",
+):
     os.environ.pop(name, None)
 os.environ |= {
     "LORIKEET_VAR": str(VAR),
     "SSL_CERT_FILE": str(AUTHORITIES),
-    "SECRET_KEY": secrets.token_urlsafe(32),
-    "KEY_PEPPER": secrets.token_urlsafe(32),
-    "DISPATCH_KEY": secrets.token_urlsafe(32),
-    "WORKER_TOKEN": secrets.token_urlsafe(32),
-    "INTERNAL_TOKEN": secrets.token_urlsafe(32),
-    "RECEIPT_KEY": secrets.token_urlsafe(32),
-    "CONTENT_KEY": secrets.token_urlsafe(32),
-    "UPLOAD_WAIT_S": "600",  # on a busy machine a check takes longer than users wait for it
-    "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(POSTGRES),
+    "LORIKEET_SECRET_KEY": secrets.token_urlsafe(32),
+    "LORIKEET_KEY_PEPPER": secrets.token_urlsafe(32),
+    "LORIKEET_DISPATCH_KEY": secrets.token_urlsafe(32),
+    "LORIKEET_WORKER_TOKEN": secrets.token_urlsafe(32),
+    "LORIKEET_INTERNAL_TOKEN": secrets.token_urlsafe(32),
+    "LORIKEET_RECEIPT_KEY": secrets.token_urlsafe(32),
+    "LORIKEET_CONTENT_KEY": secrets.token_urlsafe(32),
+    "LORIKEET_UPLOAD_WAIT_S": "600",  # on a busy machine a check takes longer than users wait
+    "LORIKEET_DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(POSTGRES),
 }

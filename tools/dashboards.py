@@ -153,7 +153,7 @@ REQUESTS = [
     ),
     Panel(
         "Busiest tenants",
-        "Output tokens. Needs METRICS_TENANTS.",
+        "Output tokens. Needs LORIKEET_METRICS_TENANTS.",
         "short",
         [(rate("lorikeet_tenant_tokens_total", "tenant", 'kind="output"'), "{{tenant}}")],
     ),

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
     """
     try:
         options = parsed(arguments)
-        options.credential = environ.secret("ENGINE_CREDENTIAL")
+        options.credential = environ.secret("LORIKEET_ENGINE_CREDENTIAL")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
         tracing.asked()  # a bad setting fails now, not after the model is loaded
@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
         prog="manage.py engine",
         description=(
             "Run one engine agent, which embeds vLLM with one base model and connects to "
-            "every gateway. Its credential is read from ENGINE_CREDENTIAL only. After the "
+            "every gateway. Its credential is read from LORIKEET_ENGINE_CREDENTIAL only. After the "
             "first SIGTERM or Ctrl-C it accepts no new requests and lets running ones "
             "finish; the second ends it at once."
         ),
@@ -140,11 +140,11 @@ def parser() -> argparse.ArgumentParser:
     add = whole.add_argument
     add(
         "--gateway",
-        default=_default("GATEWAY_URL", "http://127.0.0.1:8000"),
+        default=_default("LORIKEET_GATEWAY_URL", "http://127.0.0.1:8000"),
         metavar="URL",
         help=(
             "base URLs of one or more gateways, separated by commas; the agent learns of "
-            "the others from them (GATEWAY_URL)"
+            "the others from them (LORIKEET_GATEWAY_URL)"
         ),
     )
     add(
@@ -162,8 +162,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--cache-dir",
         type=Path,
-        default=Path(_default("ADAPTER_CACHE_DIR", "var/cache") or ""),
-        help="folder for fetched adapters (ADAPTER_CACHE_DIR)",
+        default=Path(_default("LORIKEET_ADAPTER_CACHE_DIR", "var/cache") or ""),
+        help="folder for fetched adapters (LORIKEET_ADAPTER_CACHE_DIR)",
     )
     add(
         "--cache-bytes",
@@ -174,21 +174,21 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--journal-dir",
         type=Path,
-        default=Path(_default("ENGINE_JOURNAL_DIR", "var/journal") or ""),
+        default=Path(_default("LORIKEET_ENGINE_JOURNAL_DIR", "var/journal") or ""),
         help=(
             "folder for this engine's journal, the source of bills; it must outlive the "
-            "process (ENGINE_JOURNAL_DIR)"
+            "process (LORIKEET_ENGINE_JOURNAL_DIR)"
         ),
     )
     add(
         "--journals",
         type=Path,
-        default=_default("ENGINE_JOURNALS"),
+        default=_default("LORIKEET_ENGINE_JOURNALS"),
         metavar="FOLDER",
         help=(
             "instead of --journal-dir, a folder shared by several engines with one "
             "credential: each takes over a journal that is no longer in use or creates "
-            "one, and deletes it when everything is billed (ENGINE_JOURNALS)"
+            "one, and deletes it when everything is billed (LORIKEET_ENGINE_JOURNALS)"
         ),
     )
     add(
@@ -210,12 +210,12 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--hung-after",
         type=_patience,
-        default=_default("ENGINE_HUNG_AFTER_S", "300"),
+        default=_default("LORIKEET_ENGINE_HUNG_AFTER_S", "300"),
         metavar="SECONDS",
         help=(
             "restart the engine if it is busy but completes no step for this long; 0: "
             "never. Must exceed its longest step, which may include compilation "
-            "(ENGINE_HUNG_AFTER_S)"
+            "(LORIKEET_ENGINE_HUNG_AFTER_S)"
         ),
     )
     add(
@@ -231,8 +231,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
-        default=_default("LOG_LEVEL", "info"),
-        help="lowest severity to log (LOG_LEVEL)",
+        default=_default("LORIKEET_LOG_LEVEL", "info"),
+        help="lowest severity to log (LORIKEET_LOG_LEVEL)",
     )
     _add_queue(whole.add_argument_group("queue in front of the engine").add_argument)
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
@@ -344,21 +344,25 @@ def queue_options(options: argparse.Namespace, running: int, max_loras: int) -> 
 
 
 def _add_profile(add: Callable[..., Any]) -> None:
-    add("--model", default=_default("MODEL"), help="Hugging Face name or local folder (MODEL)")
+    add(
+        "--model",
+        default=_default("LORIKEET_MODEL"),
+        help="Hugging Face name or local folder (LORIKEET_MODEL)",
+    )
     add(
         "--served-model-name",
         "--served-name",
         dest="served_name",
-        default=_default("MODEL_NAME", ""),
-        help="the model's name for clients; by default the last part of --model (MODEL_NAME)",
+        default=_default("LORIKEET_MODEL_NAME", ""),
+        help="its name for clients; by default the last part of --model (LORIKEET_MODEL_NAME)",
     )
     add(
         "--runner",
         choices=RUNNERS,
-        default=_default("ENGINE_RUNNER"),
+        default=_default("LORIKEET_ENGINE_RUNNER"),
         help=(
             "`generate` texts, or embed and score them with `pooling`; by default "
-            "determined by the model's files (ENGINE_RUNNER)"
+            "determined by the model's files (LORIKEET_ENGINE_RUNNER)"
         ),
     )
     add("--dtype", help="float32, bfloat16, float16 or auto")
@@ -385,8 +389,8 @@ def _add_profile(add: Callable[..., Any]) -> None:
         "--tool-call-parser",
         "--tool-parser",
         dest="tool_parser",
-        default=_default("TOOL_PARSER"),
-        help="vLLM's tool call parser; without one, `tools` are refused (TOOL_PARSER)",
+        default=_default("LORIKEET_TOOL_PARSER"),
+        help="vLLM's tool call parser; without one, `tools` are refused (LORIKEET_TOOL_PARSER)",
     )
     add(
         "--enable-auto-tool-choice",
@@ -395,8 +399,8 @@ def _add_profile(add: Callable[..., Any]) -> None:
     )
     add(
         "--reasoning-parser",
-        default=_default("REASONING_PARSER"),
-        help="vLLM's reasoning parser (REASONING_PARSER)",
+        default=_default("LORIKEET_REASONING_PARSER"),
+        help="vLLM's reasoning parser (LORIKEET_REASONING_PARSER)",
     )
     add(
         "--chat-template",

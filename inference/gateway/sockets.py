@@ -135,7 +135,7 @@ class EngineProbe:
             await exchange.fail(error)
 
     async def _probe(self, exchange: Exchange) -> dict[str, object]:
-        exchange.require_token(self._token, "WORKER_TOKEN")
+        exchange.require_token(self._token, "LORIKEET_WORKER_TOKEN")
         exchange.require_method("POST")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))
         adapter = AdapterRef(wanted.name, wanted.digest, wanted.rank, wanted.modules)

@@ -1,8 +1,9 @@
 """Reports the state of this process to its supervisor: systemd by its socket, Kubernetes by a file.
 
-`NOTIFY_SOCKET` and `WATCHDOG_USEC` are systemd's (`Type=notify`, sd_notify(3)). `READY_FILE` is
-for processes without a port: it exists from when the process is ready until it is told to stop, and
-its modification time is never older than a few seconds. Probes check both.
+`NOTIFY_SOCKET` and `WATCHDOG_USEC` are systemd's (`Type=notify`, sd_notify(3)).
+`LORIKEET_READY_FILE` is for processes without a port: it exists from when the process is ready
+until it is told to stop, and its modification time is never older than a few seconds. Probes check
+both.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ PATIENCE_S = 0.1
 def ready() -> None:
     """Report that this process is ready."""
     _tell_systemd("READY=1")
-    if file := os.environ.get("READY_FILE"):
+    if file := os.environ.get("LORIKEET_READY_FILE"):
         Path(file).touch()
 
 
 def stopping() -> None:
     """Report that this process is shutting down."""
     _tell_systemd("STOPPING=1")
-    if file := os.environ.get("READY_FILE"):
+    if file := os.environ.get("LORIKEET_READY_FILE"):
         Path(file).unlink(missing_ok=True)
 
 
 async def keep_alive() -> None:
     """Report that the event loop is alive, until cancelled; returns at once if nothing asks for
     it."""
-    watchdog_s, file = int(os.environ.get("WATCHDOG_USEC", 0)) / 1e6, os.environ.get("READY_FILE")
+    watchdog_s, file = (
+        int(os.environ.get("WATCHDOG_USEC", 0)) / 1e6,
+        os.environ.get("LORIKEET_READY_FILE"),
+    )
     if watchdog_s or file:
         every_s = min(ALIVE_S, watchdog_s / 3) if watchdog_s else ALIVE_S
         # A failure must not delay the next report, which the watchdog waits for.

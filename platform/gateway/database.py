@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL and Redis, used without DATABASE_URL or REDIS_URL."""
+"""The embedded PostgreSQL and Redis, used without LORIKEET_DATABASE_URL or LORIKEET_REDIS_URL."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parse_url(url: str) -> dict[str, object]:
     parts = urlsplit(url)
     if parts.scheme not in ("postgres", "postgresql"):
         raise BadSetting(
-            f"DATABASE_URL has the scheme {parts.scheme!r}: it must be a postgresql:// URL"
+            f"LORIKEET_DATABASE_URL has the scheme {parts.scheme!r}: it must be a postgresql:// URL"
         )
     options: dict[str, object] = dict(parse_qsl(parts.query))
     host = unquote(parts.hostname or "") or str(options.pop("host", ""))

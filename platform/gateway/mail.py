@@ -27,5 +27,5 @@ class PrivateFiles(EmailBackend):
             return False
         name = self._get_filename()
         self.stream = os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
-        log.info("mail_written", file=name, reason="EMAIL_HOST is not set")
+        log.info("mail_written", file=name, reason="LORIKEET_EMAIL_HOST is not set")
         return True

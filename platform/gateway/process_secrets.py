@@ -19,7 +19,7 @@ STORAGE = frozenset(
         "AWS_S3_SESSION_TOKEN",
     }
 )
-"""For ADAPTER_S3_BUCKET: the variables that boto3 and django-storages read."""
+"""For LORIKEET_ADAPTER_S3_BUCKET: the variables that boto3 and django-storages read."""
 
 TRACES = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
 """Headers with which traces are sent, often a collector's key."""
@@ -28,35 +28,46 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
     "gateway": STORAGE
     | TRACES
     | {
-        "DATABASE_URL",
-        "REDIS_URL",
-        "KEY_PEPPER",
-        "DISPATCH_KEY",
-        "CONTENT_KEY",
-        "CONTENT_KEY_PREVIOUS",
-        "WORKER_TOKEN",
-        "INTERNAL_TOKEN",
-        "METRICS_TOKEN",
+        "LORIKEET_DATABASE_URL",
+        "LORIKEET_REDIS_URL",
+        "LORIKEET_KEY_PEPPER",
+        "LORIKEET_DISPATCH_KEY",
+        "LORIKEET_CONTENT_KEY",
+        "LORIKEET_CONTENT_KEY_PREVIOUS",
+        "LORIKEET_WORKER_TOKEN",
+        "LORIKEET_INTERNAL_TOKEN",
+        "LORIKEET_METRICS_TOKEN",
     },
     "console": frozenset(
         {
-            "DATABASE_URL",
-            "REDIS_URL",
-            "SECRET_KEY",
-            "KEY_PEPPER",
-            "INTERNAL_TOKEN",
-            "RECEIPT_KEY",
-            "CONTENT_KEY",
-            "CONTENT_KEY_PREVIOUS",
-            "OIDC_CLIENT_SECRET",
-            "EMAIL_HOST_PASSWORD",
+            "LORIKEET_DATABASE_URL",
+            "LORIKEET_REDIS_URL",
+            "LORIKEET_SECRET_KEY",
+            "LORIKEET_KEY_PEPPER",
+            "LORIKEET_INTERNAL_TOKEN",
+            "LORIKEET_RECEIPT_KEY",
+            "LORIKEET_CONTENT_KEY",
+            "LORIKEET_CONTENT_KEY_PREVIOUS",
+            "LORIKEET_OIDC_CLIENT_SECRET",
+            "LORIKEET_EMAIL_HOST_PASSWORD",
         }
     ),
-    "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "WORKER_TOKEN", "EMAIL_HOST_PASSWORD"},
-    "engine": TRACES | {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"},
+    "worker": STORAGE
+    | {
+        "LORIKEET_DATABASE_URL",
+        "LORIKEET_KEY_PEPPER",
+        "LORIKEET_WORKER_TOKEN",
+        "LORIKEET_EMAIL_HOST_PASSWORD",
+    },
+    "engine": TRACES | {"LORIKEET_ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"},
     "engines": TRACES
-    | {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "METRICS_TOKEN"},
-    "scaledown": frozenset({"METRICS_TOKEN"}),
+    | {
+        "LORIKEET_ENGINE_CREDENTIAL",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "LORIKEET_METRICS_TOKEN",
+    },
+    "scaledown": frozenset({"LORIKEET_METRICS_TOKEN"}),
     "redis": frozenset(),
 }
 """By command of `manage.py`; `docs/operate.md` has this as a table."""

@@ -17,7 +17,9 @@ def require_migrated() -> None:
     try:
         executor = MigrationExecutor(connection)
     except OperationalError as error:
-        raise CommandError(f"cannot connect to PostgreSQL (DATABASE_URL): {error}") from None
+        raise CommandError(
+            f"cannot connect to PostgreSQL (LORIKEET_DATABASE_URL): {error}"
+        ) from None
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if missing:
         raise CommandError(

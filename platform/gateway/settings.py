@@ -19,149 +19,153 @@ start.load_settings(VAR / "secrets.env")  # made by `manage.py up`; the environm
 
 # --- Secrets: only this process's; settings for the other processes' secrets don't exist ----------
 _OWN = secrets_of(start.process)
-if "SECRET_KEY" in _OWN:
-    SECRET_KEY = environ.secret("SECRET_KEY")
-if "KEY_PEPPER" in _OWN:
-    KEY_PEPPER = environ.secret("KEY_PEPPER")
+if "LORIKEET_SECRET_KEY" in _OWN:
+    SECRET_KEY = environ.secret("LORIKEET_SECRET_KEY")
+if "LORIKEET_KEY_PEPPER" in _OWN:
+    KEY_PEPPER = environ.secret("LORIKEET_KEY_PEPPER")
     """HMAC key under which API keys are stored. Changing it makes every key invalid."""
-if "DISPATCH_KEY" in _OWN:
-    DISPATCH_KEY = environ.secret("DISPATCH_KEY")
+if "LORIKEET_DISPATCH_KEY" in _OWN:
+    DISPATCH_KEY = environ.secret("LORIKEET_DISPATCH_KEY")
     """Key with which gateways sign dispatches, to verify what engines report."""
-if "WORKER_TOKEN" in _OWN:
-    WORKER_TOKEN = environ.secret("WORKER_TOKEN")
+if "LORIKEET_WORKER_TOKEN" in _OWN:
+    WORKER_TOKEN = environ.secret("LORIKEET_WORKER_TOKEN")
     """Authenticates workers to gateways, to have an engine try an adapter."""
-if "INTERNAL_TOKEN" in _OWN:
-    INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
+if "LORIKEET_INTERNAL_TOKEN" in _OWN:
+    INTERNAL_TOKEN = environ.secret("LORIKEET_INTERNAL_TOKEN")
     """Authenticates consoles to gateways, and signs the tickets of websockets."""
-if "METRICS_TOKEN" in _OWN:
-    METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
+if "LORIKEET_METRICS_TOKEN" in _OWN:
+    METRICS_TOKEN = environ.text("LORIKEET_METRICS_TOKEN", "")
     """Authenticates Prometheus for /metrics; without it there is no access."""
-if "CONTENT_KEY" in _OWN:
-    CONTENT_KEY = environ.secret("CONTENT_KEY") if environ.text("CONTENT_KEY", "") else ""
+if "LORIKEET_CONTENT_KEY" in _OWN:
+    CONTENT_KEY = (
+        environ.secret("LORIKEET_CONTENT_KEY") if environ.text("LORIKEET_CONTENT_KEY", "") else ""
+    )
     """Master key that encrypts the tenants' keys of stored prompts and answers; without it none can
     be stored."""
-if "CONTENT_KEY_PREVIOUS" in _OWN:
+if "LORIKEET_CONTENT_KEY_PREVIOUS" in _OWN:
     CONTENT_KEY_PREVIOUS = (
-        environ.secret("CONTENT_KEY_PREVIOUS") if environ.text("CONTENT_KEY_PREVIOUS", "") else ""
+        environ.secret("LORIKEET_CONTENT_KEY_PREVIOUS")
+        if environ.text("LORIKEET_CONTENT_KEY_PREVIOUS", "")
+        else ""
     )
     """The previous CONTENT_KEY during a change, so that what it encrypted can still be read."""
-if "RECEIPT_KEY" in _OWN:
-    RECEIPT_KEY = environ.secret("RECEIPT_KEY")
+if "LORIKEET_RECEIPT_KEY" in _OWN:
+    RECEIPT_KEY = environ.secret("LORIKEET_RECEIPT_KEY")
     """Seed of the Ed25519 key that signs usage receipts."""
 
 # --- Serving -------------------------------------------------------------------------------------
-DEBUG = environ.boolean("DEBUG", False)
-ALLOWED_HOSTS = environ.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
-CSRF_TRUSTED_ORIGINS = environ.words("CSRF_TRUSTED_ORIGINS")
-API_URL = environ.base_url("API_URL", "http://127.0.0.1:8000")
+DEBUG = environ.boolean("LORIKEET_DEBUG", False)
+ALLOWED_HOSTS = environ.words("LORIKEET_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = environ.words("LORIKEET_CSRF_TRUSTED_ORIGINS")
+API_URL = environ.base_url("LORIKEET_API_URL", "http://127.0.0.1:8000")
 """Base URL at which clients and pages reach the API: a gateway, or a proxy in front of them."""
-CONSOLE_URL = environ.base_url("CONSOLE_URL", "http://127.0.0.1:8001")
+CONSOLE_URL = environ.base_url("LORIKEET_CONSOLE_URL", "http://127.0.0.1:8001")
 """Base URL at which people reach the console; the same as API_URL if an ingress routes by path."""
-CONSOLE_INTERNAL_URL = environ.base_url("CONSOLE_INTERNAL_URL", CONSOLE_URL)
+CONSOLE_INTERNAL_URL = environ.base_url("LORIKEET_CONSOLE_INTERNAL_URL", CONSOLE_URL)
 """Base URL at which gateways reach a console, to forward the requests that it answers."""
-GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
+GATEWAY_URL = environ.text("LORIKEET_GATEWAY_URL", "http://127.0.0.1:8000")
 """The base URL at which agents, workers and consoles reach this gateway process."""
-CORS_ORIGINS = environ.words("CORS_ORIGINS")
+CORS_ORIGINS = environ.words("LORIKEET_CORS_ORIGINS")
 """Origins, besides the console's, whose pages may read the API's answers."""
 MAX_REQUEST_BYTES = environ.size(
-    "MAX_REQUEST_BYTES",
+    "LORIKEET_MAX_REQUEST_BYTES",
     8 << 20,
     high=MAX_BODY_BYTES,
     why="the largest body that fits a frame to an engine",
 )
-REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+REQUEST_TIMEOUT_S = environ.integer("LORIKEET_REQUEST_TIMEOUT_S", 600, low=1)
 """From a request's arrival to its last token, over all engines that it moves to."""
-QUEUE_WITHOUT_ENGINE_S = environ.integer("QUEUE_WITHOUT_ENGINE_S", 30)
+QUEUE_WITHOUT_ENGINE_S = environ.integer("LORIKEET_QUEUE_WITHOUT_ENGINE_S", 30)
 """How long a gateway holds a request while no engine is available, also after its engine was lost;
 0: such requests end at once."""
-HELD_REQUESTS = environ.integer("HELD_REQUESTS", 1024, low=4)
-HELD_BYTES = environ.size("HELD_BYTES", 64 << 20)
+HELD_REQUESTS = environ.integer("LORIKEET_HELD_REQUESTS", 1024, low=4)
+HELD_BYTES = environ.size("LORIKEET_HELD_BYTES", 64 << 20)
 """Maximum number and total size of the requests that each gateway process holds; each tenant gets
 at most a quarter of both."""
-MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
+MOVABLE_BYTES = environ.size("LORIKEET_MOVABLE_BYTES", 256 << 20)
 """Bodies of running requests that each gateway process keeps, so that they can move to another
 engine; at most a quarter per tenant. A request that does not fit ends with its engine."""
-CONVERSATION_BYTES = environ.size("CONVERSATION_BYTES", 64 << 20)
+CONVERSATION_BYTES = environ.size("LORIKEET_CONVERSATION_BYTES", 64 << 20)
 """Conversations on open sockets of `/v1/responses` that each gateway process keeps between two
 turns; at most a quarter per tenant."""
-WITHOUT_GATEWAY_S = environ.integer("WITHOUT_GATEWAY_S", 30, high=600)
+WITHOUT_GATEWAY_S = environ.integer("LORIKEET_WITHOUT_GATEWAY_S", 30, high=600)
 """After a gateway is lost, its engines continue its requests that have an idempotency key, and the
 playground's, for this long, so that another gateway can take them over; 0: they end with it."""
-KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
+KEYS_WITHOUT_DATABASE_S = environ.integer("LORIKEET_KEYS_WITHOUT_DATABASE_S", 300)
 """While PostgreSQL is away a gateway keeps using the keys and models that it knows, for this long
 after the last contact. A key whose revocation the gateway can't receive works that long."""
 
 # --- Connections ---------------------------------------------------------------------------------
-TRUSTED_PROXIES = environ.words("TRUSTED_PROXIES")
+TRUSTED_PROXIES = environ.words("LORIKEET_TRUSTED_PROXIES")
 """Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted."""
-MAX_CONNECTIONS = environ.integer("MAX_CONNECTIONS", 8192, low=16)
-MAX_CONNECTIONS_PER_ADDRESS = environ.integer("MAX_CONNECTIONS_PER_ADDRESS", 2048, low=1)
+MAX_CONNECTIONS = environ.integer("LORIKEET_MAX_CONNECTIONS", 8192, low=16)
+MAX_CONNECTIONS_PER_ADDRESS = environ.integer("LORIKEET_MAX_CONNECTIONS_PER_ADDRESS", 2048, low=1)
 """Both per process."""
-MAX_HEADER_BYTES = environ.size("MAX_HEADER_BYTES", 32 << 10)
-HEADER_TIMEOUT_S = environ.integer("HEADER_TIMEOUT_S", 20, low=1)
+MAX_HEADER_BYTES = environ.size("LORIKEET_MAX_HEADER_BYTES", 32 << 10)
+HEADER_TIMEOUT_S = environ.integer("LORIKEET_HEADER_TIMEOUT_S", 20, low=1)
 """For all headers of a request, from their first byte or the opening of the connection."""
-KEEP_ALIVE_S = environ.integer("KEEP_ALIVE_S", 75, low=1)
+KEEP_ALIVE_S = environ.integer("LORIKEET_KEEP_ALIVE_S", 75, low=1)
 """Longest pause between two requests."""
-BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
+BODY_IDLE_S = environ.integer("LORIKEET_BODY_IDLE_S", 30, low=1)
 """Longest pause between two parts of a body."""
-WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
+WRITE_IDLE_S = environ.integer("LORIKEET_WRITE_IDLE_S", 60, low=1)
 """How long a client may read nothing although data is waiting for it."""
 
 # --- Limits and bills ----------------------------------------------------------------------------
-REDIS_URL = environ.text("REDIS_URL", "")
-LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
+REDIS_URL = environ.text("LORIKEET_REDIS_URL", "")
+LIMITS_WITHOUT_REDIS = environ.choice("LORIKEET_LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
 """While Redis is away: each gateway process counts for itself, or requests are refused."""
-CURRENCY = environ.text("CURRENCY", "usd")
-ENGINE_HOUR_PRICE = environ.amount("ENGINE_HOUR_PRICE")
+CURRENCY = environ.text("LORIKEET_CURRENCY", "usd")
+ENGINE_HOUR_PRICE = environ.amount("LORIKEET_ENGINE_HOUR_PRICE")
 """Cost of an engine per hour, in micro-units of the currency; 0: not set."""
 
 # --- Adapters ------------------------------------------------------------------------------------
-MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
-MAX_TENANT_UPLOADS = environ.integer("MAX_TENANT_UPLOADS", 16, low=1)
-MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
+MAX_ADAPTER_BYTES = environ.size("LORIKEET_MAX_ADAPTER_BYTES", 2 << 30)
+MAX_TENANT_UPLOADS = environ.integer("LORIKEET_MAX_TENANT_UPLOADS", 16, low=1)
+MAX_TENANT_UPLOAD_BYTES = environ.size("LORIKEET_MAX_TENANT_UPLOAD_BYTES", 8 << 30)
 """Number and total bytes of a tenant's uploads that are not versions yet."""
-TENANT_STORED_BYTES = environ.size("TENANT_STORED_BYTES", 50 << 30)
-TENANT_VERSIONS = environ.integer("TENANT_VERSIONS", 5000, low=1)
+TENANT_STORED_BYTES = environ.size("LORIKEET_TENANT_STORED_BYTES", 50 << 30)
+TENANT_VERSIONS = environ.integer("LORIKEET_TENANT_VERSIONS", 5000, low=1)
 """A tenant's storage quota, unless the operator sets another for it."""
-HUB_COMMIT_BYTES = environ.size("HUB_COMMIT_BYTES", 512 << 20)
+HUB_COMMIT_BYTES = environ.size("LORIKEET_HUB_COMMIT_BYTES", 512 << 20)
 """Weights up to this size are part of a push's commit. Larger ones are sent before it by Git LFS,
 which clients with Xet use only if told to (HF_HUB_DISABLE_XET)."""
-OTHER_BASE_MODEL = environ.choice("OTHER_BASE_MODEL", ["confirm", "refuse"], "confirm")
+OTHER_BASE_MODEL = environ.choice("LORIKEET_OTHER_BASE_MODEL", ["confirm", "refuse"], "confirm")
 """Whether an adapter that names another base model is accepted after confirmation, or refused."""
-UPLOAD_WAIT_S = environ.integer("UPLOAD_WAIT_S", 30)
+UPLOAD_WAIT_S = environ.integer("LORIKEET_UPLOAD_WAIT_S", 30)
 """How long a request waits for the worker's verdict on its upload before it is answered 202."""
-CHECK_CPU_S = environ.integer("CHECK_CPU_S", 20, low=1)
-CHECK_TIME_S = environ.integer("CHECK_TIME_S", 120, low=1)
+CHECK_CPU_S = environ.integer("LORIKEET_CHECK_CPU_S", 20, low=1)
+CHECK_TIME_S = environ.integer("LORIKEET_CHECK_TIME_S", 120, low=1)
 """Limits for reading an upload, and likewise for checking it, per started GiB."""
-CHECK_MEMORY_BYTES = environ.size("CHECK_MEMORY_BYTES", 1 << 30)
-FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
+CHECK_MEMORY_BYTES = environ.size("LORIKEET_CHECK_MEMORY_BYTES", 1 << 30)
+FILE_UPLOAD_TEMP_DIR = environ.text("LORIKEET_UPLOAD_DIR", str(VAR / "uploads"))
 os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 # --- Files and batches ---------------------------------------------------------------------------
-FILES_DIR = environ.text("FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
+FILES_DIR = environ.text("LORIKEET_FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
 """Tenants' files, shared by consoles and workers; on the same file system as UPLOAD_DIR."""
 os.makedirs(FILES_DIR, mode=0o700, exist_ok=True)
-MAX_FILE_BYTES = environ.size("MAX_FILE_BYTES", 512 << 20)
-TENANT_FILES = environ.integer("TENANT_FILES", 1000, low=1)
+MAX_FILE_BYTES = environ.size("LORIKEET_MAX_FILE_BYTES", 512 << 20)
+TENANT_FILES = environ.integer("LORIKEET_TENANT_FILES", 1000, low=1)
 """Their bytes count together with adapters towards TENANT_STORED_BYTES."""
-TENANT_BATCHES = environ.integer("TENANT_BATCHES", 50, low=1)
+TENANT_BATCHES = environ.integer("LORIKEET_TENANT_BATCHES", 50, low=1)
 """Unfinished batches of one tenant."""
-TENANT_BACKGROUND_RESPONSES = environ.integer("TENANT_BACKGROUND_RESPONSES", 1000, low=1)
+TENANT_BACKGROUND_RESPONSES = environ.integer("LORIKEET_TENANT_BACKGROUND_RESPONSES", 1000, low=1)
 """Unfinished background responses of one tenant."""
-FORWARDED_BYTES_PER_S = environ.size("FORWARDED_BYTES_PER_S", 32 << 20)
+FORWARDED_BYTES_PER_S = environ.size("LORIKEET_FORWARDED_BYTES_PER_S", 32 << 20)
 """Total rate at which each gateway process forwards files to consoles."""
-_S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
+_S3_BUCKET = environ.text("LORIKEET_ADAPTER_S3_BUCKET", "")
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "adapters": {
         "BACKEND": "storages.backends.s3.S3Storage",
         "OPTIONS": {
             "bucket_name": _S3_BUCKET,
-            "endpoint_url": environ.text("ADAPTER_S3_ENDPOINT", "") or None,
-            "region_name": environ.text("ADAPTER_S3_REGION", "") or None,
+            "endpoint_url": environ.text("LORIKEET_ADAPTER_S3_ENDPOINT", "") or None,
+            "region_name": environ.text("LORIKEET_ADAPTER_S3_REGION", "") or None,
             "file_overwrite": False,
             "max_memory_size": 1 << 20,  # larger files are read through a temporary file
         },
@@ -235,7 +239,7 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {"default": parse_url(environ.text("DATABASE_URL"))}
+DATABASES = {"default": parse_url(environ.text("LORIKEET_DATABASE_URL"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
 AUTH_PASSWORD_VALIDATORS = [
@@ -276,20 +280,20 @@ MFA_TOTP_ISSUER = "Lorikeet"
 SOCIALACCOUNT_ADAPTER = "frontend.sign_in.accounts.SocialAccountAdapter"
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
 SOCIALACCOUNT_ONLY = False
-_OIDC_ISSUER = environ.text("OIDC_ISSUER", "")
+_OIDC_ISSUER = environ.text("LORIKEET_OIDC_ISSUER", "")
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {
         "OAUTH_PKCE_ENABLED": True,
         "APPS": [
             {
                 "provider_id": "sso",
-                "name": environ.text("OIDC_NAME", "Single sign-on"),
-                "client_id": environ.text("OIDC_CLIENT_ID"),
-                "secret": environ.text("OIDC_CLIENT_SECRET"),
+                "name": environ.text("LORIKEET_OIDC_NAME", "Single sign-on"),
+                "client_id": environ.text("LORIKEET_OIDC_CLIENT_ID"),
+                "secret": environ.text("LORIKEET_OIDC_CLIENT_SECRET"),
                 "settings": {"server_url": _OIDC_ISSUER.rstrip("/")},
             }
         ]
-        if _OIDC_ISSUER and "OIDC_CLIENT_SECRET" in _OWN
+        if _OIDC_ISSUER and "LORIKEET_OIDC_CLIENT_SECRET" in _OWN
         else [],
     }
 }
@@ -305,7 +309,7 @@ CACHES = {
         "OPTIONS": {"MAX_ENTRIES": 50_000},
     }
 }
-EMAIL_HOST = environ.text("EMAIL_HOST", "")
+EMAIL_HOST = environ.text("LORIKEET_EMAIL_HOST", "")
 # Mails contain links that set passwords: without a mail server they are written to private files,
 # never to a log.
 EMAIL_BACKEND = (
@@ -314,14 +318,16 @@ EMAIL_BACKEND = (
 EMAIL_FILE_PATH = str(VAR / "mail")
 EMAIL_TIMEOUT = 10
 """For each step of sending a mail, in seconds."""
-EMAIL_PORT = environ.integer("EMAIL_PORT", 25, low=1, high=65535)
-EMAIL_HOST_USER = environ.text("EMAIL_HOST_USER", "")
-EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")
-EMAIL_USE_TLS = environ.boolean("EMAIL_USE_TLS", False)
-DEFAULT_FROM_EMAIL = environ.text("EMAIL_FROM", "lorikeet@localhost")
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", False)
+EMAIL_PORT = environ.integer("LORIKEET_EMAIL_PORT", 25, low=1, high=65535)
+EMAIL_HOST_USER = environ.text("LORIKEET_EMAIL_HOST_USER", "")
+EMAIL_HOST_PASSWORD = environ.text("LORIKEET_EMAIL_HOST_PASSWORD", "")
+EMAIL_USE_TLS = environ.boolean("LORIKEET_EMAIL_USE_TLS", False)
+DEFAULT_FROM_EMAIL = environ.text("LORIKEET_EMAIL_FROM", "lorikeet@localhost")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("LORIKEET_SECURE_COOKIES", False)
 OPERATOR_SECOND_FACTOR = environ.choice(
-    "OPERATOR_SECOND_FACTOR", ["ask", "require"], "require" if SESSION_COOKIE_SECURE else "ask"
+    "LORIKEET_OPERATOR_SECOND_FACTOR",
+    ["ask", "require"],
+    "require" if SESSION_COOKIE_SECURE else "ask",
 )
 """Whether operators with only a password are asked to set up a second factor, or required to."""
 # For the redirect URI of single sign-on and links in mails, if a proxy terminates TLS.
@@ -333,7 +339,7 @@ USE_I18N = False  # otherwise a translation is looked up for every value of a pa
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
-STATIC_ROOT = environ.text("STATIC_ROOT", str(VAR / "static"))
+STATIC_ROOT = environ.text("LORIKEET_STATIC_ROOT", str(VAR / "static"))
 STATICFILES_FINDERS = [
     "gateway.storage.ServedFiles",
     "django.contrib.staticfiles.finders.FileSystemFinder",
@@ -390,18 +396,18 @@ SPECTACULAR_SETTINGS = {
 }
 
 # --- Metrics -------------------------------------------------------------------------------------
-METRICS_TENANTS = environ.integer("METRICS_TENANTS", 0, high=1000)
+METRICS_TENANTS = environ.integer("LORIKEET_METRICS_TENANTS", 0, high=1000)
 """Number of busiest tenants named in metrics; the others are summed as `other`. 0: no tenant is
 named. Traces have OpenTelemetry's own settings (`inference.tracing`)."""
 
-HISTORY_DAYS = environ.integer("HISTORY_DAYS", 90, low=1, high=3660)
+HISTORY_DAYS = environ.integer("LORIKEET_HISTORY_DAYS", 90, low=1, high=3660)
 """How long hourly figures of requests are kept."""
-REFUSED_REQUESTS_DAYS = environ.integer("REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
+REFUSED_REQUESTS_DAYS = environ.integer("LORIKEET_REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
 """How long refused and failed requests are kept, with their messages."""
 
-WEBHOOKS_PRIVATE = environ.boolean("WEBHOOKS_PRIVATE", False)
+WEBHOOKS_PRIVATE = environ.boolean("LORIKEET_WEBHOOKS_PRIVATE", False)
 """Whether webhooks may go to private networks and this machine, also without TLS."""
 
 # --- Logging -------------------------------------------------------------------------------------
-LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
+LOG_LEVEL = environ.choice("LORIKEET_LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
 LOGGING_CONFIG = None  # `inference.process.logs.configure`, called by each process at its start

@@ -17,9 +17,15 @@ from inference.process.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = (
-    "SECRET_KEY", "KEY_PEPPER", "DISPATCH_KEY", "WORKER_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY",
-    "CONTENT_KEY", "METRICS_TOKEN",
-)  # fmt: skip
+    "LORIKEET_SECRET_KEY",
+    "LORIKEET_KEY_PEPPER",
+    "LORIKEET_DISPATCH_KEY",
+    "LORIKEET_WORKER_TOKEN",
+    "LORIKEET_INTERNAL_TOKEN",
+    "LORIKEET_RECEIPT_KEY",
+    "LORIKEET_CONTENT_KEY",
+    "LORIKEET_METRICS_TOKEN",
+)
 PRODUCTION = {"gateway", "console", "worker"}
 """Commands that run in production: they are given their secrets and never generate them."""
 WITHOUT_DJANGO = {
@@ -80,10 +86,10 @@ def _prepare() -> None:
     _make_private(var)
     if process not in PRODUCTION:
         _ensure_secrets(var / "secrets.env")
-    if not os.environ.get("DATABASE_URL", "").strip():
+    if not os.environ.get("LORIKEET_DATABASE_URL", "").strip():
         from gateway.database import start_embedded
 
-        os.environ["DATABASE_URL"] = start_embedded(var / "postgres")
+        os.environ["LORIKEET_DATABASE_URL"] = start_embedded(var / "postgres")
 
 
 def _make_private(folder: Path) -> None:

@@ -51,11 +51,13 @@ def stack(
     chromium: Browser, provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """The running Lorikeet. It starts after Chromium: nothing starts if the tests are skipped."""
-    settings = SETTINGS | {"ENGINE_OPTIONS": ENGINE, "WEBHOOKS_PRIVATE": "1"}
+    settings = SETTINGS | {"LORIKEET_ENGINE_OPTIONS": ENGINE, "LORIKEET_WEBHOOKS_PRIVATE": "1"}
     # On a busy machine a killed gateway takes long to start again.
-    settings |= {"WITHOUT_GATEWAY_S": "600"}
-    settings |= {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
-    settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
+    settings |= {"LORIKEET_WITHOUT_GATEWAY_S": "600"}
+    settings |= {"LORIKEET_OIDC_ISSUER": provider.issuer, "LORIKEET_OIDC_NAME": "Parrot ID"}
+    settings |= dict(
+        zip(("LORIKEET_OIDC_CLIENT_ID", "LORIKEET_OIDC_CLIENT_SECRET"), CLIENT, strict=True)
+    )
     with up(furnished(tmp_path_factory.mktemp("browser") / "var"), **settings) as running:
         provider.redirect_uri = running.console_url + CALLBACK
         yield running

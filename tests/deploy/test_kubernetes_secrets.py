@@ -22,21 +22,21 @@ def printed(*arguments: str) -> list[dict[str, Any]]:
 def test_each_process_is_given_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ALL:
         monkeypatch.setenv(name, f"the {name}")
-    monkeypatch.delenv("REDIS_URL")
+    monkeypatch.delenv("LORIKEET_REDIS_URL")
     found = {one["metadata"]["name"]: one["stringData"] for one in printed()}
-    assert found.pop("migrate") == {"DATABASE_URL": "the DATABASE_URL"}
+    assert found.pop("migrate") == {"LORIKEET_DATABASE_URL": "the LORIKEET_DATABASE_URL"}
     assert {process: set(values) for process, values in found.items()} == {
-        process: SECRETS_OF[process] - {"REDIS_URL"}
+        process: SECRETS_OF[process] - {"LORIKEET_REDIS_URL"}
         for process in ("gateway", "console", "worker", "scaledown")
     }
 
 
 def test_a_namespace_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METRICS_TOKEN", "x")
+    monkeypatch.setenv("LORIKEET_METRICS_TOKEN", "x")
     assert {one["metadata"]["namespace"] for one in printed("--namespace", "other")} == {"other"}
 
 
 def test_without_a_token_nothing_could_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("METRICS_TOKEN", raising=False)
-    with pytest.raises(CommandError, match="METRICS_TOKEN"):
+    monkeypatch.delenv("LORIKEET_METRICS_TOKEN", raising=False)
+    with pytest.raises(CommandError, match="LORIKEET_METRICS_TOKEN"):
         printed()

@@ -205,7 +205,7 @@ def test_the_scheme_is_what_the_nearest_proxy_says(said: list[str], https: bool 
 
 @pytest.mark.parametrize("wrong", ["proxy", "10.0.0.1/8", "10.0.0.0/33", "*"])
 def test_an_invalid_trusted_proxy_stops_the_start(wrong: str) -> None:
-    with pytest.raises(BadSetting, match="TRUSTED_PROXIES"):
+    with pytest.raises(BadSetting, match="LORIKEET_TRUSTED_PROXIES"):
         Proxies([wrong])
 
 

@@ -83,7 +83,7 @@ def test_a_mail_is_a_file_that_nobody_else_reads(mails: Path) -> None:
 def test_without_a_mail_server_mails_are_files(
     host: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EMAIL_HOST", host)
+    monkeypatch.setenv("LORIKEET_EMAIL_HOST", host)
     made = runpy.run_path(str(ROOT / "platform/gateway/settings.py"))
     assert made["EMAIL_BACKEND"] == backend
     assert Path(made["EMAIL_FILE_PATH"]) == made["VAR"] / "mail"

@@ -21,7 +21,7 @@ def test_a_process_does_not_start_before_the_migrations(process: str) -> None:
     with databases.empty() as url:
         done = subprocess.run(
             [sys.executable, str(ROOT / "manage.py"), process],
-            env=os.environ | {"DATABASE_URL": url},
+            env=os.environ | {"LORIKEET_DATABASE_URL": url},
             cwd=ROOT, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
     assert done.returncode != 0

@@ -24,13 +24,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     port = free_ports(1)
     here = f"http://127.0.0.1:{port}"
     settings = SETTINGS | {
-        "ENGINE_OPTIONS": f"--engine synthetic --tokens-per-second {PACE}",
-        "GATEWAYS": "2",
-        "API_URL": here,
-        "CONSOLE_URL": here,
-        "METRICS_TENANTS": "3",
+        "LORIKEET_ENGINE_OPTIONS": f"--engine synthetic --tokens-per-second {PACE}",
+        "LORIKEET_GATEWAYS": "2",
+        "LORIKEET_API_URL": here,
+        "LORIKEET_CONSOLE_URL": here,
+        "LORIKEET_METRICS_TENANTS": "3",
         # On a busy machine a killed engine takes long to start again.
-        "QUEUE_WITHOUT_ENGINE_S": "300",
+        "LORIKEET_QUEUE_WITHOUT_ENGINE_S": "300",
     }
     with up(furnished(tmp_path_factory.mktemp("stack") / "var"), **settings) as running:
         running.hooks = {"response": [conforming.seen]}

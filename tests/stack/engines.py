@@ -33,7 +33,7 @@ def another_engine(
         "--journal-dir", str(stack.var / "journal" / name), "--drain", "1", *options,
     ]  # fmt: skip
     environment = settings_free() | {
-        "LORIKEET_VAR": str(stack.var), "ENGINE_CREDENTIAL": made.stdout.strip()
+        "LORIKEET_VAR": str(stack.var), "LORIKEET_ENGINE_CREDENTIAL": made.stdout.strip()
     }  # fmt: skip
     with (stack.var / "log" / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)

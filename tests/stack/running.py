@@ -95,8 +95,8 @@ class Stack:
         """Run a command of `manage.py` on this stack's database."""
         environment = settings_free() | {
             "LORIKEET_VAR": str(self.var),
-            "CONSOLE_URL": self.console_url,
-            "DATABASE_URL": self.database_url,
+            "LORIKEET_CONSOLE_URL": self.console_url,
+            "LORIKEET_DATABASE_URL": self.database_url,
         }
         command = [sys.executable, str(ROOT / "manage.py"), *arguments]
         return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
@@ -104,7 +104,7 @@ class Stack:
     @property
     def database_url(self) -> str:
         """The URL of the embedded PostgreSQL, from a worker's environment."""
-        return self.children("worker")[0].environ()["DATABASE_URL"]
+        return self.children("worker")[0].environ()["LORIKEET_DATABASE_URL"]
 
     def log(self, name: str) -> str:
         return (self.var / "log" / f"{name}.log").read_text()
@@ -150,17 +150,17 @@ def free_ports(count: int) -> int:
 
 def settings_free() -> dict[str, str]:
     """This process's environment without the settings of the test run."""
-    ours = (*SECRETS, "DATABASE_URL", "LORIKEET_VAR", "MODEL", "API_URL", "CONSOLE_URL",
-            "CONSOLE_INTERNAL_URL")  # fmt: skip
+    names = ("DATABASE_URL", "VAR", "MODEL", "API_URL", "CONSOLE_URL", "CONSOLE_INTERNAL_URL")
+    ours = (*SECRETS, *(f"LORIKEET_{name}" for name in names))
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 @contextmanager
 def up(var: Path, **settings: str) -> Iterator[Stack]:
     """Run `manage.py up`. Yields once it is ready, and stops it with Ctrl-C at the end."""
-    gateways = int(settings.get("GATEWAYS", "1"))
+    gateways = int(settings.get("LORIKEET_GATEWAYS", "1"))
     port = free_ports(gateways + 1)  # one more for the console
-    own = {"LORIKEET_VAR": str(var), "PORT": str(port), "EMBEDDING_ENGINES": "0"}
+    own = {"LORIKEET_VAR": str(var), "LORIKEET_PORT": str(port), "LORIKEET_EMBEDDING_ENGINES": "0"}
     environment = settings_free() | own | settings
     var.mkdir(exist_ok=True)
     earlier = _written(var / "up.json")

@@ -38,7 +38,7 @@ class Billed(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)
 def content(stack: Stack) -> None:
     """The first tenant stores content, as its admin can decide."""
-    master = stack.children("gateway")[0].environ()["CONTENT_KEY"]
+    master = stack.children("gateway")[0].environ()["LORIKEET_CONTENT_KEY"]
     with psycopg.connect(stack.database_url) as connection:
         found = connection.execute("SELECT id FROM tenants_tenant WHERE slug = %s", [TENANT])
         (id,) = found.fetchone() or (0,)
@@ -79,7 +79,7 @@ def until(client: openai.OpenAI, response: Response, *statuses: str) -> Response
 def billed(stack: Stack, responses: Sequence[Response]) -> list[Billed]:
     """The responses' rows in the ledger, once each has one."""
     ids = [one.id.removeprefix("resp_") for one in responses]
-    url = stack.children("console")[0].environ()["DATABASE_URL"]  # workers are killed here
+    url = stack.children("console")[0].environ()["LORIKEET_DATABASE_URL"]  # workers are killed here
     end = time.monotonic() + END_S
     while True:
         with psycopg.connect(url) as connection:

@@ -66,7 +66,7 @@ def answers(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
 
 def bills(stack: Stack, batch: Batch) -> dict[str, int]:
     """How many rows of the ledger each line of the batch has, by its request id."""
-    url = stack.children("console")[0].environ()["DATABASE_URL"]  # workers are killed here
+    url = stack.children("console")[0].environ()["LORIKEET_DATABASE_URL"]  # workers are killed here
     with psycopg.connect(url) as connection:
         rows = connection.execute(
             "SELECT id, count(*) FROM tenants_usageevent WHERE started_at ="

@@ -33,8 +33,8 @@ SYNTHETIC = "--engine synthetic"
 PATIENCE_S = 300.0
 PLANTED = {
     name: f"planted-{name.lower()}"
-    for name in ("EMAIL_HOST_PASSWORD", "OIDC_CLIENT_SECRET", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY",
-                 "OTEL_EXPORTER_OTLP_HEADERS")
+    for name in ("LORIKEET_EMAIL_HOST_PASSWORD", "LORIKEET_OIDC_CLIENT_SECRET", "HF_TOKEN",
+                 "AWS_SECRET_ACCESS_KEY", "OTEL_EXPORTER_OTLP_HEADERS")
 }  # fmt: skip
 """Secrets in the environment of `make up`."""
 
@@ -52,8 +52,11 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
     private.mkdir(mode=0o700)
     above = {folder: folder.stat().st_mode for folder in (private, *private.parents)}
     var = private / "var"
-    settings = PLANTED | {"OTEL_EXPORTER_OTLP_ENDPOINT": traces.url, "EMBEDDING_ENGINES": "1"}
-    with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2", **settings) as first:
+    settings = PLANTED | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": traces.url,
+        "LORIKEET_EMBEDDING_ENGINES": "1",
+    }
+    with up(var, LORIKEET_ENGINE_OPTIONS=SYNTHETIC, LORIKEET_GATEWAYS="2", **settings) as first:
         family = psutil.Process(first.process.pid).children(recursive=True)
         assert stat.S_IMODE((var / "up.json").stat().st_mode) == 0o600
         assert stat.S_IMODE((var / "secrets.env").stat().st_mode) == 0o600
@@ -100,7 +103,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         parts = [one.name for one in of_engine if one.trace == chat.trace]
         assert parts == ["fetch adapter", "queue", "load adapter", "prefill", "decode"]
 
-    with up(var, ENGINE_OPTIONS=f"{SYNTHETIC} --max-lora-rank 32") as second:
+    with up(var, LORIKEET_ENGINE_OPTIONS=f"{SYNTHETIC} --max-lora-rank 32") as second:
         assert second.facts["operator"] == facts["operator"]
         assert second.facts["tenants"] == facts["tenants"]
         assert second.facts["metrics_token"] == facts["metrics_token"]
@@ -182,11 +185,20 @@ def _paste(printed: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({"GATEWAYS": "0"}, "GATEWAYS='0' is not allowed: it must be an integer from 1 to 64"),
-        ({"LOG_LEVEL": "loud"}, "LOG_LEVEL='loud' is not allowed: it must be one of debug, info"),
-        ({"DATABASE_URL": "mysql://x"}, "DATABASE_URL has the scheme 'mysql'"),
-        ({"SECRET_KEY": "short"}, "SECRET_KEY has 5 characters"),
-        ({"MAX_ADAPTER_BYTES": "huge"}, "MAX_ADAPTER_BYTES='huge' is not allowed"),
+        (
+            {"LORIKEET_GATEWAYS": "0"},
+            "LORIKEET_GATEWAYS='0' is not allowed: it must be an integer from 1 to 64",
+        ),
+        (
+            {"LORIKEET_LOG_LEVEL": "loud"},
+            "LORIKEET_LOG_LEVEL='loud' is not allowed: it must be one of debug, info",
+        ),
+        ({"LORIKEET_DATABASE_URL": "mysql://x"}, "LORIKEET_DATABASE_URL has the scheme 'mysql'"),
+        ({"LORIKEET_SECRET_KEY": "short"}, "LORIKEET_SECRET_KEY has 5 characters"),
+        (
+            {"LORIKEET_MAX_ADAPTER_BYTES": "huge"},
+            "LORIKEET_MAX_ADAPTER_BYTES='huge' is not allowed",
+        ),
     ],
 )
 def test_a_bad_setting_ends_the_start_with_one_line(
@@ -195,7 +207,7 @@ def test_a_bad_setting_ends_the_start_with_one_line(
     done = subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), "up"],
         env=settings_free()
-        | {"LORIKEET_VAR": str(tmp_path), "DATABASE_URL": "postgresql:///none"}
+        | {"LORIKEET_VAR": str(tmp_path), "LORIKEET_DATABASE_URL": "postgresql:///none"}
         | variables,
         capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
@@ -212,7 +224,7 @@ def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
         env=settings_free()
         | {
             "LORIKEET_VAR": str(tmp_path),
-            "DATABASE_URL": "postgresql:///none",
+            "LORIKEET_DATABASE_URL": "postgresql:///none",
             **dict.fromkeys(SECRETS, "x" * 32),
         },
         capture_output=True, text=True, timeout=PATIENCE_S,
@@ -228,7 +240,7 @@ def test_an_engine_needs_its_token_and_a_model() -> None:
         env=settings_free(), capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.strip().startswith("lorikeet engine: ENGINE_CREDENTIAL is not set")
+    assert done.stderr.strip().startswith("lorikeet engine: LORIKEET_ENGINE_CREDENTIAL is not set")
 
 
 def test_an_engine_that_does_not_start_tells_the_gateways_why(tmp_path: Path) -> None:
@@ -251,7 +263,7 @@ def test_an_engine_that_does_not_start_tells_the_gateways_why(tmp_path: Path) ->
         command += ["--reserved", "999", "--journal-dir", str(tmp_path), "--gateway", urls]
         done = subprocess.run(
             [sys.executable, str(ROOT / "manage.py"), *command],
-            env=settings_free() | {"ENGINE_CREDENTIAL": secret},
+            env=settings_free() | {"LORIKEET_ENGINE_CREDENTIAL": secret},
             capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
         server.shutdown()

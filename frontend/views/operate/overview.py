@@ -136,7 +136,10 @@ def _reported(drift: Drift) -> float:
 def limits(alive: int) -> dict[str, str]:
     """How the living gateways share limit counters at present: a state and its meaning."""
     if not settings.REDIS_URL and alive > 1:
-        text = f"Each of the {alive} gateways counts separately. Set REDIS_URL for all of them."
+        text = (
+            f"Each of the {alive} gateways counts separately. Set LORIKEET_REDIS_URL for all of "
+            "them."
+        )
         return {"state": "degraded", "text": text}
     if not settings.REDIS_URL:
         return {"state": "local", "text": "Counted in the gateway: Redis is not configured."}

@@ -33,8 +33,8 @@ class Proxies:
             self._networks = [ip_network(one) for one in networks]
         except ValueError as error:
             raise BadSetting(
-                f"TRUSTED_PROXIES is not allowed: {error}; it must be addresses and networks such "
-                "as 10.0.0.7,10.1.0.0/16"
+                f"LORIKEET_TRUSTED_PROXIES is not allowed: {error}; it must be addresses and "
+                "networks such as 10.0.0.7,10.1.0.0/16"
             ) from None
 
     def trust(self, address: str) -> bool:

@@ -219,8 +219,8 @@ def programs() -> Path:
             if _runs(copy / BIN):
                 return copy / BIN
     raise BadSetting(
-        f"DATABASE_URL is not set, and the account {ACCOUNT} can run PostgreSQL's programs neither "
-        f"in {wheel} nor as a copy in {', '.join(PLACES)}"
+        f"LORIKEET_DATABASE_URL is not set, and the account {ACCOUNT} can run PostgreSQL's "
+        f"programs neither in {wheel} nor as a copy in {', '.join(PLACES)}"
     )
 
 

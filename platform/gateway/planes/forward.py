@@ -105,7 +105,8 @@ class Forward:
             if any(name == FORWARDED for name, _ in scope["headers"]):
                 # A proxy in front of the gateways sends it back here.
                 raise Unavailable(
-                    "This installation is misconfigured: CONSOLE_INTERNAL_URL leads to a gateway."
+                    "This installation is misconfigured: LORIKEET_CONSOLE_INTERNAL_URL leads to a "
+                    "gateway."
                 )
             tenant = await self._tenant(exchange, must_be_known=large)
             running = self._files if large else self._reports

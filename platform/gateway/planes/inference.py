@@ -214,7 +214,9 @@ class RunningPlane(Lifespan):
             try:
                 urls = sorted({*await self._parts.registry.beat(hub.gateway_id), hub.gateway_id})
                 if len(urls) > 1 and urls != hub.gateways and not settings.REDIS_URL:
-                    log.error("limits_not_shared", gateways=urls, reason="REDIS_URL is not set")
+                    log.error(
+                        "limits_not_shared", gateways=urls, reason="LORIKEET_REDIS_URL is not set"
+                    )
                 hub.set_gateways(urls)
                 await self._note_stopped()
                 await self._parts.registry.saw_engines(hub.credentials)

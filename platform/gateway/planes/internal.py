@@ -37,7 +37,7 @@ class Internal:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
-            exchange.require_token(self._token, "INTERNAL_TOKEN")
+            exchange.require_token(self._token, "LORIKEET_INTERNAL_TOKEN")
             way = self._ways.get((exchange.method, exchange.path))
             if way is None:
                 if allowed := [way for way, path in self._ways if path == exchange.path]:

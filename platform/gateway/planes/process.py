@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "--url",
         help=(
             "base URL at which engines, workers and consoles reach this process "
-            "(GATEWAY_URL, or else http://HOST:PORT)"
+            "(LORIKEET_GATEWAY_URL, or else http://HOST:PORT)"
         ),
     )
     add(
@@ -130,7 +130,7 @@ def own_url(options: argparse.Namespace) -> str:
     Raises:
         BadSetting: several are named, or none.
     """
-    given = options.url or os.environ.get("GATEWAY_URL")
+    given = options.url or os.environ.get("LORIKEET_GATEWAY_URL")
     urls = base_urls(given or f"http://{options.host}:{options.port}")
     if len(urls) > 1:
         raise BadSetting(f"{given!r} has several URLs: set --url to that of this gateway")
@@ -147,7 +147,7 @@ def _require_migrated_schema() -> None:
     except psycopg.errors.UndefinedTable:
         missing = ours
     except psycopg.OperationalError as error:
-        raise BadSetting(f"cannot connect to PostgreSQL (DATABASE_URL): {error}") from None
+        raise BadSetting(f"cannot connect to PostgreSQL (LORIKEET_DATABASE_URL): {error}") from None
     if missing:
         raise BadSetting(
             f"The database lacks {len(missing)} migrations. Run `manage.py migrate` first."

@@ -84,7 +84,7 @@ def serve(
     """Serve until a signal ends it; `options` are uvicorn's.
 
     Raises:
-        BadSetting: TRUSTED_PROXIES is invalid.
+        BadSetting: LORIKEET_TRUSTED_PROXIES is invalid.
         NotStarted: it did not start.
     """
     proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(EdgeBounds.configured())

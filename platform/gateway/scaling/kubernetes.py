@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         BadSetting: with what is wrong.
     """
     options = _parser().parse_args(arguments)
-    token = environ.secret("METRICS_TOKEN", min_length=1)
+    token = environ.secret("LORIKEET_METRICS_TOKEN", min_length=1)
     gateways = environ.base_urls(options.gateway)
     logs.configure("scaledown", options.log_level)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # process 1 has no default one
@@ -67,8 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add(
         "--gateway",
-        default=os.environ.get("GATEWAY_URL", "http://127.0.0.1:8000"),
-        help="base URLs of one or more gateways, separated by commas (GATEWAY_URL)",
+        default=os.environ.get("LORIKEET_GATEWAY_URL", "http://127.0.0.1:8000"),
+        help="base URLs of one or more gateways, separated by commas (LORIKEET_GATEWAY_URL)",
     )
     add(
         "--selector",
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="pause between updates (%(default)s)",
     )
-    add("--log-level", default=os.environ.get("LOG_LEVEL", "info"), help="(%(default)s)")
+    add("--log-level", default=os.environ.get("LORIKEET_LOG_LEVEL", "info"), help="(%(default)s)")
     return parser
 
 

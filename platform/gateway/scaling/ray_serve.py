@@ -7,8 +7,8 @@ demand for the pool that a gateway reports.
 
 Ray's nodes need the same as this process: Lorikeet, importable (as in its image), and the model. An
 engine uses one node, and as many of its GPUs as its profile says. Ray keeps the engines' credential
-and METRICS_TOKEN, and any client that reaches its ports can run code there, so its ports must be
-private.
+and LORIKEET_METRICS_TOKEN, and any client that reaches its ports can run code there, so its ports
+must be private.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class RayEngine:
     def __init__(self, arguments: list[str], credential: str) -> None:
         id = f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
         command = [sys.executable, str(ROOT / "manage.py"), "engine", "--id", id, *arguments]
-        environment = os.environ | {"ENGINE_CREDENTIAL": credential}
-        environment.pop("METRICS_TOKEN", None)
+        environment = os.environ | {"LORIKEET_ENGINE_CREDENTIAL": credential}
+        environment.pop("LORIKEET_METRICS_TOKEN", None)
         self._process = subprocess.Popen(command, env=environment)
 
     def check_health(self) -> None:
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> None:
         from ray import serve
     except ImportError:
         raise environ.BadSetting("Ray is not installed: pip install 'ray[serve]'") from None
-    logs.configure("engines", os.environ.get("LOG_LEVEL", "info"))
+    logs.configure("engines", os.environ.get("LORIKEET_LOG_LEVEL", "info"))
     engine = engine_parser().parse_args(of_engine)
     try:
         profile = profile_of(engine)
@@ -142,7 +142,7 @@ def main(arguments: list[str]) -> None:
     global policy
     policy = Demanded(
         environ.base_urls(engine.gateway),
-        environ.secret("METRICS_TOKEN", min_length=1),
+        environ.secret("LORIKEET_METRICS_TOKEN", min_length=1),
         profile.name,
         options.per_engine,
     )
@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> None:
         RayEngine
     )
     serve.start(proxy_location="Disabled")
-    application = deployment.bind(of_engine, environ.secret("ENGINE_CREDENTIAL"))
+    application = deployment.bind(of_engine, environ.secret("LORIKEET_ENGINE_CREDENTIAL"))
     serve.run(application, name=name, route_prefix=None)
     log.info("engines_deployed", pool=profile.name, least=options.min, most=options.max)
 

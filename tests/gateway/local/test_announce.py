@@ -61,7 +61,7 @@ async def test_the_file_is_there_while_the_process_is_ready_and_its_time_is_rene
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "ready"
-    monkeypatch.setenv("READY_FILE", str(file))
+    monkeypatch.setenv("LORIKEET_READY_FILE", str(file))
     monkeypatch.setattr(announce, "ALIVE_S", 0.01)
     task = asyncio.create_task(announce.keep_alive())
     await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_a_file_that_can_not_be_renewed_is_logged_and_tried_again(
     """A file in place of its folder: no error of a file that is not there yet."""
     folder = tmp_path / "folder"
     folder.touch()
-    monkeypatch.setenv("READY_FILE", str(folder / "ready"))
+    monkeypatch.setenv("LORIKEET_READY_FILE", str(folder / "ready"))
     monkeypatch.setenv("WATCHDOG_USEC", "3000")
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(announce.keep_alive())

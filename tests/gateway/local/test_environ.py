@@ -92,10 +92,12 @@ def test_invalid_base_urls(raw: str) -> None:
 
 def test_a_request_that_no_frame_holds_is_never_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = str(ROOT / "platform/gateway/settings.py")
-    monkeypatch.setenv("MAX_REQUEST_BYTES", str(MAX_BODY_BYTES))
+    monkeypatch.setenv("LORIKEET_MAX_REQUEST_BYTES", str(MAX_BODY_BYTES))
     assert runpy.run_path(settings)["MAX_REQUEST_BYTES"] == MAX_BODY_BYTES
-    monkeypatch.setenv("MAX_REQUEST_BYTES", str(MAX_BODY_BYTES + 1))
-    with pytest.raises(BadSetting, match=r"MAX_REQUEST_BYTES='\d+' .* up to 31M: the largest"):
+    monkeypatch.setenv("LORIKEET_MAX_REQUEST_BYTES", str(MAX_BODY_BYTES + 1))
+    with pytest.raises(
+        BadSetting, match=r"LORIKEET_MAX_REQUEST_BYTES='\d+' .* up to 31M: the largest"
+    ):
         runpy.run_path(settings)
 
 

@@ -16,8 +16,8 @@ from gateway.start import SECRETS
 from tests.stack.running import ROOT, settings_free
 
 GIVEN = {name: f"the {name} of more than thirty-two characters" for name in ALL} | {
-    "DATABASE_URL": "postgresql:///none",
-    "REDIS_URL": "redis://:password@127.0.0.1:1/0",
+    "LORIKEET_DATABASE_URL": "postgresql:///none",
+    "LORIKEET_REDIS_URL": "redis://:password@127.0.0.1:1/0",
 }
 STARTED = """
 import json, sys
@@ -43,7 +43,7 @@ def started(process: str, var: Path) -> tuple[dict[str, str], list[str]]:
     (var / "secrets.env").write_text(rest)
     environment = settings_free() | {name: GIVEN[name] for name in half}
     environment |= {"LORIKEET_VAR": str(var), "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"}
-    environment["DATABASE_URL"] = GIVEN["DATABASE_URL"]
+    environment["LORIKEET_DATABASE_URL"] = GIVEN["LORIKEET_DATABASE_URL"]
     command = [sys.executable, "-c", STARTED, process]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -52,9 +52,9 @@ def started(process: str, var: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def test_a_process_keeps_its_own_secrets_and_all_that_is_none() -> None:
-    variables = dict.fromkeys(ALL, "x") | {"PATH": "/bin", "LOG_LEVEL": "info"}
+    variables = dict.fromkeys(ALL, "x") | {"PATH": "/bin", "LORIKEET_LOG_LEVEL": "info"}
     for process, own in SECRETS_OF.items():
-        assert environment_of(process, variables).keys() == own | {"PATH", "LOG_LEVEL"}
+        assert environment_of(process, variables).keys() == own | {"PATH", "LORIKEET_LOG_LEVEL"}
     assert environment_of("migrate", variables) == variables
 
 
@@ -68,13 +68,14 @@ def test_a_process_that_is_started_by_hand_forgets_the_others_secrets(
 ) -> None:
     environment, settings = started(process, tmp_path)
     assert {name for name in ALL if name in environment} == SECRETS_OF[process]
-    assert set(SECRETS) & set(settings) == set(SECRETS) & SECRETS_OF[process]
+    known = {f"LORIKEET_{name}" for name in settings}
+    assert set(SECRETS) & known == set(SECRETS) & SECRETS_OF[process]
 
 
 def test_an_operators_command_has_them_all(tmp_path: Path) -> None:
     environment, settings = started("migrate", tmp_path)
     assert environment.keys() >= ALL
-    assert set(settings) >= set(SECRETS)
+    assert {f"LORIKEET_{name}" for name in settings} >= set(SECRETS)
 
 
 def test_the_documents_say_the_same() -> None:

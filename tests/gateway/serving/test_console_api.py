@@ -70,7 +70,7 @@ def test_pages_of_other_origins_may_call_it_where_configured() -> None:
     plane = {
         "PYTHONPATH": f"platform{os.pathsep}.",
         "DJANGO_SETTINGS_MODULE": "gateway.settings",
-        "CORS_ORIGINS": "https://app.example.com",
+        "LORIKEET_CORS_ORIGINS": "https://app.example.com",
     }
     done = subprocess.run(
         [sys.executable, "-c", PREFLIGHT],

@@ -95,7 +95,7 @@ async def _platform() -> AsyncIterator[tuple[lorikeet.Gateway, httpx.AsyncClient
     options += ["--max-num-seqs", str(SEATS), "--tokens-per-second", str(PACE)]
     async with (
         lorikeet.console() as console,
-        lorikeet.gateway("gateway-batches", CONSOLE_INTERNAL_URL=console.url) as gateway,
+        lorikeet.gateway("gateway-batches", LORIKEET_CONSOLE_INTERNAL_URL=console.url) as gateway,
         lorikeet.worker() as worker,
         lorikeet.engine(gateway, "engine-batches", *options),
         httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=UPLOAD_S) as client,

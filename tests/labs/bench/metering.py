@@ -134,7 +134,7 @@ async def _sides(
     parts = {"PostgreSQL": postgres_cpu_s, "Redis": cpu_of(redis) if redis else lambda: 0.0}
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        metered = await enter(lorikeet.gateway(f"gateway-{WITH}", REDIS_URL=redis_url))
+        metered = await enter(lorikeet.gateway(f"gateway-{WITH}", LORIKEET_REDIS_URL=redis_url))
         bare = await enter(lorikeet.gateway(f"gateway-{WITHOUT}", command=[*BARE, "gateway"]))
         options = [*servers.ENGINE_OPTIONS, "--tokens-per-second", str(pace)]
         ours = await enter(lorikeet.engine(metered, f"engine-{WITH}", *options))

@@ -1,8 +1,8 @@
 """The cost of streams that can move to another engine, and the gap that a reader sees in a move.
 
 The cost: a gateway that keeps what a move needs (bodies, token ids) compared with one that keeps
-nothing (MOVABLE_BYTES=0), each with a synthetic engine. The gap: of two real vLLM engines, the one
-that generates a stream with PROMPT_TOKENS of context is killed.
+nothing (LORIKEET_MOVABLE_BYTES=0), each with a synthetic engine. The gap: of two real vLLM engines,
+the one that generates a stream with PROMPT_TOKENS of context is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.labs.bench.sides import lorikeet
 from tests.labs.bench.streams import Memory, memory_per_stream
 
 MOVABLE, FIXED = "movable", "fixed"
-SIDES: dict[str, dict[str, str]] = {MOVABLE: {}, FIXED: {"MOVABLE_BYTES": "0"}}
+SIDES: dict[str, dict[str, str]] = {MOVABLE: {}, FIXED: {"LORIKEET_MOVABLE_BYTES": "0"}}
 COST_TARGET = 1.05
 """Ratio of the costs with and without: at most 5 % more."""
 CLIENTS = 64

@@ -36,7 +36,7 @@ class Counters:
     @asynccontextmanager
     async def connected(cls) -> AsyncIterator[Counters]:
         """Opens a connection of its own for the block."""
-        client = Redis.from_url(os.environ["REDIS_URL"], decode_responses=True)
+        client = Redis.from_url(os.environ["LORIKEET_REDIS_URL"], decode_responses=True)
         try:
             yield cls(client)
         finally:

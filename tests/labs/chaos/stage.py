@@ -90,9 +90,9 @@ class Folders:
         ours = {name: secrets.token_urlsafe(32) for name in SECRETS}
         return ours | {
             "LORIKEET_VAR": str(self.root),
-            "DATABASE_URL": f"postgresql://postgres@/postgres?host={self.postgres}",
-            "REDIS_URL": f"unix://{self.redis_socket}",
-            "REQUEST_TIMEOUT_S": str(REQUEST_TIMEOUT_S),
+            "LORIKEET_DATABASE_URL": f"postgresql://postgres@/postgres?host={self.postgres}",
+            "LORIKEET_REDIS_URL": f"unix://{self.redis_socket}",
+            "LORIKEET_REQUEST_TIMEOUT_S": str(REQUEST_TIMEOUT_S),
             "DJANGO_SETTINGS_MODULE": "gateway.settings",
         }
 
@@ -175,7 +175,7 @@ class Stage:
 
     async def busy_engines(self, url: str) -> dict[str, int]:
         """Requests that run or wait on each engine, as reported by the gateway at this URL."""
-        token = {"Authorization": f"Bearer {os.environ['INTERNAL_TOKEN']}"}
+        token = {"Authorization": f"Bearer {os.environ['LORIKEET_INTERNAL_TOKEN']}"}
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=READY_S) as http:
             answer = await http.get("/internal/fleet", headers=token)
             found = answer.raise_for_status().json()["engines"]
@@ -296,8 +296,8 @@ def _gateway(stage: Stage, name: str) -> Program:
     command += ["--drain", str(stage.gateways_drain_s)]
     command += ["--url", stage.links[name]]
     settings = {
-        "LIMITS_WITHOUT_REDIS": WITHOUT_REDIS[name],
-        "CONSOLE_INTERNAL_URL": stage.console_url,
+        "LORIKEET_LIMITS_WITHOUT_REDIS": WITHOUT_REDIS[name],
+        "LORIKEET_CONSOLE_INTERNAL_URL": stage.console_url,
     }
     return Program(name, "gateway", command, stage.folders.log(name), _answers(url), settings)
 
@@ -328,7 +328,7 @@ def _worker(stage: Stage, name: str) -> Program:
         return file.exists() and file.stat().st_mtime > began
 
     command = [sys.executable, "-m", "tests.labs.chaos.worker"]
-    told = {"READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
+    told = {"LORIKEET_READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
     return Program(name, "worker", command, stage.folders.log(name), works, told)
 
 
@@ -361,7 +361,7 @@ def _agent(stage: Stage, name: str, engine: str) -> Program:
         """Whether its engine has started: then the recorder has created a file."""
         return (folders.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
 
-    credential = {"ENGINE_CREDENTIAL": stage.credentials[name]}
+    credential = {"LORIKEET_ENGINE_CREDENTIAL": stage.credentials[name]}
     command = [*command, *(POOL if pools else GENERATE[engine])]
     return Program(name, "agent", command, folders.log(name), generates, credential)
 

@@ -204,10 +204,10 @@ def _settings(folder: Path) -> dict[str, str]:
     """The settings of `.env`."""
     url = start_embedded(folder / "postgres")
     (socket,) = parse_qs(urlsplit(url).query)["host"]
-    made = {name: secrets.token_urlsafe(32) for name in (*SECRETS, "METRICS_TOKEN")}
+    made = {name: secrets.token_urlsafe(32) for name in (*SECRETS, "LORIKEET_METRICS_TOKEN")}
     return made | {
-        "DATABASE_URL": "postgresql://postgres@postgres:5432/postgres",
-        "REDIS_URL": "redis://redis:6379/0",
+        "LORIKEET_DATABASE_URL": "postgresql://postgres@postgres:5432/postgres",
+        "LORIKEET_REDIS_URL": "redis://redis:6379/0",
         "LORIKEET_VAR": str(folder / "operator"),
         "DATABASE_SOCKET": socket,
     }
@@ -226,7 +226,7 @@ async def _in_the_cluster(
     tasks = [asyncio.create_task(services.run()), asyncio.create_task(kubelet.run())]
     gateways, token = (
         lambda: f"http://{services.names['gateways']}:8000",
-        environment["METRICS_TOKEN"],
+        environment["LORIKEET_METRICS_TOKEN"],
     )
     async with provider(keys, gateways, token):
         return await _played(api, services, kubelet, tasks, environment)
@@ -273,7 +273,10 @@ class Manager:
 
     def _manage(self, *arguments: str) -> str:
         socket = self._environment["DATABASE_SOCKET"]
-        here = {"DATABASE_URL": f"postgresql://postgres@/postgres?host={socket}", "REDIS_URL": ""}
+        here = {
+            "LORIKEET_DATABASE_URL": f"postgresql://postgres@/postgres?host={socket}",
+            "LORIKEET_REDIS_URL": "",
+        }
         return self._run(["manage.py", *arguments], here)
 
     def _run(self, command: list[str], here: dict[str, str]) -> str:
@@ -314,7 +317,7 @@ class Manager:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": "engine", "namespace": NAMESPACE},
-            "stringData": {"ENGINE_CREDENTIAL": made.strip()},
+            "stringData": {"LORIKEET_ENGINE_CREDENTIAL": made.strip()},
         }
         await api.apply(secret)
 

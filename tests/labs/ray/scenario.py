@@ -133,7 +133,7 @@ class World:
             "--journals", str(self._folder / "journals"),
             "--cache-dir", str(self._folder / "cache"), "--drain", str(drain_s),
         ]  # fmt: skip
-        secrets = {"ENGINE_CREDENTIAL": self._credential, "METRICS_TOKEN": TOKEN}
+        secrets = {"LORIKEET_ENGINE_CREDENTIAL": self._credential, "LORIKEET_METRICS_TOKEN": TOKEN}
         environment = os.environ | secrets | {"PYTHONPATH": PYTHONPATH}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
@@ -225,7 +225,12 @@ def main() -> None:
     folder = Path(sys.argv[1])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with (
-        up(folder / "var", ENGINES="0", GATEWAYS="2", METRICS_TOKEN=TOKEN) as stack,
+        up(
+            folder / "var",
+            LORIKEET_ENGINES="0",
+            LORIKEET_GATEWAYS="2",
+            LORIKEET_METRICS_TOKEN=TOKEN,
+        ) as stack,
         cluster(folder),
     ):
         world = World(stack, folder)

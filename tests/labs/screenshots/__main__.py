@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lorikeet-screenshots-") as var:
         console.print("Lorikeet starts, and is used for a month ...")
         engine = options.engine or ("vllm" if options.docs else "synthetic")
-        with up(Path(var), ENGINE_OPTIONS=ENGINES[engine]) as stack:
+        with up(Path(var), LORIKEET_ENGINE_OPTIONS=ENGINES[engine]) as stack:
             with _chromium(path) as browser:
                 _photograph(stack, browser, options, console)
 
@@ -68,7 +68,7 @@ def _photograph(
         crowd = stack.manage("make_crowd", "--into-existing", *CROWD)
         assert crowd.returncode == 0, crowd.stderr
         inside(stack, "quarantine", COMPANY)
-    os.environ |= {"LORIKEET_VAR": str(stack.var), "DATABASE_URL": stack.database_url}
+    os.environ |= {"LORIKEET_VAR": str(stack.var), "LORIKEET_DATABASE_URL": stack.database_url}
     os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
     from tests.labs.screenshots.camera import Camera, sheet  # needs Django's settings
     from tests.labs.screenshots.shots import in_docs, shots

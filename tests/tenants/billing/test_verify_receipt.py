@@ -86,7 +86,7 @@ def test_the_command_as_a_process() -> None:
         done = subprocess.run(
             [sys.executable, "manage.py", "verify_receipt", "-"],
             input=json.dumps(signed),
-            env={**os.environ, "DATABASE_URL": "postgresql:///none?host=/nowhere"},
+            env={**os.environ, "LORIKEET_DATABASE_URL": "postgresql:///none?host=/nowhere"},
             cwd=Path(__file__).parents[3],
             capture_output=True,
             text=True,

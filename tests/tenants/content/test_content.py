@@ -237,7 +237,7 @@ async def test_the_master_key_is_changed_while_content_is_read_and_written(
     with pytest.raises(CommandError, match="acme"):
         await sync_to_async(rewrapped)()
     settings.CONTENT_KEY = ""
-    with pytest.raises(CommandError, match="CONTENT_KEY is not set"):
+    with pytest.raises(CommandError, match="LORIKEET_CONTENT_KEY is not set"):
         await sync_to_async(rewrapped)()
 
 

@@ -13,7 +13,7 @@ from tenants.models import EngineCredential
 class Command(BaseCommand):
     help = (
         "Create, list, rotate and revoke the credentials of engines. A new credential is "
-        "printed only once. It is the value of ENGINE_CREDENTIAL of one engine."
+        "printed only once. It is the value of LORIKEET_ENGINE_CREDENTIAL of one engine."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from gateway.process_secrets import secrets_of
 
 PROCESSES = ("gateway", "console", "worker", "scaledown")
-OF_MIGRATE = {"DATABASE_URL"}
+OF_MIGRATE = {"LORIKEET_DATABASE_URL"}
 
 
 class Command(BaseCommand):
@@ -41,7 +41,7 @@ def secrets(namespace: str) -> list[dict[str, Any]]:
     }
     if not found["scaledown"]:
         raise CommandError(
-            "METRICS_TOKEN is not set: autoscalers authenticate to gateways with it."
+            "LORIKEET_METRICS_TOKEN is not set: autoscalers authenticate to gateways with it."
         )
     return [_secret(process, namespace, values) for process, values in found.items()]
 

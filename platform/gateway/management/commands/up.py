@@ -47,7 +47,7 @@ QUESTION = "What is the capital of Peru?"
 
 class Command(BaseCommand):
     help = (
-        "Run everything on this machine: embedded PostgreSQL (unless DATABASE_URL is "
+        "Run everything on this machine: embedded PostgreSQL (unless LORIKEET_DATABASE_URL is "
         "set), gateways, console, worker and engines, with three demo tenants. The "
         "default of each option is read from the environment variable in parentheses. "
         "Ctrl-C stops everything in order."
@@ -57,50 +57,54 @@ class Command(BaseCommand):
         add = parser.add_argument
         add(
             "--model",
-            default=environ.text("MODEL", ""),
-            help="Hugging Face name or local folder to serve instead of the demo (MODEL)",
+            default=environ.text("LORIKEET_MODEL", ""),
+            help="Hugging Face name or local folder to serve instead of the demo (LORIKEET_MODEL)",
         )
         add(
             "--engines",
             type=int,
-            default=environ.integer("ENGINES", 1, high=64),
-            help="engine agents to start; 0 if they run elsewhere (ENGINES)",
+            default=environ.integer("LORIKEET_ENGINES", 1, high=64),
+            help="engine agents to start; 0 if they run elsewhere (LORIKEET_ENGINES)",
         )
         add(
             "--embedding-engines",
             type=int,
-            default=environ.integer("EMBEDDING_ENGINES", 1, high=1),
+            default=environ.integer("LORIKEET_EMBEDDING_ENGINES", 1, high=1),
             help=(
                 "1 to start an engine for the demo's embedding model once everything else "
-                "is up, 0 for none (EMBEDDING_ENGINES)"
+                "is up, 0 for none (LORIKEET_EMBEDDING_ENGINES)"
             ),
         )
         add(
             "--gateways",
             type=int,
-            default=environ.integer("GATEWAYS", 1, low=1, high=64),
-            help="gateway processes on consecutive ports (GATEWAYS)",
+            default=environ.integer("LORIKEET_GATEWAYS", 1, low=1, high=64),
+            help="gateway processes on consecutive ports (LORIKEET_GATEWAYS)",
         )
         add(
             "--workers",
             type=int,
-            default=environ.integer("WORKERS", 1, high=64),
-            help="worker processes (WORKERS)",
+            default=environ.integer("LORIKEET_WORKERS", 1, high=64),
+            help="worker processes (LORIKEET_WORKERS)",
         )
-        add("--host", default=environ.text("HOST", "127.0.0.1"), help="address to listen on (HOST)")
+        add(
+            "--host",
+            default=environ.text("LORIKEET_HOST", "127.0.0.1"),
+            help="address to listen on (LORIKEET_HOST)",
+        )
         add(
             "--port",
             type=int,
-            default=environ.integer("PORT", 8000, low=1, high=65535),
+            default=environ.integer("LORIKEET_PORT", 8000, low=1, high=65535),
             help=(
                 "port of the first gateway; the console uses the port after the last "
-                "gateway's (PORT)"
+                "gateway's (LORIKEET_PORT)"
             ),
         )
         add(
             "--engine-options",
-            default=environ.text("ENGINE_OPTIONS", ""),
-            help="further options of `manage.py engine` (ENGINE_OPTIONS)",
+            default=environ.text("LORIKEET_ENGINE_OPTIONS", ""),
+            help="further options of `manage.py engine` (LORIKEET_ENGINE_OPTIONS)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -140,7 +144,7 @@ class _Up:
     def _addresses(self) -> dict[str, str]:
         """The public addresses of the two planes: these processes', unless the environment names an
         ingress."""
-        here = {"API_URL": self.urls[0], "CONSOLE_URL": self.console_address}
+        here = {"LORIKEET_API_URL": self.urls[0], "LORIKEET_CONSOLE_URL": self.console_address}
         return {name: os.environ.get(name, "").strip() or url for name, url in here.items()}
 
     async def run(self) -> None:
@@ -174,7 +178,7 @@ class _Up:
         all_names = [*names, EMBEDDER] if self.embeds else names
         credentials = await sync_to_async(seed.engines)(known, all_names)
         for name in names:  # first, because they take longest
-            credential = {"ENGINE_CREDENTIAL": credentials[name]}
+            credential = {"LORIKEET_ENGINE_CREDENTIAL": credentials[name]}
             command = self._engine_command(name) + shlex.split(self.options["engine_options"])
             await self._start("engine", command, credential, name=name)
         with self._step("static files"):
@@ -226,7 +230,7 @@ class _Up:
             return {}
         socket_file = redis_socket(settings.VAR)
         await self._start("redis", redis_command(socket_file))
-        return {"REDIS_URL": f"unix://{socket_file}"}
+        return {"LORIKEET_REDIS_URL": f"unix://{socket_file}"}
 
     async def _start_gateways_and_workers(self, client: httpx.AsyncClient) -> None:
         redis = await self._start_redis()
@@ -280,7 +284,9 @@ class _Up:
         command = self._engine_command(EMBEDDER)
         if kind := _engine_of(self.options["engine_options"]):
             command += ["--engine", kind]
-        await self._start("engine", command, {"ENGINE_CREDENTIAL": credential}, name=EMBEDDER)
+        await self._start(
+            "engine", command, {"LORIKEET_ENGINE_CREDENTIAL": credential}, name=EMBEDDER
+        )
         headers = {"Authorization": f"Bearer {keys[demo.TENANTS[0].slug]}"}
         with self._step(f"embeddings with {demo.EMBEDDING_NAME}"):
             while True:
@@ -303,7 +309,7 @@ class _Up:
         """Start a process; `name` is needed if there may be several. `environment` is added to this
         process's own."""
         name = name or process
-        inside = {"CONSOLE_INTERNAL_URL": self.console_address}
+        inside = {"LORIKEET_CONSOLE_INTERNAL_URL": self.console_address}
         whole = os.environ | inside | self.addresses | (environment or {})
         own, log = environment_of(process, whole), self.logs / f"{name}.log"
         nice = NICE.get(name, NICE.get(process, 0))
@@ -356,8 +362,8 @@ class _Up:
             return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
 
         return seed.Facts(
-            base_url=f"{self.addresses['API_URL']}/v1",
-            console_url=f"{self.addresses['CONSOLE_URL']}/",
+            base_url=f"{self.addresses['LORIKEET_API_URL']}/v1",
+            console_url=f"{self.addresses['LORIKEET_CONSOLE_URL']}/",
             operator=operator,
             tenants=[
                 {"slug": one.slug, "api_key": keys[one.slug], "models": models(one)}

@@ -38,7 +38,7 @@ class Command(BaseCommand):
             help=(
                 "public key as PEM, 64 hexadecimal digits, a JWK or a JWK set, or a file "
                 "with one of these; needed for receipts of another installation or of an "
-                "earlier RECEIPT_KEY (default: this installation's key)"
+                "earlier LORIKEET_RECEIPT_KEY (default: this installation's key)"
             ),
         )
 

@@ -1,6 +1,6 @@
 """`GET /demand`: the demand for the whole fleet, in JSON, for autoscalers of engines.
 
-Requires METRICS_TOKEN as the bearer; without that setting the page does not exist. `?pool=NAME`
+Requires LORIKEET_METRICS_TOKEN as the bearer; without it the page does not exist. `?pool=NAME`
 returns one base model, with zeros if there is no demand for it, as for a pool whose engines are all
 stopped. KEDA's `metrics-api` reads that; `scaledown`, which marks the idlest engine to be stopped
 first, reads `engines`.
@@ -41,8 +41,8 @@ class DemandPage:
         try:
             exchange.require_method("GET", "HEAD")
             if not self._token:
-                raise NotFound("Demand is available only if METRICS_TOKEN is set.")
-            exchange.require_token(self._token, "METRICS_TOKEN")
+                raise NotFound("Demand is available only if LORIKEET_METRICS_TOKEN is set.")
+            exchange.require_token(self._token, "LORIKEET_METRICS_TOKEN")
             asked = parse_qs(scope["query_string"].decode("latin-1")).get("pool")
             told = self._pool(asked[0]) if asked else self._fleet()
             await exchange.reply(200, msgspec.json.encode(told))

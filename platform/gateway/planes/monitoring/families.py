@@ -166,7 +166,7 @@ def requests(measures: Measures) -> Families:
     if busiest.most:
         yield _counters(
             "lorikeet_tenant_requests",
-            "Requests of the busiest tenants (METRICS_TENANTS) and of all others together.",
+            "Requests of the busiest tenants (LORIKEET_METRICS_TENANTS) and of all others.",
             ["tenant", "outcome"],
             busiest.requests,
         )

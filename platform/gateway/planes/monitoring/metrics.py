@@ -1,7 +1,7 @@
 """`GET /metrics`: this gateway process's metrics for Prometheus, which `families` defines.
 
 Prometheus's text format, or OpenMetrics with exemplars if that is requested. Requires
-METRICS_TOKEN as the bearer; without that setting the page does not exist.
+LORIKEET_METRICS_TOKEN as the bearer; without that setting the page does not exist.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class MetricsPage:
 
     def _require_token(self, exchange: Exchange) -> None:
         if not self._token:
-            raise NotFound("Metrics are available only if METRICS_TOKEN is set.")
-        exchange.require_token(self._token, "METRICS_TOKEN")
+            raise NotFound("Metrics are available only if LORIKEET_METRICS_TOKEN is set.")
+        exchange.require_token(self._token, "LORIKEET_METRICS_TOKEN")
 
     async def _families(self) -> list[Metric]:
         engines, now = self._hub.engines(), time.monotonic()

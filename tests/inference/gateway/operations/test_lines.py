@@ -396,7 +396,7 @@ async def test_a_worker_that_sends_invalid_messages_is_disconnected(
 
 async def test_sockets_without_the_worker_token_are_refused(one: Rig) -> None:
     async with lines_of(one) as lines, connected(lines, Worker("x" * 40)) as worker:
-        assert "WORKER_TOKEN" in await worker.closed()
+        assert "LORIKEET_WORKER_TOKEN" in await worker.closed()
 
 
 async def test_a_line_whose_task_never_began_can_be_asked_for_again(

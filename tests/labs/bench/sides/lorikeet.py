@@ -69,7 +69,7 @@ async def gateway(
     there is a REDIS_URL."""
     address = (HOST, free_port())
     command = [*command, "--port", str(address[1])]
-    environment = {"REDIS_URL": ""} | given
+    environment = {"LORIKEET_REDIS_URL": ""} | given
     async with running(name, command, f"{url_of(address)}/healthz", environment) as child:
         yield Gateway(address, child)
 
@@ -103,7 +103,7 @@ async def engine(
     }
     given = [part for place in places.items() for part in place]
     credentials = await sync_to_async(seed.engines)({}, [name])
-    environment = {"ENGINE_CREDENTIAL": credentials[name]}
+    environment = {"LORIKEET_ENGINE_CREDENTIAL": credentials[name]}
     command = [*command, *given, *options]
     async with running(name, command, f"{gateway.url}/fleetz", environment) as child:
         yield child

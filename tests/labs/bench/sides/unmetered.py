@@ -183,7 +183,7 @@ async def _serve_gateway(port: int) -> None:
 def engine(arguments: list[str]) -> None:
     """Run one engine agent like `inference.agent.__main__`."""
     options = parser().parse_args(arguments)
-    options.credential = environ.secret("ENGINE_CREDENTIAL")
+    options.credential = environ.secret("LORIKEET_ENGINE_CREDENTIAL")
     logs.configure(options.id, options.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(options, profile_of(options), NoJournal(), start_engine))

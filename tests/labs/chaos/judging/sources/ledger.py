@@ -52,7 +52,7 @@ _SCOPES = {
 @contextmanager
 def connected() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
     """A connection to the run's database."""
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+    with psycopg.connect(os.environ["LORIKEET_DATABASE_URL"], autocommit=True) as connection:
         yield connection
 
 
