@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 MAX_MESSAGE = 400
 MAX_PARAM = 100
@@ -87,6 +87,17 @@ class ContextLengthExceeded(RequestError):
     """The prompt is longer than the model's context window."""
 
     code = "context_length_exceeded"
+    tokens: int = 0
+    """Of the prompt, at least; 0 if not known."""
+    limit: int = 0
+    """The model's context window in tokens; 0 if not known."""
+
+    @classmethod
+    def of(cls, message: str, tokens: int, limit: int) -> Self:
+        """With the prompt's length and the limit, from which an API may make its own message."""
+        error = cls(message)
+        error.tokens, error.limit = tokens, limit
+        return error
 
 
 class InvalidApiKey(RequestError):

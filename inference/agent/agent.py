@@ -425,7 +425,8 @@ class Agent:
             return word
         if not isinstance(error, InferenceError | TimeoutError):
             log.error("job_crashed", request_id=job.id, exc_info=error)
-        return job.final_frame(fault=fault_of(error))
+        operation = self._operations.named(job.request.kind)
+        return job.final_frame(fault=fault_of(operation.reworded(error)))
 
     async def _generate(self, job: Job) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)

@@ -152,7 +152,7 @@ class OpenAIServer:
         if operation is not None:
             exchange.require_method("POST")
             await self._serve(exchange, partial(self._answer, operation=operation))
-        elif path == models.PATH:
+        elif path in (models.PATH, f"{models.PATH}/"):
             await self._models.reply_list(exchange)
         elif path.startswith(f"{models.PATH}/"):
             await self._models.reply_one(exchange)

@@ -1,8 +1,9 @@
-"""`GET /v1/models` and `GET /v1/models/<name>`."""
+"""`GET /v1/models` and `GET /v1/models/<name>`: in OpenAI's shape, in Anthropic's for its SDKs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -11,11 +12,10 @@ from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.interfaces.directory import MICRO, Directory, Grant, ModelCard, TokenPrice
 from inference.link.engine_info import ModelInfo
+from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.registry import OperationRegistry
 
 PATH = "/v1/models"
-PAGING = ("limit", "after_id", "before_id")
-"""Query parameters of Anthropic's lists of models. They have no effect."""
 
 
 class ModelList:
@@ -40,16 +40,18 @@ class ModelList:
         self._known: dict[str, dict[str, Any]] = {}
 
     async def reply_list(self, exchange: InferenceExchange) -> None:
-        """Reply with every model that the caller may use, in one page.
-
-        Raises:
-            InvalidRequest: there is another query parameter than PAGING.
-        """
+        """Reply with every model that the caller may use, base models first, in one page. Query
+        parameters have no effect."""
         grant = await self._greet(exchange)
-        exchange.query(*PAGING)
         self._refresh()
-        cards = [self._card(card) for card in await self._directory.models(grant)]
-        await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
+        known = await self._directory.models(grant)
+        known.sort(key=lambda card: card.id != card.root)
+        cards = [self._card(card, exchange) for card in known]
+        listed: dict[str, Any] = {"object": "list", "data": cards}
+        if exchange.speaks_anthropic:
+            ends = [cards[at]["id"] if cards else None for at in (0, -1)]
+            listed = {"data": cards, "has_more": False, "first_id": ends[0], "last_id": ends[1]}
+        await exchange.reply(200, msgspec.json.encode(listed))
 
     async def reply_one(self, exchange: InferenceExchange) -> None:
         """Reply with the model that the path names, as a request would: also one version of an
@@ -62,15 +64,25 @@ class ModelList:
         self._refresh()
         target = await self._directory.resolve(grant, exchange.path.removeprefix(f"{PATH}/"))
         card = ModelCard.of(grant, target)
-        await exchange.reply(200, msgspec.json.encode(self._card(card)))
+        await exchange.reply(200, msgspec.json.encode(self._card(card, exchange)))
 
     async def _greet(self, exchange: InferenceExchange) -> Grant:
+        if exchange.speaks_anthropic:
+            exchange.errors = ANTHROPIC
         exchange.require_method("GET", "HEAD")
         grant = await self._callers.identify(exchange)
         await self._callers.note_limits(exchange)
         return grant
 
-    def _card(self, card: ModelCard) -> dict[str, Any]:
+    def _card(self, card: ModelCard, exchange: InferenceExchange) -> dict[str, Any]:
+        if exchange.speaks_anthropic:
+            created = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
+            return {
+                "type": "model",
+                "id": card.id,
+                "display_name": card.id,
+                "created_at": created,
+            }
         shown = {
             "id": card.id,
             "object": "model",

@@ -5,6 +5,9 @@ back, one per message. Every turn is a `POST` to the HTTP edge, made here from t
 headers with which the socket's client authenticated. So limits, bill, moves and errors are those of
 any request, and the key is checked again in each turn.
 
+A message with `generate: false` only begins a conversation: it is checked, and answered with an
+empty response, which the next turn can continue.
+
 `previous_response_id` may name the previous response on the same socket: its items are kept in
 memory while the socket is open (`last_responses.py`). A turn that fails discards it, because its
 client can't know how far it came. It may also name a stored response (`stored/responses.py`).
@@ -16,6 +19,7 @@ One turn runs at a time, and one message may wait.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -31,8 +35,10 @@ from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.loop_iteration import pause
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored.responses import StoredResponseApi
+from inference.ids import new_id
 from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
+from inference.link.accounts import Usage
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.bodies.shape import BodyShape
 from inference.operations.error_shapes import OPENAI
@@ -54,14 +60,12 @@ KEPT_HEADERS = {b"authorization", b"traceparent", *KEY_HEADERS}
 UNSERVED = {
     "background": "events are sent over this socket",
     "conversation": "continue a response with `previous_response_id`",
-    "generate": "every message generates a response",
     "stream_id": "a socket generates one response at a time",
 }
 """Fields of a message that are refused, and why."""
 HARMLESS = {
     "background": (b"null", b"false"),
     "conversation": (b"null",),
-    "generate": (b"null", b"true"),
     "stream_id": (b"null",),
 }
 ENDINGS = (b"response.completed", b"response.incomplete")
@@ -221,7 +225,11 @@ class _Socket:
         return _Turn(message, self._kept, self._server.bodies, self._send, self._gone)
 
     async def _take(self, turn: _Turn) -> None:
-        await self._server(self._http, turn.receive, turn.send)
+        try:
+            if not await turn.only_begins():
+                await self._server(self._http, turn.receive, turn.send)
+        except InferenceError as error:  # of a message that only begins
+            await self._fail(error)
         if turn.ended is not None:
             output = listed(bytes(turn.ended.output))
             self._kept.keep(Said(turn.ended.id, joined(turn.items, output)))
@@ -250,6 +258,26 @@ class _Turn:
         """Whether it continues an earlier response."""
         self.ended: _Response | None = None
         """The response, unless it failed."""
+
+    async def only_begins(self) -> bool:
+        """Whether the message asks for no answer; if so, it is checked and an empty response is
+        sent.
+
+        Raises:
+            InferenceError: such a message is not a valid one.
+        """
+        message = self._message or b""
+        if b'"generate"' not in message or len(message) > self._bodies.max_bytes:
+            return False
+        await self._bodies.count(self._kept.tenant, message, BodyShape(RESPONSES.max_numbers))
+        if bytes(decode(_message, message).get("generate", NULL)) != b"false":
+            return False
+        self._message = None
+        call, id = RESPONSES.parse(await self._body(message)), new_id()
+        framing = RESPONSES.framing(call, id, int(time.time()))
+        for event in (framing.opening() + framing.ending(Usage())).split(b"\n\n"):
+            await self._pass_on(event)
+        return True
 
     async def receive(self) -> dict[str, Any]:
         """ASGI's `receive`, of a request whose body has arrived.
@@ -326,6 +354,8 @@ def _fields_of(message: bytes) -> dict[str, msgspec.Raw]:
     fields: dict[str, msgspec.Raw] = decode(_message, message)
     if bytes(fields.pop("type", NULL)) != b'"response.create"':
         raise InvalidRequest("`type` must be `response.create`.", param="type")
+    if bytes(fields.pop("generate", NULL)) not in (b"null", b"true", b"false"):
+        raise InvalidRequest("`generate` must be true or false.", param="generate")
     for name, why in UNSERVED.items():
         if bytes(fields.pop(name, NULL)) not in HARMLESS[name]:
             raise InvalidRequest(f"`{name}` is not supported: {why}.", param=name)

@@ -12,9 +12,9 @@ from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import (
     check_named,
     check_tools,
+    offer_tools,
     only_allowed,
     read_tool_choice,
-    with_parameters,
 )
 from inference.operations.bodies.fields import SAMPLING
 from inference.operations.bodies.reading import InnerJson
@@ -192,8 +192,7 @@ class Chat(OpenAIOperation[_ChatFields]):
         """Only text messages, and of the template's arguments only TEMPLATE_SWITCHES."""
         kept = only_allowed(super().allowed(body))
         check_messages(body.get("messages"))
-        if isinstance(tools := kept.get("tools"), list):
-            kept["tools"] = [with_parameters(tool) for tool in tools]
+        offer_tools(kept)
         if switches := template_switches(body.get("chat_template_kwargs")):
             kept["chat_template_kwargs"] = switches
         return kept

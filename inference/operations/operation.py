@@ -261,6 +261,10 @@ class Operation(ABC):
         Mutates the choice; by default does nothing."""
         return
 
+    def reworded(self, error: BaseException) -> BaseException:
+        """An engine's error in the words that this API's clients recognise; by default its own."""
+        return error
+
     def answer_id(self, request_id: str) -> str:
         """The id of the answer and of each of its chunks."""
         return f"{self.id_prefix}-{request_id}"

@@ -8,7 +8,7 @@ import msgspec
 
 from inference.errors import InvalidRequest
 from inference.link.workload import NO_OUTPUT
-from inference.operations.bodies.constraints import check_tools, with_parameters
+from inference.operations.bodies.constraints import check_tools, offer_tools
 from inference.operations.bodies.reading import decode
 from inference.operations.chat import ChatMessage, check_messages, plain_messages, template_switches
 from inference.operations.estimate import MAX_TOKENS
@@ -66,8 +66,7 @@ class Tokenize(InstantOperation):
             check_messages(kept["messages"])
             if switches := template_switches(body.get("chat_template_kwargs")):
                 kept["chat_template_kwargs"] = switches
-        if isinstance(tools := kept.get("tools"), list):
-            kept["tools"] = [with_parameters(tool) for tool in tools]
+        offer_tools(kept)
         return kept
 
     def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:

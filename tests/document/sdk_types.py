@@ -16,12 +16,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 OPENAI_NULLS = {"content", "finish_reason", "logprobs", "refusal", "usage"}
 """Fields that are null in OpenAI's own answers."""
 ANTHROPIC_NULLS = {
-    "cache_creation",
-    "citations",
-    "container",
-    "inference_geo",
-    "server_tool_use",
-    "stop_details",
     "stop_reason",
     "stop_sequence",
 }

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.engine import Engine
-from inference.errors import InvalidRequest
+from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
-from inference.operations.messages.messages import MESSAGES
-from inference.operations.operation import Call, Operation
+from inference.operations.messages.messages import MESSAGES, MessagesCall
+from inference.operations.operation import Operation
 from tests.engine import driving
 from tests.engine.driving import QUESTION, Answer, ask
 from tests.engine.vllm.test_vllm import NAMED, SCHEMA, WEATHER
@@ -30,7 +30,7 @@ TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens"
 
 def written(operation: Operation, answer: Answer, *, stream: bool) -> list[Any]:
     """As `driving.written`, for a plain request."""
-    return driving.written(Call(operation, "m", stream), answer)
+    return driving.written(MessagesCall(operation, "m", stream), answer)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -101,6 +101,20 @@ async def test_a_tool_is_called(vllm: Engine, stream: bool) -> None:
     assert (block["type"], block["name"]) == ("tool_use", "get_weather")
     assert given in ({"open": True}, {"open": False})
     assert ended["stop_reason"] == "tool_use"
+
+
+async def test_agents_ask_for_more_than_there_is_room_for(vllm: Engine) -> None:
+    """Claude Code asks for 32,000 tokens whatever the model is."""
+    answer = await ask(vllm, "messages", max_tokens=32_000)
+    assert 8 < answer.tokens < vllm.info.max_model_len
+
+
+async def test_a_prompt_that_is_too_long_is_told_in_numbers(vllm: Engine) -> None:
+    for words in (600, 100_000):
+        turns = [{"role": "user", "content": "zero one " * words}]
+        with pytest.raises(ContextLengthExceeded) as caught:
+            await ask(vllm, "messages", messages=turns, max_tokens=4)
+        assert caught.value.limit == vllm.info.max_model_len < caught.value.tokens
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -78,6 +78,11 @@ class InferenceExchange(Exchange):
         """Send everything through the recording from now on."""
         self._send = recording.tee(self._send)
 
+    @property
+    def speaks_anthropic(self) -> bool:
+        """Whether it has the header that all requests of Anthropic's SDKs have."""
+        return b"anthropic-version" in self._headers
+
     def common_headers(self) -> list[tuple[bytes, bytes]]:
         found = super().common_headers()
         if self.reservation is not None:

@@ -103,13 +103,15 @@ _client_tools = msgspec.json.Decoder(list[_ClientTool] | None)
 
 
 class ToolField(msgspec.Struct):
-    """A function in the notation of the Responses API."""
+    """A tool in the notation of the Responses API: a function, or a namespace of `tools`."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)] = ""
     type: str = ""
     description: str | None = None
     parameters: Schema | None = None
     strict: bool | None = None
+    tools: list[ToolField] = []
+    external_web_access: bool | None = None
 
 
 _function_tools = msgspec.json.Decoder(list[ToolField] | None)
@@ -255,33 +257,73 @@ def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
     return [tool.name for tool in tools or ()]
 
 
-def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[ToolField]:
-    """As `check_tools`, for tools in the notation of the Responses API; returns them.
+NAMESPACE, WEB_SEARCH = "namespace", "web_search"
+"""Types of tools that agents send besides functions."""
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """What a chat calls a function of a namespace."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> dict[tuple[str, str], ToolField]:
+    """As `check_tools`, for tools in the notation of the Responses API; returns the functions by
+    their namespace (empty if they have none) and name. A web search without access to the web,
+    which agents send where there is no search, is left out.
 
     Raises:
         InvalidRequest: they are wrong or too large.
     """
     _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
-    tools: list[ToolField] = decode_part(_function_tools, raw, "tools") or []
-    for i, tool in enumerate(tools):
-        if tool.type != "function":
-            raise InvalidRequest(
-                f"`tools[{i}]` has the type `{tool.type}`: only tools of type `function`, "
-                "which the client runs, are supported.",
-                param=f"tools[{i}].type",
-            )
-        if not tool.name:
-            raise InvalidRequest(f"`tools[{i}].name` is missing.", param=f"tools[{i}].name")
-        if bytes((tool.parameters or {}).get("type", b'"object"')) != b'"object"':
-            param = f"tools[{i}].parameters.type"
-            raise InvalidRequest(
-                f"`{param}` must be `object`, because a function has named parameters.", param=param
-            )
+    found: dict[tuple[str, str], ToolField] = {}
+    for i, tool in enumerate(decode_part(_function_tools, raw, "tools") or ()):
+        at = f"tools[{i}]"
+        if tool.type == WEB_SEARCH and tool.external_web_access is False:
+            continue
+        if tool.type == NAMESPACE:
+            _require_name(tool, at)
+            for j, inner in enumerate(tool.tools):
+                _check_function(inner, f"{at}.tools[{j}]")
+                found[tool.name, inner.name] = inner
+        else:
+            _check_function(tool, at)
+            found["", tool.name] = tool
     _check_schemas(raw, "tools")
-    return tools
+    return found
 
 
-def with_parameters(tool: Any) -> Any:
+def _check_function(tool: ToolField, at: str) -> None:
+    if tool.type != "function":
+        raise InvalidRequest(
+            f"`{at}` has the type `{tool.type}`: only tools of type `function`, which the client "
+            "runs, are supported.",
+            param=f"{at}.type",
+        )
+    _require_name(tool, at)
+    if bytes((tool.parameters or {}).get("type", b'"object"')) != b'"object"':
+        param = f"{at}.parameters.type"
+        raise InvalidRequest(
+            f"`{param}` must be `object`, because a function has named parameters.", param=param
+        )
+
+
+def _require_name(tool: ToolField, at: str) -> None:
+    if not tool.name:
+        raise InvalidRequest(f"`{at}.name` is missing.", param=f"{at}.name")
+
+
+def offer_tools(fields: dict[str, Any]) -> None:
+    """Give each of a chat's `tools` a schema that accepts only objects. An empty list, which
+    frameworks send, is no tools: it is left out with `tool_choice`."""
+    tools = fields.get("tools")
+    if tools == []:
+        del fields["tools"]
+        fields.pop("tool_choice", None)
+    elif isinstance(tools, list):
+        fields["tools"] = [_with_parameters(tool) for tool in tools]
+
+
+def _with_parameters(tool: Any) -> Any:
     """A copy of the tool whose schema accepts only objects. If the schema is missing or empty, any
     value would satisfy it."""
     function = tool.get("function") if isinstance(tool, dict) else None

@@ -30,26 +30,29 @@ STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 """By a chat's finish reason; any other is `end_turn`, or `stop_sequence` if one was generated."""
 
 _START: dict[str, dict[str, Any]] = {
-    TEXT: {"type": TEXT, "text": "", "citations": None},
+    TEXT: {"type": TEXT, "text": ""},
     THINKING: {"type": THINKING, "thinking": "", "signature": ""},
 }
 
 
 class MessagesFraming(Framing):
-    """The framing of one request, which has one choice."""
+    """The framing of one request, which has one choice. Keys that Anthropic leaves out are left
+    out, because clients take null for another type."""
 
-    def __init__(self, id: str, model: str) -> None:
+    def __init__(self, id: str, model: str, *, tells_edits: bool = False) -> None:
+        """`tells_edits`: the answer says that the conversation was not edited."""
         self._message: dict[str, Any] = {
             "id": id,
             "type": "message",
             "role": "assistant",
             "model": model,
             "content": [],
-            "container": None,
             "stop_reason": None,
             "stop_sequence": None,
-            "stop_details": None,
         }
+        self._edits: dict[str, Any] = {}
+        if tells_edits:
+            self._edits["context_management"] = {"applied_edits": []}
         self._prompt = Usage()
         self._began = False
         self._kind = ""
@@ -106,7 +109,8 @@ class MessagesFraming(Framing):
         delta = self._ended(self._reason, self._stop, called=bool(self._calls))
         told = _usage(usage)
         counts = {name: told[name] for name in _DELTA_USAGE}
-        return _event("message_delta", delta=delta, usage=counts) + _event("message_stop")
+        last = _event("message_delta", delta=delta, usage=counts, **self._edits)
+        return last + _event("message_stop")
 
     def whole(
         self,
@@ -119,7 +123,7 @@ class MessagesFraming(Framing):
         self._limited = limited
         ended = self._ended(finish_reason, None, called=False)
         content = [_START[TEXT] | {"text": text}]
-        return _json(self._message | ended | {"content": content, "usage": _usage(usage)})
+        return self._told(ended, content, usage)
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
         """See `Framing`; takes a chat's answer."""
@@ -135,8 +139,11 @@ class MessagesFraming(Framing):
         if (text := message.get("content")) or not (content or calls):
             content.append(_START[TEXT] | {"text": text or ""})
         ended = self._ended(choice["finish_reason"], choice.get("stop_reason"), called=bool(calls))
-        usage = _usage(counts_of(answer["usage"]))
-        return _json(self._message | ended | {"content": content + calls, "usage": usage})
+        return self._told(ended, content + calls, counts_of(answer["usage"]))
+
+    def _told(self, ended: dict[str, Any], content: list[dict[str, Any]], usage: Usage) -> bytes:
+        whole = self._message | ended | {"content": content, "usage": _usage(usage)}
+        return _json(whole | self._edits)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -194,10 +201,8 @@ class MessagesFraming(Framing):
             reason = "tool_calls"
         told = STOP_REASONS.get(reason, "end_turn" if stop is None else "stop_sequence")
         ended: dict[str, Any] = {
-            "container": None,
             "stop_reason": told,
             "stop_sequence": stop if told == "stop_sequence" else None,
-            "stop_details": None,
         }
         if self._limited is not None:
             why = {"code": self._limited.code, "message": self._limited.message}
@@ -211,7 +216,6 @@ _DELTA_USAGE = (
     "input_tokens",
     "output_tokens",
     "output_tokens_details",
-    "server_tool_use",
 )
 """The fields of the usage at the end of a stream."""
 
@@ -223,14 +227,11 @@ def _event(type: str, **fields: Any) -> bytes:
 def _usage(usage: Usage) -> dict[str, Any]:
     """The `usage` of this API, in which `input_tokens` excludes cached prompt tokens."""
     return {
-        "cache_creation": None,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
-        "inference_geo": None,
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
-        "server_tool_use": None,
         "service_tier": "standard",
     }
 

@@ -7,11 +7,12 @@ and generates as for a chat; the answer is framed here (`framing`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from inference.errors import InvalidRequest
+from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.link.workload import NO_OUTPUT, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_client_tools, check_schema
@@ -34,7 +35,6 @@ SERVED = {
 
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "container": (None, "there is no code execution on the server"),
-    "context_management": (None, "the server does not edit the conversation"),
     "diagnostics": (None, "the server returns no diagnostics"),
     "inference_geo": (None, "the operator decides where engines run"),
     "mcp_servers": (None, "the client must call tools itself"),
@@ -77,6 +77,19 @@ class _ToolChoice(msgspec.Struct):
     name: str | None = None
 
 
+class _Edit(msgspec.Struct):
+    type: str
+    keep: msgspec.Raw = NULL
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.type.startswith("clear_thinking_") and bytes(self.keep) == b'"all"'
+
+
+class _ContextManagement(msgspec.Struct):
+    edits: list[_Edit] = []
+
+
 class CountFields(msgspec.Struct):
     """The fields that the gateway reads of any request of this API."""
 
@@ -87,6 +100,7 @@ class CountFields(msgspec.Struct):
     tool_choice: msgspec.Raw = NULL
     thinking: msgspec.Raw = NULL
     output_config: msgspec.Raw = NULL
+    context_management: _ContextManagement | None = None
 
 
 class MessagesFields(CountFields, kw_only=True):
@@ -108,6 +122,13 @@ READ = frozenset({"messages", "output_config", "system", "thinking", "tool_choic
 _tool_choice = msgspec.json.Decoder(_ToolChoice | None)
 
 
+@dataclass(slots=True, kw_only=True)
+class MessagesCall(Call):
+    """`tells_edits`: the answer says that the conversation was not edited."""
+
+    tells_edits: bool = False
+
+
 class Messages(Operation):
     """The assistant's next turn in a conversation."""
 
@@ -122,7 +143,7 @@ class Messages(Operation):
         """See `Operation`."""
         fields: MessagesFields = decode(self.decoder, body)
         uses_tools = _check(fields)
-        return Call(
+        return MessagesCall(
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
@@ -130,11 +151,13 @@ class Messages(Operation):
             parsers=("tool",) if uses_tools else (),
             body=body,
             beginnings=_beginnings(fields),
+            tells_edits=fields.context_management is not None,
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """See `Operation`."""
-        return MessagesFraming(self.answer_id(id), call.model)
+        assert isinstance(call, MessagesCall), "made by `parse`"
+        return MessagesFraming(self.answer_id(id), call.model, tells_edits=call.tells_edits)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`. Content may be text and tools."""
@@ -150,6 +173,14 @@ class Messages(Operation):
         CHAT.conform(choice)
         if isinstance(stop, str):
             choice["stop_reason"] = stop
+
+    def reworded(self, error: BaseException) -> BaseException:
+        """See `Operation`. These words of Anthropic's make agents shorten a conversation."""
+        if isinstance(error, ContextLengthExceeded) and error.limit:
+            return ContextLengthExceeded(
+                f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
+            )
+        return error
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
         """The turns joined; the answer repeats the last one."""
@@ -204,6 +235,13 @@ def _check(fields: CountFields) -> bool:
             param="tool_choice.name",
         )
     check_schema(fields.output_config, "output_config")
+    managed = fields.context_management
+    if managed is not None and not all(edit.changes_nothing for edit in managed.edits):
+        raise InvalidRequest(
+            "`context_management.edits` has an edit that may change the conversation, which the "
+            "server does not do.",
+            param="context_management.edits",
+        )
     return bool(names) and (choice is None or choice.type != "none")
 
 

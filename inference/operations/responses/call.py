@@ -15,12 +15,14 @@ class ResponseCall(Call):
     """One parsed request for a response.
 
     The answer repeats the fields in `echoed`; with `store` it is stored if the tenant keeps
-    content. The request continues the response of `previous_response_id`, or a `conversation`, to
+    content. `namespaces` has the namespace and the name of each function that a chat calls
+    otherwise. The request continues the response of `previous_response_id`, or a `conversation`, to
     which its `own_items` and its answer are then added. With `references` its input names items of
     stored responses. A `background` request is answered before it is run.
     """
 
     echoed: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
     store: bool = False
     background: bool = False
     previous_response_id: str = ""

@@ -137,10 +137,13 @@ class ResponsesFraming(Framing):
         model: str,
         created: int,
         echoed: Mapping[str, Any],
+        namespaces: Mapping[str, tuple[str, str]] | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`id` is the answer's; `echoed` has the request's fields that the answer repeats."""
+        """`id` is the answer's; `echoed` has the request's fields that the answer repeats;
+        `namespaces` as in `ResponseCall`."""
+        self._namespaces = namespaces or {}
         self._response: dict[str, Any] = {
             "id": id,
             "object": "response",
@@ -253,7 +256,7 @@ class ResponsesFraming(Framing):
             parts.append((MESSAGE, text, of_text, {}))
         for call in choice.message.get("tool_calls") or ():
             function = call["function"]
-            named = {"call_id": call["id"], "name": function["name"]}
+            named = {"call_id": call["id"]} | self._named(function["name"])
             parts.append((CALL, function["arguments"], b"", named))
         reason = choice.finish_reason or ""
         return self._whole(parts, reason, counts_of(answer.usage), limited)
@@ -295,10 +298,17 @@ class ResponsesFraming(Framing):
         events, function = b"", call.get("function") or {}
         if call["index"] not in self._calls:
             self._calls.add(call["index"])
-            events += self._start(CALL, call_id=call.get("id"), name=function.get("name"))
+            events += self._start(CALL, call_id=call.get("id"), **self._named(function.get("name")))
         if arguments := function.get("arguments"):
             events += self._delta(arguments, b"")
         return events
+
+    def _named(self, name: str | None) -> dict[str, str | None]:
+        """The fields of a call that name its function."""
+        if name is None or name not in self._namespaces:
+            return {"name": name}
+        namespace, own = self._namespaces[name]
+        return {"name": own, "namespace": namespace}
 
     def _start(self, kind: str, **fields: Any) -> bytes:
         events = self._close(COMPLETED)

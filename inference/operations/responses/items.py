@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.bodies.constraints import flat_name
 from inference.operations.bodies.reading import InnerJson, convert
 
 REFERENCE = "item_reference"
@@ -67,6 +68,7 @@ class ResponseItem(msgspec.Struct):
     encrypted_content: str | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: Content = None
 
@@ -77,7 +79,7 @@ class ResponseItem(msgspec.Struct):
 
     def texts(self) -> Iterator[str]:
         """The texts of it that a template may use."""
-        about = (self.kind, self.role, self.call_id, self.name)
+        about = (self.kind, self.role, self.call_id, flat_name(self.namespace, self.name or ""))
         yield "\0".join([part or "" for part in about])
         if self.arguments:
             yield self.arguments
@@ -223,7 +225,8 @@ def _add_of_assistant(messages: list[dict[str, Any]], item: ResponseItem) -> Non
     else:
         if last is None:
             messages.append(last := {"role": "assistant", "content": None})
-        called = {"name": item.name, "arguments": item.arguments}
+        name = flat_name(item.namespace, item.name or "")
+        called = {"name": name, "arguments": item.arguments}
         call = {"id": item.call_id, "type": "function", "function": called}
         last.setdefault("tool_calls", []).append(call)
 
@@ -322,7 +325,8 @@ def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]
 
 def _content_shown(item: ResponseItem) -> dict[str, Any]:
     if item.kind == "function_call":
-        return {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+        called = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+        return called | ({"namespace": item.namespace} if item.namespace else {})
     if item.kind == "function_call_output":
         output = item.output if isinstance(item.output, str) else _parts(item.output, _of_input)
         return {"call_id": item.call_id, "output": output}

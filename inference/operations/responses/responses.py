@@ -14,7 +14,7 @@ unless the gateway stores it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,10 +23,12 @@ from inference.errors import InvalidRequest
 from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import (
+    NAMESPACE,
     ToolField,
     check_function_tools,
     check_schema,
     check_structured_outputs,
+    flat_name,
 )
 from inference.operations.bodies.fields import SAMPLING
 from inference.operations.bodies.reading import convert, decode, decode_part, require_model
@@ -212,6 +214,7 @@ class ResponsesOperation(Operation):
             body=body,
             beginnings=_beginnings(fields),
             echoed=_echoed(fields, text, choice, tools),
+            namespaces={flat_name(*at): at for at in tools if at[0]},
             store=fields.store is not False,
             background=bool(fields.background),
             conversation=conversation.id
@@ -227,7 +230,9 @@ class ResponsesOperation(Operation):
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> ResponsesFraming:
         """See `Operation`."""
         assert isinstance(call, ResponseCall), "made by `parse`"
-        return ResponsesFraming(self.answer_id(id), id, call.model, created, call.echoed)
+        return ResponsesFraming(
+            self.answer_id(id), id, call.model, created, call.echoed, call.namespaces
+        )
 
     def answer_id(self, request_id: str) -> str:
         """See `Operation`. Clients recognise responses by the prefix of their ids."""
@@ -325,8 +330,10 @@ def _read_text(raw: msgspec.Raw) -> _Text:
     return text
 
 
-def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[ToolField]]:
-    """`tool_choice` and `tools`.
+def _read_tools(
+    fields: ResponsesFields,
+) -> tuple[str | _Choice, dict[tuple[str, str], ToolField]]:
+    """`tool_choice`, and the functions among `tools` by namespace and name.
 
     Raises:
         InvalidRequest: one of them is wrong.
@@ -341,7 +348,7 @@ def _read_tools(fields: ResponsesFields) -> tuple[str | _Choice, list[ToolField]
         raise InvalidRequest(
             "`tool_choice.tools` must name at least one tool.", param="tool_choice"
         )
-    known = {tool.name for tool in tools}
+    known = {flat_name(*at) for at in tools}
     for name in named.names if named else ():
         if name not in known:
             raise InvalidRequest(
@@ -371,7 +378,10 @@ def _beginnings(fields: ResponsesFields) -> Beginnings:
 
 
 def _echoed(
-    fields: ResponsesFields, text: _Text, choice: str | _Choice, tools: list[ToolField]
+    fields: ResponsesFields,
+    text: _Text,
+    choice: str | _Choice,
+    tools: Mapping[tuple[str, str], ToolField],
 ) -> dict[str, Any]:
     """The fields that the answer repeats. Missing ones are shown with OpenAI's defaults, even if
     the model's own differ."""
@@ -395,7 +405,7 @@ def _echoed(
         "temperature": _or(fields.temperature, 1.0),
         "text": shown,
         "tool_choice": choice.told() if isinstance(choice, _Choice) else choice,
-        "tools": [_shown_tool(tool) for tool in tools],
+        "tools": [_shown_tool(flat_name(*at), tool) for at, tool in tools.items()],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": _or(fields.top_p, 1.0),
         "truncation": fields.truncation or "disabled",
@@ -418,10 +428,10 @@ def _shown_format(format: _Format | None) -> dict[str, Any]:
     }
 
 
-def _shown_tool(tool: ToolField) -> dict[str, Any]:
+def _shown_tool(name: str, tool: ToolField) -> dict[str, Any]:
     return {
         "type": tool.type,
-        "name": tool.name,
+        "name": name,
         "description": tool.description,
         "parameters": _kept(tool.parameters),
         "strict": tool.strict,
@@ -457,7 +467,7 @@ def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
     if tools := body.get("tools"):
         choice: _ToolChoice = convert(body.get("tool_choice"), _ToolChoice, "tool_choice")
         chat |= {
-            "tools": [_tool(tool) for tool in tools],
+            "tools": [*_functions(tools)],
             "tool_choice": choice.of_chat() if isinstance(choice, _Choice) else choice,
             "parallel_tool_calls": body.get("parallel_tool_calls"),
         }
@@ -469,6 +479,15 @@ def _response_format(format: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     rest = {name: value for name, value in format.items() if name != "type" and value is not None}
     return {"type": format["type"], format["type"]: rest} if rest else {"type": format["type"]}
+
+
+def _functions(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[dict[str, Any]]:
+    """A chat's tools. What is neither a function nor a namespace is left out."""
+    for tool in tools:
+        if tool["type"] == NAMESPACE:
+            yield from _functions(tool["tools"], tool["name"])
+        elif tool["type"] == "function":
+            yield _tool(tool | {"name": flat_name(namespace, tool["name"])})
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -274,7 +274,6 @@ def _called(bodies: list[dict[str, Any]]) -> tuple[str, str]:
         ({"n": 1000}, "n"),
         ({"logit_bias": {"999999": 1}}, "logit_bias"),
         ({"max_tokens": 10_000}, "max_tokens"),
-        ({"tools": []}, "tools"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": "all"}, None),
         ({"tools": [WEATHER], "tool_choice": "perhaps"}, "tool_choice"),

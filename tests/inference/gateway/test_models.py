@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from anthropic import AsyncAnthropic, NotFoundError
 
 from inference.agent.engines.synthetic.engine import SyntheticEngine
 from inference.gateway.models import pricing
 from inference.interfaces.directory import TokenPrice
+from inference.link.engine_info import AdapterRef
 from inference.operations.registry import OPERATIONS
 from tests.inference.rig import agent_on, gateway, until
 from tests.inference.samples import MODEL
@@ -63,12 +65,32 @@ async def test_several_engines_tell_it_together(tmp_path: Path) -> None:
     assert found["capabilities"] == can
 
 
-async def test_a_list_takes_the_paging_of_anthropic_and_nothing_else() -> None:
+async def test_a_list_is_the_same_whatever_its_query_and_with_a_slash() -> None:
     async with gateway() as one, one.client() as client:
         whole = (await client.get("/v1/models")).json()
-        for query in ("limit=1000", "after_id=a&before_id=b", "api-version=1", "beta=true"):
-            assert (await client.get(f"/v1/models?{query}")).json() == whole, query
-        for query in ("owned_by=me", "limit=1&limit=1", "order=asc"):
-            refused = await client.get(f"/v1/models?{query}")
-            error = refused.json()["error"]
-            assert (refused.status_code, error["param"]) == (400, query.partition("=")[0])
+        for rest in (
+            "/",
+            "?limit=1000",
+            "?after_id=a&before_id=b",
+            "?owned_by=me",
+            "?limit=1&limit=1",
+        ):
+            assert (await client.get(f"/v1/models{rest}")).json() == whole, rest
+
+
+async def test_anthropics_sdk_gets_its_own_shape(tmp_path: Path) -> None:
+    async with gateway() as one, agent_on(SyntheticEngine(ABLE), tmp_path, [one], id="a"):
+        one.keys.adapters["acme", "aa"] = AdapterRef("acme/aa@" + "d" * 64, "d" * 64)
+        async with one.client() as client:
+            listed = (await client.get("/v1/models")).json()["data"]
+        async with AsyncAnthropic(base_url=one.url, api_key="acme", max_retries=0) as sdk:
+            page = await sdk.models.list()
+            (first, *_) = page.data
+            assert [model.id for model in page.data] == [card["id"] for card in listed]
+            assert (page.has_more, page.first_id) == (False, first.id)
+            assert (await sdk.models.retrieve(first.id)).id == first.id
+            assert first.display_name == first.id
+            assert first.created_at.timestamp() == listed[0]["created"]
+            with pytest.raises(NotFoundError) as caught:
+                await sdk.models.retrieve("nothing")
+    assert caught.value.body["type"] == "error"  # type: ignore[index]

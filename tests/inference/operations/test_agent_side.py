@@ -12,6 +12,7 @@ from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.registry import OPERATIONS, OperationRegistry
+from inference.operations.tokens import TOKENIZE
 
 pytestmark = pytest.mark.pure
 
@@ -69,6 +70,13 @@ def test_engines_see_listed_fields_alone() -> None:
     assert "cache_salt" in body, "it is left as it is"
     assert CHAT.allowed({"messages": HELLO, "chat_template_kwargs": 7}) == {"messages": HELLO}
     assert COMPLETION.allowed({"prompt": "a", "messages": HELLO}) == {"prompt": "a"}
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": "none"}])
+def test_an_empty_list_of_tools_is_no_tools(choice: dict[str, Any]) -> None:
+    asked = {"messages": HELLO, "tools": [], **choice}
+    assert CHAT.allowed(asked) == {"messages": HELLO}
+    assert TOKENIZE.allowed(asked) == {"messages": HELLO}
 
 
 @pytest.mark.parametrize(

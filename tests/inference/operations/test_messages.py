@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 
 from inference.errors import (
     BY_CODE,
+    ContextLengthExceeded,
+    EngineLost,
     InferenceError,
     InsufficientQuota,
     InvalidRequest,
@@ -21,8 +23,9 @@ from inference.errors import (
 from inference.link.accounts import Usage
 from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import MAX_MARKS
+from inference.operations.chat import CHAT
 from inference.operations.error_shapes import ANTHROPIC
-from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
+from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES, MessagesCall
 from inference.operations.operation import Call, Framing, PlainPrompt
 from tests.document.sdk_types import faults
 from tests.inference.operations.chats import answer
@@ -122,6 +125,23 @@ def test_beginnings_of_many_turns_are_bounded() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "must"}}, "tool_choice.type"),
         ({"output_config": {"format": {"schema": {"$ref": "#"}}}}, "output_config"),
         (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "context_management.edits",
+        ),
+        (
+            {
+                "context_management": {
+                    "edits": [
+                        {
+                            "type": "clear_thinking_20251015",
+                            "keep": {"type": "thinking_turns", "value": 1},
+                        }
+                    ]
+                }
+            },
+            "context_management.edits",
+        ),
+        (
             {"tools": [{"name": "f", "input_schema": {"type": "object", "minProperties": -1}}]},
             "tools",
         ),
@@ -188,6 +208,33 @@ def test_a_plain_prompt() -> None:
     )
 
 
+@pytest.mark.parametrize("edits", [[], [{"type": "clear_thinking_20251015", "keep": "all"}]])
+def test_edits_that_change_nothing_are_answered(edits: list[Any]) -> None:
+    """Claude Code sends them by default."""
+    call = MESSAGES.parse(json.dumps(messages(context_management={"edits": edits})).encode())
+    told: dict[str, Any] = {"applied_edits": []}
+    made = MESSAGES.framing(call, "1", 0)
+    assert json.loads(made.whole("Hi", "stop", USAGE))["context_management"] == told
+    made = MESSAGES.framing(call, "1", 0)
+    events = made.text("Hi") + made.closing("stop") + made.ending(USAGE)
+    last = next(
+        line for line in events.splitlines() if b'"message_delta"' in line and b"data" in line
+    )
+    assert json.loads(last.removeprefix(b"data: "))["context_management"] == told
+    plain = MESSAGES.framing(parse(), "1", 0).whole("Hi", "stop", USAGE)
+    assert "context_management" not in json.loads(plain)
+
+
+def test_agents_are_told_in_words_that_they_know_that_a_prompt_is_too_long() -> None:
+    error = ContextLengthExceeded.of("Too long.", 5000, 4096)
+    told = MESSAGES.reworded(error)
+    assert str(told) == "prompt is too long: 5000 tokens > 4096 maximum"
+    assert isinstance(told, ContextLengthExceeded)
+    for other in (ContextLengthExceeded("Too long."), EngineLost("Gone.")):
+        assert MESSAGES.reworded(other) is other
+    assert CHAT.reworded(error) is error
+
+
 def test_a_conversation_to_count_is_bounded() -> None:
     body = json.dumps(messages(content="a" * (1 << 20))).encode()
     with pytest.raises(InvalidRequest, match="at most 1048576"):
@@ -198,7 +245,7 @@ def test_a_conversation_to_count_is_bounded() -> None:
 
 
 def framing() -> Framing:
-    return MESSAGES.framing(Call(MESSAGES, "m", workload=Workload(max_tokens=20)), "1", 0)
+    return MESSAGES.framing(MessagesCall(MESSAGES, "m", workload=Workload(max_tokens=20)), "1", 0)
 
 
 def chunk(reason: str | None = None, stop: str | None = None, **delta: Any) -> bytes:
@@ -252,7 +299,7 @@ def test_a_stream_of_text() -> None:
         "message_delta",
         "message_stop",
     ]
-    assert message["content"] == [{"type": "text", "text": 'He"llo', "citations": None}]
+    assert message["content"] == [{"type": "text", "text": 'He"llo'}]
     assert (message["id"], message["stop_reason"]) == ("msg-1", "max_tokens")
     usage = message["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
@@ -323,7 +370,7 @@ def test_a_whole_answer() -> None:
 
 def test_an_empty_whole_answer_has_a_block() -> None:
     (block,) = whole(framing().response(answer(content=""), None)).content
-    assert block.to_dict() == {"type": "text", "text": "", "citations": None}
+    assert block.to_dict() == {"type": "text", "text": ""}
 
 
 def test_a_call_that_a_limit_cut_has_no_arguments() -> None:

@@ -153,6 +153,11 @@ def test_items_that_begin_alike_are_found() -> None:
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"text": {"format": SCHEMA | {"schema": {"$ref": "#"}}}}, "text"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [TOOL, {"type": "namespace", "tools": [TOOL]}]}, "tools[1].name"),
+        (
+            {"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "web_search"}]}]},
+            "tools[0].tools[0].type",
+        ),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [TOOL | {"parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
         ({"tools": [TOOL | {"parameters": {"minProperties": -1}}]}, "tools"),
@@ -191,6 +196,39 @@ def test_unserved_fields_are_refused(fields: dict[str, Any], param: str) -> None
     with pytest.raises(InvalidRequest) as caught:
         chat(**{"input": "Hi"} | fields)
     assert caught.value.param == param
+
+
+SPACE: dict[str, Any] = {"type": "namespace", "name": "mcp__clock", "tools": [TOOL, OTHER]}
+NO_SEARCH = {"type": "web_search", "external_web_access": False}
+
+
+def test_codex_sends_tools_in_namespaces_and_a_search_that_is_off() -> None:
+    asked = parse(tools=[SPACE, TOOL, NO_SEARCH])
+    names = ["mcp__clock__now", "mcp__clock__then", "now"]
+    assert [tool["name"] for tool in asked.echoed["tools"]] == names
+    assert asked.parsers == ("tool",)
+    seen = chat(tools=[SPACE, TOOL, NO_SEARCH])
+    assert [tool["function"]["name"] for tool in seen["tools"]] == names
+    assert "tools" not in chat(tools=[NO_SEARCH]) and not parse(tools=[NO_SEARCH]).parsers
+    assert parse(tools=[SPACE], tool_choice={"type": "function", "name": names[1]})
+
+
+def test_a_call_of_a_namespace_is_answered_and_accepted_back_with_both_names() -> None:
+    request = parse(tools=[SPACE, TOOL])
+    flat = {"name": "mcp__clock__now", "arguments": "{}"}
+    calls = [{"id": "c1", "type": "function", "function": flat}]
+    made = RESPONSES.framing(request, "1", 0)
+    (item,) = json.loads(made.response(answer("tool_calls", tool_calls=calls), None))["output"]
+    assert (item["name"], item["namespace"]) == ("now", "mcp__clock")
+    made = RESPONSES.framing(request, "1", 0)
+    events = made.chunk(chunk("tool_calls", tool_calls=[call(0, "{}", "mcp__clock__now")]))
+    _, streamed = read(events + made.closing("tool_calls") + made.ending(USAGE))
+    told = streamed["output"][0]
+    assert (told["name"], told["namespace"]) == ("now", "mcp__clock")
+    (again,) = [one for one in chat([item, RESULT])["messages"] if one["role"] == "assistant"]
+    assert again["tool_calls"][0]["function"]["name"] == "mcp__clock__now"
+    (stored,) = shown(json.dumps(item).encode(), lambda kind, index: "x")
+    assert stored["namespace"] == "mcp__clock"
 
 
 def test_references_to_items_are_resolved_by_the_gateway() -> None:

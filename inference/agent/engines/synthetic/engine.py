@@ -347,9 +347,11 @@ class SyntheticEngine:
         self._check_ready(work)
         room = self.info.max_model_len - tokens_in(prompt.whole)
         if room < 1:
-            raise ContextLengthExceeded(
-                f"The prompt has {tokens_in(prompt.whole)} tokens; the model's context "
-                f"window is {self.info.max_model_len} tokens."
+            tokens, limit = tokens_in(prompt.whole), self.info.max_model_len
+            raise ContextLengthExceeded.of(
+                f"The prompt has {tokens} tokens; the model's context window is {limit} tokens.",
+                tokens,
+                limit,
             )
         voice = work.adapter.ref.name if work.adapter else self.info.name
         most = min(wanted or room, room)

@@ -453,9 +453,11 @@ class VLLMEngine:
         defaults, wanted = endpoint.default_sampling_params, runner.max_tokens(request)
         length, limit = endpoint._extract_prompt_len(prompt), self.info.max_model_len
         if length >= limit:
-            raise ContextLengthExceeded(
+            raise ContextLengthExceeded.of(
                 f"The prompt has {length} tokens, which leaves no room for an answer in "
-                f"the model's context window of {limit} tokens."
+                f"the model's context window of {limit} tokens.",
+                length,
+                limit,
             )
         room = get_max_tokens(limit, wanted, length, defaults, endpoint.override_max_tokens)
         params = request.to_sampling_params(room, defaults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 CONTEXT_PARAMETERS = {"input_tokens", "input_text"}
 """What vLLM names as the wrong parameter when a prompt is longer than the context."""
+
+_LIMIT = re.compile(r"maximum context length is (\d+) tokens")
+_TOKENS = re.compile(r"contains (?:at least )?(\d+) input tokens")
 
 FIELDS = frozenset[str]().union(*(operation.accepted for operation in OPERATIONS))
 """What an error may name as the wrong parameter."""
@@ -56,8 +60,19 @@ def of_info(info: ErrorInfo) -> InferenceError:
     if info.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return EngineFailed()
     if info.param in CONTEXT_PARAMETERS:
-        return ContextLengthExceeded(info.message, param=None)
+        return _too_long(info.message)
     return InvalidRequest(info.message, param=info.param or _named_field(info.message))
+
+
+def _too_long(message: str) -> ContextLengthExceeded:
+    """With the numbers of vLLM's message. A very long text is counted in characters, and is known
+    to have more tokens than the limit."""
+    limit = _LIMIT.search(message)
+    if limit is None:
+        return ContextLengthExceeded(message)
+    tokens = _TOKENS.search(message)
+    most = int(limit[1])
+    return ContextLengthExceeded.of(message, int(tokens[1]) if tokens else most + 1, most)
 
 
 def _named_field(message: str) -> str | None:

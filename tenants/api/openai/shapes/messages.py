@@ -43,6 +43,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     """A conversation, and parameters for generating its next turn."""
 
     max_tokens: int
+    context_management: dict[str, Any] | None = None
     metadata: dict[str, str | None] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     stop_sequences: list[str] | None = None
@@ -63,11 +64,12 @@ class MessageUsage(Shape):
     output_tokens: int
     cache_read_input_tokens: int
     cache_creation_input_tokens: int
-    cache_creation: None
-    inference_geo: None
     output_tokens_details: ThinkingTokens
-    server_tool_use: None
     service_tier: Literal["standard"]
+
+
+class AppliedEdits(Shape):
+    applied_edits: list[dict[str, Any]]
 
 
 class AnthropicMessage(Shape):
@@ -78,11 +80,11 @@ class AnthropicMessage(Shape):
     role: Literal["assistant"]
     model: str
     content: list[dict[str, Any]]
-    container: None
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
-    stop_details: None
     usage: MessageUsage
+    context_management: AppliedEdits | None = None
+    """Present if the request had it."""
     finish_details: FinishDetails | None = None
 
 

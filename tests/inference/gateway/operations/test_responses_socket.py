@@ -147,6 +147,23 @@ async def test_a_turn_that_fails_is_forgotten(stack: Rig) -> None:
         assert code(await turn(made, previous_response_id=third["id"]))[0] == 400
 
 
+async def test_a_conversation_begins_without_an_answer(stack: Rig) -> None:
+    """As Codex begins it."""
+    async with socket(stack) as made:
+        begun = await turn(made, generate=False, input=[{"role": "user", "content": "One"}])
+        assert (begun["status"], begun["output"], begun["usage"]["output_tokens"]) == (
+            "completed", [], 0
+        )  # fmt: skip
+        first = await turn(made, previous_response_id=begun["id"], input="Two")
+    assert said(first) == f"{MODEL.name}: Two"
+    async with socket(stack) as made:
+        both = await turn(
+            made, input=[{"role": "user", "content": "One"}, {"role": "user", "content": "Two"}]
+        )
+    assert first["usage"]["input_tokens"] == both["usage"]["input_tokens"]
+    assert len(await stack.gateway.ledger.settled(2)) == 2
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
@@ -157,7 +174,8 @@ async def test_a_turn_that_fails_is_forgotten(stack: Rig) -> None:
         ({"model": MODEL.name, "input": "x"}, "type"),
         (CREATE | {"type": "response.cancel"}, "type"),
         (CREATE | {"background": True}, "background"),
-        (CREATE | {"generate": False}, "generate"),
+        (CREATE | {"generate": 0}, "generate"),
+        (CREATE | {"generate": False, "input": 7}, "input"),
         (CREATE | {"stream_id": "a"}, "stream_id"),
         (CREATE | {"input": []}, "input"),
         (CREATE | {"previous_response_id": None, "input": 7}, "input"),

@@ -37,6 +37,11 @@ class MessagesRunner(ChatRunner):
     def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
         """As the runner says."""
         chat = _as_chat(endpoint, self.request_model, fields)
+        # Agents ask for 32,000 tokens whatever the model's context is, and vLLM would refuse that.
+        most = endpoint.model_config.max_model_len - 1
+        for name in ("max_tokens", "max_completion_tokens"):
+            if (asked := getattr(chat, name)) is not None:
+                setattr(chat, name, min(asked, most))
         chat.request_id, chat.priority = fields["request_id"], fields["priority"]
         if chat.stream:
             chat.stream_options = StreamOptions(include_usage=True)
