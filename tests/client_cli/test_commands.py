@@ -11,11 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
 from inference.content import WEIGHTS
-from lorikeet import retries
+from lorikeet import __version__, retries
 from tenants.models import Adapter, AdapterVersion, ApiKey, State, Tenant, UploadSession
 from tests.adapters.checks.test_checks import BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway
@@ -80,6 +81,27 @@ def test_variables_win_over_the_file(
     assert signed_in("whoami", "--json").json["tenant"] == "other"
     monkeypatch.setenv("LORIKEET_URL", "http://127.0.0.1:9")
     assert signed_in("whoami").code == 6
+
+
+def test_two_variables_are_enough(run: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console says where the API is."""
+    monkeypatch.setenv("LORIKEET_URL", f"{hub.url}/")
+    monkeypatch.setenv("LORIKEET_KEY", hub.token)
+    who = run("whoami", "--json").json
+    assert (who["url"], who["api_url"]) == (hub.url, settings.API_URL)
+
+
+def test_an_address_needs_a_scheme(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "'lorikeet.example' is not a URL: it must begin with https:// or http://."
+    assert told in run("login", "--url", "lorikeet.example", "--key", "lk_x").err
+    monkeypatch.setenv("LORIKEET_URL", "lorikeet.example")
+    monkeypatch.setenv("LORIKEET_KEY", "lk_x")
+    refused = run("models")
+    assert (refused.code, told in refused.err) == (1, True)
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version").out == f"lorikeet {__version__}\n"
 
 
 def test_a_wrong_key_is_not_kept(run: Run, hub: Hub, home: Path) -> None:

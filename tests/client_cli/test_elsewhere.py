@@ -70,7 +70,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def ask(run: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> Run:
-    for name, value in {"URL": server.url, "KEY": "lk_a"}.items():
+    for name, value in {"URL": server.url, "API_URL": server.url, "KEY": "lk_a"}.items():
         monkeypatch.setenv(f"LORIKEET_{name}", value)
     return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -50,16 +51,22 @@ class Api:
         body: dict[str, Any] = response.json()
         return body
 
+    @cached_property
+    def api_url(self) -> str:
+        """The address of the inference API: as it is set, or as the console says."""
+        told: str = self.where.api_url or self.whoami()["lorikeet"]["api_url"]
+        return told.rstrip("/")
+
     def infer(self, method: str, path: str, **options: Any) -> Any:
         """Call the inference API under `/v1/`; returns its JSON."""
-        response = self.http.request(method, f"{self.where.api_url}/v1/{path}", **options)
+        response = self.http.request(method, f"{self.api_url}/v1/{path}", **options)
         raise_for(response)
         return response.json()
 
     @contextmanager
     def downloaded(self, path: str) -> Iterator[Iterator[bytes]]:
         """Download from the inference API under `/v1/`, chunk by chunk."""
-        with self.http.stream("GET", f"{self.where.api_url}/v1/{path}") as response:
+        with self.http.stream("GET", f"{self.api_url}/v1/{path}") as response:
             if not response.is_success:
                 response.read()
                 raise_for(response)
@@ -68,7 +75,7 @@ class Api:
     @contextmanager
     def streamed(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[str]]:
         """The data of a stream's events, from the inference API under `/v1/`."""
-        url = f"{self.where.api_url}/v1/{path}"
+        url = f"{self.api_url}/v1/{path}"
         with self.http.stream("POST", url, json=body) as response:
             if not response.is_success:
                 response.read()

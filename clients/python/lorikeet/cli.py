@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from lorikeet import adapters, batches, chat, keys, usage
+from lorikeet import __version__, adapters, batches, chat, keys, usage
 from lorikeet.api import Api, connected
-from lorikeet.connection import Connection, save
+from lorikeet.connection import Connection, address, save
 from lorikeet.output import AsJson, say, show, show_json
 
 app = typer.Typer(
@@ -21,6 +22,21 @@ app.add_typer(batches.app, name="batches")
 app.add_typer(keys.app, name="keys")
 app.command("usage")(usage.usage)
 app.command("chat")(chat.chat)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lorikeet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -36,12 +52,11 @@ def login(
     as_json: AsJson = False,
 ) -> None:
     """Store the server's URL and a key in a file that only you can read."""
-    where = Connection(url.rstrip("/"), "", key.strip())
+    where = Connection(address(url.strip()), address(api_url) if api_url else "", key.strip())
     api = Api(where)
     with api.http:
         who = api.whoami()
-    told = api_url or who["lorikeet"]["api_url"]
-    file = save(Connection(where.url, told.rstrip("/"), where.key))
+        file = save(replace(where, api_url=api.api_url))
     if as_json:
         show_json({"tenant": who["name"], "scopes": who["lorikeet"]["scopes"], "file": str(file)})
     else:
@@ -59,7 +74,7 @@ def whoami(as_json: AsJson = False) -> None:
             "key": who["auth"]["accessToken"]["displayName"],
             "scopes": who["lorikeet"]["scopes"],
             "url": api.where.url,
-            "api_url": api.where.api_url,
+            "api_url": api.api_url,
         }
     show(facts, as_json=as_json, columns=["", ""], rows=facts.items())
 

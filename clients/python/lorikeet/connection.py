@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 
 import typer
 
-from lorikeet.failures import NotAllowed
+from lorikeet.failures import Failure, NotAllowed
 
 URL, API_URL, KEY = "LORIKEET_URL", "LORIKEET_API_URL", "LORIKEET_KEY"
 """Environment variables; they take precedence over the file."""
@@ -19,7 +19,8 @@ URL, API_URL, KEY = "LORIKEET_URL", "LORIKEET_API_URL", "LORIKEET_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """`url` is the console's address, `api_url` that of the inference API."""
+    """`url` is the console's address, `api_url` that of the inference API; empty if the console has
+    to be asked for it."""
 
     url: str
     api_url: str
@@ -43,8 +44,15 @@ def load() -> Connection:
         raise NotAllowed(f"Not signed in. Run `lorikeet login`, or set {URL} and {KEY}.")
     # The saved address of the API is only valid for the saved console.
     same = url == saved.get("url")
-    api_url = os.environ.get(API_URL) or (saved.get("api_url") if same else None) or url
-    return Connection(url.rstrip("/"), api_url.rstrip("/"), key)
+    api_url = os.environ.get(API_URL) or (saved.get("api_url") if same else None) or ""
+    return Connection(address(url), address(api_url) if api_url else "", key)
+
+
+def address(url: str) -> str:
+    """The URL without a slash at its end. Raises Failure if it is not one."""
+    if not url.startswith(("http://", "https://")):
+        raise Failure(f"{url!r} is not a URL: it must begin with https:// or http://.")
+    return url.rstrip("/")
 
 
 def save(connection: Connection) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl
@@ -130,7 +131,7 @@ class Exchange:
         timeout_s: float = BODY_TIMEOUT_S,
         admit: Admit | None = None,
     ) -> bytes:
-        """The whole request body, each part of which `admit` may refuse.
+        """The whole request body without a byte order mark, each part of which `admit` may refuse.
 
         Raises:
             UnsupportedMediaType: the body is compressed.
@@ -174,7 +175,7 @@ class Exchange:
                 parts.clear()
         if refusal is not None:
             raise refusal
-        return b"".join(parts)
+        return b"".join(parts).removeprefix(BOM_UTF8)
 
     async def disconnected(self) -> None:
         """Wait until the client disconnects. Call it only after the body was read."""

@@ -141,7 +141,7 @@ class Lines:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         if not hmac.compare_digest(bearer(scope).encode(), self._token.encode()):
-            reason = "This URL requires the WORKER_TOKEN."
+            reason = "This URL requires the LORIKEET_WORKER_TOKEN."
             await send({"type": "websocket.close", "code": UNAUTHORISED, "reason": reason})
             return
         trust(scope, MAX_FRAME_BYTES, paced=False)

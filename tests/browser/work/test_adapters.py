@@ -40,7 +40,7 @@ def test_a_sound_adapter_becomes_ready_before_ones_eyes(owner: Page) -> None:
 def test_a_broken_adapter_is_rejected_with_the_reason(owner: Page, tmp_path: Path) -> None:
     go(owner, "Adapters")
     upload(owner, "broken", too_high(tmp_path / "adapter"))
-    await_rejected(owner, "broken", "Rank 32 is above this base model's limit of 16.")
+    await_rejected(owner, "broken", "r is 32, above this base model's limit of 16.")
 
 
 def test_files_that_are_no_adapter_are_not_even_sent(owner: Page, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def provider(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Identit
     """A running provider, configured by environment variables as in production."""
     with serving() as server:
         for name, value in (("ISSUER", f"{server.issuer}/"), ("NAME", NAME)):
-            monkeypatch.setenv(f"OIDC_{name}", value)
+            monkeypatch.setenv(f"LORIKEET_OIDC_{name}", value)
         for name, value in zip(("ID", "SECRET"), CLIENT, strict=True):
-            monkeypatch.setenv(f"OIDC_CLIENT_{name}", value)
+            monkeypatch.setenv(f"LORIKEET_OIDC_CLIENT_{name}", value)
         made = runpy.run_path(str(SETTINGS))
         settings.SOCIALACCOUNT_PROVIDERS = made["SOCIALACCOUNT_PROVIDERS"]
         yield server

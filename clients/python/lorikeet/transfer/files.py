@@ -42,7 +42,7 @@ class FileUpload:
             raise Failure(f"{path} is not a file, or is empty.")
         self._api, self._path, self._purpose = api, path, purpose
         self.size = path.stat().st_size
-        of = f"{fingerprint([path])} {api.where.api_url} {purpose} in {PART_BYTES}"
+        of = f"{fingerprint([path])} {api.api_url} {purpose} in {PART_BYTES}"
         self._memory = Memory[_Begun](of)
 
     def send(self, progress: Progress) -> str:
@@ -102,7 +102,7 @@ class FileUpload:
 
     def _post(self, path: str, **options: Any) -> Any:
         """Raises _Gone if the upload no longer exists."""
-        url = f"{self._api.where.api_url}/v1/uploads/{path}"
+        url = f"{self._api.api_url}/v1/uploads/{path}"
 
         def posted() -> Any:
             response = self._api.http.post(url, **options)
