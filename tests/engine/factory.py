@@ -41,7 +41,7 @@ _CORPUS = [
 _int_ids = itertools.count(1)
 
 
-def make_base(folder: Path) -> Path:
+def make_base(folder: Path, max_position_embeddings: int = MAX_MODEL_LEN) -> Path:
     """Write a random Llama of about a million parameters with a byte-level BPE tokenizer."""
     from transformers import LlamaConfig
 
@@ -55,7 +55,7 @@ def make_base(folder: Path) -> Path:
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=32,
-            max_position_embeddings=MAX_MODEL_LEN,
+            max_position_embeddings=max_position_embeddings,
             bos_token_id=0,
             eos_token_id=1,
             initializer_range=0.2,  # wide, so that greedy tokens have clear winners

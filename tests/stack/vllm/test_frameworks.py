@@ -17,7 +17,7 @@ from tests.stack.running import Stack, settings_free
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack, pytest.mark.clients]
 
-SCRIPTS = ROOT / "tests" / "clients" / "frameworks"
+SCRIPTS = ROOT / "tests" / "labs" / "clients" / "frameworks"
 SUPPORT = TENANTS[0]
 OLDER = {"with_instructor", "with_llama_index"}
 """Scripts that need an older version of openai than the others."""
