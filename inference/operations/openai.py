@@ -19,7 +19,7 @@ from inference.link.accounts import Usage
 from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
-from inference.operations.bodies.fields import check_fields
+from inference.operations.bodies.fields import OF_VLLM, UNSERVED, check_fields
 from inference.operations.bodies.reading import decode, require_model
 from inference.operations.operation import Call, Framing, Operation
 
@@ -45,6 +45,7 @@ class StreamFields(msgspec.Struct):
     """`stream_options` of a request."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 NULL = msgspec.Raw(b"null")
@@ -167,6 +168,11 @@ class OpenAIOperation(Operation, Generic[Read]):
             raise InvalidRequest(
                 "`stream_options` is only allowed when `stream` is true.", param="stream_options"
             )
+        if fields.stream_options is not None and fields.stream_options.continuous_usage_stats:
+            raise InvalidRequest(
+                "`stream_options.continuous_usage_stats` is not supported: use `include_usage`.",
+                param="stream_options.continuous_usage_stats",
+            )
         if fields.response_format is not NULL:
             check_response_format(fields.response_format)
         if fields.structured_outputs is not NULL:
@@ -211,7 +217,8 @@ class OpenAIOperation(Operation, Generic[Read]):
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`."""
-        check_fields(body)
+        check_fields(body, UNSERVED)
+        check_fields(body, {k: v for k, v in OF_VLLM.items() if k not in self.accepted})
         # As with OpenAI, null means that the field is missing; vLLM accepts null for some only.
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}
         if kept.get("top_p") == 0:  # the likeliest token alone, which vLLM calls `top_k` 1

@@ -27,8 +27,10 @@ from gateway.start import ROOT
 from inference.errors import InvalidRequest
 from inference.operations.bodies import fields
 from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION
 from inference.operations.messages import messages
 from inference.operations.messages.messages import MESSAGES
+from inference.operations.openai import StreamFields
 from inference.operations.operation import Operation
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.responses import responses
@@ -123,6 +125,36 @@ EACH = pytest.mark.parametrize("api", APIS, ids=lambda api: api.operation.name)
 def test_each_field_of_the_sdk_is_in_the_table_with_what_is_done(api: Api) -> None:
     rows = api.rows()
     assert rows == {name: api.does(name) for name in api.known | rows.keys()}
+
+
+@pytest.mark.vllm
+def test_each_field_of_vllm_is_done_refused_or_documented_as_without_effect() -> None:
+    """Also of a release of vLLM that has new ones."""
+    from vllm.entrypoints.generate.base.protocol import StreamOptions
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    section = (ROOT / "docs" / "api.md").read_text().partition("### vLLM's fields\n")[2]
+    documented = set(NAME.findall(section.partition("\n### ")[0]))
+    assert documented >= fields.OF_VLLM.keys() | fields.IGNORED_OF_VLLM
+    handled = {*fields.UNSERVED, *fields.OF_VLLM, *fields.IGNORED_OF_VLLM}
+    for operation, request in ((CHAT, ChatCompletionRequest), (COMPLETION, CompletionRequest)):
+        read = {*operation.accepted, *operation.decoder.type.__struct_fields__}
+        assert set(request.model_fields) - read - handled - {"chat_template_kwargs"} == set()
+        assert not operation.accepted & fields.IGNORED_OF_VLLM
+    assert set(StreamOptions.model_fields) == set(StreamFields.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", fields.OF_VLLM)
+@pytest.mark.parametrize("operation", [CHAT, COMPLETION, RESPONSES], ids=lambda one: one.name)
+def test_fields_of_vllm_that_are_not_served_are_refused(operation: Operation, name: str) -> None:
+    harmless, _ = fields.OF_VLLM[name]
+    body = EXAMPLES[operation.name].body("m")
+    assert operation.allowed(body | {name: harmless})
+    if name not in operation.accepted:
+        with pytest.raises(InvalidRequest, match=f"`{name}` is not supported") as caught:
+            operation.allowed(body | {name: [{"any": "thing"}]})
+        assert caught.value.param == name
 
 
 @EACH

@@ -44,30 +44,73 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "best_of": (1, "use `n`"),
     "function_call": (None, "use `tool_choice`"),
     "functions": (None, "use `tools`"),
-    "guided_choice": (None, "use `structured_outputs`"),
-    "guided_grammar": (None, "use `structured_outputs`"),
-    "guided_json": (None, "use `response_format`"),
-    "guided_regex": (None, "use `structured_outputs`"),
     "metadata": (None, "answers are not stored"),
     "modalities": (["text"], "only text is supported"),
     "moderation": (None, "use a model to classify the text"),
     "prediction": (None, "leave it out; the answer is the same"),
-    "prompt_logprobs": (None, "use `echo` and `logprobs` of `/v1/completions`"),
     "store": (False, "answers are not stored"),
-    "use_beam_search": (None, "use `n`"),
     "verbosity": ("medium", "state the wanted length in a message"),
     "web_search_options": (None, "the server does not search the web"),
 }
-"""Fields of OpenAI or vLLM that would change the answer, so ignoring them would give a wrong one.
-Each with the value that changes nothing, and what to do instead."""
+"""Fields of OpenAI that would change the answer, so ignoring them would give a wrong one. Each with
+the value that changes nothing, and what to do instead."""
+
+_IDS = (None, "use `/v1/tokenize`")
+_MEDIA = (None, "only text is supported")
+OF_VLLM: Mapping[str, tuple[Any, str]] = {
+    "add_special_tokens": (False, "the chat template adds them"),
+    "chat_template": (None, "the operator of the server chooses it"),
+    "documents": (None, "put them into a message"),
+    "echo": (False, "use `/v1/completions`"),
+    "guided_choice": (None, "use `structured_outputs`"),
+    "guided_grammar": (None, "use `structured_outputs`"),
+    "guided_json": (None, "use `response_format`"),
+    "guided_regex": (None, "use `structured_outputs`"),
+    "length_penalty": (1, "it is for beam search"),
+    "logprob_token_ids": (None, "use `logprobs`"),
+    "media_io_kwargs": _MEDIA,
+    "mm_payload": _MEDIA,
+    "mm_processor_kwargs": _MEDIA,
+    "prompt_embeds": (None, "send the prompt as text or tokens"),
+    "prompt_logprobs": (None, "use `echo` and `logprobs` of `/v1/completions`"),
+    "repetition_detection": (None, "use `repetition_penalty`"),
+    "return_mm_kwargs": _MEDIA,
+    "return_prompt_text": (None, "only a chat's answer is returned"),
+    "return_token_ids": _IDS,
+    "return_token_offsets": _IDS,
+    "return_tokens_as_token_ids": _IDS,
+    "routed_experts_prompt_start": (None, "the server does not report experts"),
+    "thinking_token_budget": (None, "use `reasoning_effort`"),
+    "truncate_prompt_tokens": (None, "shorten the prompt"),
+    "truncation_side": (None, "shorten the prompt"),
+    "use_beam_search": (None, "use `n`"),
+    "vllm_xargs": (None, "the server takes no such arguments"),
+    "watermarking": (None, "the server marks no answers"),
+}
+"""The same for fields of vLLM. Some APIs accept some of them (`Operation.accepted`)."""
+
+IGNORED_OF_VLLM = frozenset(
+    {
+        "cache_salt",
+        "ec_transfer_params",
+        "kv_transfer_params",
+        "priority",
+        "request_id",
+        "session_id",
+        "stream_interval",
+        "user",
+    }
+)
+"""Fields of vLLM that have no effect, because a client must not decide them, or because they change
+no answer."""
 
 
-def check_fields(body: dict[str, Any]) -> None:
-    """Check that the body has none of the UNSERVED fields.
+def check_fields(body: dict[str, Any], unserved: Mapping[str, tuple[Any, str]]) -> None:
+    """Check that the body has none of the unserved fields.
 
     Raises:
         InvalidRequest: it has one, with a value that would change the answer.
     """
-    for name, (harmless, instead) in UNSERVED.items():
+    for name, (harmless, instead) in unserved.items():
         if (given := body.get(name)) and given != harmless:
             raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)

@@ -16,6 +16,7 @@ from inference.errors import ContextLengthExceeded, InvalidRequest
 from inference.link.workload import NO_OUTPUT, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_client_tools, check_schema
+from inference.operations.bodies.fields import check_fields
 from inference.operations.bodies.reading import decode, decode_part
 from inference.operations.chat import CHAT
 from inference.operations.error_shapes import ANTHROPIC
@@ -274,9 +275,7 @@ def _allowed(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidRequest: the body asks for what no engine does, or has content that is not supported.
     """
-    for name, (harmless, instead) in UNSERVED.items():
-        if (given := body.get(name)) and given != harmless:
-            raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
+    check_fields(body, UNSERVED)
     turns = fields.get("messages")
     if not isinstance(turns, list) or not turns:
         raise InvalidRequest("`messages` must have at least one message.", param="messages")

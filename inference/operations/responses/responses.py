@@ -30,7 +30,7 @@ from inference.operations.bodies.constraints import (
     check_structured_outputs,
     flat_name,
 )
-from inference.operations.bodies.fields import SAMPLING
+from inference.operations.bodies.fields import OF_VLLM, SAMPLING, check_fields
 from inference.operations.bodies.reading import convert, decode, decode_part, require_model
 from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, SampledBody
@@ -253,9 +253,8 @@ class ResponsesOperation(Operation):
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`. Returns the body as a chat, with `truncation` if the beginning of the
         input may be dropped."""
-        for name, (harmless, instead) in UNSERVED.items():
-            if (given := body.get(name)) and given != harmless:
-                raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
+        check_fields(body, UNSERVED)
+        check_fields(body, OF_VLLM)
         kept = {name: body[name] for name in self.accepted & body.keys()}
         chat = {name: kept[name] for name in SAMPLED & kept.keys()} | _as_chat(kept)
         if switches := template_switches(body.get("chat_template_kwargs")):

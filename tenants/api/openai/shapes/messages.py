@@ -32,6 +32,7 @@ class CountRequest(Open):
 
     model: str
     messages: list[MessagesTurn]
+    context_management: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     system: str | list[Block] | None = None
     thinking: dict[str, Any] | None = None
@@ -43,7 +44,6 @@ class MessagesRequest(CountRequest, kw_only=True):
     """A conversation, and parameters for generating its next turn."""
 
     max_tokens: int
-    context_management: dict[str, Any] | None = None
     metadata: dict[str, str | None] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     stop_sequences: list[str] | None = None

@@ -20,6 +20,9 @@ from inference.agent.engines.vllm.runners.runner import Inquiry
 def _as_chat(endpoint: Any, kind: Any, fields: dict[str, Any]) -> Any:
     """The chat request that vLLM makes of the fields, for whichever model the endpoint has."""
     asked = kind.model_validate(fields | {"model": "any"})
+    if "max_tokens" in fields:
+        # Agents ask for 32,000 tokens whatever the model's context is, and vLLM would refuse that.
+        asked.max_tokens = min(asked.max_tokens, endpoint.model_config.max_model_len - 1)
     chat = AnthropicServingMessages.to_chat_completion_request(
         asked, merge_inline_system=endpoint._merge_inline_system
     )
@@ -37,11 +40,6 @@ class MessagesRunner(ChatRunner):
     def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
         """As the runner says."""
         chat = _as_chat(endpoint, self.request_model, fields)
-        # Agents ask for 32,000 tokens whatever the model's context is, and vLLM would refuse that.
-        most = endpoint.model_config.max_model_len - 1
-        for name in ("max_tokens", "max_completion_tokens"):
-            if (asked := getattr(chat, name)) is not None:
-                setattr(chat, name, min(asked, most))
         chat.request_id, chat.priority = fields["request_id"], fields["priority"]
         if chat.stream:
             chat.stream_options = StreamOptions(include_usage=True)
