@@ -14,11 +14,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHt
 from tenants.adapters import storage
 from tenants.hub import repos
 from tenants.hub.replies import EntryNotFound, HubError, hub_view
-from tenants.models import LIVE, Adapter, AdapterVersion, Scope
+from tenants.models import LIVE, Adapter, AdapterVersion, Scope, State
 from tenants.permissions import Caller, Permission
 
 READ, PULL = Permission.READ_ADAPTERS, Permission.PULL_ADAPTERS
 CHUNK_BYTES = 1 << 20
+TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+"""The hub's form of times, all of which are UTC."""
 _REST = re.compile(r"bytes=(\d{1,18})-")
 """A request for the rest of a file. Other ranges are ignored and get the whole file, as HTTP
 allows."""
@@ -65,8 +67,8 @@ def _described(adapter: Adapter, version: AdapterVersion | None, *, sizes: bool)
         "modelId": id,
         "author": adapter.tenant.slug,
         "sha": repos.commit_of(version) if version else None,
-        "createdAt": adapter.created_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "lastModified": changed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "createdAt": adapter.created_at.strftime(TIME),
+        "lastModified": changed.strftime(TIME),
         "private": True,
         "gated": False,
         "disabled": False,
@@ -89,10 +91,66 @@ def tree(
     version = repos.version_of(repos.find(caller, name), revision)
     if path:
         raise EntryNotFound
+    return [_file(file) for file in repos.files_of(version)]
+
+
+@hub_view("GET", needs=READ)
+def auth_check(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Whether the caller may read the adapter."""
+    repos.find(caller, name)
+    return HttpResponse()
+
+
+@hub_view("GET", needs=READ)
+def refs(request: HttpRequest, caller: Caller, name: str) -> dict[str, Any]:
+    """The aliases as branches, `live` as `main`, and the ready versions as tags."""
+    adapter = repos.find(caller, name)
+    aliases = adapter.aliases.select_related("version").order_by("name")
+    ready = adapter.versions.filter(state=State.READY).order_by("number")
+    branches = {repos.MAIN if one.name == LIVE else one.name: one.version for one in aliases}
+    return {
+        "branches": [_ref("heads", branch, version) for branch, version in branches.items()],
+        "tags": [_ref("tags", str(version.number), version) for version in ready],
+        "converts": [],
+        "pullRequests": [],
+    }
+
+
+def _ref(kind: str, name: str, version: AdapterVersion) -> dict[str, str]:
+    commit = repos.commit_of(version)
+    return {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit}
+
+
+@hub_view("GET", needs=READ)
+def commits(request: HttpRequest, caller: Caller, name: str, revision: str) -> list[dict[str, Any]]:
+    """The versions up to the one that `revision` names, the last one first."""
+    adapter = repos.find(caller, name)
+    last = repos.version_of(adapter, revision)
+    found = adapter.versions.filter(number__lte=last.number).select_related("created_by")
     return [
-        {"type": "file", "path": file.name, "size": file.size, "oid": file.oid}
-        for file in repos.files_of(version)
+        {
+            "id": repos.commit_of(version),
+            "title": f"Version {version.number}",
+            "message": version.state,
+            "authors": [{"user": str(version.created_by or "an API key")}],
+            "date": version.created_at.strftime(TIME),
+        }
+        for version in found.order_by("-number")
     ]
+
+
+@hub_view("POST", needs=READ)
+def paths_info(
+    request: HttpRequest, caller: Caller, name: str, revision: str
+) -> list[dict[str, Any]]:
+    """Those of the paths in a form that are files of the version."""
+    asked = {path.strip("/") for path in request.POST.getlist("paths")}
+    version = repos.version_of(repos.find(caller, name), revision)
+    return [_file(file) for file in repos.files_of(version) if file.name in asked]
+
+
+def _file(file: repos.RepoFile) -> dict[str, Any]:
+    return {"type": "file", "path": file.name, "size": file.size, "oid": file.oid}
 
 
 @hub_view("GET", "HEAD", needs=PULL)

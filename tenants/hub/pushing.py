@@ -231,8 +231,8 @@ def _signed(signed: str) -> UploadSession:
 
 @hub_view("POST", needs=EDIT)
 def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> HttpResponse:
-    """Make a version of a commit. The response waits for a worker to process it, for a limited
-    time (`handover.outcome`)."""
+    """Make a version of a commit; one without a file of an adapter changes nothing. The response
+    waits for a worker to process it, for a limited time (`handover.outcome`)."""
     received: UUID | None = request.scope.get(RECEIVED)  # type: ignore[attr-defined]
     if received is None:
         _require_main(request, revision)
@@ -243,9 +243,15 @@ def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> Ht
     actor = actor_of(request, caller.key)
     assert actor is not None, "a caller is a key"
     handover.hand_over(session, actor)
-    handover.outcome(session)
-    # While the upload is still being processed, neither the version nor its digest is known.
-    oid = repos.commit_of(session.version) if session.version else session.pk.hex.ljust(40, "0")
+    try:
+        handover.outcome(session)
+    except UploadRefused as refused:
+        if refused.code != UploadRefusal.NOTHING_TO_KEEP:
+            raise
+        oid = repos.present_commit(caller, name)
+    else:
+        # While the upload is still being processed, neither the version nor its digest is known.
+        oid = repos.commit_of(session.version) if session.version else session.pk.hex.ljust(40, "0")
     url = f"{repos.url(request, caller, name)}/commit/{oid}"
     return reply({"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 

@@ -36,6 +36,18 @@ def commit_of(version: AdapterVersion) -> str:
     return version.digest[:40]
 
 
+NO_COMMIT = "0" * 40
+
+
+def present_commit(caller: Caller, name: str) -> str:
+    """The commit of the live version, else of the last one; NO_COMMIT if there is none."""
+    versions = AdapterVersion.objects.filter(
+        adapter__tenant=caller.tenant, adapter__name=name
+    ).order_by("-number")
+    version = versions.filter(aliases__name=LIVE).first() or versions.first()
+    return commit_of(version) if version else NO_COMMIT
+
+
 def find(caller: Caller, name: str) -> Adapter:
     """The caller's adapter of this name. Raises RepoNotFound if the tenant has none."""
     adapter = caller.tenant.adapters.select_related("base_model").filter(name=name).first()

@@ -16,7 +16,12 @@ import httpx
 import pytest
 from django.core.files.storage import InMemoryStorage
 from django.utils import timezone
-from huggingface_hub import CommitOperationAdd, constants, hf_hub_download, snapshot_download
+from huggingface_hub import (
+    CommitOperationAdd,
+    constants,
+    hf_hub_download,
+    snapshot_download,
+)
 from huggingface_hub.errors import (
     BadRequestError,
     HfHubHTTPError,
@@ -24,6 +29,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.hf_api import RepoFile
 from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS
@@ -157,7 +163,7 @@ def test_a_client_that_wants_xet_is_told_how_to_go_without(hub: Hub, settings: S
     ("files", "told"),
     [
         ({WEIGHTS: FILES[WEIGHTS]}, "adapter_config.json is missing"),
-        ({"tokenizer.json": b"{}"}, "adapter_config.json is missing"),
+        ({CONFIG: FILES[CONFIG]}, "there is no earlier version to take it from"),
         ({CONFIG: FILES[CONFIG], "adapter_model.bin": b"P"}, "can run code"),
         ({CONFIG: FILES[CONFIG], WEIGHTS: b"PK\x03\x04 a torch file"}, "is a pickle"),
         (FILES | {CONFIG: config_bytes(base_model_name_or_path="other/model")}, "other/model"),
@@ -179,6 +185,77 @@ def test_a_bad_adapter_ends_rejected_as_any_upload(hub: Hub, gateway: FakeGatewa
     run_worker()
     version = AdapterVersion.objects.get()
     assert (version.state, version.folder) == (State.REJECTED, "")
+
+
+def test_a_commit_without_an_adapter_changes_nothing(hub: Hub, gateway: FakeGateway) -> None:
+    """Such as `tokenizer.push_to_hub`, before and after the adapter's."""
+    readme: dict[str, Any] = {
+        "path_or_fileobj": b"# It",
+        "path_in_repo": "README.md",
+        "repo_id": "acme/pirate",
+    }
+    assert hub.api.upload_file(**readme).oid == "0" * 40
+    push(hub)
+    run_worker()
+    version = AdapterVersion.objects.get()
+    assert hub.api.upload_file(**readme).oid == version.digest[:40]
+    assert hub.api.delete_file("README.md", "acme/pirate").oid == version.digest[:40]
+    assert AdapterVersion.objects.count() == 1
+
+
+def test_a_commit_of_one_file_leaves_the_other_as_it_was(
+    hub: Hub, gateway: FakeGateway, object_storage: InMemoryStorage
+) -> None:
+    marked = BOM_UTF8 + FILES[CONFIG]
+    push(hub, files=FILES | {CONFIG: marked})
+    run_worker()
+    weights = lora(dtype="F16").bytes()
+    hub.api.upload_file(path_or_fileobj=weights, path_in_repo=WEIGHTS, repo_id="acme/pirate")
+    run_worker()
+    config = config_bytes(lora_alpha=16)
+    hub.api.upload_file(path_or_fileobj=config, path_in_repo=CONFIG, repo_id="acme/pirate")
+
+    def stored(number: int) -> dict[str, bytes]:
+        folder = AdapterVersion.objects.get(number=number).folder
+        return {name: object_storage.open(f"{folder}/{name}").read() for name in FILES}
+
+    assert stored(2) == FILES | {WEIGHTS: weights}
+    assert AdapterVersion.objects.get(number=2).converted.keys() == {CONFIG}, "as it was sent"
+    assert stored(3) == {CONFIG: config, WEIGHTS: weights}
+
+
+def test_a_commit_may_follow_the_last_version_or_the_live_one(
+    hub: Hub, gateway: FakeGateway
+) -> None:
+    def follow(parent: str, alpha: int) -> Any:
+        files = FILES | {CONFIG: config_bytes(lora_alpha=alpha)}
+        operations = [CommitOperationAdd(name, data) for name, data in files.items()]
+        return hub.api.create_commit(
+            "acme/pirate", operations, commit_message="x", parent_commit=parent
+        )
+
+    live = push(hub).oid
+    run_worker()
+    last = follow(live, 1).oid
+    follow(last, 2)
+    follow(live, 3)
+    with pytest.raises(BadRequestError, match="which is not the last version"):
+        follow(last, 4)
+
+
+def test_what_clients_ask_about_a_repository(hub: Hub, live: AdapterVersion) -> None:
+    api, commit = hub.api, live.digest[:40]
+    api.auth_check("acme/pirate")
+    with pytest.raises(RepositoryNotFoundError):
+        api.auth_check("acme/nothing")
+    refs = api.list_repo_refs("acme/pirate")
+    assert [(one.name, one.target_commit) for one in refs.branches] == [("main", commit)]
+    assert [(one.name, one.target_commit) for one in refs.tags] == [("1", commit)]
+    (told,) = api.list_repo_commits("acme/pirate")
+    assert (told.commit_id, told.title) == (commit, "Version 1")
+    (found,) = api.get_paths_info("acme/pirate", [CONFIG, "README.md"])
+    assert isinstance(found, RepoFile)
+    assert (found.path, found.size) == (CONFIG, len(FILES[CONFIG]))
 
 
 @pytest.mark.parametrize("where", [{"revision": "canary"}, {"create_pr": True}])

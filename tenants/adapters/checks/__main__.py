@@ -82,8 +82,7 @@ def _unpack(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 
 
 def _commit(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
-    oid, left_out = commits.unpack(files["commit"], task["max_bytes"], _emptied(files))
-    return {"oid": oid, "left_out": left_out}
+    return asdict(commits.unpack(files["commit"], task["max_bytes"], _emptied(files)))
 
 
 def _emptied(files: Mapping[str, IO[bytes]], prefix: str = "") -> dict[str, IO[bytes]]:

@@ -30,21 +30,29 @@ OID = re.compile(r"[0-9a-f]{64}")
 _LONG_CONTENT = re.compile(rb'"content"\s*:\s*"(?=[A-Za-z0-9+/=]*\Z)')
 """Finds where the content begins in a line that is only partly read."""
 _IGNORED = frozenset({"header", "deletedFile", "deletedFolder"})
-"""Operations without effect on the new version: it has the files of this commit and no others."""
+"""Operations without effect on the new version."""
 
 
-def unpack(
-    commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]
-) -> tuple[str, list[str]]:
-    """Write the two files to `targets`, which has one for each of `inference.content.FILES`.
+@dataclass(frozen=True, slots=True)
+class CommitContents:
+    """What a commit has besides the files that it holds.
 
-    Returns:
-        The SHA-256 by which the commit names the weights if they were sent before, otherwise empty;
-        and the paths that were left out.
+    `oid` is the SHA-256 by which it names the weights if they were sent before, `parent` the commit
+    that it follows; both may be empty. `missing` names the files of an adapter that it leaves as
+    they were, `left_out` the paths of others.
+    """
+
+    oid: str
+    parent: str
+    missing: list[str]
+    left_out: list[str]
+
+
+def unpack(commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]) -> CommitContents:
+    """Write the files to `targets`, which has one for each of `inference.content.FILES`.
 
     Raises:
-        UploadRefused: the commit is malformed, lacks one of the files, or has more than
-            `max_bytes`.
+        UploadRefused: the commit is malformed, has no file of an adapter, or more than `max_bytes`.
     """
     found = _Found(targets, max_bytes)
     commit.seek(0)
@@ -57,10 +65,12 @@ def unpack(
             found.add_long(line, commit)
         elif line.strip():
             found.add(*_operation(line))
-    left_out = found.check()
+    if not lines:
+        raise _invalid("it is empty")
+    contents = found.contents()
     for target in targets.values():
         target.flush()
-    return found.oid, left_out
+    return contents
 
 
 @dataclass
@@ -71,6 +81,7 @@ class _Found:
     max_bytes: int
     paths: list[str] = field(default_factory=list)
     oid: str = ""
+    parent: str = ""
 
     def __post_init__(self) -> None:
         self.left = self.max_bytes
@@ -78,8 +89,7 @@ class _Found:
     def add(self, key: str, value: Mapping[str, Any]) -> None:
         """Add an operation that was read whole."""
         if key in _IGNORED:
-            if value.get("parentCommit"):
-                raise _invalid("it has a parent commit, but versions have none")
+            self.parent = str(value.get("parentCommit") or self.parent)
             return
         path = _text(value, "path")
         if key not in ("file", "lfsFile"):
@@ -120,13 +130,20 @@ class _Found:
             target.seek(start)
             target.truncate()
 
-    def check(self) -> list[str]:
-        """What was left out.
+    def contents(self) -> CommitContents:
+        """What was found.
 
         Raises:
-            UploadRefused: the two files are not there, at the repository's top.
+            UploadRefused: none of the two files is there, at the repository's top.
         """
-        selection = select(self.paths)
+        missing = [name for name in FILES if name not in self.paths]
+        if any(map(_is_of_adapter, self.paths)):  # of another name or in another place
+            missing = []
+        elif len(missing) == len(FILES):
+            told = f"The commit has neither {CONFIG} nor {WEIGHTS}, so it makes no version."
+            raise UploadRefused(UploadRefusal.NOTHING_TO_KEEP, told)
+        # With those that are as they were, so that the rules are those of an upload.
+        selection = select([*self.paths, *missing])
         chosen = (selection.config, *selection.weights)
         if chosen != FILES:
             raise UploadRefused(
@@ -134,7 +151,7 @@ class _Found:
                 f"The adapter must be {CONFIG} and {WEIGHTS} at the repository's top, but is "
                 f"{', '.join(map(shown, chosen[:2]))}.",
             )
-        return selection.told()
+        return CommitContents(self.oid, self.parent, missing, selection.told())
 
     def _name_object(self, path: str, value: Mapping[str, Any]) -> None:
         oid = _text(value, "oid")
@@ -180,6 +197,12 @@ class _Content:
         if len(rest) >= SHORT_BYTES:
             raise _invalid("a line is too long after its content")
         self.rest = rest
+
+
+def _is_of_adapter(path: str) -> bool:
+    """Whether a file other than FILES has a name like theirs, such as `adapter_model.bin`."""
+    name = path.rpartition("/")[2].lower()
+    return path not in FILES and name.startswith(("adapter_config", "adapter_model"))
 
 
 def _operation(line: bytes) -> tuple[str, Mapping[str, Any]]:

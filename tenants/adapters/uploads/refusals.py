@@ -46,6 +46,7 @@ class UploadRefusal(StrEnum):
     STORAGE_FULL = "storage_full"
     QUOTA_EXCEEDED = "storage_quota_exceeded"
     COMMIT_INVALID = "commit_invalid"
+    NOTHING_TO_KEEP = "nothing_to_keep"
     OBJECT_MISSING = "object_missing"
     OBJECT_DIFFERS = "object_differs"
 

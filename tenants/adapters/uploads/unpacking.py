@@ -12,10 +12,12 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files import File
+from django.db.models import QuerySet
 
 from inference.content import FILES, WEIGHTS, digest_of
 from tenants.adapters import sandbox
-from tenants.adapters.storage import ORIGINALS
+from tenants.adapters.checks.findings import shown
+from tenants.adapters.storage import ORIGINALS, open_file
 from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.content import (
     COMMIT,
@@ -26,7 +28,7 @@ from tenants.adapters.uploads.content import (
 )
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.selection import is_archive_name
-from tenants.models import UploadSession
+from tenants.models import LIVE, AdapterVersion, UploadSession
 
 
 class _Movable(File):  # type: ignore[type-arg]
@@ -129,12 +131,52 @@ def _read_commit(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
     task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
     limits = sandbox.SandboxLimits.for_bytes(session.length_bytes)
     written = _written(task, "commit", session, folder, limits)
+    _check_parent(session, written["parent"])
+    for name in written["missing"]:
+        _take_over(session, name, folder / name)
     oid = str(written["oid"])
     if oid:
         objects.take_over(session, oid)
         (folder / WEIGHTS).unlink()
         _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
     return oid, written["left_out"]
+
+
+def _earlier(session: UploadSession) -> QuerySet[AdapterVersion]:
+    """The versions of the adapter that the session is for, the last one first."""
+    of = {"adapter__tenant": session.tenant, "adapter__name": session.adapter_name}
+    return AdapterVersion.objects.filter(**of).order_by("-number")
+
+
+def _check_parent(session: UploadSession, parent: str) -> None:
+    """Refuse a commit that follows another version than the last one, or the one that is live."""
+    last = _earlier(session).first()
+    if not parent or last is None or last.digest.startswith(parent):
+        return
+    live = _earlier(session).filter(aliases__name=LIVE, digest__startswith=parent)
+    if not live.exists():
+        raise UploadRefused(
+            UploadRefusal.COMMIT_INVALID,
+            f"The commit follows {shown(parent)}, which is not the last version.",
+        )
+
+
+def _take_over(session: UploadSession, name: str, target: Path) -> None:
+    """Copy the file from the last version that has files, as it was sent.
+
+    Raises:
+        UploadRefused: there is none.
+    """
+    version = _earlier(session).exclude(folder="").first()
+    if version is None:
+        raise UploadRefused(
+            UploadRefusal.FILE_MISSING,
+            f"{name} is missing, and there is no earlier version to take it from: send "
+            f"{' and '.join(FILES)} in one commit.",
+        )
+    stored = f"{ORIGINALS}/{name}" if name in version.converted else name
+    with open_file(version.folder, stored) as source, target.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def _read(session: UploadSession, folder: Path) -> tuple[str, list[str]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from inference.content import CONFIG, WEIGHTS
 from tenants.adapters.checks import commits
-from tenants.adapters.checks.commits import MAX_LINES, SHORT_BYTES
+from tenants.adapters.checks.commits import MAX_LINES, SHORT_BYTES, CommitContents
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 pytestmark = pytest.mark.pure
@@ -38,8 +38,13 @@ def written(*operations: dict[str, Any]) -> bytes:
 def unpack(commit: bytes, max_bytes: int = 1 << 30) -> tuple[bytes, bytes, str]:
     """The two unpacked files, and the id of the large object that the commit names."""
     config, weights = io.BytesIO(), io.BytesIO()
-    oid, _ = commits.unpack(io.BytesIO(commit), max_bytes, {CONFIG: config, WEIGHTS: weights})
-    return config.getvalue(), weights.getvalue(), oid
+    found = commits.unpack(io.BytesIO(commit), max_bytes, {CONFIG: config, WEIGHTS: weights})
+    return config.getvalue(), weights.getvalue(), found.oid
+
+
+def contents(*operations: dict[str, Any]) -> CommitContents:
+    targets = {CONFIG: io.BytesIO(), WEIGHTS: io.BytesIO()}
+    return commits.unpack(io.BytesIO(written(*operations)), 1 << 30, targets)
 
 
 def refused(commit: bytes, **options: Any) -> tuple[UploadRefusal, str]:
@@ -71,12 +76,16 @@ def test_other_files_of_a_commit_are_skipped() -> None:
 
 
 def test_what_a_commit_leaves_out_is_named() -> None:
-    commit = written(HEADER, file("README.md", b"# It"), *SOUND, file("a/" + CONFIG, b"no"))
-    targets = {CONFIG: io.BytesIO(), WEIGHTS: io.BytesIO()}
-    assert commits.unpack(io.BytesIO(commit), 1 << 30, targets) == (
-        "",
-        ["README.md", "a/" + CONFIG],
-    )
+    found = contents(HEADER, file("README.md", b"# It"), *SOUND, file("a/" + CONFIG, b"no"))
+    assert found == CommitContents("", "", [], ["README.md", "a/" + CONFIG])
+
+
+def test_a_commit_may_leave_one_file_as_it_was_and_names_its_parent() -> None:
+    header = {"key": "header", "value": {"summary": "", "parentCommit": "a" * 40}}
+    readme = file("README.md", b"# It")
+    found = contents(header, file(CONFIG, b"{}"), readme)
+    assert found == CommitContents("", "a" * 40, [WEIGHTS], ["README.md"])
+    assert contents(large(oid="0f" * 32)) == CommitContents("0f" * 32, "", [CONFIG], [])
 
 
 def test_an_adapter_in_a_folder_says_where_it_must_be() -> None:
@@ -118,7 +127,6 @@ INVALID = {
     ),
     "a long rest": written(file("x" * SHORT_BYTES, LONG)),
     "a key twice": written(file(WEIGHTS, LONG)).replace(b'"path"', b'"path": "a", "path"'),
-    "a parent": written({"key": "header", "value": {"summary": "", "parentCommit": "a" * 40}}),
     "an object that has no name": written(large(oid="A" * 64)),
     "a configuration as an object": written(large(CONFIG)),
     "too many lines": written(*[HEADER] * (MAX_LINES + 1)),
@@ -136,10 +144,11 @@ def test_a_commit_of_another_form(commit: bytes) -> None:
 @pytest.mark.parametrize(
     ("operations", "code"),
     [
-        ([], UploadRefusal.FILE_MISSING),
-        ([HEADER], UploadRefusal.FILE_MISSING),
-        ([file(CONFIG, b"{}")], UploadRefusal.FILE_MISSING),
-        ([large()], UploadRefusal.FILE_MISSING),
+        ([], UploadRefusal.COMMIT_INVALID),
+        ([HEADER], UploadRefusal.NOTHING_TO_KEEP),
+        ([HEADER, file("README.md", b"")], UploadRefusal.NOTHING_TO_KEEP),
+        ([file(CONFIG, b"{}"), file("adapter_model.bin", b"")], UploadRefusal.PICKLE_REFUSED),
+        ([file(CONFIG, b"{}"), file("a/" + WEIGHTS, b"")], UploadRefusal.ARCHIVE_PATH_REFUSED),
         ([*SOUND, file(CONFIG, b"{}")], UploadRefusal.FILE_DUPLICATE),
         ([*SOUND, file(WEIGHTS, LONG)], UploadRefusal.FILE_DUPLICATE),
         ([*SOUND, large()], UploadRefusal.FILE_DUPLICATE),
