@@ -425,8 +425,7 @@ class Agent:
             return word
         if not isinstance(error, InferenceError | TimeoutError):
             log.error("job_crashed", request_id=job.id, exc_info=error)
-        operation = self._operations.named(job.request.kind)
-        return job.final_frame(fault=fault_of(operation.reworded(error)))
+        return job.final_frame(fault=fault_of(self._operations.reworded(job.request.kind, error)))
 
     async def _generate(self, job: Job) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)

@@ -40,6 +40,11 @@ class OperationRegistry:
             raise InvalidRequest(f"This engine does not support the operation `{name}`.")
         return operation
 
+    def reworded(self, name: str, error: BaseException) -> BaseException:
+        """The error in the words of that operation's clients, if it is known here."""
+        operation = self._by_name.get(name)
+        return error if operation is None else operation.reworded(error)
+
     def alike(self, name: str) -> frozenset[str]:
         """The names of all operations that a model supports if it supports this one: all that
         generate, or all that pool. Empty if this one needs only a tokenizer or is unknown here."""

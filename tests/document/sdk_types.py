@@ -16,6 +16,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 OPENAI_NULLS = {"content", "finish_reason", "logprobs", "refusal", "usage"}
 """Fields that are null in OpenAI's own answers."""
 ANTHROPIC_NULLS = {
+    "cache_creation",
+    "container",
+    "inference_geo",
+    "server_tool_use",
+    "stop_details",
     "stop_reason",
     "stop_sequence",
 }

@@ -30,14 +30,17 @@ STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 """By a chat's finish reason; any other is `end_turn`, or `stop_sequence` if one was generated."""
 
 _START: dict[str, dict[str, Any]] = {
-    TEXT: {"type": TEXT, "text": ""},
+    TEXT: {"type": TEXT, "text": "", "citations": []},
     THINKING: {"type": THINKING, "thinking": "", "signature": ""},
 }
 
 
 class MessagesFraming(Framing):
-    """The framing of one request, which has one choice. Keys that Anthropic leaves out are left
-    out, because clients take null for another type."""
+    """The framing of one request, which has one choice.
+
+    It has all keys that Anthropic's schema requires, null where there is nothing; `citations` is an
+    empty list instead, because the Vercel AI SDK takes null for another type.
+    """
 
     def __init__(self, id: str, model: str, *, tells_edits: bool = False) -> None:
         """`tells_edits`: the answer says that the conversation was not edited."""
@@ -47,8 +50,10 @@ class MessagesFraming(Framing):
             "role": "assistant",
             "model": model,
             "content": [],
+            "container": None,
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
         }
         self._edits: dict[str, Any] = {}
         if tells_edits:
@@ -201,8 +206,10 @@ class MessagesFraming(Framing):
             reason = "tool_calls"
         told = STOP_REASONS.get(reason, "end_turn" if stop is None else "stop_sequence")
         ended: dict[str, Any] = {
+            "container": None,
             "stop_reason": told,
             "stop_sequence": stop if told == "stop_sequence" else None,
+            "stop_details": None,
         }
         if self._limited is not None:
             why = {"code": self._limited.code, "message": self._limited.message}
@@ -216,6 +223,7 @@ _DELTA_USAGE = (
     "input_tokens",
     "output_tokens",
     "output_tokens_details",
+    "server_tool_use",
 )
 """The fields of the usage at the end of a stream."""
 
@@ -227,11 +235,14 @@ def _event(type: str, **fields: Any) -> bytes:
 def _usage(usage: Usage) -> dict[str, Any]:
     """The `usage` of this API, in which `input_tokens` excludes cached prompt tokens."""
     return {
+        "cache_creation": None,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
+        "inference_geo": None,
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "server_tool_use": None,
         "service_tier": "standard",
     }
 

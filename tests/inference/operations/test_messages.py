@@ -299,7 +299,7 @@ def test_a_stream_of_text() -> None:
         "message_delta",
         "message_stop",
     ]
-    assert message["content"] == [{"type": "text", "text": 'He"llo'}]
+    assert message["content"] == [{"type": "text", "text": 'He"llo', "citations": []}]
     assert (message["id"], message["stop_reason"]) == ("msg-1", "max_tokens")
     usage = message["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
@@ -370,7 +370,7 @@ def test_a_whole_answer() -> None:
 
 def test_an_empty_whole_answer_has_a_block() -> None:
     (block,) = whole(framing().response(answer(content=""), None)).content
-    assert block.to_dict() == {"type": "text", "text": ""}
+    assert block.to_dict() == {"type": "text", "text": "", "citations": []}
 
 
 def test_a_call_that_a_limit_cut_has_no_arguments() -> None:

@@ -64,7 +64,10 @@ class MessageUsage(Shape):
     output_tokens: int
     cache_read_input_tokens: int
     cache_creation_input_tokens: int
+    cache_creation: None
+    inference_geo: None
     output_tokens_details: ThinkingTokens
+    server_tool_use: None
     service_tier: Literal["standard"]
 
 
@@ -80,8 +83,10 @@ class AnthropicMessage(Shape):
     role: Literal["assistant"]
     model: str
     content: list[dict[str, Any]]
+    container: None
     stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
     stop_sequence: str | None
+    stop_details: None
     usage: MessageUsage
     context_management: AppliedEdits | None = None
     """Present if the request had it."""
