@@ -27,6 +27,7 @@ from inference.operations.chat import CHAT
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES, MessagesCall
 from inference.operations.operation import Call, Framing, PlainPrompt
+from inference.operations.registry import OPERATIONS
 from tests.document.sdk_types import faults
 from tests.inference.operations.chats import answer
 from tests.inference.operations.examples import messages
@@ -233,6 +234,8 @@ def test_agents_are_told_in_words_that_they_know_that_a_prompt_is_too_long() -> 
     for other in (ContextLengthExceeded("Too long."), EngineLost("Gone.")):
         assert MESSAGES.reworded(other) is other
     assert CHAT.reworded(error) is error
+    assert str(OPERATIONS.reworded("messages", error)) == str(told)
+    assert OPERATIONS.reworded("of next year", error) is error
 
 
 def test_a_conversation_to_count_is_bounded() -> None:

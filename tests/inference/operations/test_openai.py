@@ -78,6 +78,11 @@ def chat(**fields: Any) -> bytes:
         (chat(parallel_tool_calls="no"), "parallel_tool_calls", "expected `bool"),
         (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
         (
+            chat(stream=True, stream_options={"continuous_usage_stats": True}),
+            "stream_options.continuous_usage_stats",
+            "is not supported: use `include_usage`",
+        ),
+        (
             chat(stream=True, stream_options={"include_usage": 3}),
             "stream_options.include_usage",
             "expected `bool",
