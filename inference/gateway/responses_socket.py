@@ -19,6 +19,7 @@ One turn runs at a time, and one message may wait.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import suppress
 from typing import Any
@@ -240,6 +241,10 @@ class _Socket:
         await _say(self._send, _as_event(error.http_status, OPENAI.body(error)))
 
 
+_NO_ANSWER = re.compile(rb'"generate"\s*:\s*false')
+"""Stands in each message that asks for no answer, and may stand in another."""
+
+
 class _Turn:
     """One request to the HTTP edge, whose events go to the socket. Its body is made of the message
     when the edge asks for it, so that a wrong message is a wrong body: it is counted, slowed and
@@ -267,7 +272,7 @@ class _Turn:
             InferenceError: such a message is not a valid one.
         """
         message = self._message or b""
-        if b'"generate"' not in message or len(message) > self._bodies.max_bytes:
+        if not _NO_ANSWER.search(message) or len(message) > self._bodies.max_bytes:
             return False
         await self._bodies.count(self._kept.tenant, message, BodyShape(RESPONSES.max_numbers))
         if bytes(decode(_message, message).get("generate", NULL)) != b"false":

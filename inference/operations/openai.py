@@ -218,7 +218,7 @@ class OpenAIOperation(Operation, Generic[Read]):
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Operation`."""
         check_fields(body, UNSERVED)
-        check_fields(body, {k: v for k, v in OF_VLLM.items() if k not in self.accepted})
+        check_fields(body, OF_VLLM, self.accepted)
         # As with OpenAI, null means that the field is missing; vLLM accepts null for some only.
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}
         if kept.get("top_p") == 0:  # the likeliest token alone, which vLLM calls `top_k` 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from inference.errors import InvalidRequest
@@ -105,12 +105,16 @@ IGNORED_OF_VLLM = frozenset(
 no answer."""
 
 
-def check_fields(body: dict[str, Any], unserved: Mapping[str, tuple[Any, str]]) -> None:
-    """Check that the body has none of the unserved fields.
+def check_fields(
+    body: dict[str, Any],
+    unserved: Mapping[str, tuple[Any, str]],
+    accepted: Container[str] = (),
+) -> None:
+    """Check that the body has none of the unserved fields but those that are `accepted`.
 
     Raises:
         InvalidRequest: it has one, with a value that would change the answer.
     """
     for name, (harmless, instead) in unserved.items():
-        if (given := body.get(name)) and given != harmless:
+        if (given := body.get(name)) and given != harmless and name not in accepted:
             raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)

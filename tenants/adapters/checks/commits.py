@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.findings import shown
+from tenants.adapters.checks.streams import COPY_BYTES
 from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
 from tenants.adapters.uploads.selection import select
@@ -25,7 +26,6 @@ MAX_LINES = 1024
 """Clients send a few hundred files in one commit at most."""
 SHORT_BYTES = 512 << 10
 """A line up to this is parsed whole. A configuration has a few KiB, a README some hundreds."""
-COPY_BYTES = 256 << 10
 OID = re.compile(r"[0-9a-f]{64}")
 _LONG_CONTENT = re.compile(rb'"content"\s*:\s*"(?=[A-Za-z0-9+/=]*\Z)')
 """Finds where the content begins in a line that is only partly read."""

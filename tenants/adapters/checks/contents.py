@@ -16,12 +16,12 @@ from tenants.adapters.checks import archives, shards
 from tenants.adapters.checks.archives import ArchiveMember
 from tenants.adapters.checks.config import MAX_CONFIG_BYTES
 from tenants.adapters.checks.conversion import convert
+from tenants.adapters.checks.streams import COPY_BYTES
 from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.adapters.uploads.content import UploadContents
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
 from tenants.adapters.uploads.selection import select
 
-COPY_BYTES = 256 << 10
 _PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02-\x05].{6}[^{]", re.DOTALL)
 """A torch file is a zip or a bare pickle. A safetensors file may begin with any byte (of its
 header's length), but has an opening brace at the ninth."""
@@ -69,7 +69,8 @@ def read(
         UploadRefused: the weights are not those that were announced, or a pickle, a Git LFS pointer
             or a web page.
     """
-    if oid and digested(files[WEIGHTS])[0] != oid:
+    sent = digested(files[WEIGHTS]) if oid else None
+    if sent and sent[0] != oid:
         message = f"The content of {WEIGHTS} does not match its SHA-256. Push it again."
         raise UploadRefused(UploadRefusal.OBJECT_DIFFERS, message)
     _refuse_pickle(files[WEIGHTS])
@@ -77,7 +78,8 @@ def read(
     changes = convert(files[CONFIG], files[WEIGHTS], converted[CONFIG], converted[WEIGHTS])
     served = {name: converted[name] if name in changes else files[name] for name in FILES}
     config_sha256, config_bytes = digested(served[CONFIG])
-    weights_sha256, weights_bytes = digested(served[WEIGHTS])
+    unchanged = sent if WEIGHTS not in changes else None
+    weights_sha256, weights_bytes = unchanged or digested(served[WEIGHTS])
     originals = sum(files[name].seek(0, SEEK_END) for name in changes)
     size = config_bytes + weights_bytes + originals
     trained_on, fault = _trained_on(served[CONFIG])

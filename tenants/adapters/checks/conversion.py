@@ -17,10 +17,10 @@ from tenants.adapters.checks import safetensors_header
 from tenants.adapters.checks.config import MAX_CONFIG_BYTES
 from tenants.adapters.checks.findings import Findings, shown
 from tenants.adapters.checks.safetensors_header import DTYPE_BYTES, Tensor
+from tenants.adapters.checks.streams import COPY_BYTES
 from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.adapters.checks.target_modules import PREFIX
 
-COPY_BYTES = 256 << 10
 PEFT_DEFAULTS = {"r": 8, "lora_alpha": 8}
 """What PEFT's `LoraConfig` takes for fields that the engine requires."""
 MLX_FIELD = "lora_parameters"

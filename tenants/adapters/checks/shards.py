@@ -9,10 +9,9 @@ from typing import IO, Any
 from tenants.adapters.checks.archives import ArchiveMember
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.checks.safetensors_header import MAX_HEADER_BYTES
+from tenants.adapters.checks.streams import COPY_BYTES
 from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
-
-COPY_BYTES = 256 << 10
 
 Read = Callable[[int], bytes]
 

@@ -1,8 +1,11 @@
-"""The interface that the checks need of a file, however it is stored."""
+"""How the checks read a file, however it is stored."""
 
 from __future__ import annotations
 
 from typing import Protocol
+
+COPY_BYTES = 256 << 10
+"""How much of a file is in memory at once."""
 
 
 class Readable(Protocol):

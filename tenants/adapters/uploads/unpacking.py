@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.files import File
 from django.db.models import QuerySet
 
-from inference.content import FILES, WEIGHTS, digest_of
+from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from tenants.adapters import sandbox
 from tenants.adapters.checks.findings import shown
 from tenants.adapters.storage import ORIGINALS, open_file
@@ -116,15 +116,21 @@ def _written(
 ) -> dict[str, Any]:
     """The outcome of a task that extracts the two files from the upload's single file; it also gets
     empty files of the names in `scratch`."""
+    with (
+        parts.path(session.pk).open("rb") as source,
+        _new_files(folder, [*FILES, *scratch]) as targets,
+    ):
+        return sandbox.run(task, {source_name: (source, "rb"), **targets}, limits)
+
+
+@contextmanager
+def _new_files(folder: Path, names: Sequence[str]) -> Iterator[sandbox.Files]:
+    """Empty files for a task to write, by name; synced to disk when the block ends."""
     with ExitStack() as opened:
-        source = opened.enter_context(parts.path(session.pk).open("rb"))
-        names = (*FILES, *scratch)
-        targets = {name: opened.enter_context((folder / name).open("x+b")) for name in names}
-        files = {name: (target, "r+b") for name, target in targets.items()}
-        found = sandbox.run(task, {source_name: (source, "rb"), **files}, limits)
-        for target in targets.values():
-            os.fsync(target.fileno())
-    return found
+        files = {name: opened.enter_context((folder / name).open("x+b")) for name in names}
+        yield {name: (file, "r+b") for name, file in files.items()}
+        for file in files.values():
+            os.fsync(file.fileno())
 
 
 def _read_commit(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
@@ -189,17 +195,14 @@ def _looked_at(folder: Path, oid: str, left_out: list[str]) -> UploadContents:
     """What is known of the two files. One that has to be converted moves to ORIGINALS, and the
     converted one takes its place."""
     size = sum((folder / name).stat().st_size for name in FILES)
-    with ExitStack() as opened:
-        sent = {name: (opened.enter_context((folder / name).open("rb")), "rb") for name in FILES}
-        empty = {
-            name: opened.enter_context((folder / name).open("x+b"))
-            for name in (f"{CONVERTED}{name}" for name in FILES)
-        }
-        files = sent | {name: (target, "r+b") for name, target in empty.items()}
-        task, limits = {"task": "read", "oid": oid}, sandbox.SandboxLimits.for_bytes(size)
-        contents = UploadContents(**sandbox.run(task, files, limits))
-        for target in empty.values():
-            os.fsync(target.fileno())
+    task, limits = {"task": "read", "oid": oid}, sandbox.SandboxLimits.for_bytes(size)
+    with (
+        (folder / CONFIG).open("rb") as config,
+        (folder / WEIGHTS).open("rb") as weights,
+        _new_files(folder, [f"{CONVERTED}{name}" for name in FILES]) as converted,
+    ):
+        sent = {CONFIG: (config, "rb"), WEIGHTS: (weights, "rb")}
+        contents = UploadContents(**sandbox.run(task, {**sent, **converted}, limits))
     (folder / ORIGINALS).mkdir()
     for name in contents.converted:
         (folder / name).rename(folder / ORIGINALS / name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from torch.nn import Module
 from vllm.config import ModelConfig, ParallelConfig
 from vllm.platforms import current_platform
 
@@ -63,21 +64,21 @@ def _plan(profile: EngineProfile, config: ModelConfig) -> MemoryPlan:
 def _needed(profile: EngineProfile, config: ModelConfig) -> ModelMemory:
     bytes_each = config.dtype.itemsize
     rank, loaded = profile.max_lora_rank, profile.max_loras + profile.loaded_adapters
-    modules = linear_shapes(config).values()
+    model, prefix = on_meta(config)
+    modules = linear_shapes(model, prefix).values()
     return ModelMemory(
         dtype=str(config.dtype).removeprefix("torch."),
-        weights=_weights(config),
+        weights=_weights(config, model),
         adapters=loaded * rank * sum(out + into for out, into in modules) * bytes_each,
         kv_token=_kv_token(config),
         context=config.max_model_len,
     )
 
 
-def _weights(config: ModelConfig) -> int:
+def _weights(config: ModelConfig, model: Module) -> int:
     """Bytes of the weights in memory; for quantized ones, of their files."""
     if config.is_quantized and Path(config.model).is_dir():
         return sum(file.stat().st_size for file in Path(config.model).glob("*.safetensors"))
-    model, _ = on_meta(config)
     return sum(weight.numel() for weight in model.parameters()) * int(config.dtype.itemsize)
 
 

@@ -161,9 +161,9 @@ def on_meta(config: ModelConfig) -> tuple[torch.nn.Module, str]:
             return AutoModel.from_config(config.hf_config), "model."
 
 
-def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Each linear layer by dotted path, as vLLM names it: (out_features, in_features)."""
-    model, prefix = on_meta(config)
+def linear_shapes(model: torch.nn.Module, prefix: str) -> dict[str, tuple[int, int]]:
+    """Each linear layer of what `on_meta` returned by dotted path, as vLLM names it:
+    (out_features, in_features)."""
     return {
         f"{prefix}{name}": (module.out_features, module.in_features)
         for name, module in model.named_modules()
@@ -173,7 +173,7 @@ def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 def adapter_modules(config: ModelConfig, wrapped: list[str]) -> dict[str, tuple[int, int]]:
     """The modules of `wrapped` (vLLM's paths) that an adapter may target, with their shapes."""
-    shapes = linear_shapes(config)
+    shapes = linear_shapes(*on_meta(config))
     return {
         name: shapes[name]
         for name in wrapped
