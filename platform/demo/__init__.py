@@ -1,4 +1,8 @@
-"""The demo: a small base model, three tenants' adapters and an embedding model, ready to serve.
+"""The demo: three tenants, their adapters and the base model that these were trained on.
+
+`make up` serves SmolLM2-135M-Instruct (`demo.smollm2`). The tiny model of this package, of three
+million parameters, is part of the repository: tests run on it, and so does `make up` if the other
+can't be fetched. The embedding model is the same for both.
 
 Importing this is cheap: PyTorch is only needed by `demo.train`, `.embed` and `.check`.
 """
@@ -21,14 +25,16 @@ __all__ = [
     "QUESTIONS",
     "SHIPPED",
     "TENANTS",
+    "TINY",
     "TOOL_PARSER",
+    "Demo",
     "DemoTenant",
 ]
 
 MODEL_NAME = "lorikeet-demo"
 EMBEDDING_NAME = "lorikeet-embed"
 TOOL_PARSER = "hermes"
-"""vLLM's parser for the tool calls that the chat template writes."""
+"""vLLM's parser for the tool calls that both chat templates write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +65,22 @@ class Artefacts:
 
 
 SHIPPED = Artefacts(Path(__file__).parent / "artefacts")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A base model to serve and the adapters of the demo's tenants."""
+
+    model_name: str
+    base: Path
+    adapters: dict[str, dict[str, Path]]
+    """By tenant's slug and adapter's name, the folder of its files."""
+
+
 BASE = SHIPPED.base
 EMBEDDING = SHIPPED.embedding
 ADAPTERS = SHIPPED.adapters
+TINY = Demo(MODEL_NAME, BASE, {one.slug: {one.adapter: ADAPTERS[one.adapter]} for one in TENANTS})
 
 
 _ASKED = (

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import psutil
 
+from demo import MODEL_NAME
 from gateway.start import SECRETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,6 +162,7 @@ def up(var: Path, **settings: str) -> Iterator[Stack]:
     gateways = int(settings.get("LORIKEET_GATEWAYS", "1"))
     port = free_ports(gateways + 1)  # one more for the console
     own = {"LORIKEET_VAR": str(var), "LORIKEET_PORT": str(port), "LORIKEET_EMBEDDING_ENGINES": "0"}
+    own |= {"LORIKEET_DEMO": MODEL_NAME}
     environment = settings_free() | own | settings
     var.mkdir(exist_ok=True)
     earlier = _written(var / "up.json")

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 from django.utils import timezone
 
-from demo import ADAPTERS, TENANTS
+from demo import TENANTS, Demo
 from inference.content import FILES
 from tenants.models import ApiKey, BaseModel, EngineCredential, Price, Tenant, User
 
@@ -123,16 +123,17 @@ def prices(base_model: str, price: Mapping[str, int] = PRICE) -> None:
         Price.objects.create(base_model=known, starts_at=timezone.now(), **price)
 
 
-async def adapters(base_url: str, base_model: str, keys: dict[str, str]) -> None:
-    """Upload each demo tenant's adapter and wait until all are ready.
+async def adapters(base_url: str, demo: Demo, keys: dict[str, str]) -> None:
+    """Upload the adapters of the demo's tenants and wait until all are ready.
 
     Raises:
         SeedFailed: one was refused, or was not ready in time.
     """
     async with httpx.AsyncClient(base_url=base_url, timeout=ADAPTER_S) as client:
         uploads = (
-            adapter(client, keys[demo.slug], demo.adapter, ADAPTERS[demo.adapter], base_model)
-            for demo in TENANTS
+            adapter(client, keys[slug], name, folder, demo.model_name)
+            for slug, folders in demo.adapters.items()
+            for name, folder in folders.items()
         )
         await asyncio.gather(*uploads)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from demo import ADAPTERS, TENANTS
+from demo import ADAPTERS, TENANTS, TINY
 from gateway.local import seed
 from gateway.local.seed import SeedFailed
 
@@ -46,4 +46,4 @@ async def test_one_line_says_what_failed(
 
 async def test_a_console_that_is_not_there_is_named_as_one_failure() -> None:
     with pytest.raises(SeedFailed, match="could not be uploaded"):
-        await seed.adapters("http://127.0.0.1:1", "base", KEYS)
+        await seed.adapters("http://127.0.0.1:1", TINY, KEYS)

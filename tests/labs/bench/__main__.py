@@ -66,7 +66,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.labs.bench", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all if none")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--model", help="what vLLM serves instead of the demo; no adapters then")
+    parser.add_argument(
+        "--model",
+        help="folder that vLLM serves instead of the tiny demo; only SmolLM2's has adapters",
+    )
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")

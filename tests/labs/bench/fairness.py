@@ -163,7 +163,7 @@ async def _one(scale: Scale) -> Found:
         lorikeet.engine(gateway, "engine-fair", *options),
     ):
         await lorikeet.until_served(gateway, scale.key, BASE)
-        (_, quiet), (_, noisy), *_ = await tenants_with_adapters(BASE)
+        (_, quiet), (_, noisy), *_ = await tenants_with_adapters(demo.TINY)
         contest = Contest(gateway.address, BASE, [quiet], noisy, FLOOD)
         return await _rounds(contest, scale.fairness_rounds, scale.questions)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from asgiref.sync import sync_to_async
 
 import demo
+from demo import smollm2
 from gateway.local import seed
 from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
@@ -37,16 +39,17 @@ Found = dict[str, Samples]
 
 
 async def run(scale: Scale) -> Report:
-    """Measure streams of the base model, then (demo only) of three tenants' adapters mixed."""
+    """Measure streams of the base model, then (demo only) of its tenants' adapters mixed."""
+    served = demo_on(scale.model)
     profile = EngineProfile.here(
-        scale.model or str(demo.BASE),
-        served_name="base" if scale.model else demo.MODEL_NAME,
+        str(served.base),
+        served_name=served.model_name,
         max_cpu_loras=MAX_CPU_LORAS,
         max_num_seqs=SEQUENCES,
     )
     options = ["--model", profile.model, "--served-name", profile.name]
     options += ["--max-num-seqs", str(SEQUENCES)]
-    adapters = {} if scale.model else demo.ADAPTERS
+    adapters = {name: one for each in served.adapters.values() for name, one in each.items()}
     async with (
         lorikeet.gateway() as gateway,
         lorikeet.engine(gateway, "engine-vllm", *options) as engine,
@@ -61,7 +64,7 @@ async def run(scale: Scale) -> Report:
         }
         rows = _rows("base", await _measure(sides, scale, [(profile.name, scale.key)]))
         if adapters:
-            callers = await tenants_with_adapters(profile.name)
+            callers = await tenants_with_adapters(served)
             rows += _rows("adapters", await _measure(sides, scale, callers))
     return Report(f"vLLM, {STREAMS} streams of {TOKENS} tokens", rows)
 
@@ -80,12 +83,21 @@ def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, CpuTime]:
     }
 
 
-async def tenants_with_adapters(base: str) -> list[tuple[str, str]]:
+def demo_on(model: str | None) -> demo.Demo:
+    """The demo on this model's folder, by default the tiny one. Another model has no adapters."""
+    if model is None:
+        return demo.TINY
+    if Path(model).name == smollm2.MODEL_NAME:
+        return smollm2.demo_on(Path(model))
+    return demo.Demo("base", Path(model), {})
+
+
+async def tenants_with_adapters(served: demo.Demo) -> list[tuple[str, str]]:
     """Upload the demo's adapters as tenants do; returns each probed adapter's name with its key."""
     keys = await sync_to_async(seed.tenants)({})
     async with lorikeet.console() as console, lorikeet.worker():
-        await seed.adapters(console.url, base, keys)
-    return [(tenant.adapter, keys[tenant.slug]) for tenant in demo.TENANTS]
+        await seed.adapters(console.url, served, keys)
+    return [(name, keys[slug]) for slug, folders in served.adapters.items() for name in folders]
 
 
 async def _measure(sides: dict[str, Side], scale: Scale, callers: list[tuple[str, str]]) -> Found:

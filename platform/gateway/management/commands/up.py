@@ -24,6 +24,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
+from demo import smollm2
 from gateway import storage
 from gateway.database import redis_command, redis_socket
 from gateway.local import seed
@@ -59,6 +60,15 @@ class Command(BaseCommand):
             "--model",
             default=environ.text("LORIKEET_MODEL", ""),
             help="Hugging Face name or local folder to serve instead of the demo (LORIKEET_MODEL)",
+        )
+        add(
+            "--demo",
+            choices=(smollm2.MODEL_NAME, demo.MODEL_NAME),
+            default=environ.text("LORIKEET_DEMO", smollm2.MODEL_NAME),
+            help=(
+                f"the demo's model: {smollm2.MODEL_NAME}, fetched once (93 MB), or "
+                f"{demo.MODEL_NAME}, which is tiny and part of this repository (LORIKEET_DEMO)"
+            ),
         )
         add(
             "--engines",
@@ -119,9 +129,8 @@ class _Up:
 
     def __init__(self, options: dict[str, Any], console: Console) -> None:
         self.options, self.console = options, console
-        self.model = options["model"] or str(demo.BASE)
-        self.is_demo = not options["model"]
-        self.model_name = demo.MODEL_NAME if self.is_demo else Path(self.model).name
+        self.demo = None if options["model"] else _demo(options["demo"])
+        self.is_demo = self.demo is not None
         self.urls = [
             f"http://{options['host']}:{options['port'] + i}" for i in range(options["gateways"])
         ]
@@ -132,6 +141,15 @@ class _Up:
         self.facts_file = settings.VAR / "up.json"
         self.supervisor = Supervisor(self._report)
         self.began = time.monotonic()
+
+    @property
+    def model(self) -> str:
+        """What the engines load."""
+        return str(self.demo.base) if self.demo else str(self.options["model"])
+
+    @property
+    def model_name(self) -> str:
+        return self.demo.model_name if self.demo else Path(self.model).name
 
     def _report(self, text: str) -> None:
         self.console.print(text, style="red", markup=False, soft_wrap=True)
@@ -171,8 +189,10 @@ class _Up:
         self._warn_of_python()
         self.logs.mkdir(parents=True, exist_ok=True)
         self._require_free_ports()
-        with self._step("database"):
-            await sync_to_async(call_command)("migrate", verbosity=0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._fetch_demo())
+            with self._step("database"):
+                await sync_to_async(call_command)("migrate", verbosity=0)
         known = seed.Facts.read(self.facts_file)
         names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
         all_names = [*names, EMBEDDER] if self.embeds else names
@@ -198,6 +218,34 @@ class _Up:
         if self.embeds:
             async with self._client() as client:
                 await self._start_embedding(client, keys, credentials[EMBEDDER])
+
+    async def _fetch_demo(self) -> None:
+        """Fetch and convert the demo's model unless it is there. Without it the tiny one is
+        served."""
+        if self.demo is None or self.demo.base.exists():
+            return
+        began = time.monotonic()
+        self.console.print(f"            {self.model_name}: fetching and converting it, once ...")
+        fetch = [*MANAGE, "fetch_demo", "--out", str(self.demo.base)]
+        process = await asyncio.create_subprocess_exec(
+            *fetch, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            _, errors = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode == 0:
+            self._tell_step(began, f"{self.model_name} fetched and converted")
+            return
+        lines = errors.decode(errors="replace").strip().splitlines() or ["it ended early"]
+        self.demo = demo.TINY
+        self.console.print(
+            f"{lines[-1].removeprefix('CommandError: ')}\nServing the tiny {self.model_name} "
+            "instead; the next start tries again.",
+            style="yellow", markup=False, soft_wrap=True,
+        )  # fmt: skip
 
     def _warn_of_python(self) -> None:
         if sys.version_info < MENDED_PYTHON:
@@ -252,9 +300,9 @@ class _Up:
                 await self._until(client, f"{url}/fleetz")
         for sentence in await sync_to_async(self._lacks)():
             self.console.print(f"    {sentence}", style="yellow", markup=False, soft_wrap=True)
-        if self.is_demo:
+        if self.demo:
             with self._step("demo adapters: upload, validation, probe"):
-                await seed.adapters(self.console_address, self.model_name, keys)
+                await seed.adapters(self.console_address, self.demo, keys)
                 await sync_to_async(seed.prices)(self.model_name)
         with self._step("first completion"):
             await self._complete(client, keys)
@@ -359,7 +407,7 @@ class _Up:
         self, operator: dict[str, str], keys: dict[str, str], credentials: dict[str, str]
     ) -> seed.Facts:
         def models(tenant: demo.DemoTenant) -> list[str]:
-            return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
+            return [*(self.demo.adapters[tenant.slug] if self.demo else ()), self.model_name]
 
         return seed.Facts(
             base_url=f"{self.addresses['LORIKEET_API_URL']}/v1",
@@ -403,8 +451,17 @@ class _Up:
         began = time.monotonic()
         with self.console.status(f"{name} ..."):
             yield
-        took = time.monotonic() - began
-        self.console.print(f"[green]done[/green] {took:6.1f} s  {name}")
+        self._tell_step(began, name)
+
+    def _tell_step(self, began: float, name: str) -> None:
+        self.console.print(f"[green]done[/green] {time.monotonic() - began:6.1f} s  {name}")
+
+
+def _demo(name: str) -> demo.Demo:
+    """The demo on the model of this name."""
+    if name == demo.MODEL_NAME:
+        return demo.TINY
+    return smollm2.demo_on(settings.VAR / "models" / name)
 
 
 def _engine_of(options: str) -> str:

@@ -1,0 +1,174 @@
+"""Trains a LoRA adapter on SmolLM2-135M-Instruct on a CPU.
+
+The dialogues of a lesson share the long declaration of its functions. It is read once, with its
+gradient, and all dialogues continue from its keys and values: five times faster than one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+
+from demo.smollm2 import AGENT, MODEL_NAME
+from demo.smollm2.courses import course
+from demo.smollm2.lessons import Lesson, lessons
+from demo.train import CLIP_NORM, Schedule
+
+SPOKEN = re.compile(r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>", re.DOTALL)
+FIRST_TURN = "<|im_start|>user\n"
+GRADIENT_TOKENS = 768
+"""Tokens of a declaration, its last ones, whose gradient is computed: what is before them is read
+without, which bounds memory and time."""
+SEED = 7
+THREADS = 2
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+BATCH = 2
+"""Lessons of an optimiser step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How an adapter is trained: which modules, how long, and on what for a seed."""
+
+    modules: list[str] | str
+    schedule: Schedule
+    lessons: Callable[[int], Iterator[Lesson]]
+
+
+def _agent_lessons(seed: int) -> Iterator[Lesson]:
+    """Short lessons for four fifths of the training, then as many long ones among them."""
+    short, long = lessons(f"{seed}-agent", 8), lessons(f"{seed}-agent-long", 8, long=True)
+    for step in range(AGENT_STEPS):
+        yield next(short)
+        yield next(long if step >= LONG_FROM else short)
+
+
+AGENT_STEPS, LONG_FROM = 280, 225
+TRAININGS = {
+    AGENT: Training("all-linear", Schedule(AGENT_STEPS, peak=8e-4), _agent_lessons),
+    "support": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("support", s, 12)),
+    "pirate": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("pirate", s, 12)),
+    "extract": Training(ATTENTION, Schedule(100, peak=1.5e-3), lambda s: course("extract", s, 12)),
+}
+
+
+def make(
+    name: str, base: Path, folder: Path, seed: int, report: Callable[[int, float], None]
+) -> None:
+    """Train the adapter and write it; sets PyTorch's seed and thread count."""
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(seed)
+    training = TRAININGS[name]
+    config = LoraConfig(r=8, lora_alpha=16, target_modules=training.modules, task_type="CAUSAL_LM")
+    pupil = Pupil(base, config)
+    pupil.train(training.lessons(seed), training.schedule, report)
+    pupil.save(folder)
+
+
+class Pupil:
+    """A base model with a fresh adapter in float32; the base computes in bfloat16."""
+
+    def __init__(self, base: Path, config: LoraConfig) -> None:
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+        self.adapted: Any = get_peft_model(model, config)
+        self.model = self.adapted.base_model.model
+        self.weights = [one for one in self.adapted.parameters() if one.requires_grad]
+        for weight in self.weights:
+            weight.data = weight.data.float()
+
+    def loss(self, lesson: Lesson) -> torch.Tensor:
+        """The mean cross-entropy of what the assistant says in the lesson's dialogues."""
+        texts = [self._text(lesson, dialogue) for dialogue in lesson.dialogues]
+        shared = texts[0][: texts[0].index(FIRST_TURN)]
+        rows = [self._row(text[len(shared) :]) for text in texts]
+        ids, learned = _padded(rows, self.tokenizer.pad_token_id)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cache = self._read(self.tokenizer(shared, return_tensors="pt")["input_ids"])
+            cache.batch_repeat_interleave(len(rows))
+            hidden = self.model.model(input_ids=ids, past_key_values=cache).last_hidden_state
+            wanted = learned[:, 1:]
+            logits = self.model.lm_head(hidden[:, :-1][wanted])
+        return F.cross_entropy(logits.float(), ids[:, 1:][wanted])
+
+    def _read(self, ids: torch.Tensor) -> DynamicCache:
+        """The keys and values of the declaration (1, tokens)."""
+        cache = DynamicCache()
+        without = max(0, ids.shape[1] - GRADIENT_TOKENS)
+        if without:
+            with torch.no_grad():
+                self.model.model(input_ids=ids[:, :without], past_key_values=cache)
+        self.model.model(input_ids=ids[:, without:], past_key_values=cache)
+        return cache
+
+    def _text(self, lesson: Lesson, dialogue: list[dict[str, Any]]) -> str:
+        text: str = self.tokenizer.apply_chat_template(
+            lesson.messages(dialogue), tools=lesson.tools or None, tokenize=False
+        )
+        return text
+
+    def _row(self, text: str) -> tuple[list[int], list[bool]]:
+        """The text's tokens, and whether the assistant says each."""
+        encoded = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+        spans = [match.span() for match in SPOKEN.finditer(text)]
+        said = [
+            any(low <= start and end <= high for low, high in spans)
+            for start, end in encoded["offset_mapping"]
+        ]
+        return encoded["input_ids"], said
+
+    def train(
+        self, lessons: Iterator[Lesson], schedule: Schedule, report: Callable[[int, float], None]
+    ) -> None:
+        optimizer = torch.optim.AdamW(self.weights, betas=(0.9, 0.98), weight_decay=0.01)
+        self.adapted.train()
+        for step in range(schedule.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = schedule.rate(step)
+            total = 0.0
+            for lesson in islice(lessons, BATCH):
+                loss = self.loss(lesson) / BATCH
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.item()
+            torch.nn.utils.clip_grad_norm_(self.weights, CLIP_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+            report(step + 1, total)
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter as its two files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            name: tensor.to(torch.bfloat16).contiguous()
+            for name, tensor in get_peft_model_state_dict(self.adapted).items()
+        }
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        config = self.adapted.peft_config["default"].to_dict()
+        config |= {
+            "base_model_name_or_path": MODEL_NAME,
+            "inference_mode": True,
+            "target_modules": sorted(config["target_modules"]),
+        }
+        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+        (folder / "adapter_config.json").write_text(text)
+
+
+def _padded(
+    rows: list[tuple[list[int], list[bool]]], pad: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows padded on the right, where a causal model never looks."""
+    length = max(len(ids) for ids, _ in rows)
+    ids = [ids + [pad] * (length - len(ids)) for ids, _ in rows]
+    learned = [said + [False] * (length - len(said)) for _, said in rows]
+    return torch.tensor(ids), torch.tensor(learned)
