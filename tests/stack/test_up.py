@@ -20,7 +20,7 @@ import psutil
 import pytest
 from dotenv import dotenv_values
 
-from demo import QUESTIONS, TENANTS
+from demo import MODEL_NAME, QUESTIONS, TENANTS, smollm2
 from gateway.process_secrets import SECRETS_OF
 from gateway.start import SECRETS
 from tests.otlp import Collector, collector
@@ -55,6 +55,9 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
     settings = PLANTED | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": traces.url,
         "LORIKEET_EMBEDDING_ENGINES": "1",
+        "LORIKEET_DEMO": smollm2.MODEL_NAME,
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_NO_INDEX": "1",
     }
     with up(var, LORIKEET_ENGINE_OPTIONS=SYNTHETIC, LORIKEET_GATEWAYS="2", **settings) as first:
         family = psutil.Process(first.process.pid).children(recursive=True)
@@ -79,6 +82,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
             )
             assert answer.status_code == 200, answer.text
         assert len(first.children("gateway")) == 2
+        assert f"Serving the tiny {MODEL_NAME} instead" in (var / "up.log").read_text()
         _each_has_its_own_secrets_alone(first)
         assert {folder: folder.stat().st_mode for folder in above} == above
         assert _open_to_others(var) == []

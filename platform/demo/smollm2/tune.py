@@ -47,14 +47,14 @@ class Training:
 
 
 def _agent_lessons(seed: int) -> Iterator[Lesson]:
-    """Short lessons for four fifths of the training, then as many long ones among them."""
+    """Short lessons at first, then as many long ones among them."""
     short, long = lessons(f"{seed}-agent", 8), lessons(f"{seed}-agent-long", 8, long=True)
     for step in range(AGENT_STEPS):
         yield next(short)
         yield next(long if step >= LONG_FROM else short)
 
 
-AGENT_STEPS, LONG_FROM = 280, 225
+AGENT_STEPS, LONG_FROM = 140, 100
 TRAININGS = {
     AGENT: Training("all-linear", Schedule(AGENT_STEPS, peak=8e-4), _agent_lessons),
     "support": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("support", s, 12)),
@@ -90,9 +90,9 @@ class Pupil:
 
     def loss(self, lesson: Lesson) -> torch.Tensor:
         """The mean cross-entropy of what the assistant says in the lesson's dialogues."""
-        texts = [self._text(lesson, dialogue) for dialogue in lesson.dialogues]
+        texts = [self.text(lesson, dialogue) for dialogue in lesson.dialogues]
         shared = texts[0][: texts[0].index(FIRST_TURN)]
-        rows = [self._row(text[len(shared) :]) for text in texts]
+        rows = [self.row(text[len(shared) :]) for text in texts]
         ids, learned = _padded(rows, self.tokenizer.pad_token_id)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             cache = self._read(self.tokenizer(shared, return_tensors="pt")["input_ids"])
@@ -112,13 +112,13 @@ class Pupil:
         self.model.model(input_ids=ids[:, without:], past_key_values=cache)
         return cache
 
-    def _text(self, lesson: Lesson, dialogue: list[dict[str, Any]]) -> str:
+    def text(self, lesson: Lesson, dialogue: list[dict[str, Any]]) -> str:
         text: str = self.tokenizer.apply_chat_template(
             lesson.messages(dialogue), tools=lesson.tools or None, tokenize=False
         )
         return text
 
-    def _row(self, text: str) -> tuple[list[int], list[bool]]:
+    def row(self, text: str) -> tuple[list[int], list[bool]]:
         """The text's tokens, and whether the assistant says each."""
         encoded = self.tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
         spans = [match.span() for match in SPOKEN.finditer(text)]
