@@ -46,6 +46,12 @@ def test_a_model_without_much_cache_has_its_own_context() -> None:
     assert planned(replace(tiny, kv_token=0)).context == 4096
 
 
+def test_a_whole_context_is_given_where_it_takes_no_more_than_a_third() -> None:
+    small = replace(QWEN, weights=GIB // 2, kv_token=46080, context=32768)
+    assert planned(small) == MemoryPlan((32768 + 32) * 46080, 32768, "")
+    assert planned(small, free=5).context == 16384
+
+
 def test_little_memory_means_a_shorter_context() -> None:
     found = planned(free=5)
     assert 1024 <= found.context < 16384 and found.context % 32 == 0

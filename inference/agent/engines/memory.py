@@ -14,6 +14,9 @@ from inference.agent.engines.profile import BadProfile
 
 USUAL_TOKENS, USUAL_SEQUENCES = 1024, 16
 """The KV cache is made for so many sequences of this length at once."""
+CONTEXT_SHARE = 1 / 3
+"""It is made larger for one sequence of the model's full length if that takes no more than this of
+what weights and adapters leave."""
 LEAST_KV_BYTES = 256 << 20
 LEAST_CONTEXT = 1024
 """Tokens; an engine with a shorter context than this and the model's own does not start."""
@@ -61,8 +64,10 @@ def plan(
         BadProfile: the context that was asked for needs more than `kv_bytes`.
     """
     wanted = context or model.context
-    usual = max(USUAL_SEQUENCES * USUAL_TOKENS, context or 0)
     room = int(SHARE * free) - PROCESS_BYTES - model.weights - model.adapters
+    whole = (wanted + block) * model.kv_token
+    longest = wanted if context or whole <= CONTEXT_SHARE * room else 0
+    usual = max(USUAL_SEQUENCES * USUAL_TOKENS, longest)
     given = kv_bytes or min(max(LEAST_KV_BYTES, (usual + block) * model.kv_token), room)
     # One block is vLLM's own.
     tokens = given // model.kv_token - block if model.kv_token else wanted
@@ -77,8 +82,7 @@ def plan(
     if tokens >= wanted:
         return MemoryPlan(given, wanted, "")
     cut = tokens // block * block
-    needed = (wanted + block) * model.kv_token
-    told = f"Context {cut:,} of {wanted:,} tokens: --kv-bytes {_gib(needed)}G for all of it."
+    told = f"Context {cut:,} of {wanted:,} tokens: --kv-bytes {_gib(whole)}G for all of it."
     return MemoryPlan(given, cut, told)
 
 
