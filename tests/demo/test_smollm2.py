@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 from django.core.management import CommandError, call_command
 
@@ -35,7 +35,7 @@ def test_each_call_follows_the_declaration() -> None:
         for message in (one for dialogue in lesson.dialogues for one in dialogue):
             for call in message.get("tool_calls", ()):
                 parameters = declared[call["function"]["name"]]["parameters"]
-                jsonschema.validate(call["function"]["arguments"], parameters)
+                jsonschema_rs.validate(parameters, call["function"]["arguments"])
 
 
 def test_a_seed_decides_the_lessons() -> None:
@@ -136,7 +136,7 @@ def test_dialogues_that_share_a_declaration_have_the_loss_that_each_has_alone(ba
     spoken = [sum(pupil.row(pupil.text(one, one.dialogues[0]))[1]) for one in alone]
     losses = [pupil.loss(one).item() * tokens for one, tokens in zip(alone, spoken, strict=True)]
     assert together.item() == pytest.approx(sum(losses) / sum(spoken), rel=0.02)
-    together.backward()  # type: ignore[no-untyped-call]
+    together.backward()
     assert all(weight.grad is not None for weight in pupil.weights)
 
 
