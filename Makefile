@@ -12,7 +12,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 	LORIKEET_INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	LORIKEET_RECEIPT_KEY=only-for-linters-only-for-linters-only LORIKEET_DATABASE_URL=postgresql:///linters
 
-.PHONY: up test clients frameworks kubernetes ray check types lint format bench properties agents models vllm-wheel chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks kubernetes ray newcomer check types lint format bench properties agents models vllm-wheel chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -93,6 +93,9 @@ vllm-wheel: .venv/.ready-dev ## check that a release of vLLM has what Lorikeet r
 agents: .venv/.ready-dev ## coding agents from npm (Codex, Claude Code) ask a complete Lorikeet
 	npm install --prefix tests/labs/agents --silent --no-audit --no-fund --no-package-lock
 	$(PY) -m pytest -rs --timeout 0 tests/labs/agents
+
+newcomer: .venv/.ready-dev ## a first day in a clean clone, timed: up, an adapter, a push, a coding agent, a model of one's own
+	$(PY) -m tests.labs.newcomer
 
 models: .venv/.ready-dev ## serve random models of well-known architectures with adapters, and compare with PEFT
 	MODELS=all $(PY) -m pytest -rs --timeout 0 tests/labs/models
