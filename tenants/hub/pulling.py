@@ -55,10 +55,13 @@ def info(
         version = adapter.versions.filter(aliases__name=LIVE).first()
     else:
         version = repos.version_of(adapter, revision)
-    return _described(adapter, version, sizes="blobs" in request.GET)
+    return described(adapter, version, sizes="blobs" in request.GET)
 
 
-def _described(adapter: Adapter, version: AdapterVersion | None, *, sizes: bool) -> dict[str, Any]:
+def described(
+    adapter: Adapter, version: AdapterVersion | None, *, sizes: bool = False
+) -> dict[str, Any]:
+    """An adapter as clients know a repository, with this version's files."""
     id = f"{adapter.tenant.slug}/{adapter.name}"
     files = repos.files_of(version) if version else []
     changed = version.created_at if version else adapter.created_at

@@ -258,6 +258,57 @@ def test_what_clients_ask_about_a_repository(hub: Hub, live: AdapterVersion) -> 
     assert (found.path, found.size) == (CONFIG, len(FILES[CONFIG]))
 
 
+def test_the_adapters_are_listed_page_by_page(
+    hub: Hub, live: AdapterVersion, tenant: Tenant
+) -> None:
+    for name in ("anchor", "zebra"):
+        tenant.adapters.create(name=name, base_model=live.adapter.base_model)
+    stranger = make_tenant("stranger")
+    stranger.adapters.create(name="theirs", base_model=live.adapter.base_model)
+    names = ["acme/anchor", "acme/pirate", "acme/zebra"]
+    assert [one.id for one in hub.api.list_models()] == names
+    assert [one.id for one in hub.api.list_models(author="acme", search="ira")] == names[1:2]
+    assert not [*hub.api.list_models(author="stranger")]
+    (shas,) = [{one.id: one.sha for one in hub.api.list_models(limit=3)}]
+    assert shas == dict.fromkeys(names) | {"acme/pirate": live.digest[:40]}
+    page = hub("GET", "api/models?limit=2")
+    assert [one["id"] for one in page.json()] == names[:2]
+    (rest,) = httpx.get(page.links["next"]["url"], headers=page.request.headers).json()
+    assert rest["id"] == names[2]
+
+
+def test_versions_get_names_and_lose_them(hub: Hub, live: AdapterVersion) -> None:
+    hub.api.create_tag("acme/pirate", tag="v1.0", revision="1")
+    hub.api.create_branch("acme/pirate", branch="stable")
+    refs = hub.api.list_repo_refs("acme/pirate")
+    assert [one.name for one in refs.branches] == ["main", "stable", "v1.0"]
+    hub.api.create_tag("acme/pirate", tag="v1.0", exist_ok=True)
+    with pytest.raises(HfHubHTTPError, match="already has a revision"):
+        hub.api.create_branch("acme/pirate", branch="main")
+    with pytest.raises(BadRequestError, match="must not look like a version"):
+        hub.api.create_tag("acme/pirate", tag="7")
+    with pytest.raises(RevisionNotFoundError):
+        hub.api.create_tag("acme/pirate", tag="v2", revision="2")
+    hub.api.delete_tag("acme/pirate", tag="v1.0")
+    hub.api.delete_branch("acme/pirate", branch="stable")
+    assert [one.name for one in live.adapter.aliases.all()] == ["live"]
+    with pytest.raises(RevisionNotFoundError):
+        hub.api.delete_tag("acme/pirate", tag="v1.0")
+    with pytest.raises(BadRequestError, match="Delete the adapter"):
+        hub.api.delete_branch("acme/pirate", branch="main")
+
+
+def test_an_adapter_is_deleted_and_not_renamed(hub: Hub, live: AdapterVersion) -> None:
+    with pytest.raises(BadRequestError, match="keeps its name"):
+        hub.api.move_repo("acme/pirate", "acme/corsair")
+    for other in ("stranger/pirate", "acme/parrot"):
+        with pytest.raises(RepositoryNotFoundError):
+            hub.api.delete_repo(other)
+    hub.api.delete_repo("acme/pirate")
+    assert not AdapterVersion.objects.exists()
+    hub.api.delete_repo("acme/pirate", missing_ok=True)
+
+
 @pytest.mark.parametrize("where", [{"revision": "canary"}, {"create_pr": True}])
 def test_pushes_go_to_main(hub: Hub, where: dict[str, Any]) -> None:
     operations = [CommitOperationAdd(name, data) for name, data in FILES.items()]
@@ -365,6 +416,10 @@ def attempts(hub: Hub, repo: str) -> Iterator[httpx.Response]:
     yield hub("POST", f"api/models/{repo}/preupload/main", json=files)
     objects = {"operation": "upload", "objects": [{"oid": OID, "size": 10}]}
     yield hub("POST", f"{repo}.git/info/lfs/objects/batch", json=objects)
+    yield hub("POST", f"api/models/{repo}/branch/stable", json={})
+    yield hub("DELETE", f"api/models/{repo}/branch/stable")
+    yield hub("POST", f"api/models/{repo}/tag/1", json={"tag": "v1"})
+    yield hub("DELETE", f"api/models/{repo}/tag/v1")
     body = ndjson(*(sent(name, data) for name, data in FILES.items()))
     yield hub("POST", f"api/models/{repo}/commit/main", content=body)
 
@@ -394,9 +449,9 @@ def test_permitted_requests_by_scope(hub: Hub, live: AdapterVersion, tenant: Ten
         answers = attempts(hub.with_key(tenant, scope), "acme/pirate")
         told[scope] = [answer.status_code for answer in answers]
     reading, pulling = [200, 200, 200], [200, 200, 404, 404]
-    assert told["adapters:write"] == told["admin"] == [*reading, *pulling, 200, 200, 200]
-    assert told["inference"] == [*reading, *[403] * 7]
-    assert told["usage:read"] == [403] * 10
+    assert told["adapters:write"] == told["admin"] == [*reading, *pulling, *[200] * 7]
+    assert told["inference"] == [*reading, *[403] * 11]
+    assert told["usage:read"] == [403] * 14
     limited = hub.with_key(tenant, "adapters:write", allowed_models=["parrot"])
     assert limited("GET", f"acme/pirate/resolve/main/{CONFIG}").status_code == 403
 

@@ -109,7 +109,7 @@ def upload(facts: dict[str, Any], archive: Path) -> str:
     """Upload the archive, wait until it is ready, and ask it."""
     url = f"{facts['console_url']}api/v1/adapters/{archive.stem}/versions"
     with archive.open("rb") as file:
-        answer = httpx.post(url, headers=bearer(facts), files={"archive": file}, timeout=ANSWER_S)
+        answer = httpx.post(url, headers=bearer(facts), files={"files": file}, timeout=ANSWER_S)
     answer.raise_for_status()
     wait_until_ready(facts, archive.stem)
     return says(facts, archive.stem)
