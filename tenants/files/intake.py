@@ -1,9 +1,10 @@
 """Runs before Django for `/v1/` and decides which bodies reach it, because Django writes each body
 to disk before it authenticates the caller.
 
-A file is accepted from a key that may send one, if its tenant has room for the announced length, a
-few at a time, up to MAX_FILE_BYTES. Parts of files are accepted likewise; their room was reserved
-when their upload began. JSON bodies are small. All other requests are passed on without a body.
+A file, or a batch of messages, is accepted from a key that may send one, if its tenant has room for
+the announced length, a few at a time, up to MAX_FILE_BYTES (MAX_MESSAGES_BYTES). Parts of files are
+accepted likewise; their room was reserved when their upload began. JSON bodies are small. All other
+requests are passed on without a body.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from inference.errors import (
 )
 from inference.gateway.exchanges.exchange import Exchange
 from inference.interfaces.directory import Directory
+from inference.operations.messages.messages import MESSAGES
 from tenants.adapters.uploads.guard import (
     FRAMING_BYTES,
     App,
@@ -37,9 +39,12 @@ from tenants.models import Tenant
 from tenants.permissions import TABLE, Permission
 
 FILES = "/v1/files"
+MESSAGE_BATCHES = "/v1/messages/batches"
 PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 JSON = re.compile(r"/v1/(batches|uploads|uploads/[^/]+/complete)")
 MAX_JSON_BYTES = 64 << 10
+MAX_MESSAGES_BYTES = 32 << 20
+"""Of a batch of messages, whose requests are all in its body. A larger one is a file."""
 TENANT_AT_ONCE = 4
 """Files of one tenant that one console receives at a time; bounded because files do not count
 towards the storage before they are complete."""
@@ -60,6 +65,9 @@ class FileIntake:
         elif path == FILES:
             announced = content_length(dict(scope["headers"]))
             await self._take(settings.MAX_FILE_BYTES, announced, scope, receive, send)
+        elif path == MESSAGE_BATCHES:
+            announced = content_length(dict(scope["headers"]))
+            await self._take(MAX_MESSAGES_BYTES, announced, scope, receive, send)
         elif PARTS.fullmatch(path):
             await self._take(MAX_PART_BYTES, None, scope, receive, send)
         else:
@@ -68,7 +76,7 @@ class FileIntake:
     async def _take(
         self, most: int, announced: int | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
+        exchange = _exchange(scope, receive, send)
         try:
             tenant_id = await self._admit(exchange, announced)
         except InferenceError as error:
@@ -102,7 +110,14 @@ class FileIntake:
         """Pass a request on whose body has at most this many bytes."""
 
         async def refuse() -> None:
-            exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
+            exchange = _exchange(scope, receive, send)
             await exchange.fail(PayloadTooLarge(f"The body has more than {most} bytes."))
 
         await Bounded(self._app, most, refuse).run(scope, receive, send)
+
+
+def _exchange(scope: Scope, receive: Receive, send: Send) -> Exchange:
+    exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
+    if scope["path"] == MESSAGE_BATCHES:
+        exchange.errors = MESSAGES.errors
+    return exchange

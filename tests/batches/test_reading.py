@@ -102,7 +102,7 @@ def test_a_line_must_be_self_contained(changed: dict[str, Any], param: str) -> N
 
 def test_what_batches_may_have() -> None:
     names = {one.name for one in OPERATIONS if one.in_batches}
-    assert names == {"chat", "completion", "responses", "embeddings"}
+    assert names == {"chat", "completion", "responses", "embeddings", "messages"}
 
 
 def test_the_number_of_embedded_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

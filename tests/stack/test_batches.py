@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import anthropic
 import openai
 import psycopg
 import pytest
@@ -126,6 +127,29 @@ def test_batches_may_ask_for_more_than_chats(
     for one in found.values():
         answer.model_validate(one["response"]["body"], strict=True)
     assert {*billed(stack, batch, 20).values()} == {1}
+
+
+def test_messages_are_answered_as_anthropics_sdk_asks(stack: Stack) -> None:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    params: Any = {"model": "lorikeet-demo", "messages": messages, "max_tokens": 8}
+    unknown = params | {"tools": [{"name": "f", "input_schema": {"type": "array"}}]}
+    with anthropic.Anthropic(base_url=stack.url, api_key=stack.key("brightwater")) as client:
+        batches = client.messages.batches
+        wrong = batches.create(requests=[{"custom_id": "a", "params": unknown}])
+        requests: Any = [{"custom_id": f"request-{n}", "params": params} for n in range(20)]
+        batch = batches.create(requests=requests)
+        end = time.monotonic() + END_S
+        while batches.retrieve(batch.id).processing_status != "ended":
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        results = {one.custom_id: one.result for one in batches.results(batch.id)}
+        assert {*results} == {f"request-{n}" for n in range(20)}
+        assert {one.type for one in results.values()} == {"succeeded"}
+        assert batches.retrieve(batch.id).request_counts.succeeded == 20
+        assert [one.id for one in batches.list()][:2] == [batch.id, wrong.id]
+        (refused,) = batches.results(wrong.id)
+        assert refused.result.type == "errored"
+        batches.delete(batch.id)
 
 
 def test_what_is_wrong_is_told_with_its_line(client: openai.OpenAI) -> None:

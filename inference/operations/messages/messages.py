@@ -17,7 +17,7 @@ from inference.link.workload import NO_OUTPUT, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_client_tools, check_schema
 from inference.operations.bodies.fields import check_fields
-from inference.operations.bodies.reading import decode, decode_part
+from inference.operations.bodies.reading import decode, decode_part, require_model
 from inference.operations.chat import CHAT
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.instant import InstantOperation, PlainTokenizer, check_text
@@ -138,6 +138,7 @@ class Messages(Operation):
     id_prefix = "msg"
     accepted = READ | {"max_tokens", "stop_sequences", "stream", "temperature", "top_k", "top_p"}
     errors = ANTHROPIC
+    in_batches = True
     decoder = msgspec.json.Decoder(MessagesFields)
 
     def parse(self, body: bytes) -> Call:
@@ -223,6 +224,7 @@ def _check(fields: CountFields) -> bool:
     Raises:
         InvalidRequest: something is wrong.
     """
+    require_model(fields.model)
     if not fields.messages:
         raise InvalidRequest("`messages` must have at least one message.", param="messages")
     choice: _ToolChoice | None = decode_part(_tool_choice, fields.tool_choice, "tool_choice")

@@ -22,11 +22,19 @@ from inference.errors import ClientDisconnected, InferenceError, Overloaded, Una
 from inference.gateway.exchanges.exchange import Exchange, Headers, Receive, Scope, Send
 from inference.interfaces.directory import Grant
 from inference.key_headers import KEY_HEADERS
+from inference.operations.messages.messages import MESSAGES
 from inference.shared_capacity import SharedCapacity
 
 log = structlog.get_logger(__name__)
 
-PATHS = ("/v1/batches", "/v1/files", "/v1/organization", "/v1/uploads", "/v1/usage")
+PATHS = (
+    "/v1/batches",
+    "/v1/files",
+    "/v1/messages/batches",
+    "/v1/organization",
+    "/v1/uploads",
+    "/v1/usage",
+)
 """The paths that consoles answer, with everything below them. An ingress that puts both planes
 under one origin sends them to consoles, so that no upload passes through a gateway."""
 ROUTE = rf"^({'|'.join(path[1:] for path in PATHS)})(/|$)"
@@ -51,11 +59,12 @@ METHODS = (
     (re.compile(r"/v1/files"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/files/[^/]+"), ("GET", "HEAD", "DELETE")),
     (re.compile(r"/v1/uploads(/[^/]+/(parts|complete|cancel))?"), ("POST",)),
-    (re.compile(r"/v1/batches"), ("GET", "HEAD", "POST")),
-    (re.compile(r"/v1/batches/[^/]+/cancel"), ("POST",)),
+    (re.compile(r"/v1/(messages/)?batches"), ("GET", "HEAD", "POST")),
+    (re.compile(r"/v1/(messages/)?batches/[^/]+/cancel"), ("POST",)),
+    (re.compile(r"/v1/messages/batches/[^/]+"), ("GET", "HEAD", "DELETE")),
 )
 """Allowed methods by path; GET and HEAD for all other paths."""
-CONTENT = re.compile(r"/v1/files/[^/]+/content")
+CONTENT = re.compile(r"/v1/(files/[^/]+/content|messages/batches/[^/]+/results)")
 
 
 class BandwidthLimit:
@@ -99,6 +108,8 @@ class Forward:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
+        if exchange.path.startswith(MESSAGES.path):
+            exchange.errors = MESSAGES.errors
         large = exchange.method == "POST" or CONTENT.fullmatch(exchange.path) is not None
         try:
             exchange.require_method(*_methods(exchange.path))

@@ -19,6 +19,7 @@ from inference.operations.responses import items as response_items
 from tenants.api.endpoints.openai.batches import MAX_PAGE as BATCHES_PAGE
 from tenants.api.endpoints.openai.files import LEAST_S, MOST_S, PURPOSES
 from tenants.api.endpoints.openai.files import MAX_PAGE as FILES_PAGE
+from tenants.api.endpoints.openai.message_batches import MAX_PAGE as MESSAGE_BATCHES_PAGE
 from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.usage.receipts import MAX_LIMIT
 from tenants.api.openai.shapes import (
@@ -26,6 +27,7 @@ from tenants.api.openai.shapes import (
     errors,
     files,
     generation,
+    message_batches,
     messages,
     models,
     pooling,
@@ -60,7 +62,9 @@ ANSWERS = [models.Models, models.Model, usage.UsagePage, usage.CostPage, receipt
            responses.ConversationRequest, responses.ConversationUpdate, responses.ConversationItems,
            responses.ConversationObject, responses.DeletedConversation, responses.Item,
            files.Files, files.DeletedFile, files.UploadRequest, files.UploadEnding,
-           files.FileUpload, files.UploadPart, batches.BatchRequest, batches.Batches]  # fmt: skip
+           files.FileUpload, files.UploadPart, batches.BatchRequest, batches.Batches,
+           message_batches.MessageBatchRequest, message_batches.MessageBatches,
+           message_batches.DeletedMessageBatch]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """Error statuses of a GET under `/v1`."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -166,6 +170,7 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     yield from _of_files()
     yield from _of_uploads()
     yield from _of_batches()
+    yield from _of_message_batches()
 
 
 def _of_responses() -> Iterator[tuple[str, str, Object]]:
@@ -267,6 +272,29 @@ def _of_batches() -> Iterator[tuple[str, str, Object]]:
     yield "/v1/batches", "post", made | {"requestBody": body}
     yield "/v1/batches/{id}", "get", _asking("batches_retrieve", batches.Batch, [id])
     yield "/v1/batches/{id}/cancel", "post", _changing("batches_cancel", batches.Batch, [id])
+
+
+def _of_message_batches() -> Iterator[tuple[str, str, Object]]:
+    id, whole, path = _within("id"), message_batches.MessageBatch, "/v1/messages/batches"
+    limit = {"type": "integer", "minimum": 1, "maximum": MESSAGE_BATCHES_PAGE}
+    page = _query([("after_id", WORD), ("before_id", WORD), ("limit", limit)])
+    listed = _asking("message_batches_list", message_batches.MessageBatches, page)
+    made = _changing("message_batches_create", whole)
+    deleted = _changing("message_batches_delete", message_batches.DeletedMessageBatch, [id])
+    results = _asking("message_batches_results", whole, [id])
+    lines = {"schema": {"type": "string", "description": "A line of JSON for each request."}}
+    results["responses"]["200"]["content"] = {"application/x-jsonl": lines}
+    cancelled = _changing("message_batches_cancel", whole, [id])
+    for at, method, operation, statuses in (
+        (path, "get", listed, ASKING),
+        (path, "post", made | _body(message_batches.MessageBatchRequest), CHANGING),
+        (f"{path}/{{id}}", "get", _asking("message_batches_retrieve", whole, [id]), ASKING),
+        (f"{path}/{{id}}", "delete", deleted, CHANGING),
+        (f"{path}/{{id}}/cancel", "post", cancelled, CHANGING),
+        (f"{path}/{{id}}/results", "get", results, ASKING),
+    ):
+        answered = operation["responses"] | _errors(statuses, ANTHROPIC)
+        yield at, method, operation | {"responses": answered}
 
 
 def _pages(most: int) -> list[Object]:

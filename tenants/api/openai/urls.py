@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
+from tenants.api.endpoints.openai import message_batches
 from tenants.api.endpoints.openai.batches import batch, batches, cancel
 from tenants.api.endpoints.openai.files import content, file, files
 from tenants.api.endpoints.openai.organization import completions, costs
@@ -32,5 +33,9 @@ urlpatterns: list[URLPattern] = [
     path("batches", batches),
     path("batches/<str:id>", batch),
     path("batches/<str:id>/cancel", cancel),
+    path("messages/batches", message_batches.batches),
+    path("messages/batches/<str:id>", message_batches.batch),
+    path("messages/batches/<str:id>/cancel", message_batches.cancel),
+    path("messages/batches/<str:id>/results", message_batches.results),
     re_path(r"", not_found),
 ]

@@ -1,5 +1,5 @@
-"""Views under `/v1/` that Django answers: only a tenant's key authenticates, and errors are in
-OpenAI's format."""
+"""Views under `/v1/` that Django answers: only a tenant's key authenticates, and errors are in the
+format of OpenAI's API, or of Anthropic's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.key_headers import api_key
-from inference.operations.error_shapes import OPENAI
+from inference.operations.error_shapes import OPENAI, ErrorShape
 from tenants.api.authentication import raw_headers
 from tenants.models import ApiKey
 
@@ -48,9 +48,11 @@ def keyed(scopes: Collection[str]) -> Callable[[KeyedView], View]:
     return lambda answer: keyed_by_method(scopes, GET=answer)
 
 
-def keyed_by_method(scopes: Collection[str], **answers: KeyedView) -> View:
+def keyed_by_method(
+    scopes: Collection[str], shape: ErrorShape = OPENAI, **answers: KeyedView
+) -> View:
     """Makes a view from one function per method, for keys with one of the scopes; that of GET also
-    answers HEAD."""
+    answers HEAD. `shape` is that of its errors."""
     if "GET" in answers:
         answers["HEAD"] = answers["GET"]
 
@@ -58,11 +60,11 @@ def keyed_by_method(scopes: Collection[str], **answers: KeyedView) -> View:
         answer = answers[request.method or ""](request, _authenticate(request, scopes), **named)
         return answer if isinstance(answer, HttpResponseBase) else reply(answer)
 
-    return openai_view(wraps(next(iter(answers.values())))(view), [*answers])
+    return openai_view(wraps(next(iter(answers.values())))(view), [*answers], shape)
 
 
-def openai_view(view: View, methods: Sequence[str] = READING) -> View:
-    """Restricts a view to these methods, and turns its errors into answers in OpenAI's format."""
+def openai_view(view: View, methods: Sequence[str] = READING, shape: ErrorShape = OPENAI) -> View:
+    """Restricts a view to these methods, and turns its errors into answers in this shape."""
 
     @csrf_exempt
     @wraps(view)
@@ -74,9 +76,9 @@ def openai_view(view: View, methods: Sequence[str] = READING) -> View:
                 )
             return view(request, **named)
         except InferenceError as error:
-            return refusal(error)
+            return refusal(error, shape)
         except OperationalError:
-            return refusal(Unavailable("The database is unavailable.", retry_after_s=1))
+            return refusal(Unavailable("The database is unavailable.", retry_after_s=1), shape)
 
     return guarded
 
@@ -97,8 +99,8 @@ def reply(body: Any) -> HttpResponse:
     return HttpResponse(_json(body), content_type="application/json")
 
 
-def refusal(error: InferenceError) -> HttpResponse:
-    """The error in OpenAI's format."""
+def refusal(error: InferenceError, shape: ErrorShape = OPENAI) -> HttpResponse:
+    """The error in this shape."""
     headers: dict[str, str] = {}
     if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -107,7 +109,7 @@ def refusal(error: InferenceError) -> HttpResponse:
     if error.retry_header is not None:
         headers["Retry-After"] = error.retry_header
     return HttpResponse(
-        OPENAI.body(error),
+        shape.body(error),
         content_type="application/json",
         status=error.http_status,
         headers=headers,

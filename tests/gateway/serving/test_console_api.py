@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = [
     ("GET", "/v1/batches", 200),
     ("GET", "/v1/files", 200),
+    ("GET", "/v1/messages/batches", 200),
     ("GET", "/v1/organization/usage/completions?start_time=1700000000", 200),
     ("POST", "/v1/uploads", 400),
     ("GET", "/v1/usage/receipts", 200),
@@ -48,8 +49,9 @@ def tenant(db: None) -> Tenant:
 
 
 def test_gateways_forward_all_that_consoles_answer() -> None:
-    answered = {f"/v1/{str(one.pattern).split('/')[0]}" for one in urlpatterns[:-1]}
-    assert answered == {*PATHS}
+    answered = [f"/v1/{one.pattern}" for one in urlpatterns[:-1]]
+    assert all(any(path.startswith(one) for one in PATHS) for path in answered)
+    assert all(any(path.startswith(one) for path in answered) for one in PATHS)
     assert str(urlpatterns[-1].pattern) == "", "everything else is not found"
 
 

@@ -122,7 +122,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         tenant = quota.locked(key.tenant_id)  # so that a concurrent request counts this batch
         if (before := _made_before(batch)) is not None:
             return shown(before)
-        _admit(batch, tenant)
+        admit(batch, tenant)
         jobs.read_later(batch)
     return shown(batch)
 
@@ -145,7 +145,7 @@ def _made_before(batch: Batch) -> Batch | None:
     return before
 
 
-def _admit(batch: Batch, tenant: Tenant) -> None:
+def admit(batch: Batch, tenant: Tenant) -> None:
     """Save a new batch; to be called in a transaction.
 
     Raises:
