@@ -26,15 +26,15 @@ from typing import Any
 
 import msgspec
 
-from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
+from inference.errors import InferenceError, InvalidRequest, RateLimitExceeded, UnknownResponse
 from inference.gateway.exchanges.bodies import Bodies
 from inference.gateway.exchanges.callers import Callers
-from inference.gateway.exchanges.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send, refuse_socket
 from inference.gateway.exchanges.inference_exchange import InferenceExchange
 from inference.gateway.http import OpenAIServer
 from inference.gateway.last_responses import LastResponses, Said
 from inference.gateway.loop_iteration import pause
-from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
+from inference.gateway.sockets import trust
 from inference.gateway.stored.responses import StoredResponseApi
 from inference.ids import new_id
 from inference.interfaces.directory import Grant
@@ -48,8 +48,8 @@ from inference.operations.responses.items import joined, listed
 from inference.operations.responses.responses import RESPONSES
 from inference.shared_capacity import TENANT_SHARE, SharedCapacity
 
-NOT_ALLOWED, GOING_AWAY = 4403, 1012
-"""Websocket close codes: this key may not infer; connect to another gateway."""
+GOING_AWAY = 1012
+"""Websocket close code: connect to another gateway."""
 MAX_SOCKETS = 512
 """Open at the same time in one process, a quarter of them of one tenant: each may hold a message of
 the largest size that is half here."""
@@ -112,16 +112,13 @@ class ResponsesSocket:
         try:
             grant = await self._callers.identify(InferenceExchange(http, receive, send))
         except InferenceError as error:
-            code = UNAUTHORISED if isinstance(error, InvalidApiKey) else NOT_ALLOWED
-            reason = error.message[:MAX_REASON]
-            await send({"type": "websocket.close", "code": code, "reason": reason})
-            return
+            return await refuse_socket(scope, receive, send, error)
         with self._open.holding(grant.tenant, 1) as has_room:
             if not has_room:
                 most = MAX_SOCKETS // TENANT_SHARE
-                reason = f"this tenant has the maximum of {most} open sockets"
-                await send({"type": "websocket.close", "code": NOT_ALLOWED, "reason": reason})
-                return
+                told = f"Tenant `{grant.tenant}` has {most} open sockets, the maximum."
+                full = RateLimitExceeded(told, retry_after_s=1)
+                return await refuse_socket(scope, receive, send, full)
             # Above the limit of a body, so that a body over that gets an error, not a closed
             # socket.
             trust(scope, self._server.bodies.max_bytes + MARGIN_BYTES, paced=True)

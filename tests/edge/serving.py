@@ -19,6 +19,8 @@ from gateway.edge.bounds import EdgeBounds
 from gateway.edge.proxies import Proxies
 from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import configured
+from inference.errors import InvalidApiKey
+from inference.gateway.exchanges.exchange import refuse_socket
 
 TIMEOUT_S = 60.0
 """Longest wait; anything slower is taken to hang."""
@@ -41,7 +43,7 @@ class Application:
     """`/`: echoes the request. `/hold`: never answers. `/stream/<n>/<bytes>`: `n` parts of so many
     bytes, one after another. `/early`: answers before it reads the body. `/broken`: fails after the
     head of its answer. Websockets answer each message with its length; `/ws/pour` sends more than
-    its client reads."""
+    its client reads; `/ws/refused` is refused with 401."""
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -97,6 +99,8 @@ class Application:
 
     async def _socket(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
+        if scope["path"] == "/ws/refused":
+            return await refuse_socket(scope, receive, send, InvalidApiKey())
         await send({"type": "websocket.accept"})
         if self.trust is not None:
             most, paced = self.trust

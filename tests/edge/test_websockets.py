@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Iterator
@@ -72,6 +73,19 @@ def test_an_opening_that_is_none_is_answered(headers: tuple[str, ...], status: i
         client.send(get("/ws", *headers))
         assert status_of(client.rest()) == status
         served.until(lambda: not served.server.server_state.connections)
+
+
+def test_a_refusal_is_a_whole_answer_and_no_error_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving() as served, served.dial() as client:
+        client.send(get("/ws/refused", *UPGRADE))
+        answer = client.rest()
+        served.until(lambda: not served.server.server_state.connections)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert status_of(answer) == 401 and b"www-authenticate: Bearer" in head
+    assert json.loads(body)["error"]["code"] == "invalid_api_key"
+    assert not caplog.records
 
 
 def test_none_is_opened_behind_a_request() -> None:

@@ -56,6 +56,10 @@ EVENT_STREAM: Headers = [
 ]
 
 
+REFUSED = 1008
+"""Websocket close code of a policy violation."""
+
+
 class Exchange:
     """One HTTP request and its answer."""
 
@@ -220,6 +224,20 @@ class Exchange:
     def last_event(self, error: InferenceError) -> bytes:
         """The event that ends a stream with this error."""
         return self.errors.event(error, self.shown_id)
+
+
+async def refuse_socket(scope: Scope, receive: Receive, send: Send, error: InferenceError) -> None:
+    """Answer a websocket's handshake as a request would be: with the error's status, headers and
+    body. Call it before the socket is accepted. A server without the extension for that closes it.
+    """
+
+    async def in_handshake(event: dict[str, Any]) -> None:
+        await send({**event, "type": f"websocket.{event['type']}"})
+
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": REFUSED, "reason": error.message})
+        return
+    await Exchange({**scope, "method": "GET"}, receive, in_handshake).fail(error)
 
 
 async def _refusal(admit: Admit, part: bytes) -> InferenceError | None:

@@ -7,10 +7,7 @@ from typing import Any
 from gateway.edge.census import Census
 from gateway.edge.proxies import Proxies, plain
 from inference.errors import RateLimitExceeded
-from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
-
-REFUSED = 1013
-"""Websocket close code: try again later. A socket that was never open gets HTTP's 403 instead."""
+from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send, refuse_socket
 
 
 class TrueAddress:
@@ -45,7 +42,7 @@ class TrueAddress:
 
 async def _refuse(error: RateLimitExceeded, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": REFUSED, "reason": error.message})
+        await receive()  # websocket.connect
+        await refuse_socket(scope, receive, send, error)
     else:
         await Exchange(scope, receive, send).fail(error)

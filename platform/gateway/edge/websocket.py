@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 from uvicorn import Config
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode
@@ -95,6 +96,11 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.conn.max_message_size = max_message_bytes
         if not paced:
             self._budget = None
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # else uvicorn logs that answer as an error
 
     def data_received(self, data: bytes) -> None:
         at = 0

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from inference.errors import HeadersTooLarge
-from inference.gateway.exchanges.exchange import Receive, Scope, Send
+from inference.gateway.exchanges.exchange import Receive, Scope, Send, refuse_socket
 from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI
 from tenants.problem_details import MEDIA_TYPE, problem
@@ -43,8 +43,6 @@ MAX_PARSED_BYTES = {
     b"if-unmodified-since": 64,
 }
 """For each parsed header, all of one name together. The worst takes 1 ms."""
-REFUSED = 1008
-"""Websocket close code; a socket that was never open is refused with HTTP's 403 instead."""
 
 
 class HeaderLimit:
@@ -59,7 +57,7 @@ class HeaderLimit:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()  # websocket.connect
-            await send({"type": "websocket.close", "code": REFUSED, "reason": "headers too large"})
+            await refuse_socket(scope, receive, send, error)
         else:
             await _refuse(scope["path"], error, send)
 

@@ -17,10 +17,10 @@ from gateway.planes.headers import (
     MAX_BACKSLASHES,
     MAX_COOKIE_BYTES,
     MAX_PARSED_BYTES,
-    REFUSED,
     HeaderLimit,
     excess,
 )
+from inference.gateway.exchanges.exchange import REFUSED
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -226,7 +226,7 @@ async def test_the_sockets_of_a_tenant_are_bounded(
     monkeypatch.setattr(responses_socket, "MAX_SOCKETS", TENANT_SHARE)
     async with rig(tmp_path) as stack:
         async with socket(stack) as made:
-            with pytest.raises(InvalidStatus):
+            with pytest.raises(InvalidStatus, match="429"):
                 async with socket(stack):
                     pass
             async with socket(stack, "globex") as other:
@@ -261,10 +261,19 @@ async def test_a_socket_that_is_not_yet_open_counts(
 
 
 async def test_a_socket_needs_a_key(stack: Rig) -> None:
-    for key in ("", "nobody", "acme:usage:read"):
-        with pytest.raises(InvalidStatus):
+    """What is refused in the handshake has the status, headers and body of a request's answer."""
+    for key, status, code in (
+        ("", 401, "invalid_api_key"),
+        ("nobody", 401, "invalid_api_key"),
+        ("acme:usage:read", 403, "insufficient_permissions"),
+    ):
+        with pytest.raises(InvalidStatus) as refused:
             async with socket(stack, key):
                 pass
+        answer = refused.value.response
+        assert answer.status_code == status and answer.body is not None
+        assert answer.headers["x-request-id"].startswith("req_")
+        assert json.loads(answer.body)["error"]["code"] == code
 
 
 async def test_limits_hold_for_each_turn(stack: Rig) -> None:
