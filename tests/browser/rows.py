@@ -18,7 +18,6 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db import connection, transaction
 from django.utils import timezone
 
-from demo import MODEL_NAME
 from demo.crowd import Size, outcomes
 from inference.interfaces.directory import MICRO, PICO, TokenPrice
 from inference.link.accounts import Account, LedgerEntry, Usage
@@ -45,6 +44,7 @@ from tenants.models import (
 )
 from tenants.models.audit import Actor, acting
 from tenants.models.usage.sums import FIGURES
+from tests.browser.served import MODEL_NAME
 from tests.frontend.addresses import Subject
 from tests.tenants.making import make_batch
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from demo import ADAPTERS, MODEL_NAME
 from inference.content import CONFIG, FILES
+from tests.browser.served import ADAPTERS, MODEL_NAME
 from tests.stack.asking import CHAT, ask, until
 from tests.stack.running import Stack
 

@@ -16,8 +16,11 @@ from rich.progress import track
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+if "--docs" in sys.argv:
+    os.environ["LORIKEET_DEMO"] = "SmolLM2-135M-Instruct"  # what a newcomer sees
 from tests.browser import executable  # noqa: E402
 from tests.browser.scenery import inside, make  # noqa: E402
+from tests.browser.served import MODEL_NAME  # noqa: E402
 from tests.stack.running import Stack, up  # noqa: E402
 
 ENGINES = {"synthetic": "--engine synthetic --tokens-per-second 60", "vllm": ""}
@@ -35,7 +38,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lorikeet-screenshots-") as var:
         console.print("Lorikeet starts, and is used for a month ...")
         engine = options.engine or ("vllm" if options.docs else "synthetic")
-        with up(Path(var), LORIKEET_ENGINE_OPTIONS=ENGINES[engine]) as stack:
+        with up(
+            Path(var), LORIKEET_ENGINE_OPTIONS=ENGINES[engine], LORIKEET_DEMO=MODEL_NAME
+        ) as stack:
             with _chromium(path) as browser:
                 _photograph(stack, browser, options, console)
 

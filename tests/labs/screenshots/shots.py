@@ -11,10 +11,10 @@ from playwright.sync_api import Page, expect
 django.setup()
 from allauth.mfa.totp.internal import auth as totp  # noqa: E402
 
-from demo import ADAPTERS, MODEL_NAME  # noqa: E402
 from inference.content import FILES  # noqa: E402
 from tests.browser.people import follow  # noqa: E402
 from tests.browser.scenery import Scenery  # noqa: E402
+from tests.browser.served import ADAPTERS, MODEL_NAME  # noqa: E402
 from tests.frontend.addresses import Subject, pages_of  # noqa: E402
 from tests.labs.screenshots.camera import Shot  # noqa: E402
 from tests.stack.asking import until  # noqa: E402
