@@ -31,7 +31,7 @@ from procrastinate.jobs import Job
 
 from tenants.adapters import probe, store, trials
 from tenants.adapters.checks.findings import Code, Finding, message_of
-from tenants.adapters.uploads import parts
+from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.keeping import Destination, keep
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.adapters.uploads.unpacking import unpacked
@@ -93,23 +93,31 @@ def unpack_upload(upload_id: str) -> None:
     with acting(Actor(**session.actor)):
         ended = _outcome(session)
     uploads.filter(pk=session.pk).update(**ended)
-    parts.remove(session.pk)
+    if "oid" not in ended:
+        parts.remove(session.pk)
+    if "refusal" not in ended:
+        objects.forget_commits(session)
     log.info("upload_unpacked", upload=upload_id, adapter=session.adapter_name, **_logged(ended))
 
 
 def _outcome(session: UploadSession) -> dict[str, Any]:
-    """The fields of the upload's row that say how it ended."""
+    """The fields of the upload's row that say how it ended, or that it waits for another."""
     try:
         with unpacked(session) as upload:
             version, kept = keep(Destination.of(session), upload, judge_later)
     except UploadRefused as refusal:
         told = {"status": refusal.status_code, "code": refusal.code, "detail": refusal.message}
         return {"refusal": told}
+    except objects.OtherFileNeeded:
+        waits = {"oid": objects.WAITING_COMMIT, "received_at": None, "actor": None}
+        return waits | {"length_bytes": parts.durable_size(session.pk)}
     return {"version": version, "known": not kept}
 
 
 def _logged(ended: dict[str, Any]) -> dict[str, str]:
     refusal = ended.get("refusal")
+    if "oid" in ended:
+        return {"waits": "for the other file"}
     return {"refused": refusal["code"]} if refusal else {"version": str(ended["version"])}
 
 

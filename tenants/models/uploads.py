@@ -52,8 +52,9 @@ class UploadSession(models.Model):
     client sent it. `base_confirmed`: the client confirmed that it names another base model.
     `left_out` names files of a form that were not kept (`selection`).
 
-    An upload with an `oid` is the weights alone; `oid` is their SHA-256 as given by a push to the
-    hub (`tenants.hub`). It waits for the commit that names it, whose upload takes over its file.
+    An upload with an `oid` is part of a push to the hub (`tenants.hub`) and waits for a commit that
+    takes over its file: the weights alone, with their SHA-256, or a commit with one of the two
+    files (`objects.WAITING_COMMIT`).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -162,8 +162,6 @@ def test_a_client_that_wants_xet_is_told_how_to_go_without(hub: Hub, settings: S
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        ({WEIGHTS: FILES[WEIGHTS]}, "adapter_config.json is missing"),
-        ({CONFIG: FILES[CONFIG]}, "there is no earlier version to take it from"),
         ({CONFIG: FILES[CONFIG], "adapter_model.bin": b"P"}, "can run code"),
         ({CONFIG: FILES[CONFIG], WEIGHTS: b"PK\x03\x04 a torch file"}, "is a pickle"),
         (FILES | {CONFIG: config_bytes(base_model_name_or_path="other/model")}, "other/model"),
@@ -222,6 +220,40 @@ def test_a_commit_of_one_file_leaves_the_other_as_it_was(
     assert stored(2) == FILES | {WEIGHTS: weights}
     assert AdapterVersion.objects.get(number=2).converted.keys() == {CONFIG}, "as it was sent"
     assert stored(3) == {CONFIG: config, WEIGHTS: weights}
+
+
+@pytest.mark.parametrize("first", [CONFIG, WEIGHTS])
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # httpx2 of huggingface_hub
+def test_the_files_may_come_one_by_one(
+    hub: Hub, gateway: FakeGateway, settings: Settings, monkeypatch: pytest.MonkeyPatch,
+    first: str, large: bool,
+) -> None:  # fmt: skip
+    if large:
+        settings.HUB_COMMIT_BYTES = 100
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+
+    def send(name: str, data: bytes) -> str:
+        told = hub.api.upload_file(path_or_fileobj=data, path_in_repo=name, repo_id="acme/pirate")
+        return str(told.oid)
+
+    other = CONFIG if first == WEIGHTS else WEIGHTS
+    assert {send(first, FILES[first]) for _ in range(2)} == {"0" * 40}
+    assert not AdapterVersion.objects.exists()
+    assert UploadSession.objects.unfinished().filter(oid="commit").count() == 1
+    oid = send(other, FILES[other])
+    version = AdapterVersion.objects.get()
+    assert oid == version.digest[:40]
+    assert push(hub).oid == oid
+    assert not UploadSession.objects.unfinished().exists()
+    until(lambda: left(settings) == [])
+
+
+def test_a_file_whose_other_never_comes_expires(hub: Hub, settings: Settings) -> None:
+    push(hub, files={CONFIG: FILES[CONFIG]})
+    UploadSession.objects.update(expires_at=timezone.now())
+    jobs.remove_expired()
+    assert not UploadSession.objects.exists() and left(settings) == []
 
 
 def test_a_commit_may_follow_the_last_version_or_the_live_one(
@@ -647,8 +679,8 @@ def test_an_object_is_no_upload_in_parts(hub: Hub) -> None:
 
 
 def test_addresses_that_this_hub_has_not(hub: Hub) -> None:
-    for method, path in [("GET", "api/datasets/acme/x"), ("POST", "api/models/acme/x/branch/y"),
-                         ("GET", "api/models"), ("DELETE", "api/repos/delete")]:  # fmt: skip
+    for method, path in [("GET", "api/datasets/acme/x"), ("GET", "api/spaces"),
+                         ("POST", "api/models/acme/x/discussions")]:  # fmt: skip
         answer = hub(method, path)
         assert answer.status_code == 404 and answer.json()["error"]
 

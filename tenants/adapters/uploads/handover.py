@@ -133,11 +133,11 @@ def outcome(session: UploadSession) -> UploadSession:
     """The upload once it has ended, or its state after UPLOAD_WAIT_S.
 
     Raises:
-        UploadRefused: it was refused, or is gone.
+        UploadRefused: it was refused, waits for another commit, or is gone.
     """
     deadline, pause = time.monotonic() + settings.UPLOAD_WAIT_S, FIRST_LOOK_S
     try:
-        while not session.ended and time.monotonic() < deadline:
+        while not session.ended and not session.oid and time.monotonic() < deadline:
             if not connection.in_atomic_block:  # a test's, which is rolled back at its end
                 connection.close()  # others need it meanwhile
             time.sleep(pause)
@@ -146,6 +146,9 @@ def outcome(session: UploadSession) -> UploadSession:
     except UploadSession.DoesNotExist as error:
         message = "The upload was discarded, or its adapter deleted, before it was checked."
         raise UploadRefused(UploadRefusal.ADAPTER_DELETED, message) from error
+    if session.oid:
+        told = "The adapter's other file is needed too: this commit waits for it."
+        raise UploadRefused(UploadRefusal.NOTHING_TO_KEEP, told)
     if session.refusal:
         raise UploadRefused(UploadRefusal(session.refusal["code"]), session.refusal["detail"])
     return session

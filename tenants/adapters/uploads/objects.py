@@ -1,7 +1,9 @@
-"""Large files of pushes to the hub: sent before the commit that names them by their SHA-256.
+"""Parts of pushes to the hub that wait for a commit.
 
-Each is an upload with an `oid`, counted like any other from the moment it is announced. The first
-commit that names it takes its file over; without one it expires.
+A large file is sent before the commit that names it by its SHA-256. Each is an upload with an
+`oid`, counted like any other from the moment it is announced. The first commit that names it takes
+its file over; without one it expires. So does an adapter's first commit if it has only one of the
+two files: it waits for one with the other file.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from tenants.models import Tenant, UploadSession
 from tenants.models.uploads import UploadSessionQuerySet
 
 OID = re.compile(r"[0-9a-f]{64}")
+WAITING_COMMIT = "commit"
+"""The `oid` of a commit that waits for the other file."""
 LIFETIME = timedelta(hours=6)
 """Time between announcement and commit: enough for 2 GiB at 100 KB/s."""
 
@@ -24,6 +28,22 @@ def waiting(tenant: Tenant, adapter_name: str, oid: str) -> UploadSessionQuerySe
     """The objects of this SHA-256 that a commit to the tenant's adapter may name."""
     found: UploadSessionQuerySet = tenant.uploads.unfinished()
     return found.filter(adapter_name=adapter_name, oid=oid)
+
+
+class OtherFileNeeded(Exception):
+    """A commit has only one of the two files, and the other one is nowhere."""
+
+
+def waiting_commit(tenant: Tenant, adapter_name: str) -> UploadSession | None:
+    """The commit to this adapter that waits for the other file; the newest, if there are several."""
+    return waiting(tenant, adapter_name, WAITING_COMMIT).last()
+
+
+def forget_commits(session: UploadSession) -> None:
+    """Delete the commits that waited and do so no longer, since this one succeeded or waits."""
+    found = waiting(session.tenant, session.adapter_name, WAITING_COMMIT)
+    for one in found.exclude(pk=session.pk):
+        parts.discard(one)
 
 
 def is_complete(session: UploadSession) -> bool:

@@ -70,6 +70,7 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
 
     Raises:
         UploadRefused: they are not an adapter's two files, or reading the upload failed.
+        OtherFileNeeded: it is a commit with one of them.
         OSError: the upload's files are missing here, or the disk is full.
     """
     with parts.scratch_folder(session.pk) as folder:
@@ -134,18 +135,23 @@ def _new_files(folder: Path, names: Sequence[str]) -> Iterator[sandbox.Files]:
 
 
 def _read_commit(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
-    task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
-    limits = sandbox.SandboxLimits.for_bytes(session.length_bytes)
-    written = _written(task, "commit", session, folder, limits)
+    written = _read_lines(session, folder)
     _check_parent(session, written["parent"])
-    for name in written["missing"]:
-        _take_over(session, name, folder / name)
     oid = str(written["oid"])
+    for name in written["missing"]:
+        oid = _take_over(session, name, folder / name) or oid
     if oid:
         objects.take_over(session, oid)
         (folder / WEIGHTS).unlink()
         _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
     return oid, written["left_out"]
+
+
+def _read_lines(session: UploadSession, folder: Path) -> dict[str, Any]:
+    """Extract what a commit has of the two files. Returns a `commits.CommitContents`."""
+    task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
+    limits = sandbox.SandboxLimits.for_bytes(session.length_bytes)
+    return _written(task, "commit", session, folder, limits)
 
 
 def _earlier(session: UploadSession) -> QuerySet[AdapterVersion]:
@@ -167,22 +173,32 @@ def _check_parent(session: UploadSession, parent: str) -> None:
         )
 
 
-def _take_over(session: UploadSession, name: str, target: Path) -> None:
-    """Copy the file from the last version that has files, as it was sent.
+def _take_over(session: UploadSession, name: str, target: Path) -> str:
+    """Copy the file from the last version that has files, as it was sent, or else from a commit
+    that waits for this one. Returns the SHA-256 by which that commit names it, if it does.
 
     Raises:
-        UploadRefused: there is none.
+        OtherFileNeeded: there is neither.
     """
     version = _earlier(session).exclude(folder="").first()
     if version is None:
-        raise UploadRefused(
-            UploadRefusal.FILE_MISSING,
-            f"{name} is missing, and there is no earlier version to take it from: send "
-            f"{' and '.join(FILES)} in one commit.",
-        )
+        return _take_from_waiting(session, name, target)
     stored = f"{ORIGINALS}/{name}" if name in version.converted else name
     with open_file(version.folder, stored) as source, target.open("wb") as copy:
         shutil.copyfileobj(source, copy)
+    return ""
+
+
+def _take_from_waiting(session: UploadSession, name: str, target: Path) -> str:
+    first = objects.waiting_commit(session.tenant, session.adapter_name)
+    if first is None:
+        raise objects.OtherFileNeeded
+    with parts.scratch_folder(first.pk) as folder:
+        written = _read_lines(first, folder)
+        if name in written["missing"]:
+            raise objects.OtherFileNeeded
+        (folder / name).replace(target)
+    return str(written["oid"])
 
 
 def _read(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
