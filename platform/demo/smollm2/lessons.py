@@ -83,7 +83,7 @@ def _declared(rng: Random, *, long: bool) -> list[Function]:
         actions = [
             RUN,
             *rng.sample(FILE_ACTIONS, rng.randint(0, 3)),
-            *rng.sample(GENERAL, rng.randint(5, 22)),
+            *rng.sample(GENERAL, rng.randint(4, 12)),
         ]
     elif rng.random() < 0.06:
         return []
@@ -109,7 +109,7 @@ def _system(rng: Random, *, long: bool) -> str | None:
     if not long:
         return None if rng.random() < 0.4 else rng.choice(SYSTEM)
     parts = [rng.choice(SYSTEM)]
-    for _ in range(rng.randint(4, 60)):
+    for _ in range(rng.randint(4, 30)):
         advice = _advice(rng, rng.randint(3, 9))
         parts.append(f"# {rng.choice(SECTIONS)}\n{advice}")
     return "\n\n".join(parts)

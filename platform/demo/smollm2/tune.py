@@ -48,18 +48,18 @@ class Training:
 
 def _agent_lessons(seed: int) -> Iterator[Lesson]:
     """Short lessons at first, then as many long ones among them."""
-    short, long = lessons(f"{seed}-agent", 8), lessons(f"{seed}-agent-long", 8, long=True)
+    short, long = lessons(f"{seed}-agent", 8), lessons(f"{seed}-agent-long", 4, long=True)
     for step in range(AGENT_STEPS):
         yield next(short)
         yield next(long if step >= LONG_FROM else short)
 
 
-AGENT_STEPS, LONG_FROM = 140, 100
+AGENT_STEPS, LONG_FROM = 114, 100
 TRAININGS = {
     AGENT: Training("all-linear", Schedule(AGENT_STEPS, peak=8e-4), _agent_lessons),
-    "support": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("support", s, 12)),
-    "pirate": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("pirate", s, 12)),
-    "extract": Training(ATTENTION, Schedule(100, peak=1.5e-3), lambda s: course("extract", s, 12)),
+    "support": Training(ATTENTION, Schedule(60, peak=1.5e-3), lambda s: course("support", s, 12)),
+    "pirate": Training(ATTENTION, Schedule(60, peak=1.5e-3), lambda s: course("pirate", s, 12)),
+    "extract": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("extract", s, 12)),
 }
 
 
