@@ -68,6 +68,7 @@ TYPES = {
     "responses_retrieve": ("openai.types.responses", "Response", None),
     "responses_input_items": ("openai.types.responses", "ResponseItemList", None),
     "messages": ("anthropic.types", "Message", "RawMessageStreamEvent"),
+    "input_tokens": ("openai.types.responses", "InputTokenCountResponse", None),
     "count_tokens": ("anthropic.types", "MessageTokensCount", None),
 }
 """The SDK's module for each operation, and the types of its answer and of its stream's events."""

@@ -348,6 +348,9 @@ RESPONSES: Fields = SAMPLING | {
     "reasoning": Field(0.1, one_of({"effort": "low"}, {"summary": "auto"}), ({"effort": "x"},)),
     "metadata": Field(0.1, one_of({"a": "b"}, {}), ({"a": 1},)),
 }
+COUNTED_ITEMS: Fields = {
+    name: RESPONSES[name] for name in ("instructions", "reasoning", "text", "tool_choice", "tools")
+}
 PROMPT_OF_BLOCKS: Fields = {
     "system": Field(0.3, one_of("Be brief.", "", [{"type": "text", "text": "Be brief."}])),
     "tools": Field(0.25, BLOCK_TOOLS, ([{}],)),
@@ -393,6 +396,7 @@ KINDS: Mapping[str, Kind] = {
     "completion": Kind(8, _prompt, COMPLETION),
     "responses": Kind(4, _items, RESPONSES),
     "messages": Kind(4, _blocks, MESSAGES),
+    "input_tokens": Kind(1, _items, COUNTED_ITEMS),
     "count_tokens": Kind(1, _blocks, PROMPT_OF_BLOCKS),
     "tokenize": Kind(1, _chat_or_text, TOKENIZE),
     "detokenize": Kind(1, lambda draw: {"tokens": _token_prompt(draw)["prompt"]}, {}),
