@@ -54,7 +54,10 @@ OURS = {"finish_details", "reasoning"}
 OF_RESPONSES = {"bytes", "frequency_penalty", "presence_penalty", "store"}
 """Fields of the Open Responses specification that the SDK's types lack."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
+OF_VLLM = {"prompt_logprobs", "prompt_token_ids", "token_ids"}
 EXTRAS = {
+    "chat": OF_VLLM,
+    "completion": OF_VLLM,
     "responses": OF_RESPONSES,
     "responses_retrieve": OF_RESPONSES,
     "models_retrieve": OF_MODELS,

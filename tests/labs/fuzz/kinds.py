@@ -312,6 +312,10 @@ CHOICES: Fields = SAMPLING | {
     "n": Field(0.25, one_of(1, 2, 3, 5, 8), (0, 100)),
     "response_format": Field(0.15, _format, ({"type": "poem"},)),
     "max_tokens": BOUND,
+    "echo": Field(0.15, one_of(True, False)),
+    "prompt_logprobs": Field(0.05, one_of(0, 1, 5, 20), (21, -2)),
+    "return_token_ids": Field(0.15, one_of(True, False)),
+    "return_tokens_as_token_ids": Field(0.3, one_of(True, False), beside="logprobs"),
 }
 NOW = {"name": "now"}
 CHAT: Fields = CHOICES | {
@@ -328,7 +332,6 @@ CHAT: Fields = CHOICES | {
 }
 COMPLETION: Fields = CHOICES | {
     "logprobs": Field(0.3, one_of(0, 1, 5, 20), (21, -1)),
-    "echo": Field(0.15, one_of(True, False)),
     "add_special_tokens": Field(0.1, one_of(True, False)),
     "suffix": Field(0.0, one_of("the end"), ("the end",)),
 }
