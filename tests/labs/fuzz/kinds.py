@@ -315,7 +315,7 @@ CHOICES: Fields = SAMPLING | {
     "echo": Field(0.15, one_of(True, False)),
     "prompt_logprobs": Field(0.05, one_of(0, 1, 5, 20), (21, -2)),
     "return_token_ids": Field(0.15, one_of(True, False)),
-    "return_tokens_as_token_ids": Field(0.3, one_of(True, False), beside="logprobs"),
+    "return_tokens_as_token_ids": Field(0.15, one_of(True, False)),
 }
 NOW = {"name": "now"}
 CHAT: Fields = CHOICES | {
@@ -352,7 +352,7 @@ RESPONSES: Fields = SAMPLING | {
     "metadata": Field(0.1, one_of({"a": "b"}, {}), ({"a": 1},)),
 }
 COUNTED_ITEMS: Fields = {
-    name: RESPONSES[name] for name in ("instructions", "reasoning", "text", "tool_choice", "tools")
+    name: RESPONSES[name] for name in ("instructions", "reasoning", "text", "tools", "tool_choice")
 }
 PROMPT_OF_BLOCKS: Fields = {
     "system": Field(0.3, one_of("Be brief.", "", [{"type": "text", "text": "Be brief."}])),
