@@ -212,6 +212,20 @@ class HeadersTooLarge(RequestError):
     http_status = 431
 
 
+class UnknownTransferCoding(RequestError):
+    """The request body has a transfer coding that this server does not support."""
+
+    code = "transfer_coding_not_supported"
+    http_status = 501
+
+
+class HttpVersionNotSupported(RequestError):
+    """The request has an HTTP version that this server does not support: send HTTP/1.1."""
+
+    code = "http_version_not_supported"
+    http_status = 505
+
+
 class ClientDisconnected(RequestError):
     """The client disconnected before the answer was complete."""
 

@@ -16,7 +16,7 @@ from inference.operations.bodies.constraints import (
     only_allowed,
     read_tool_choice,
 )
-from inference.operations.bodies.fields import SAMPLING
+from inference.operations.bodies.fields import OF_ANSWERS, SAMPLING
 from inference.operations.bodies.reading import InnerJson
 from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
@@ -79,6 +79,7 @@ MAX_IDENTIFIER = 128
 
 class _ChatFields(Fields):
     messages: list[ChatMessage] = []
+    echo: bool | None = None
     max_completion_tokens: int | None = None
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
@@ -97,18 +98,22 @@ class Chat(OpenAIOperation[_ChatFields]):
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
     decoder = msgspec.json.Decoder(_ChatFields)
     tells_tier = True
-    accepted = SAMPLING | {
-        "add_generation_prompt",
-        "continue_final_message",
-        "include_reasoning",
-        "max_completion_tokens",
-        "messages",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-    }
+    accepted = (
+        SAMPLING
+        | OF_ANSWERS
+        | {
+            "add_generation_prompt",
+            "continue_final_message",
+            "include_reasoning",
+            "max_completion_tokens",
+            "messages",
+            "parallel_tool_calls",
+            "reasoning_effort",
+            "tool_choice",
+            "tools",
+            "top_logprobs",
+        }
+    )
 
     def check_prompt(self, fields: _ChatFields) -> None:
         """There must be a message, and the arguments of earlier tool calls, which are JSON, must be
@@ -153,11 +158,11 @@ class Chat(OpenAIOperation[_ChatFields]):
         return beginnings
 
     def logprobs(self, fields: _ChatFields) -> int:
-        """The token itself and `top_logprobs` others."""
-        if fields.logprobs is NULL:
+        """The token itself and `top_logprobs` others; with `echo` those of the prompt."""
+        if fields.logprobs is NULL and not fields.echo:
             return 0
         wanted = bytes(fields.logprobs).strip() not in (b"null", b"false")
-        return 1 + top_of(fields.top_logprobs) if wanted else 0
+        return 1 + top_of(fields.top_logprobs) if wanted or fields.echo else 0
 
     def opening(self) -> dict[str, Any]:
         """The role."""
@@ -192,6 +197,9 @@ class Chat(OpenAIOperation[_ChatFields]):
         """Only text messages, and of the template's arguments only TEMPLATE_SWITCHES."""
         kept = only_allowed(super().allowed(body))
         check_messages(body.get("messages"))
+        if kept.get("echo") and isinstance(body["messages"][-1].get("content"), list):
+            said = "`echo` needs a last message whose `content` is one text, not a list of parts."
+            raise InvalidRequest(said, param="echo")
         offer_tools(kept)
         if switches := template_switches(body.get("chat_template_kwargs")):
             kept["chat_template_kwargs"] = switches

@@ -8,7 +8,7 @@ import msgspec
 
 from inference.errors import InvalidRequest
 from inference.operations.bodies.beginnings import MAX_CHARS, Beginnings
-from inference.operations.bodies.fields import SAMPLING
+from inference.operations.bodies.fields import OF_ANSWERS, SAMPLING
 from inference.operations.estimate import MAX_TOKENS
 from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
@@ -31,7 +31,7 @@ class CompletionOperation(OpenAIOperation[_CompletionFields]):
     span_name = "text_completion"
     whole_object = chunk_object = "text_completion"
     decoder = msgspec.json.Decoder(_CompletionFields)
-    accepted = SAMPLING | {"add_special_tokens", "echo", "prompt", "suffix"}
+    accepted = SAMPLING | OF_ANSWERS | {"add_special_tokens", "prompt", "suffix"}
     max_numbers = MAX_TOKENS
 
     def check_prompt(self, fields: _CompletionFields) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -34,6 +34,9 @@ this loop: there may be megabytes of small ones."""
 
 MAX_TOP = 1000
 """Most log-probabilities of one token that are counted; engines take fewer."""
+
+MAX_PROMPT_TOP = 20
+"""Most log-probabilities of other tokens with each of a prompt's; the default of vLLM."""
 
 FINGERPRINT_CHARS = 12
 """Characters of an engine's revision that `system_fingerprint` shows."""
@@ -83,6 +86,7 @@ class Fields(SampledBody):
     stream_options: StreamFields | None = None
     max_tokens: int | None = None
     n: int | None = None
+    prompt_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_PROMPT_TOP)] | None = None
     response_format: msgspec.Raw = NULL
 
 
@@ -173,6 +177,11 @@ class OpenAIOperation(Operation, Generic[Read]):
                 "`stream_options.continuous_usage_stats` is not supported: use `include_usage`.",
                 param="stream_options.continuous_usage_stats",
             )
+        if fields.prompt_logprobs is not None and fields.stream:
+            raise InvalidRequest(
+                "`prompt_logprobs` is not supported with `stream`: a stream has no place for them.",
+                param="prompt_logprobs",
+            )
         if fields.response_format is not NULL:
             check_response_format(fields.response_format)
         if fields.structured_outputs is not NULL:
@@ -196,7 +205,7 @@ class OpenAIOperation(Operation, Generic[Read]):
                 prompt_tokens=tokens,
                 choices=choices,
                 max_tokens=self.wanted_tokens(fields),
-                logprobs=self.logprobs(fields),
+                logprobs=max(self.logprobs(fields), _of_prompt(fields)),
             ),
             flex=fields.service_tier == "flex",
             parsers=self.parsers(fields),
@@ -212,6 +221,7 @@ class OpenAIOperation(Operation, Generic[Read]):
         """See `Operation`."""
         for name in VLLM_ONLY_IN_CHOICE:
             choice.pop(name, None)
+        drop_unasked(choice)
         choice.setdefault("logprobs", None)
         choice.setdefault("finish_reason", None)
 
@@ -227,14 +237,23 @@ class OpenAIOperation(Operation, Generic[Read]):
         return kept
 
 
-VLLM_ONLY_IN_CHOICE = (
-    "prompt_logprobs",
-    "prompt_token_ids",
-    "routed_experts",
-    "stop_reason",
-    "token_ids",
-)
-"""Keys of a choice that vLLM adds to OpenAI's."""
+VLLM_ONLY_IN_CHOICE = ("routed_experts", "stop_reason")
+"""Keys of a choice that vLLM adds to OpenAI's, and that clients don't get."""
+
+ASKED_OF_VLLM = ("prompt_logprobs", "prompt_token_ids", "token_ids")
+"""Keys of an answer, a chunk or a choice that are null unless clients asked for them."""
+
+
+def drop_unasked(part: dict[str, Any]) -> None:
+    """Remove the keys of ASKED_OF_VLLM that are null. Mutates `part`."""
+    for name in ASKED_OF_VLLM:
+        if part.get(name) is None:
+            part.pop(name, None)
+
+
+def _of_prompt(fields: Fields) -> int:
+    """The number of log-probabilities that the answer has with each token of a prompt."""
+    return 0 if fields.prompt_logprobs is None else 1 + fields.prompt_logprobs
 
 
 def told_of(operation: OpenAIOperation[Any], call: Call, revision: str) -> dict[str, str]:

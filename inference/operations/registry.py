@@ -12,6 +12,7 @@ from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.pooling.scoring import RERANK, SCORE
+from inference.operations.responses.input_tokens import INPUT_TOKENS
 from inference.operations.responses.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
@@ -72,6 +73,7 @@ OPERATIONS = OperationRegistry(
         SCORE,
         RERANK,
         COUNT_TOKENS,
+        INPUT_TOKENS,
         TOKENIZE,
         DETOKENIZE,
     ]

@@ -54,7 +54,10 @@ OURS = {"finish_details", "reasoning"}
 OF_RESPONSES = {"bytes", "frequency_penalty", "presence_penalty", "store"}
 """Fields of the Open Responses specification that the SDK's types lack."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
+OF_VLLM = {"prompt_logprobs", "prompt_token_ids", "token_ids"}
 EXTRAS = {
+    "chat": OF_VLLM,
+    "completion": OF_VLLM,
     "responses": OF_RESPONSES,
     "responses_retrieve": OF_RESPONSES,
     "models_retrieve": OF_MODELS,
@@ -68,6 +71,7 @@ TYPES = {
     "responses_retrieve": ("openai.types.responses", "Response", None),
     "responses_input_items": ("openai.types.responses", "ResponseItemList", None),
     "messages": ("anthropic.types", "Message", "RawMessageStreamEvent"),
+    "input_tokens": ("openai.types.responses", "InputTokenCountResponse", None),
     "count_tokens": ("anthropic.types", "MessageTokensCount", None),
 }
 """The SDK's module for each operation, and the types of its answer and of its stream's events."""

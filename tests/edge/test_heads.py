@@ -15,6 +15,9 @@ HEADERS = EdgeBounds().header_bytes
 CHUNKED = "Transfer-Encoding: chunked"
 
 
+NO_HOST = b"GET / HTTP/1.0\r\n\r\n"
+
+
 @pytest.fixture(scope="module")
 def served() -> object:
     with serving() as running:
@@ -31,6 +34,19 @@ def served() -> object:
         (get("/?" + "x" * MAX_URL_BYTES), (414, "uri_too_long")),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * (HEADERS + 2 * PIECE_BYTES), (431, "headers_too_large")),
         (b"GET / HTTP/1.1\r\n" + b"x" * (HEADERS + 2 * PIECE_BYTES), (431, "headers_too_large")),
+        (b"GET / HTTP/1.1\r\n\r\n", (400, "invalid_request")),
+        (get("/", "Host: other"), (400, "invalid_request")),
+        (get("/", "Host: other", version="1.0"), (400, "invalid_request")),
+        *(
+            (get("/", f"Transfer-Encoding: {coding}"), (501, "transfer_coding_not_supported"))
+            for coding in ("gzip", "gzip, chunked", "identity")
+        ),
+        (get("/", "Transfer-Encoding: chunked, gzip"), (400, "invalid_request")),
+        (get("/", CHUNKED, "Transfer-Encoding: gzip"), (400, "invalid_request")),
+        *(
+            (get("/", version=version), (505, "http_version_not_supported"))
+            for version in ("0.9", "1.2", "2.0", "3.0")
+        ),
         (b"no request at all\r\n\r\n", (400, "invalid_request")),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", (400, "invalid_request")),
     ],
@@ -45,6 +61,12 @@ def test_an_unacceptable_head_is_refused_and_the_connection_closed(
     assert error_of(answer) == expected
     assert b"connection: close" in answer and b"x-request-id: req_" in answer
     assert len(served.seen.requests) == reached
+
+
+def test_the_oldest_clients_name_no_host(served: Served) -> None:
+    with served.dial() as client:
+        client.send(NO_HOST)
+        assert status_of(client.answer()) == 200
 
 
 def test_an_address_that_is_refused_again_and_again_waits_for_its_turn(

@@ -139,6 +139,8 @@ async def test_a_prompt_is_told_as_the_tokens_that_it_has(engine: Engine) -> Non
     assert made["max_model_len"] == MAX_MODEL_LEN
     assert made["token_strs"] is None
     assert await told(engine, "count_tokens", messages=QUESTION) == {"input_tokens": made["count"]}
+    counted = await told(engine, "input_tokens", input=QUESTION)
+    assert counted == {"object": "response.input_tokens", "input_tokens": made["count"]}
     whole = await told(engine, "count_tokens", messages=QUESTION, system="Be brief.")
     assert whole["input_tokens"] > made["count"]
 
@@ -158,6 +160,8 @@ async def test_tokens_are_told_as_text(engine: Engine) -> None:
 async def test_a_text_longer_than_the_context_can_be_tokenized(engine: Engine) -> None:
     made = await told(engine, "tokenize", prompt="The quick brown fox. " * 1000)
     assert made["count"] > MAX_MODEL_LEN
+    counted = await told(engine, "input_tokens", input="The quick brown fox. " * 1000)
+    assert counted["input_tokens"] >= made["count"]
 
 
 async def test_a_prompt_may_be_token_ids(engine: Engine) -> None:

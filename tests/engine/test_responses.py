@@ -105,6 +105,18 @@ async def test_what_happened_with_tools_goes_into_the_prompt(vllm: Engine) -> No
     assert long.meter.prompt_tokens > short.meter.prompt_tokens
 
 
+async def test_a_count_includes_everything_that_the_template_renders(vllm: Engine) -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
+    items = [*QUESTION, call, {"type": "function_call_output", "call_id": "c1", "output": "Sunny."}]
+    given: dict[str, Any] = {"instructions": "Be brief.", "tools": [OTHER, TOOL]}
+    allowed = {"type": "allowed_tools", "tools": [{"type": "function", "name": "now"}]}
+    for fields in ({}, {"tool_choice": allowed}, {"reasoning": {"effort": "low"}}):
+        asked_for = given | fields
+        counted = await ask(vllm, "input_tokens", input=items, **asked_for)
+        used = (await asked(vllm, items, **asked_for)).meter.prompt_tokens
+        assert counted.response["input_tokens"] == used
+
+
 LINES = [{"role": "user", "content": f"{i} {'word ' * 20}"} for i in range(40)]
 """More messages than fit into the context."""
 CALL = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}

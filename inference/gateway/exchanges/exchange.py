@@ -76,6 +76,8 @@ class Exchange:
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._headers = dict(self._all_headers)
         self._query: bytes = scope.get("query_string", b"")
+        self._closes = False
+        """The connection is closed after the answer."""
 
     @property
     def shown_id(self) -> str:
@@ -139,7 +141,8 @@ class Exchange:
 
         Raises:
             UnsupportedMediaType: the body is compressed.
-            PayloadTooLarge: it is over the limit.
+            PayloadTooLarge: it is over the limit. A client that asked whether to send it
+                (`Expect: 100-continue`) is told before it sends any of it.
             InferenceError: `admit` refuses it.
             RequestTimeout: it did not arrive in time.
             ClientDisconnected: the client disconnected before its end.
@@ -149,6 +152,7 @@ class Exchange:
                 f"The `Content-Encoding` {encoding.decode('latin-1')} is not supported: "
                 "send the body uncompressed."
             )
+        self._refuse_declared(limit_bytes)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._body(limit_bytes, admit)
@@ -156,6 +160,14 @@ class Exchange:
             raise RequestTimeout(
                 f"The request body did not arrive within {timeout_s:g} s."
             ) from None
+
+    def _refuse_declared(self, limit_bytes: int) -> None:
+        """Refuse a body that is announced as too long, if the client waits for that."""
+        declared = self._headers.get(b"content-length", b"0")
+        expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
+        if expects and int(declared) > limit_bytes:
+            self._closes = True  # it may send the body after all
+            raise _too_large(limit_bytes)
 
     async def _body(self, limit_bytes: int, admit: Admit | None) -> bytes:
         parts: list[bytes] = []
@@ -168,9 +180,7 @@ class Exchange:
             part, more = message.get("body", b""), message.get("more_body", False)
             size += len(part)
             if size > limit_bytes:
-                refusal = PayloadTooLarge(
-                    f"The request body exceeds this server's limit of {limit_bytes} bytes."
-                )
+                refusal = _too_large(limit_bytes)
             elif refusal is None and admit is not None:
                 refusal = await _refusal(admit, part)
             if refusal is None:
@@ -198,6 +208,8 @@ class Exchange:
         found = [(b"x-request-id", shown), (b"openai-processing-ms", str(ms).encode())]
         if self.errors.id_header:
             found.append((self.errors.id_header, shown))
+        if self._closes:
+            found.append((b"connection", b"close"))
         return found
 
     def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
@@ -238,6 +250,10 @@ async def refuse_socket(scope: Scope, receive: Receive, send: Send, error: Infer
         await send({"type": "websocket.close", "code": REFUSED, "reason": error.message})
         return
     await Exchange({**scope, "method": "GET"}, receive, in_handshake).fail(error)
+
+
+def _too_large(limit_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The request body exceeds this server's limit of {limit_bytes} bytes.")
 
 
 async def _refusal(admit: Admit, part: bytes) -> InferenceError | None:

@@ -35,6 +35,7 @@ from inference.interfaces.stored import StoredConversations
 from inference.operations.bodies.reading import decode
 from inference.operations.bodies.shape import BodyShape
 from inference.operations.responses.call import ResponseCall
+from inference.operations.responses.fields import Metadata
 from inference.operations.responses.items import (
     LISTING,
     ResponseItem,
@@ -46,7 +47,7 @@ from inference.operations.responses.items import (
     shown,
     split,
 )
-from inference.operations.responses.responses import RESPONSES, Metadata
+from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
 

@@ -187,7 +187,7 @@ class StoredResponseApi:
         fields = _fields.decode(call.body)
         for name in ("conversation", "previous_response_id"):
             fields.pop(name, None)
-        given = bytes(fields["input"])
+        given = bytes(fields.get("input", NULL))  # a count may lack it
         if call.references:
             given = await self._resolved(grant.tenant_id, given)
         items = joined(before, listed(given))
@@ -195,7 +195,8 @@ class StoredResponseApi:
         self._check_size(len(body))
         await count(body, BodyShape(RESPONSES.max_numbers))
         await pause(len(body))
-        whole = RESPONSES.parse(body)
+        whole = call.operation.parse(body)
+        assert isinstance(whole, ResponseCall), "made by `parse`"
         if call.previous_response_id:
             whole.echoed = {**whole.echoed, "previous_response_id": call.previous_response_id}
         if call.conversation:
@@ -275,7 +276,7 @@ class StoredResponseApi:
             items = listed(bytes(_fields.decode(call.body)["input"]))
         size = len(items)
         if not size or size > MAX_BYTES or not self._space.take(grant.tenant_id, size):
-            if call.conversation:
+            if call.conversation and call.store:
                 raise _unkept(size)
             yield
             return

@@ -39,6 +39,11 @@ SAMPLING = frozenset(
 which a client could claim an identity, choose its cache or decide what the server runs
 (`cache_salt`, `priority`, `request_id`, `kv_transfer_params`, `chat_template`, ...)."""
 
+OF_ANSWERS = frozenset(
+    {"echo", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"}
+)
+"""vLLM's fields that add something to an answer made of choices."""
+
 UNSERVED: Mapping[str, tuple[Any, str]] = {
     "audio": (None, "only text is supported"),
     "best_of": (1, "use `n`"),
@@ -55,13 +60,13 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
 """Fields of OpenAI that would change the answer, so ignoring them would give a wrong one. Each with
 the value that changes nothing, and what to do instead."""
 
-_IDS = (None, "use `/v1/tokenize`")
+_CHOICES = "only answers made of choices have it: use `/v1/chat/completions`"
 _MEDIA = (None, "only text is supported")
 OF_VLLM: Mapping[str, tuple[Any, str]] = {
     "add_special_tokens": (False, "the chat template adds them"),
     "chat_template": (None, "the operator of the server chooses it"),
     "documents": (None, "put them into a message"),
-    "echo": (False, "use `/v1/completions`"),
+    "echo": (False, _CHOICES),
     "guided_choice": (None, "use `structured_outputs`"),
     "guided_grammar": (None, "use `structured_outputs`"),
     "guided_json": (None, "use `response_format`"),
@@ -72,13 +77,13 @@ OF_VLLM: Mapping[str, tuple[Any, str]] = {
     "mm_payload": _MEDIA,
     "mm_processor_kwargs": _MEDIA,
     "prompt_embeds": (None, "send the prompt as text or tokens"),
-    "prompt_logprobs": (None, "use `echo` and `logprobs` of `/v1/completions`"),
+    "prompt_logprobs": (None, _CHOICES),
     "repetition_detection": (None, "use `repetition_penalty`"),
     "return_mm_kwargs": _MEDIA,
     "return_prompt_text": (None, "only a chat's answer is returned"),
-    "return_token_ids": _IDS,
-    "return_token_offsets": _IDS,
-    "return_tokens_as_token_ids": _IDS,
+    "return_token_ids": (False, _CHOICES),
+    "return_token_offsets": (False, "use `/v1/tokenize`"),
+    "return_tokens_as_token_ids": (False, _CHOICES),
     "routed_experts_prompt_start": (None, "the server does not report experts"),
     "thinking_token_budget": (None, "use `reasoning_effort`"),
     "truncate_prompt_tokens": (None, "shorten the prompt"),

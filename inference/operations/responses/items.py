@@ -122,6 +122,11 @@ def check_input(given: Input, *, references: bool = False) -> None:
             inner.check(item.arguments, f"{at}.arguments")
 
 
+def refers(given: Input) -> bool:
+    """Whether it has references to items of stored responses."""
+    return not isinstance(given, str) and any(item.kind == REFERENCE for item in given)
+
+
 def unknown_reference(at: str) -> InvalidRequest:
     """The error for a reference to an item that is not stored."""
     return InvalidRequest(

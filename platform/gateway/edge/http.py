@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import structlog
+from httptools import HttpParserError
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -39,15 +40,23 @@ from gateway.edge.proxies import Proxies
 from gateway.edge.timeouts import Expected, ReadTimeout, WriteTimeout
 from inference.errors import (
     HeadersTooLarge,
+    HttpVersionNotSupported,
     InferenceError,
     InvalidRequest,
     RequestTimeout,
+    UnknownTransferCoding,
     UriTooLong,
 )
 from inference.ids import new_id
 from inference.operations.error_shapes import OPENAI
 
 log = structlog.get_logger(__name__)
+
+VERSIONS = ("1.0", "1.1")
+"""HTTP versions that are served; the parser also accepts 0.9 and 2.0."""
+
+CHECKED = frozenset({len(b"host"), len(b"transfer-encoding")})
+"""Lengths of the names of headers that are checked here."""
 
 PIECE_BYTES = 16 << 10
 """The parser is fed at most this much at once."""
@@ -77,7 +86,7 @@ class HttpConnection(HttpToolsProtocol):
         """Received data is ignored: the connection was refused, or is a websocket now."""
         self._refusal: InferenceError | None = None
         """Set by a callback of the parser, which does not distinguish exceptions."""
-        self._head_bytes = self._headers = 0
+        self._head_bytes = self._headers = self._hosts = 0
         self._event = False
         """Whether the parser has found anything in the present piece."""
         self._unparsed_bytes = 0
@@ -176,7 +185,7 @@ class HttpConnection(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._raise(InvalidRequest(f"At most {MAX_PIPELINED} requests can be pipelined."))
         super().on_message_begin()
-        self._head_bytes = self._headers = 0
+        self._head_bytes = self._headers = self._hosts = 0
         if self._read_timeout.expected is not Expected.HEAD:
             self._expect(Expected.HEAD)
 
@@ -197,10 +206,34 @@ class HttpConnection(HttpToolsProtocol):
             self._raise(HeadersTooLarge(f"The request has more than {MAX_HEADERS} headers."))
         # Trailers are ignored: the headers have been read by then.
         if self._read_timeout.expected is Expected.HEAD:
+            if len(name) in CHECKED:
+                self._check_header(name.lower(), value)
             super().on_header(name, value)
+
+    def _check_header(self, name: bytes, value: bytes) -> None:
+        """Refuse what the parser accepts, or reports like any other mistake."""
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            coding = value.decode("latin-1")
+            self._raise(
+                UnknownTransferCoding(
+                    f"The `Transfer-Encoding` {coding} is not supported: only `chunked` is."
+                )
+            )
+
+    def _check_head(self) -> None:
+        version = self.parser.get_http_version()
+        if version not in VERSIONS:
+            self._raise(HttpVersionNotSupported())
+        if self._hosts > 1 or (self._hosts == 0 and version == "1.1"):
+            self._raise(
+                InvalidRequest(f"The request has {self._hosts} `Host` headers: it must have one.")
+            )
 
     def on_headers_complete(self) -> None:
         self._event = True
+        self._check_head()
         earlier = self.cycle
         super().on_headers_complete()
         if self.cycle is not earlier:
@@ -271,7 +304,11 @@ class HttpConnection(HttpToolsProtocol):
         raise error
 
     def send_400_response(self, msg: str) -> None:
+        found = sys.exception()  # the parser's, which names no other kind of mistake
+        if isinstance(found, HttpParserError) and "Invalid HTTP version" in str(found):
+            return self._refuse(HttpVersionNotSupported())
         self._refuse(self._refusal or InvalidRequest("The request is not valid HTTP."))
+        return None
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

@@ -51,6 +51,7 @@ BODIES: Mapping[str, tuple[type, type]] = {
     "score": (pooling.ScoreRequest, pooling.Scores),
     "rerank": (pooling.RerankRequest, pooling.Reranking),
     "messages": (messages.MessagesRequest, messages.AnthropicMessage),
+    "input_tokens": (responses.InputTokensRequest, responses.InputTokens),
     "count_tokens": (messages.CountRequest, messages.TokenCount),
     "tokenize": (tokens.TokenizeRequest, tokens.Tokens),
     "detokenize": (tokens.DetokenizeRequest, tokens.DetokenizedText),

@@ -76,6 +76,13 @@ CHATS: dict[str, dict[str, Any]] = {
     "two choices, log-probabilities": SEEDED | {"n": 2, "logprobs": True, "top_logprobs": 1},
     "three choices, json schema": HELD | {"n": 3, "response_format": JSON},
     "two choices, tools": HELD | {"n": 2, "tools": [WEATHER], "tool_choice": "required"},
+    "token ids": SEEDED | {"n": 2, "return_token_ids": True},
+    "tokens by their ids": GREEDY | {"logprobs": True, "return_tokens_as_token_ids": True},
+    "tools named, token ids": HELD
+    | {"tools": [WEATHER], "tool_choice": NAMED, "return_token_ids": True},
+    "echo": SEEDED
+    | {"messages": [{"role": "assistant", "content": "I am"}], "echo": True}
+    | {"return_token_ids": True},
     "bytes of characters": SEEDED | {"allowed_token_ids": list(range(130, 263)), "seed": 11},
 }
 COMPLETIONS: dict[str, dict[str, Any]] = {
@@ -84,6 +91,7 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "prompts, two choices each": SEEDED | {"prompt": ["Who are you?", "The"], "n": 2},
     "echo": SEEDED | {"echo": True},
     "log-probabilities": SEEDED | {"logprobs": 2},
+    "prompts, token ids": SEEDED | {"prompt": ["Who?", "The"], "n": 2, "return_token_ids": True},
     "echo, log-probabilities": SEEDED | {"echo": True, "logprobs": 1, "n": 2},
 }
 
@@ -115,7 +123,7 @@ async def test_a_completion_that_streams(vllm: Engine, name: str) -> None:
     await check(vllm, "completion", stream=True, **COMPLETIONS[name])
 
 
-WHOLE = ("seeded", "json schema", "tools required", "tools auto", "two choices")
+WHOLE = ("seeded", "json schema", "tools required", "tools auto", "two choices", "token ids")
 
 
 @pytest.mark.parametrize("name", [*WHOLE, "three choices, json schema"])
@@ -123,7 +131,9 @@ async def test_a_whole_chat(vllm: Engine, name: str) -> None:
     await check(vllm, "chat", **CHATS[name] | {"max_tokens": 150})
 
 
-@pytest.mark.parametrize("name", ["prompts", "prompts, two choices each", "echo"])
+@pytest.mark.parametrize(
+    "name", ["prompts", "prompts, two choices each", "echo", "prompts, token ids"]
+)
 async def test_a_whole_completion(vllm: Engine, name: str) -> None:
     await check(vllm, "completion", **COMPLETIONS[name] | {"max_tokens": 70})
 
@@ -219,9 +229,11 @@ async def test_replayed_tokens_enter_the_prefix_cache(vllm: Engine) -> None:
 
 async def test_a_whole_answer_with_log_probabilities_is_not_resumed(vllm: Engine) -> None:
     tools: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto"}
-    for fields in ({}, tools):
+    scored: dict[str, Any] = {"logprobs": True}
+    of_prompt: dict[str, Any] = {"prompt_logprobs": 0}
+    for fields in (scored, scored | tools, of_prompt, {"echo": True}):
         resume = Resume({0: [20, 21]}, {}, Usage(9, 0, 2))
-        work = replace(work_of(logprobs=True, **fields), resume=resume)
+        work = replace(work_of(**fields), resume=resume)
         with pytest.raises(EngineFailed):
             await run(vllm, work)
 

@@ -186,6 +186,21 @@ async def test_a_half_sent_body_harms_nobody(stack: Rig) -> None:
     assert len(await stack.gateway.ledger.settled()) == 1
 
 
+async def test_a_client_that_asks_first_is_told_that_its_body_is_too_large(stack: Rig) -> None:
+    host, port = stack.gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+        b"Expect: 100-Continue\r\nContent-Length: 100001\r\n\r\n"
+    )
+    async with asyncio.timeout(HANGS_S):
+        said = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert said.startswith(b"HTTP/1.1 413") and b"payload_too_large" in said
+    assert b"connection: close" in said, "the body may come after all"
+
+
 async def test_what_a_key_may_do_is_asked_again_when_its_body_has_come(stack: Rig) -> None:
     host, port = stack.gateway.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -61,6 +61,7 @@ EXAMPLES: Mapping[str, Example] = {
         lambda text: {"query": text, "documents": ["Good bye.", SAID]},
         hostile={"documents": NO_TEXTS},
     ),
+    "input_tokens": Example(lambda text: {"input": text}, hostile={"input": (7, [7], [], None)}),
     "count_tokens": Example(chat, hostile={"messages": NO_CHATS}),
     "tokenize": Example(lambda text: {"prompt": text}, hostile={"prompt": (7, [], {})}),
     "detokenize": Example(

@@ -93,6 +93,7 @@ def test_an_empty_list_of_tools_is_no_tools(choice: dict[str, Any]) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
         ({"best_of": 2}, "best_of"),
         ({"modalities": ["audio"]}, "modalities"),
+        ({"messages": [{"role": "assistant", "content": [TEXT]}], "echo": True}, "echo"),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
             "messages[0].content[0].text",
@@ -112,6 +113,7 @@ def test_invalid_chats_are_refused_before_the_engine(
     "fields",
     [
         {"best_of": 1, "modalities": ["text"], "functions": None},
+        {"echo": True},
         {"messages": [{"role": "assistant"}, {"role": "user", "content": [TEXT]}]},
     ],
 )

@@ -17,6 +17,9 @@ from inference.operations.instant import InstantOperation
 from inference.operations.messages.messages import COUNT_TOKENS
 from inference.operations.operation import Call, PlainPrompt
 from inference.operations.registry import OPERATIONS
+from inference.operations.responses.call import ResponseCall
+from inference.operations.responses.input_tokens import INPUT_TOKENS
+from inference.operations.responses.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 from tests.inference.operations.examples import EXAMPLES, SAID
 
@@ -76,6 +79,65 @@ def test_a_chat_as_tokens() -> None:
     assert answer(DETOKENIZE, tokens=made["tokens"]) == {"prompt": "<user>Hello"}
     counted = answer(COUNT_TOKENS, messages=HELLO, max_tokens=9)
     assert counted == {"input_tokens": made["count"]}
+
+
+CALL = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+FUNCTION = {"type": "function", "name": "now"}
+
+
+def test_a_response_is_counted_as_the_chat_that_it_is() -> None:
+    asked: dict[str, Any] = {"input": SAID, "instructions": "Rhyme."}
+    chat = RESPONSES.allowed({"model": "m"} | asked)
+    made = answer(TOKENIZE, messages=chat["messages"])
+    assert answer(INPUT_TOKENS, **asked, max_output_tokens=9, truncation="auto") == {
+        "object": "response.input_tokens",
+        "input_tokens": made["count"],
+    }
+    given = {"tools": [FUNCTION], "tool_choice": "required", "reasoning": {"effort": "low"}}
+    switches = {"chat_template_kwargs": {"enable_thinking": False}}
+    seen = INPUT_TOKENS.allowed({"input": [CALL], "text": {}} | given | switches)
+    assert seen == RESPONSES.allowed({"input": [CALL]} | given | switches)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"input": SAID, "text": {"format": {"type": "text"}}}, {}),
+        ({"previous_response_id": "resp_1"}, {"previous_response_id": "resp_1"}),
+        ({"conversation": "conv_1"}, {"conversation": "conv_1"}),
+        ({"input": [], "conversation": {"id": "conv_1"}}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, {"references": True}),
+        ({"input": [CALL], "tools": [FUNCTION]}, {"parsers": ("tool",)}),
+        ({"input": [CALL], "tools": [FUNCTION], "tool_choice": "none"}, {}),
+        ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "previous_response_id"),
+        ({"instructions": SAID}, "input"),
+        ({"input": SAID, "model": ""}, "model"),
+        ({"input": SAID, "text": {"verbosity": "high"}}, "text.verbosity"),
+        ({"input": SAID, "tool_choice": "required"}, "tools"),
+        ({"input": SAID, "instructions": "x" * (1 << 20)}, "input"),
+        ({"input": [{"role": "user", "content": "x" * (1 << 20)}]}, "input"),
+        ({"input": SAID, "truncation": "front"}, "truncation"),
+    ],
+)
+def test_what_a_count_needs_is_read_and_the_rest_refused(
+    fields: dict[str, Any], expected: dict[str, Any] | str
+) -> None:
+    """`expected`: what is not as in a plain call, or the field that is wrong."""
+    if isinstance(expected, str):
+        with pytest.raises(InvalidRequest) as caught:
+            parse(INPUT_TOKENS, **fields)
+        assert caught.value.param == expected
+        return
+    call = parse(INPUT_TOKENS, **fields)
+    assert isinstance(call, ResponseCall) and not call.store
+    plain: dict[str, Any] = {"references": False, "parsers": (), "conversation": ""}
+    plain["previous_response_id"] = ""
+    assert {name: getattr(call, name) for name in plain} == plain | expected
+
+
+def test_a_style_that_would_change_the_prompt_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="`personality` is not supported"):
+        INPUT_TOKENS.allowed({"input": SAID, "personality": "friendly"})
 
 
 def test_an_engine_sees_only_served_fields() -> None:

@@ -19,6 +19,7 @@ from inference.operations.completion import COMPLETION, COMPLETION_TOKENS
 from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Call, Framing, Operation
 from inference.operations.registry import OPERATIONS
+from tests.inference.operations.examples import EXAMPLES
 
 pytestmark = pytest.mark.pure
 
@@ -305,12 +306,35 @@ def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
         ({"logprobs": False, "top_logprobs": 5}, 0),
         ({"logprobs": True}, 1),
         ({"logprobs": True, "top_logprobs": 20}, 21),
+        ({"prompt_logprobs": None}, 0),
+        ({"prompt_logprobs": 0}, 1),
+        ({"prompt_logprobs": 20, "logprobs": True, "top_logprobs": 5}, 21),
+        ({"prompt_logprobs": 1, "logprobs": True, "top_logprobs": 5}, 6),
+        ({"echo": True}, 1),
+        ({"echo": True, "logprobs": True, "top_logprobs": 5}, 6),
+        ({"echo": False}, 0),
     ],
 )
 def test_a_chat_asks_for_log_probabilities_of_each_token(
     fields: dict[str, Any], count: int
 ) -> None:
     assert CHAT.parse(chat(**fields)).workload.logprobs == count
+
+
+@pytest.mark.parametrize("operation", [CHAT, COMPLETION])
+@pytest.mark.parametrize("fields", [{"prompt_logprobs": n} for n in (-1, 21, "x", 1.5)])
+def test_a_prompt_has_at_most_20_log_probabilities_per_token(
+    operation: Operation, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        operation.parse(json.dumps(EXAMPLES[operation.name].body() | fields).encode())
+    assert refused.value.param == "prompt_logprobs"
+
+
+def test_no_chunk_has_a_prompts_log_probabilities() -> None:
+    with pytest.raises(InvalidRequest, match="not supported with `stream`") as refused:
+        CHAT.parse(chat(prompt_logprobs=0, stream=True))
+    assert refused.value.param == "prompt_logprobs"
 
 
 @pytest.mark.parametrize(("logprobs", "count"), [(None, 0), (0, 1), (5, 6), (-1, 1)])
@@ -461,6 +485,11 @@ def test_a_completions_choice_has_what_openais_have() -> None:
         "logprobs": None,
         "finish_reason": "length",
     }
+
+
+def test_what_was_asked_of_vllm_stays_in_a_choice() -> None:
+    asked = {"token_ids": [], "prompt_token_ids": [1], "prompt_logprobs": [None]}
+    assert conformed(COMPLETION, text="a", **asked).items() >= asked.items()
 
 
 @pytest.mark.parametrize("operation", [CHAT, COMPLETION])

@@ -47,7 +47,9 @@ class Weather(BaseModel):
 def check(url: str, key: str, model: str) -> None:
     """Raises AssertionError if something differs from OpenAI's API."""
     with OpenAI(base_url=url, api_key=key, max_retries=0) as client:
-        for test in (answers, streams, calls_a_tool, parses, goes_on_after_a_call, scores, refuses):
+        for test in (
+            answers, streams, calls_a_tool, parses, goes_on_after_a_call, counts, scores, refuses,
+        ):  # fmt: skip
             test(client, model)
 
 
@@ -126,6 +128,18 @@ def goes_on_after_a_call(client: OpenAI, model: str) -> None:
     second = client.responses.create(**asked | {"max_output_tokens": 60}, input=items)
     assert second.output and second.usage is not None and first.usage is not None
     assert second.usage.input_tokens > first.usage.input_tokens
+
+
+def counts(client: OpenAI, model: str) -> None:
+    prompt: Any = {"model": model, "input": QUESTION, "instructions": "Be brief."}
+    for asked in (prompt, prompt | {"tools": [WEATHER], "tool_choice": "auto"}):
+        counted = client.responses.input_tokens.count(**asked)
+        response = client.responses.create(**asked, max_output_tokens=1)
+        assert counted.object == "response.input_tokens" and response.usage is not None
+        assert counted.input_tokens == response.usage.input_tokens
+    with pytest.raises(BadRequestError) as caught:
+        client.responses.input_tokens.count(model=model, instructions="Be brief.")
+    assert caught.value.param == "input"
 
 
 def scores(client: OpenAI, model: str) -> None:

@@ -312,6 +312,10 @@ CHOICES: Fields = SAMPLING | {
     "n": Field(0.25, one_of(1, 2, 3, 5, 8), (0, 100)),
     "response_format": Field(0.15, _format, ({"type": "poem"},)),
     "max_tokens": BOUND,
+    "echo": Field(0.15, one_of(True, False)),
+    "prompt_logprobs": Field(0.05, one_of(0, 1, 5, 20), (21, -2)),
+    "return_token_ids": Field(0.15, one_of(True, False)),
+    "return_tokens_as_token_ids": Field(0.15, one_of(True, False)),
 }
 NOW = {"name": "now"}
 CHAT: Fields = CHOICES | {
@@ -328,7 +332,6 @@ CHAT: Fields = CHOICES | {
 }
 COMPLETION: Fields = CHOICES | {
     "logprobs": Field(0.3, one_of(0, 1, 5, 20), (21, -1)),
-    "echo": Field(0.15, one_of(True, False)),
     "add_special_tokens": Field(0.1, one_of(True, False)),
     "suffix": Field(0.0, one_of("the end"), ("the end",)),
 }
@@ -347,6 +350,9 @@ RESPONSES: Fields = SAMPLING | {
     "parallel_tool_calls": Field(0.05, one_of(True, False)),
     "reasoning": Field(0.1, one_of({"effort": "low"}, {"summary": "auto"}), ({"effort": "x"},)),
     "metadata": Field(0.1, one_of({"a": "b"}, {}), ({"a": 1},)),
+}
+COUNTED_ITEMS: Fields = {
+    name: RESPONSES[name] for name in ("instructions", "reasoning", "text", "tools", "tool_choice")
 }
 PROMPT_OF_BLOCKS: Fields = {
     "system": Field(0.3, one_of("Be brief.", "", [{"type": "text", "text": "Be brief."}])),
@@ -393,6 +399,7 @@ KINDS: Mapping[str, Kind] = {
     "completion": Kind(8, _prompt, COMPLETION),
     "responses": Kind(4, _items, RESPONSES),
     "messages": Kind(4, _blocks, MESSAGES),
+    "input_tokens": Kind(1, _items, COUNTED_ITEMS),
     "count_tokens": Kind(1, _blocks, PROMPT_OF_BLOCKS),
     "tokenize": Kind(1, _chat_or_text, TOKENIZE),
     "detokenize": Kind(1, lambda draw: {"tokens": _token_prompt(draw)["prompt"]}, {}),

@@ -44,7 +44,7 @@ def options_of(fields: dict[str, Any]) -> Options:
     Raises:
         InvalidRequest: one has a wrong type or value, or is not supported.
     """
-    for name in ("tools", "logprobs"):
+    for name in ("tools", "logprobs", "prompt_logprobs", "return_token_ids"):
         if fields.get(name):
             raise InvalidRequest(f"`{name}` is not supported by the synthetic engine.", param=name)
     given = {name: fields[name] for name in Options.__struct_fields__ if name in fields}

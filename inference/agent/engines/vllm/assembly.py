@@ -14,6 +14,9 @@ import msgspec
 
 from inference.operations.openai import OpenAIOperation
 
+IDS = {"prompt_token_ids", "token_ids"}
+"""Keys of ids: a chat has those of its prompt beside its choices, a completion in each."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -24,6 +27,8 @@ class _Choice:
         self.text = ""
         self.logprobs: dict[str, list[bytes]] = defaultdict(list)
         self.finish_reason: str | None = None
+        self.ids: dict[str, list[int]] = defaultdict(list)
+        """Those of its tokens and of its prompt, if they are requested, by the answer's key."""
 
     def add(self, choice: dict[str, Any]) -> None:
         self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
@@ -31,6 +36,8 @@ class _Choice:
             if values:
                 self.logprobs[name].append(_encode(values)[1:-1])
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        for name in IDS & choice.keys():
+            self.ids[name] += choice[name]
 
     def whole_logprobs(self) -> dict[str, msgspec.Raw] | None:
         return {
@@ -45,9 +52,11 @@ class Assembly:
     def __init__(self, operation: OpenAIOperation[Any]) -> None:
         self._operation = operation
         self._choices: dict[int, _Choice] = defaultdict(_Choice)
+        self._prompt: dict[str, list[int]] = {}
 
     def add(self, chunk: dict[str, Any]) -> None:
         """A decoded chunk."""
+        self._prompt |= {name: chunk[name] for name in IDS & chunk.keys()}
         for choice in chunk["choices"]:
             self._choices[choice["index"]].add(choice)
 
@@ -57,8 +66,9 @@ class Assembly:
             {"index": index}
             | self._operation.choice(choice.text)
             | {"logprobs": choice.whole_logprobs(), "finish_reason": choice.finish_reason}
+            | choice.ids
             for index, choice in sorted(self._choices.items())
         ]
         for choice in choices:
             self._operation.conform(choice)
-        return {"object": self._operation.whole_object, "choices": choices}
+        return {"object": self._operation.whole_object, "choices": choices} | self._prompt

@@ -390,6 +390,7 @@ class VLLMEngine:
             grammars=self._grammars,
             totals=self._totals,
             tells_ids=Part.TOKEN_IDS not in self._lacking,
+            request=request,
         )
         return self._serving.outputs(runner, request, client)
 

@@ -45,11 +45,9 @@ from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.steps import EngineStep, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.link.wire import Resume
-from inference.operations.openai import usage_body
+from inference.operations.openai import drop_unasked, usage_body
 
 VLLM_ONLY = (
-    "prompt_logprobs",
-    "prompt_token_ids",
     "prompt_text",
     "kv_transfer_params",
     "ec_transfer_params",
@@ -57,7 +55,7 @@ VLLM_ONLY = (
     "service_tier",
     "system_fingerprint",
 )
-"""Keys of vLLM's answers and chunks that OpenAI's don't have, or that gateways fill."""
+"""Keys of vLLM's answers and chunks that clients don't get, or that gateways fill."""
 
 MAX_LOGPROBS = 200_000
 """Log-probabilities of one answer: 20 for each of 9,500 tokens. vLLM keeps all until its end. The
@@ -66,6 +64,9 @@ queue decides how many one step may yield (`scheduler.capacity`)."""
 MAX_LOGPROBS_AT_ONCE = 5_000
 """Log-probabilities of which vLLM makes objects in one go, while all streams stall: those of
 prompts, and of a whole answer that can't be assembled from chunks (`Assembly`)."""
+
+MAX_PROMPT_IDS = 1 << 18
+"""Ids of prompts that an answer returns: each choice of a stream may begin with them."""
 
 ABORTED, FAILED = "abort", "error"
 """Finish reasons that no client asked for: the engine is closing, or failed on the request."""
@@ -139,15 +140,19 @@ class RequestClient:
         grammars: Grammars,
         totals: Meter,
         tells_ids: bool,
+        request: Any,
     ) -> None:
+        """`request` is vLLM's request object."""
         self.work = work
+        self._returns_ids = bool(request.return_token_ids)
+        self._scores_prompt = request.prompt_logprobs is not None
         self.steps = Steps(work, tells_ids=tells_ids)
         self._llm, self._lora, self._grammars = llm, lora, grammars
         self._counter = PromptCounter(work.meter, totals)
         self._requests: list[str] = []
         self._prompts = 0
         self._taken = work.meter.completion_tokens
-        self._logprobs = self._prompt_logprobs = 0
+        self._logprobs = self._prompt_logprobs = self._prompt_ids = 0
         self.error: InferenceError | None = None
         """Why the engine failed or refused; the serving layer only saw the deltas end."""
 
@@ -160,6 +165,7 @@ class RequestClient:
         """As AsyncLLM's, with this request's adapter and priority. Each further prompt has the
         priority of a request whose tenant runs the choices before it too (`Queue.priority`)."""
         try:
+            self._check_prompt_ids(prompt, sampling_params)
             self._check_prompt_logprobs(prompt, sampling_params)
         except InvalidRequest as error:
             self.error = error
@@ -200,6 +206,7 @@ class RequestClient:
             return
         if whole is not None:
             whole.outputs.sort(key=lambda completion: completion.index)
+            whole.prompt_logprobs = of_prompt
             yield whole
 
     def _deltas(
@@ -227,6 +234,22 @@ class RequestClient:
             for own, id in zip(several, ids, strict=True)
         )
 
+    def _check_prompt_ids(self, prompt: Any, params: SamplingParams) -> None:
+        """Count the ids of the prompt that the answer will have.
+
+        Raises:
+            InvalidRequest: there would be too many.
+        """
+        if not self._returns_ids:
+            return
+        self._prompt_ids += len(prompt["prompt_token_ids"]) * (params.n or 1)
+        if self._prompt_ids > MAX_PROMPT_IDS:
+            raise InvalidRequest(
+                f"`return_token_ids`: the answer would have more than {MAX_PROMPT_IDS} ids of its "
+                "prompts over all choices: reduce `n`.",
+                param="return_token_ids",
+            )
+
     def _check_prompt_logprobs(self, prompt: Any, params: SamplingParams) -> None:
         """Count the prompt's log-probabilities before they are made.
 
@@ -239,9 +262,9 @@ class RequestClient:
         self._prompt_logprobs += of_each * (params.n or 1)
         if self._prompt_logprobs > MAX_LOGPROBS_AT_ONCE:
             raise InvalidRequest(
-                f"The prompt would have more than {MAX_LOGPROBS_AT_ONCE} "
-                "log-probabilities: reduce `logprobs`, or do not set `echo`.",
-                param="logprobs",
+                f"The prompt would have more than {MAX_LOGPROBS_AT_ONCE} log-probabilities: reduce "
+                "`prompt_logprobs`, `logprobs` or `top_logprobs`, or do not set `echo`.",
+                param="prompt_logprobs" if self._scores_prompt else "logprobs",
             )
 
     def _count_logprobs(
@@ -338,7 +361,7 @@ class Serving:
         Raises:
             InferenceError: the request or the engine is at fault.
         """
-        if client.work.resume is not None and _is_whole_with_logprobs(runner, request):
+        if client.work.resume is not None and _must_begin_anew(runner, request):
             raise EngineFailed(
                 "The log-probabilities of tokens that another engine generated are not available."
             )
@@ -367,7 +390,7 @@ class Serving:
         for a stream."""
         if request.stream or not runner.wants_logprobs(request) or runner.uses_tools(request):
             return None
-        if self._reasons:
+        if self._reasons or runner.tells_prompt_logprobs(request):
             return None
         request.stream = True
         return Assembly(runner.answers)
@@ -434,6 +457,9 @@ async def _frame(
         if not request.stream:
             body: dict[str, Any] = result.model_dump(mode="json")
             client.work.meter.reasoning_tokens = _reasoning_tokens(body["usage"])
+            if not runner.tells_prompt_logprobs(request):  # an echo's are in its `logprobs`
+                for choice in body["choices"]:
+                    choice.pop("prompt_logprobs", None)
             return _openai(body, client)
         async with aclosing(result):
             async for chunk in _chunks(result, client):
@@ -462,8 +488,10 @@ def _answer(body: dict[str, Any], client: RequestClient) -> EngineOutput:
     )
 
 
-def _is_whole_with_logprobs(runner: Runner, request: Any) -> bool:
-    return not request.stream and runner.wants_logprobs(request)
+def _must_begin_anew(runner: Runner, request: Any) -> bool:
+    """Whether it is whole and has log-probabilities: those of another engine are not known."""
+    scored = runner.wants_logprobs(request) or runner.tells_prompt_logprobs(request)
+    return not request.stream and scored
 
 
 def _reason(reasons: set[str]) -> str:
@@ -477,6 +505,7 @@ def _openai(body: dict[str, Any], client: RequestClient) -> dict[str, Any]:
         client.work.operation.conform(choice)
     for key in VLLM_ONLY:
         body.pop(key, None)
+    drop_unasked(body)
     return body
 
 

@@ -45,7 +45,11 @@ class Generation(Sampled):
     """Fields of a request whose answer is a list of choices."""
 
     max_tokens: int | None = None
+    echo: bool | None = None
     n: int | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
 
@@ -87,7 +91,6 @@ class CompletionRequest(Generation, kw_only=True):
 
     prompt: str | list[str | int | list[int]]
     add_special_tokens: bool | None = None
-    echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
 
@@ -124,10 +127,15 @@ class Message(Open):
     tool_calls: list[dict[str, Any]] | None = None
 
 
+PromptLogprobs = list[dict[str, dict[str, Any]] | None]
+"""Of each token of the prompt by token ids; the first has none."""
+
+
 class Choice(Open):
     index: int
     finish_reason: str | None
     logprobs: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
     finish_details: FinishDetails | None = None
 
 
@@ -137,6 +145,8 @@ class ChatChoice(Choice, kw_only=True):
 
 class TextChoice(Choice, kw_only=True):
     text: str
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class Whole(Open):
@@ -151,6 +161,8 @@ class ChatCompletion(Whole, kw_only=True):
     object: Literal["chat.completion"]
     service_tier: Literal["default", "flex"]
     choices: list[ChatChoice]
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class Completion(Whole, kw_only=True):

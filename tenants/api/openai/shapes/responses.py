@@ -49,6 +49,30 @@ class ResponsesRequest(Sampled, kw_only=True):
     truncation: Literal["auto", "disabled"] | None = None
 
 
+class InputTokensRequest(Open):
+    """The fields of a request for a response that its prompt depends on."""
+
+    model: str
+    chat_template_kwargs: dict[str, bool] | None = None
+    conversation: str | dict[str, str] | None = None
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: list[FunctionTool] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class InputTokens(Shape):
+    """How many tokens the model would read."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class InputTokensDetails(Shape):
     cached_tokens: int
     cache_write_tokens: int

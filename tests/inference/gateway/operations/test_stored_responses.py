@@ -128,6 +128,27 @@ async def test_a_response_continues_a_stored_one(stack: Rig, client: AsyncOpenAI
     assert ended.response.instructions is None, "they are not carried over"
 
 
+async def test_what_a_response_would_continue_is_counted(stack: Rig, client: AsyncOpenAI) -> None:
+    count = client.responses.input_tokens.count
+    first = await client.responses.create(model=MODEL.name, input=SAID)
+    item: Any = {"role": "user", "content": SAID}
+    conversation = (await client.conversations.create(items=[item])).id
+    assert (await count(model=MODEL.name, conversation=conversation)).input_tokens == (
+        await count(model=MODEL.name, input=[item])
+    ).input_tokens
+    continued: Any
+    for continued in ({"previous_response_id": first.id}, {"conversation": conversation}):
+        counted = await count(model=MODEL.name, input="And then?", **continued)
+        made = await client.responses.create(model=MODEL.name, input="And then?", **continued)
+        assert made.usage is not None and counted.input_tokens == made.usage.input_tokens
+        assert len(stack.gateway.conversations.rows) == 1
+    listed = [one async for one in client.conversations.items.list(conversation)]
+    assert len(listed) == 3, "a count adds nothing"
+    with pytest.raises(BadRequestError) as caught:
+        await count(model=MODEL.name, previous_response_id=UNKNOWN)
+    assert caught.value.code == "previous_response_not_found"
+
+
 async def test_items_of_stored_responses_are_referred_to(stack: Rig, client: AsyncOpenAI) -> None:
     """As the Vercel AI SDK does unless `store` is false."""
     first = await client.responses.create(model=MODEL.name, input=SAID)

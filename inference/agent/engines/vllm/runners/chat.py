@@ -18,9 +18,19 @@ class ChatRunner(Runner):
     endpoint = "openai_serving_chat"
     answers = CHAT
 
+    def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
+        """As the runner says."""
+        request = super().read(endpoint, fields)
+        if request.stream and request.echo and not request.logprobs:
+            # vLLM would compute the prompt's log-probabilities, which no chunk has.
+            request.top_logprobs = None
+        return request
+
     def is_lean(self, request: Any) -> bool:
-        """Log-probabilities, tools and choices take the full path."""
-        return not (request.n or 1) > 1 and not request.logprobs and not request.tools
+        """Log-probabilities, tools, choices, echoes and token ids take the full path."""
+        plain = not request.logprobs and not request.tools and not request.echo
+        returns = request.return_token_ids or request.prompt_logprobs is not None
+        return plain and not returns and not (request.n or 1) > 1
 
     async def prompts(self, endpoint: Any, request: Any) -> Any:
         """Rendered by the chat template."""
@@ -39,6 +49,10 @@ class ChatRunner(Runner):
     def wants_logprobs(self, request: Any) -> bool:
         """If the request sets `logprobs`."""
         return bool(request.logprobs)
+
+    def tells_prompt_logprobs(self, request: Any) -> bool:
+        """As the runner says; an echo has them too."""
+        return request.echo or super().tells_prompt_logprobs(request)
 
     def uses_tools(self, request: Any) -> bool:
         """If the request names any that may be called."""

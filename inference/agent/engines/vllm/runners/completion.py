@@ -18,11 +18,13 @@ class CompletionRunner(Runner):
     answers = COMPLETION
 
     def is_lean(self, request: Any) -> bool:
-        """Log-probabilities, echoes and several prompts or choices take the full path."""
+        """Log-probabilities, echoes, token ids and several prompts or choices take the full
+        path."""
         prompt = request.prompt
         single = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
         plain = request.logprobs is None and not request.echo and not request.suffix
-        return single and plain and not (request.n or 1) > 1
+        returns = request.return_token_ids or request.prompt_logprobs is not None
+        return single and plain and not returns and not (request.n or 1) > 1
 
     async def prompts(self, endpoint: Any, request: Any) -> Any:
         """Tokenized without a template."""

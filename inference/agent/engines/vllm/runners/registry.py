@@ -9,7 +9,7 @@ from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.completion import CompletionRunner
 from inference.agent.engines.vllm.runners.messages import CountTokensInquiry, MessagesRunner
 from inference.agent.engines.vllm.runners.pooling import EmbeddingsPooler, Pooler, ScoringPooler
-from inference.agent.engines.vllm.runners.responses import ResponsesRunner
+from inference.agent.engines.vllm.runners.responses import InputTokensInquiry, ResponsesRunner
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.runners.tokens import DetokenizeInquiry, TokenizeInquiry
 from inference.operations.chat import CHAT
@@ -17,6 +17,7 @@ from inference.operations.completion import COMPLETION
 from inference.operations.messages.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.pooling.embeddings import EMBEDDINGS
 from inference.operations.pooling.scoring import RERANK, SCORE
+from inference.operations.responses.input_tokens import INPUT_TOKENS
 from inference.operations.responses.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
@@ -33,6 +34,7 @@ POOLERS: Mapping[str, Pooler] = {
 }
 INQUIRIES: Mapping[str, Inquiry] = {
     COUNT_TOKENS.name: CountTokensInquiry(),
+    INPUT_TOKENS.name: InputTokensInquiry(),
     TOKENIZE.name: TokenizeInquiry(),
     DETOKENIZE.name: DetokenizeInquiry(),
 }

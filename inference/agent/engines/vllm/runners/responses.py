@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -10,7 +11,9 @@ from vllm.exceptions import VLLMValidationError
 
 from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.runners.chat import ChatRunner
+from inference.agent.engines.vllm.runners.runner import Inquiry
 from inference.errors import ContextLengthExceeded
+from inference.operations.responses.input_tokens import INPUT_TOKENS
 
 
 class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM is untyped here
@@ -25,6 +28,27 @@ class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM is untyped her
         except VLLMValidationError as error:
             message = str(error.args[0]).replace("max_completion_tokens", "max_output_tokens")
             raise VLLMValidationError(message, parameter="max_output_tokens") from None
+
+
+class _Counted(ChatCompletionRequest):  # type: ignore[misc]  # vLLM is untyped here
+    """A chat that may be longer than the context, because it is only counted."""
+
+    def build_tok_params(self, model_config: Any) -> Any:
+        """As vLLM does, without the context's limit."""
+        return replace(super().build_tok_params(model_config), max_total_tokens=None)
+
+
+class InputTokensInquiry(Inquiry):
+    """Counts the tokens of the prompt that the chat template renders."""
+
+    endpoint = "openai_serving_chat"
+
+    async def answer(self, endpoint: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        """As the inquiry says."""
+        rendered = await endpoint.render_chat_request(_Counted.model_validate(fields))
+        if isinstance(rendered, ErrorResponse):
+            raise of_info(rendered.error)
+        return INPUT_TOKENS.answer(sum(len(prompt["prompt_token_ids"]) for prompt in rendered[1]))
 
 
 class ResponsesRunner(ChatRunner):

@@ -132,6 +132,7 @@ READERS: Mapping[str, Reader] = {
     "score": _pooled,
     "rerank": _pooled,
     "count_tokens": _instant,
+    "input_tokens": _instant,
     "tokenize": _instant,
     "detokenize": _instant,
 }
