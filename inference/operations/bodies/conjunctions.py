@@ -1,0 +1,218 @@
+"""Which schemas of a document apply to the same value, and what types and literals they leave.
+
+A *part* is one schema with its JSON pointer; a *conjunction* is a tuple of parts that all apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from inference.operations.bodies.keywords import (
+    REFUSED,
+    TYPES,
+    Refused,
+    canonical,
+    check_literal,
+    says,
+)
+
+MAX_WORK = 40_000
+"""Most steps to rewrite one schema, about as many as the parts of its result: 0.2 s of a core.
+Without it, `allOf` of many `anyOf` would have all combinations."""
+CHARS_PER_STEP = 16
+"""Text costs one step for so many characters, because a result may repeat it."""
+MAX_DIGITS = 9
+"""Array indices in a `$ref` have fewer digits: Python refuses to convert thousands of them."""
+
+_ANYWHERE = ("$dynamicRef", "$recursiveRef", "if", "not")
+"""Keywords in REFUSED that are about values of all types."""
+
+
+class Part(NamedTuple):
+    """A schema and where it is."""
+
+    at: str
+    schema: Mapping[str, Any]
+
+    def get(self, keyword: str, kind: type[Any]) -> Any:
+        """The keyword's value, empty if it is missing.
+
+        Raises:
+            Refused: it has another type.
+        """
+        value = self.schema.get(keyword, kind())
+        if not isinstance(value, kind):
+            name = {dict: "an object", list: "an array", str: "a string"}[kind]
+            raise Refused(f"{self.at}/{keyword}", f"must be {name}")
+        return value
+
+    def inner(self, keyword: str, key: str | int = "") -> Given:
+        """The schema in the keyword's value, or in its entry `key`."""
+        value = self.schema[keyword]
+        if key == "":
+            return f"{self.at}/{keyword}", value
+        return f"{self.at}/{keyword}/{step_of(str(key))}", value[key]
+
+
+Parts = tuple[Part, ...]
+Given = tuple[str, Any]
+"""What should be a schema, and where it is."""
+
+
+def step_of(name: str) -> str:
+    """A name as a step of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def refuse(part: Part, keyword: str) -> Refused:
+    """The error for a keyword in REFUSED."""
+    return Refused(f"{part.at}/{keyword}", f"is not supported: {REFUSED[keyword]}")
+
+
+class Document:
+    """One root schema, and the steps that its rewriting may still take."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self._left = MAX_WORK
+        self._literals: dict[str, dict[str, Any]] = {}
+
+    def spend(self, steps: int, at: str) -> None:
+        """Count steps.
+
+        Raises:
+            Refused: they are too many.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise Refused(at, "makes the schema too complex: simplify or split it")
+
+    def spend_text(self, text: str, at: str) -> None:
+        """As `spend`, for text that the result repeats."""
+        self.spend(1 + len(text) // CHARS_PER_STEP, at)
+
+    def conjunction(self, given: Iterable[Given], known: Parts = ()) -> tuple[Parts, bool] | None:
+        """The parts that `given` adds to the known ones, with all that `$ref` and `allOf` add, and
+        whether there was a `$ref`; None if they allow no value.
+
+        Raises:
+            Refused: something in them is no schema or is not supported.
+        """
+        seen, parts, refers = {part.at for part in known}, list(known), False
+        rest = list(given)[::-1]
+        self.spend(len(known), "")
+        while rest:
+            at, schema = rest.pop()
+            self.spend(1, at)
+            if schema is False:
+                return None
+            if schema is True or at in seen:
+                continue
+            if not isinstance(schema, dict):
+                raise Refused(at, "must be a schema, which is an object or a boolean")
+            part = Part(at, schema)
+            if _is_never(part):
+                return None
+            seen.add(at)
+            parts.append(part)
+            rest += [part.inner("allOf", i) for i in range(len(part.get("allOf", list)))][::-1]
+            if "$ref" in schema:
+                refers = True
+                rest.append(self._target(part))
+        return tuple(parts), refers
+
+    def _target(self, part: Part) -> Given:
+        """The schema to which a `$ref` refers, with a pointer that is the same for all ways to
+        write the reference."""
+        reference, at = part.get("$ref", str), f"{part.at}/$ref"
+        self.spend_text(reference, at)
+        if reference != "#" and not reference.startswith("#/"):
+            raise Refused(at, "must refer to a part of the same schema, as `#/$defs/name` does")
+        found, pointer = self.root, ""
+        for step in unquote(reference[1:]).split("/")[1:]:
+            self.spend(1, at)
+            if pointer and isinstance(found, dict) and isinstance(found.get("$id"), str):
+                raise _nested_id(pointer)
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, dict) and step in found:
+                found = found[step]
+            elif isinstance(found, list) and _is_index(step, len(found)):
+                found = found[int(step)]
+            else:
+                raise Refused(at, "refers to nothing")
+            pointer += f"/{step_of(step)}"
+        return pointer, found
+
+    def literals(self, parts: Parts) -> dict[str, Any] | None:
+        """The values that `enum` and `const` leave, by their canonical texts; None without any.
+
+        Raises:
+            Refused: one of them can't be enforced.
+        """
+        found: dict[str, Any] | None = None
+        for part in parts:
+            for keyword in ("enum", "const"):
+                if keyword in part.schema:
+                    own = self._own_literals(part, keyword)
+                    both = own if found is None else {k: found[k] for k in found if k in own}
+                    self.spend(len(own), part.at)
+                    found = both
+        return found
+
+    def _own_literals(self, part: Part, keyword: str) -> dict[str, Any]:
+        at = f"{part.at}/{keyword}"
+        if at not in self._literals:
+            values = part.get("enum", list) if keyword == "enum" else [part.schema["const"]]
+            check_literal(values, at)
+            self._literals[at] = {canonical(value): value for value in values}
+        return self._literals[at]
+
+
+def _is_never(part: Part) -> bool:
+    """Whether the part allows no value, by keywords that are about all values.
+
+    Raises:
+        Refused: one of these keywords is not supported.
+    """
+    if part.at and isinstance(part.schema.get("$id"), str):
+        raise _nested_id(part.at)
+    denied = part.schema.get("not")
+    if denied is True or denied == {}:
+        return True
+    for keyword in _ANYWHERE:
+        if says(part.schema, keyword):
+            raise refuse(part, keyword)
+    return False
+
+
+def _nested_id(at: str) -> Refused:
+    return Refused(f"{at}/$id", "is supported only at the root of a schema")
+
+
+def _is_index(step: str, length: int) -> bool:
+    return step.isdecimal() and len(step) < MAX_DIGITS and int(step) < length
+
+
+def types_of(parts: Parts) -> set[str] | None:
+    """The types that `type` leaves, `integer` only without `number`; None if there is no `type`.
+
+    Raises:
+        Refused: a type is unknown.
+    """
+    found: set[str] | None = None
+    for part in parts:
+        if "type" in part.schema:
+            own = _own_types(part)
+            found = own if found is None else found & own
+    return found - {"integer"} if found and "number" in found else found
+
+
+def _own_types(part: Part) -> set[str]:
+    given = part.schema["type"]
+    names = given if isinstance(given, list) else [given]
+    for name in names:
+        if name not in TYPES and name != "integer":
+            raise Refused(f"{part.at}/type", f"`{name}` is not a type")
+    return {*names, "integer"} if "number" in names else set(names)
