@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from inference.operations.bodies.keywords import (
     REFUSED,
@@ -17,14 +16,13 @@ from inference.operations.bodies.keywords import (
     check_literal,
     says,
 )
+from inference.operations.bodies.references import step_into, steps_in
 
 MAX_WORK = 40_000
 """Most steps to rewrite one schema, about as many as the parts of its result: 0.2 s of a core.
 Without it, `allOf` of many `anyOf` would have all combinations."""
 CHARS_PER_STEP = 16
 """Text costs one step for so many characters, because a result may repeat it."""
-MAX_DIGITS = 9
-"""Array indices in a `$ref` have fewer digits: Python refuses to convert thousands of them."""
 
 _ANYWHERE = ("$dynamicRef", "$recursiveRef", "if", "not")
 """Keywords in REFUSED that are about values of all types."""
@@ -131,18 +129,14 @@ class Document:
         if reference != "#" and not reference.startswith("#/"):
             raise Refused(at, "must refer to a part of the same schema, as `#/$defs/name` does")
         found, pointer = self.root, ""
-        for step in unquote(reference[1:]).split("/")[1:]:
+        for step in steps_in(reference):
             self.spend(1, at)
             if pointer and isinstance(found, dict) and isinstance(found.get("$id"), str):
                 raise _nested_id(pointer)
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and step in found:
-                found = found[step]
-            elif isinstance(found, list) and _is_index(step, len(found)):
-                found = found[int(step)]
-            else:
-                raise Refused(at, "refers to nothing")
+            found = step_into(found, step)
             pointer += f"/{step_of(step)}"
+        if found is None:
+            raise Refused(at, "refers to nothing")
         return pointer, found
 
     def literals(self, parts: Parts) -> dict[str, Any] | None:
@@ -189,10 +183,6 @@ def _is_never(part: Part) -> bool:
 
 def _nested_id(at: str) -> Refused:
     return Refused(f"{at}/$id", "is supported only at the root of a schema")
-
-
-def _is_index(step: str, length: int) -> bool:
-    return step.isdecimal() and len(step) < MAX_DIGITS and int(step) < length
 
 
 def types_of(parts: Parts) -> set[str] | None:

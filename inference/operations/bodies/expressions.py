@@ -49,7 +49,8 @@ _CLASSES: dict[str, tuple[Ranges, Ranges]] = {
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _HEX = {"x": re.compile("[0-9a-fA-F]{2}"), "u": re.compile("[0-9a-fA-F]{4}")}
 _COUNT = re.compile(r"\{(\d{1,6})(,(\d{1,6})?)?\}")
-_SHORT = {(0, math.inf): "*", (1, math.inf): "+", (0, 1): "?"}
+_SHORT = {(0, math.inf): "*", (1, math.inf): "+"}
+"""Not `?`: xgrammar reads `(ab*)?a` as `(a?b*)?a`."""
 _GROUP = re.compile(r"\?(?::|P?<[A-Za-z_]\w*>)")
 
 
@@ -60,9 +61,17 @@ class Expression:
     text: str
     shortest: int
     longest: float
+    first: tuple[tuple[int, int], ...] = ()
+    """Ranges that have all characters with which its strings begin, as JSON text."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether its strings have several lengths."""
+        return self.shortest < self.longest
 
 
 _EMPTY = Expression("", 0, 0)
+_ESCAPE = (0x5C, 0x5C)
 
 
 def translate(pattern: str) -> Expression | None:
@@ -103,7 +112,7 @@ def _other_than(names: set[str]) -> str:
     ways = [f"{unlike}{any_char}*"]
     ways += [f"{_literal(char)}(?:{_other_than(rest)})" for char, rest in sorted(following.items())]
     some = "|".join(ways)
-    return some if "" in names else f"(?:{some})?"
+    return some if "" in names else f"(?:{some}){{0,1}}"
 
 
 def _anchored(found: Expression) -> Expression:
@@ -164,9 +173,11 @@ class _Chars:
         ways = [_written_set(ranges)] * bool(ranges) + escaped
         if not ways:
             return None
+        first = (*ranges, _ESCAPE) if escaped else tuple(ranges)
         if not escaped and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            return Expression(_literal(chr(ranges[0][0])), 1, 1)
-        return Expression(ways[0] if len(ways) == 1 and ranges else _either(ways), 1, 1)
+            return Expression(_literal(chr(ranges[0][0])), 1, 1, first)
+        text = ways[0] if len(ways) == 1 and ranges else _either(ways)
+        return Expression(text, 1, 1, first)
 
 
 @dataclass(slots=True)
@@ -193,7 +204,8 @@ class _Repeat:
         most = "" if self.most == math.inf else int(self.most)
         count = _SHORT.get((self.least, self.most)) or f"{{{self.least},{most}}}"
         longest = self.most * found.longest if found.longest else 0
-        return Expression(f"(?:{found.text}){count}", self.least * found.shortest, longest)
+        least = self.least * found.shortest
+        return Expression(f"(?:{found.text}){count}", least, longest, found.first)
 
 
 @dataclass(slots=True)
@@ -208,10 +220,16 @@ class _Sequence:
             if one is None:
                 return None
             found.append(one)
+        first: tuple[tuple[int, int], ...] = ()
+        for one in found:
+            first += one.first
+            if one.shortest > 0:
+                break
         return Expression(
             "".join(one.text for one in found),
             sum(one.shortest for one in found),
             sum(one.longest for one in found),
+            first,
         )
 
 
@@ -224,14 +242,43 @@ class _Choice:
         found = [way for way in tried if way is not None]
         if not found:
             return None
+        _check_distinct(found)
         return Expression(
             _either([way.text for way in found]),
             min(way.shortest for way in found),
             max(way.longest for way in found),
+            tuple(one for way in found for one in way.first),
         )
 
 
 _Part = _Chars | _Anchor | _Repeat | _Choice
+
+
+def _check_distinct(ways: list[Expression]) -> None:
+    """Check that xgrammar doesn't merge two of the ways, as it does with `b|b{0,2}`.
+
+    Raises:
+        ValueError: it may.
+    """
+    for i, way in enumerate(ways):
+        for other in ways[:i]:
+            if (way.varies or other.varies) and _overlap(way.first, other.first):
+                raise ValueError(
+                    "alternatives (`|`) that begin with the same character must each have a "
+                    "fixed length"
+                )
+
+
+def _overlap(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]]) -> bool:
+    ends = sorted(
+        [(low, high, 0) for low, high in first] + [(low, high, 1) for low, high in second]
+    )
+    reached = [-1, -1]
+    for low, high, side in ends:
+        if low <= reached[1 - side]:
+            return True
+        reached[side] = max(reached[side], high)
+    return False
 
 
 def _either(ways: list[str]) -> str:
@@ -239,7 +286,7 @@ def _either(ways: list[str]) -> str:
     some = "|".join(way for way in ways if way)
     if not some:
         return ""
-    return f"(?:{some})" if all(ways) else f"(?:{some})?"
+    return f"(?:{some})" if all(ways) else f"(?:{some}){{0,1}}"
 
 
 # --- parser --------------------------------------------------------------------------------------

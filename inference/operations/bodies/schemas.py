@@ -39,6 +39,7 @@ from inference.operations.bodies.keywords import (
     says,
     type_of,
 )
+from inference.operations.bodies.references import is_circular
 
 MAX_ITEMS = 10_000
 """Bound of the sum of `minItems` and `maxItems` over a schema. An engine's grammar has a rule for
@@ -68,7 +69,12 @@ def rewrite(root: Any) -> Node:
     Raises:
         Refused: it can't be enforced, allows no value, or is too complex.
     """
-    return _Rewriting(root).result()
+    if isinstance(root, dict) and is_circular(root):
+        raise Refused("", "has a `$ref` that refers only to itself")
+    try:
+        return _Rewriting(root).result()
+    except RecursionError:  # of a literal in a schema that came as text
+        raise Refused("", "is nested too deeply") from None
 
 
 class _Rewriting:

@@ -49,13 +49,13 @@ def walk(grammar: xgrammar.Grammar, random: Random) -> bytes | None:
 
 
 def _chosen(allowed: list[int], random: Random, *, ends: bool) -> int:
-    if STOP in allowed and (ends or random.random() < 0.5):
+    if STOP in allowed and (ends or len(allowed) == 1 or random.random() < 0.5):
         return STOP
+    allowed = [token for token in allowed if token != STOP]
     closing = [token for token in allowed if token in _CLOSING]
     if ends and closing:
         return random.choice(closing)
     likely = [token for token in allowed if token in _LIKELY]
     if likely and random.random() < 0.8:
         return random.choice(likely)
-    others = [token for token in allowed if token != STOP]
-    return random.choice(others or allowed)
+    return random.choice(allowed)

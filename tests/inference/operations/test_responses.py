@@ -151,7 +151,7 @@ def test_items_that_begin_alike_are_found() -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"text": {"format": SCHEMA | {"schema": {"$ref": "#"}}}}, "text"),
+        ({"text": {"format": SCHEMA | {"schema": {"$ref": "#"}}}}, "text.format.schema"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL, {"type": "namespace", "tools": [TOOL]}]}, "tools[1].name"),
         (

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -76,8 +76,6 @@ class Grammars:
         config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
         outputs = params.structured_outputs
         use_tag(outputs)
-        if outputs.structural_tag is not None:
-            outputs.structural_tag = for_engine(outputs.structural_tag)
         params._validate_structured_outputs(config, self._config, tokenizer)
 
     def close(self) -> None:
@@ -86,26 +84,27 @@ class Grammars:
 
 
 def use_tag(outputs: Any) -> None:
-    """Constrain to the outputs' schema, if they have one, with a structural tag instead. What is no
-    JSON is left to vLLM to refuse."""
+    """Have xgrammar enforce the whole schema, if the outputs have one: as a structural tag, and as
+    `for_engine` says. What is no JSON is left to vLLM to refuse."""
     schema = outputs.json
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError):
-            return
-    if isinstance(schema, dict):
-        outputs.json, outputs.structural_tag = None, TAG % json.dumps(schema)
+    try:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if isinstance(schema, dict):
+            outputs.json, outputs.structural_tag = None, TAG % json.dumps(schema)
+        if outputs.structural_tag is not None:
+            outputs.structural_tag = for_engine(outputs.structural_tag)
+    except (ValueError, RecursionError):
+        return
 
 
 def for_engine(structural_tag: str) -> str:
     """The tag with all its schemas rewritten so that xgrammar enforces them, and at most
-    MAX_WHITESPACE blanks between two parts of its JSON."""
-    try:
-        tag = json.loads(structural_tag)
-    except (ValueError, RecursionError):
-        return structural_tag  # vLLM refuses it
-    return json.dumps(_rewritten(tag))
+    MAX_WHITESPACE blanks between two parts of its JSON.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return json.dumps(_rewritten(json.loads(structural_tag)))
 
 
 def _rewritten(part: Any) -> Any:
@@ -163,7 +162,9 @@ _asked: Callable[[Any], bool] = getattr(abstract_parser, "_xgrammar_supports", l
 
 @lru_cache(MAX_KNOWN)
 def _known(constraint: _Constraint) -> bool:
-    return _asked(constraint.outputs)
+    outputs = replace(constraint.outputs)
+    use_tag(outputs)
+    return _asked(outputs)
 
 
 def _supports(outputs: Any) -> bool:
