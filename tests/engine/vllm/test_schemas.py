@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
+from xgrammar.testing import _is_grammar_accept_string
 
 from inference.operations.bodies.keywords import FORMATS, Refused
 from inference.operations.bodies.schemas import rewrite
@@ -124,3 +125,49 @@ def test_an_answer_that_ends_follows_the_schema(kind: Any, data: st.DataObject) 
         assume(False)
     for value, follows in answers(schema, data.draw(st.integers(0, 999)), kind):
         assert follows, value
+
+
+TABLE: list[tuple[dict[str, Any], Any, Any]] = [
+    ({"minimum": 2}, 2, 1),
+    ({"type": "number", "exclusiveMaximum": 0.5}, 0.25, 0.5),
+    ({"type": "string", "maxLength": 3}, "abc", "abcd"),
+    ({"type": "string", "minLength": 3, "maxLength": 900}, "abc", "a\tb"),
+    ({"pattern": "^a+$"}, "aa", "ab"),
+    ({"pattern": "(ab*)?a"}, "aba", "bba"),
+    ({"format": "date"}, "2024-02-28", "2024-02-30"),
+    ({"format": "ipv4"}, "1.2.3.4", "01.2.3.4"),
+    ({"enum": [1, "a"]}, "a", True),
+    ({"const": {"a": [1]}}, {"a": [1]}, {"a": [2]}),
+    ({"allOf": [{"type": "integer"}, {"maximum": 3}]}, 3, 4),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}], "maxLength": 1}, "a", "ab"),
+    ({"oneOf": [{"type": "string"}, {"type": "null"}]}, None, 1),
+    ({"$ref": "#/$defs/a", "maximum": 1, "$defs": {"a": {"type": "integer"}}}, 1, 2),
+    ({"required": ["z"]}, {"z": 1}, {}),
+    ({"properties": {"a": {"type": "null"}}}, {"a": None}, {"a": 1}),
+    ({"properties": {"a": {"const": 1}}, "additionalProperties": True}, {"b": 2}, {"a": 2}),
+    ({"patternProperties": {"^x": {"const": 1}}}, {"x": 1}, {"x": 2}),
+    ({"propertyNames": {"enum": ["a"]}}, {"a": 1}, {"b": 1}),
+    ({"minProperties": 1}, {"a": 1}, {}),
+    ({"maxProperties": 1}, {"a": 1}, {"a": 1, "b": 2}),
+    ({"items": [{"const": 1}], "additionalItems": {"const": 2}}, [1, 2], [2]),
+    ({"prefixItems": [{"const": 1}], "items": False}, [1], [1, 2]),
+    ({"items": {"const": 1}, "minItems": 2}, [1, 1], [1]),
+    ({"maxItems": 1}, [1], [1, 2]),
+    ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"a": 1}, {"b": 1}),
+]
+
+
+@pytest.mark.parametrize(("schema", "follows", "breaks"), TABLE, ids=str)
+def test_each_keyword_is_enforced(schema: dict[str, Any], follows: Any, breaks: Any) -> None:
+    rewrite(schema)
+    grammar = grammar_of(schema)
+    assert _is_grammar_accept_string(grammar, json.dumps(follows))
+    for text in (json.dumps(breaks), json.dumps(breaks).replace("\\t", "\t")):
+        assert not _is_grammar_accept_string(grammar, text)
+
+
+def test_a_property_cannot_come_again_as_another_one() -> None:
+    grammar = grammar_of({"properties": {"a": {"const": 1}}, "additionalProperties": {"const": 2}})
+    assert _is_grammar_accept_string(grammar, '{"a": 1, "b": 2}')
+    for text in ('{"a": 1, "a": 2}', r'{"a": 1, "\u0061": 2}'):
+        assert not _is_grammar_accept_string(grammar, text)

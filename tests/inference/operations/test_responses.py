@@ -160,7 +160,7 @@ def test_items_that_begin_alike_are_found() -> None:
         ),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [TOOL | {"parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
-        ({"tools": [TOOL | {"parameters": {"minProperties": -1}}]}, "tools"),
+        ({"tools": [TOOL | {"parameters": {"minProperties": -1}}]}, "tools[0].parameters"),
         ({"tool_choice": "required"}, "tools"),
         ({"tool_choice": {"type": "function", "name": "now"}}, "tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "then"}}, "tool_choice"),
