@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from inference.operations.bodies.conjunctions import Document, Given, Part, Parts, types_of
-from inference.operations.bodies.keywords import TYPES, Refused, type_of
+from inference.operations.bodies.conjunctions import (
+    Given,
+    Parts,
+    SchemaDocument,
+    SchemaPart,
+    types_of,
+)
+from inference.operations.bodies.keywords import TYPES, UnsupportedSchema, type_of
 
 ADVICE = (
     "has schemas that may allow the same value: use `anyOf`, or give their objects a required "
@@ -31,12 +37,12 @@ class _Profile(NamedTuple):
     """The only names of properties, if it forbids others."""
 
 
-def told_apart(document: Document, part: Part, keyword: str) -> list[list[str]]:
+def told_apart(document: SchemaDocument, part: SchemaPart, keyword: str) -> list[list[str]]:
     """For each schema of a `oneOf` the properties that must be required for it to exclude the
     others. For an `anyOf`: none.
 
     Raises:
-        Refused: two of them may allow the same value.
+        UnsupportedSchema: two of them may allow the same value.
     """
     count = len(part.schema[keyword])
     required: list[list[str]] = [[] for _ in range(count)]
@@ -50,7 +56,7 @@ def told_apart(document: Document, part: Part, keyword: str) -> list[list[str]]:
             continue
         tag = _tag(first, second)
         if tag is None:
-            raise Refused(f"{part.at}/{keyword}", ADVICE)
+            raise UnsupportedSchema(f"{part.at}/{keyword}", ADVICE)
         for names in (required[i], required[j]):
             if tag and tag not in names:
                 names.append(tag)
@@ -77,7 +83,7 @@ def _tag(first: _Profile, second: _Profile) -> str | None:
     return next(tags, None)
 
 
-def _profile(document: Document, given: Given) -> _Profile | None:
+def _profile(document: SchemaDocument, given: Given) -> _Profile | None:
     """None for a schema that allows no value."""
     found = document.conjunction([given])
     if found is None:
@@ -99,21 +105,21 @@ def _profile(document: Document, given: Given) -> _Profile | None:
     )
 
 
-def alternatives_in(parts: Parts) -> Iterator[tuple[Part, str]]:
+def alternatives_in(parts: Parts) -> Iterator[tuple[SchemaPart, str]]:
     """The parts with `anyOf` or `oneOf`, and that keyword.
 
     Raises:
-        Refused: its value is no list, or is empty.
+        UnsupportedSchema: its value is no list, or is empty.
     """
     for part in parts:
         for keyword in ("anyOf", "oneOf"):
             if keyword in part.schema:
                 if not part.get(keyword, list):
-                    raise Refused(f"{part.at}/{keyword}", "must have at least one schema")
+                    raise UnsupportedSchema(f"{part.at}/{keyword}", "must have at least one schema")
                 yield part, keyword
 
 
-def _types_in(document: Document, part: Part, keyword: str) -> set[str]:
+def _types_in(document: SchemaDocument, part: SchemaPart, keyword: str) -> set[str]:
     """The types that the schemas of an `anyOf` or `oneOf` allow."""
     found: set[str] = set()
     for i in range(len(part.schema[keyword])):
@@ -128,7 +134,7 @@ def _plain(name: str) -> str:
     return "number" if name == "integer" else name
 
 
-def _tags(document: Document, parts: Parts) -> Iterator[tuple[str, set[str]]]:
+def _tags(document: SchemaDocument, parts: Parts) -> Iterator[tuple[str, set[str]]]:
     for part in parts:
         for name in part.get("properties", dict):
             found = document.conjunction([part.inner("properties", name)])

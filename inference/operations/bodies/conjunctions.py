@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from inference.operations.bodies.keywords import (
     REFUSED,
     TYPES,
-    Refused,
+    UnsupportedSchema,
     canonical,
     check_literal,
     says,
@@ -28,7 +28,7 @@ _ANYWHERE = ("$dynamicRef", "$recursiveRef", "if", "not")
 """Keywords in REFUSED that are about values of all types."""
 
 
-class Part(NamedTuple):
+class SchemaPart(NamedTuple):
     """A schema and where it is."""
 
     at: str
@@ -38,12 +38,12 @@ class Part(NamedTuple):
         """The keyword's value, empty if it is missing.
 
         Raises:
-            Refused: it has another type.
+            UnsupportedSchema: it has another type.
         """
         value = self.schema.get(keyword, kind())
         if not isinstance(value, kind):
             name = {dict: "an object", list: "an array", str: "a string"}[kind]
-            raise Refused(f"{self.at}/{keyword}", f"must be {name}")
+            raise UnsupportedSchema(f"{self.at}/{keyword}", f"must be {name}")
         return value
 
     def inner(self, keyword: str, key: str | int = "") -> Given:
@@ -54,7 +54,7 @@ class Part(NamedTuple):
         return f"{self.at}/{keyword}/{step_of(str(key))}", value[key]
 
 
-Parts = tuple[Part, ...]
+Parts = tuple[SchemaPart, ...]
 Given = tuple[str, Any]
 """What should be a schema, and where it is."""
 
@@ -64,12 +64,12 @@ def step_of(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def refuse(part: Part, keyword: str) -> Refused:
+def refuse(part: SchemaPart, keyword: str) -> UnsupportedSchema:
     """The error for a keyword in REFUSED."""
-    return Refused(f"{part.at}/{keyword}", f"is not supported: {REFUSED[keyword]}")
+    return UnsupportedSchema(f"{part.at}/{keyword}", f"is not supported: {REFUSED[keyword]}")
 
 
-class Document:
+class SchemaDocument:
     """One root schema, and the steps that its rewriting may still take."""
 
     def __init__(self, root: Any) -> None:
@@ -81,11 +81,11 @@ class Document:
         """Count steps.
 
         Raises:
-            Refused: they are too many.
+            UnsupportedSchema: they are too many.
         """
         self._left -= steps
         if self._left < 0:
-            raise Refused(at, "makes the schema too complex: simplify or split it")
+            raise UnsupportedSchema(at, "makes the schema too complex: simplify or split it")
 
     def spend_text(self, text: str, at: str) -> None:
         """As `spend`, for text that the result repeats."""
@@ -96,7 +96,7 @@ class Document:
         whether there was a `$ref`; None if they allow no value.
 
         Raises:
-            Refused: something in them is no schema or is not supported.
+            UnsupportedSchema: something in them is no schema or is not supported.
         """
         seen, parts, refers = {part.at for part in known}, list(known), False
         rest = list(given)[::-1]
@@ -109,8 +109,8 @@ class Document:
             if schema is True or at in seen:
                 continue
             if not isinstance(schema, dict):
-                raise Refused(at, "must be a schema, which is an object or a boolean")
-            part = Part(at, schema)
+                raise UnsupportedSchema(at, "must be a schema, which is an object or a boolean")
+            part = SchemaPart(at, schema)
             if _is_never(part):
                 return None
             seen.add(at)
@@ -121,13 +121,15 @@ class Document:
                 rest.append(self._target(part))
         return tuple(parts), refers
 
-    def _target(self, part: Part) -> Given:
+    def _target(self, part: SchemaPart) -> Given:
         """The schema to which a `$ref` refers, with a pointer that is the same for all ways to
         write the reference."""
         reference, at = part.get("$ref", str), f"{part.at}/$ref"
         self.spend_text(reference, at)
         if reference != "#" and not reference.startswith("#/"):
-            raise Refused(at, "must refer to a part of the same schema, as `#/$defs/name` does")
+            raise UnsupportedSchema(
+                at, "must refer to a part of the same schema, as `#/$defs/name` does"
+            )
         found, pointer = self.root, ""
         for step in steps_in(reference):
             self.spend(1, at)
@@ -136,14 +138,14 @@ class Document:
             found = step_into(found, step)
             pointer += f"/{step_of(step)}"
         if found is None:
-            raise Refused(at, "refers to nothing")
+            raise UnsupportedSchema(at, "refers to nothing")
         return pointer, found
 
     def literals(self, parts: Parts) -> dict[str, Any] | None:
         """The values that `enum` and `const` leave, by their canonical texts; None without any.
 
         Raises:
-            Refused: one of them can't be enforced.
+            UnsupportedSchema: one of them can't be enforced.
         """
         found: dict[str, Any] | None = None
         for part in parts:
@@ -155,7 +157,7 @@ class Document:
                     found = both
         return found
 
-    def _own_literals(self, part: Part, keyword: str) -> dict[str, Any]:
+    def _own_literals(self, part: SchemaPart, keyword: str) -> dict[str, Any]:
         at = f"{part.at}/{keyword}"
         if at not in self._literals:
             values = part.get("enum", list) if keyword == "enum" else [part.schema["const"]]
@@ -164,11 +166,11 @@ class Document:
         return self._literals[at]
 
 
-def _is_never(part: Part) -> bool:
+def _is_never(part: SchemaPart) -> bool:
     """Whether the part allows no value, by keywords that are about all values.
 
     Raises:
-        Refused: one of these keywords is not supported.
+        UnsupportedSchema: one of these keywords is not supported.
     """
     if part.at and isinstance(part.schema.get("$id"), str):
         raise _nested_id(part.at)
@@ -181,15 +183,15 @@ def _is_never(part: Part) -> bool:
     return False
 
 
-def _nested_id(at: str) -> Refused:
-    return Refused(f"{at}/$id", "is supported only at the root of a schema")
+def _nested_id(at: str) -> UnsupportedSchema:
+    return UnsupportedSchema(f"{at}/$id", "is supported only at the root of a schema")
 
 
 def types_of(parts: Parts) -> set[str] | None:
     """The types that `type` leaves, `integer` only without `number`; None if there is no `type`.
 
     Raises:
-        Refused: a type is unknown.
+        UnsupportedSchema: a type is unknown.
     """
     found: set[str] | None = None
     for part in parts:
@@ -199,10 +201,10 @@ def types_of(parts: Parts) -> set[str] | None:
     return found - {"integer"} if found and "number" in found else found
 
 
-def _own_types(part: Part) -> set[str]:
+def _own_types(part: SchemaPart) -> set[str]:
     given = part.schema["type"]
     names = given if isinstance(given, list) else [given]
     for name in names:
         if name not in TYPES and name != "integer":
-            raise Refused(f"{part.at}/type", f"`{name}` is not a type")
+            raise UnsupportedSchema(f"{part.at}/type", f"`{name}` is not a type")
     return {*names, "integer"} if "number" in names else set(names)

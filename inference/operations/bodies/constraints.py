@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.bodies.keywords import Refused
+from inference.operations.bodies.keywords import UnsupportedSchema
 from inference.operations.bodies.reading import decode_part
 from inference.operations.bodies.references import ALTERNATIVES, is_circular, objects_in
 from inference.operations.bodies.schemas import MAX_ITEMS, rewrite
@@ -366,7 +366,7 @@ def _check_schemas(raw: bytes, param: str) -> None:
             continue
         try:
             rewrite(held.schema)
-        except Refused as refused:
+        except UnsupportedSchema as refused:
             raise InvalidRequest(f"`{held.param}`: {refused}.", param=held.param) from None
 
 

@@ -98,14 +98,14 @@ addresses leading zeros. No date here is the 29th of February, because not all y
 
 MAX_INTEGER = 10**18
 MAX_NUMBER = 10**15
-"""Bounds are at most as large, because xgrammar calculates with 64 bits."""
+"""NumberBounds are at most as large, because xgrammar calculates with 64 bits."""
 MAX_FRACTION = 10**9
 """Larger bounds are whole numbers: a float has no six decimal places beyond."""
 _STEP = Decimal("0.000001")
 """Of numbers within bounds, xgrammar writes six decimal places."""
 
 
-class Refused(Exception):
+class UnsupportedSchema(Exception):
     """A schema that can't be enforced; `at` is the JSON pointer of the part that can't."""
 
     def __init__(self, at: str, reason: str) -> None:
@@ -165,15 +165,15 @@ def check_literal(value: Any, at: str) -> None:
     """Check that xgrammar writes the value exactly.
 
     Raises:
-        Refused: it doesn't.
+        UnsupportedSchema: it doesn't.
     """
     for one in _scalars(value):
         if isinstance(one, str):
             check_text(one, at)
         elif type(one) is int and abs(one) >= 2**63:
-            raise Refused(at, "has an integer that does not fit into 64 bits")
+            raise UnsupportedSchema(at, "has an integer that does not fit into 64 bits")
         elif type(one) is float and not math.isfinite(one):
-            raise Refused(at, "has a number that is not finite")
+            raise UnsupportedSchema(at, "has a number that is not finite")
 
 
 def _scalars(value: Any) -> Iterator[Any]:
@@ -193,13 +193,13 @@ def check_text(text: str, at: str) -> None:
     """Check that the text is valid Unicode.
 
     Raises:
-        Refused: it has a half of a surrogate pair.
+        UnsupportedSchema: it has a half of a surrogate pair.
     """
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-        raise Refused(at, "has a lone surrogate")
+        raise UnsupportedSchema(at, "has a lone surrogate")
 
 
-class Bounds:
+class NumberBounds:
     """The numbers or counts that several keywords allow together."""
 
     def __init__(self) -> None:
@@ -212,10 +212,10 @@ class Bounds:
         """Add `minimum`, `exclusiveMaximum` and so on.
 
         Raises:
-            Refused: the value is no number.
+            UnsupportedSchema: the value is no number.
         """
         if not is_number(value):
-            raise Refused(at, "must be a number")
+            raise UnsupportedSchema(at, "must be a number")
         bound, is_open = Decimal(value), keyword.startswith("exclusive")
         if isinstance(value, float):
             bound = Decimal(repr(value))
@@ -236,12 +236,12 @@ class Bounds:
         """`minimum` and `maximum` for xgrammar, None if no number that it writes is allowed.
 
         Raises:
-            Refused: they are too large.
+            UnsupportedSchema: they are too large.
         """
         most = MAX_INTEGER if whole else MAX_NUMBER
         for bound, at in ((self.low, self._at_low), (-self.high, self._at_high)):
             if bound > most:
-                raise Refused(at, f"must be within ±{most}")
+                raise UnsupportedSchema(at, f"must be within ±{most}")
         found: dict[str, Decimal] = {}
         if self._at_low:
             found["minimum"] = _inward(self.low, most, whole=whole, is_open=self._open_low)
@@ -268,8 +268,8 @@ def count(value: Any, at: str) -> int:
     """The value of `minLength`, `maxItems` and so on.
 
     Raises:
-        Refused: it is no whole number of at least 0.
+        UnsupportedSchema: it is no whole number of at least 0.
     """
     if not is_integer(value) or value < 0:
-        raise Refused(at, "must be an integer of at least 0")
+        raise UnsupportedSchema(at, "must be an integer of at least 0")
     return int(value)

@@ -24,15 +24,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from inference.operations.bodies.alternatives import alternatives_in, told_apart
-from inference.operations.bodies.conjunctions import Document, Given, Part, Parts, refuse, types_of
+from inference.operations.bodies.conjunctions import (
+    Given,
+    Parts,
+    SchemaDocument,
+    SchemaPart,
+    refuse,
+    types_of,
+)
 from inference.operations.bodies.expressions import Expression, other_than, translate
 from inference.operations.bodies.expressions import of_length as any_of_length
 from inference.operations.bodies.keywords import (
     FORMATS,
     REFUSED,
     TYPE_OF,
-    Bounds,
-    Refused,
+    NumberBounds,
+    UnsupportedSchema,
     check_text,
     count,
     is_integer,
@@ -67,19 +74,19 @@ def rewrite(root: Any) -> Node:
     """The schema, or a narrower one, in the subset that xgrammar enforces.
 
     Raises:
-        Refused: it can't be enforced, allows no value, or is too complex.
+        UnsupportedSchema: it can't be enforced, allows no value, or is too complex.
     """
     if isinstance(root, dict) and is_circular(root):
-        raise Refused("", "has a `$ref` that refers only to itself")
+        raise UnsupportedSchema("", "has a `$ref` that refers only to itself")
     try:
         return _Rewriting(root).result()
     except RecursionError:  # of a literal in a schema that came as text
-        raise Refused("", "is nested too deeply") from None
+        raise UnsupportedSchema("", "is nested too deeply") from None
 
 
 class _Rewriting:
     def __init__(self, root: Any) -> None:
-        self._document = Document(root)
+        self._document = SchemaDocument(root)
         self._defs: dict[str, Node] = {}
         self._names: dict[Any, str] = {}
         self._empty, self._used = set[str](), set[str]()
@@ -89,7 +96,7 @@ class _Rewriting:
     def result(self) -> Node:
         root = self._node([("", self._document.root)])
         if root is None:
-            raise Refused("", _NOTHING)
+            raise UnsupportedSchema("", _NOTHING)
         while self._later:
             self._define(*self._later.popleft())
         return root | {"$defs": self._defs} if self._defs else root
@@ -105,7 +112,7 @@ class _Rewriting:
         parts, refers = found
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Refused(
+            raise UnsupportedSchema(
                 parts[-1].at if parts else "", f"is nested more than {MAX_DEPTH} levels deep"
             )
         node = self._referred(parts, chosen) if refers else self._body(parts, chosen)
@@ -133,7 +140,7 @@ class _Rewriting:
         if body is not None:
             self._defs[name] = body
         elif name in self._used:
-            raise Refused(parts[-1].at, _NOTHING)
+            raise UnsupportedSchema(parts[-1].at, _NOTHING)
         else:
             self._empty.add(name)
 
@@ -157,7 +164,7 @@ class _Rewriting:
         return _any_of(self._typed(type_, parts) for type_ in sorted(types))
 
     def _alternatives(
-        self, parts: Parts, part: Part, keyword: str, chosen: frozenset[str]
+        self, parts: Parts, part: SchemaPart, keyword: str, chosen: frozenset[str]
     ) -> Node | None:
         nodes = []
         for i, required in enumerate(told_apart(self._document, part, keyword)):
@@ -216,18 +223,22 @@ class _Rewriting:
             return {"type": "string"} | _limits("Length", low, high)
         ((keyword, value), at), *more = found.items()
         if more:
-            raise Refused(more[0][1], "is not supported beside another `pattern` or `format`")
+            raise UnsupportedSchema(
+                more[0][1], "is not supported beside another `pattern` or `format`"
+            )
         pattern = value if keyword == "pattern" else _pattern_of(value, at)
         if pattern is None:
             if low > 0 or high < math.inf:
-                raise Refused(at, f"`{value}` is not supported beside `minLength` or `maxLength`")
+                raise UnsupportedSchema(
+                    at, f"`{value}` is not supported beside `minLength` or `maxLength`"
+                )
             return {"type": "string", "format": value}
         expression = self._expression(pattern, at)
         if expression is None:
             return None
         if expression.shortest < low or expression.longest > high:
             reason = "is not supported beside a `minLength` or `maxLength` that it doesn't imply"
-            raise Refused(at, f"{reason}: write the length into the pattern")
+            raise UnsupportedSchema(at, f"{reason}: write the length into the pattern")
         return {"type": "string", "pattern": expression.text}
 
     def _expression(self, pattern: str, at: str) -> Expression | None:
@@ -236,7 +247,7 @@ class _Rewriting:
         try:
             return translate(pattern)
         except ValueError as error:
-            raise Refused(at, f"is not supported: {error}") from None
+            raise UnsupportedSchema(at, f"is not supported: {error}") from None
 
     # --- arrays ---
 
@@ -261,7 +272,7 @@ class _Rewriting:
             return None
         self._items += int(low) + (int(high) if high < math.inf else 0)
         if self._items > MAX_ITEMS:
-            raise Refused(
+            raise UnsupportedSchema(
                 parts[0].at,
                 f"makes `minItems` and `maxItems` of the schema add up to {self._items}: at most "
                 f"{MAX_ITEMS} are allowed",
@@ -311,7 +322,9 @@ class _Rewriting:
             at = next(
                 f"{part.at}/minProperties" for part in parts if "minProperties" in part.schema
             )
-            raise Refused(at, "needs as many `properties`, because other names may repeat")
+            raise UnsupportedSchema(
+                at, "needs as many `properties`, because other names may repeat"
+            )
         is_open = is_open and low < 2 and high > 0
         if not is_open and high >= declared:
             high = math.inf
@@ -336,12 +349,12 @@ class _Rewriting:
         if "const" in node or "enum" in node:
             return _Names(at, listed=node.get("enum") or [node["const"]])
         if node.get("type") != "string" or "format" in node:
-            raise Refused(at, "is supported only with `enum`, `pattern` and lengths")
+            raise UnsupportedSchema(at, "is supported only with `enum`, `pattern` and lengths")
         low, high = node.get("minLength", 0), node.get("maxLength", math.inf)
         pattern = node.get("pattern")
         if pattern is None and (low > 0 or high < math.inf):
             if max(low, high if high < math.inf else 0) > MAX_NAME_LENGTH:
-                raise Refused(at, f"is supported with lengths up to {MAX_NAME_LENGTH}")
+                raise UnsupportedSchema(at, f"is supported with lengths up to {MAX_NAME_LENGTH}")
             return _Names(at, pattern=any_of_length(low, high).text, low=low, high=high)
         return _Names(at, pattern=pattern)
 
@@ -352,7 +365,7 @@ class _Rewriting:
             part, pattern = patterns[-1]
             at = f"{part.at}/patternProperties"
             if len(patterns) > 1 or declared or names.at:
-                raise Refused(
+                raise UnsupportedSchema(
                     at,
                     "is not supported with several patterns, or beside `properties`, `required` "
                     "or `propertyNames`",
@@ -393,7 +406,7 @@ class _Names:
         """The declared names that are allowed, and the listed ones.
 
         Raises:
-            Refused: it isn't known which are.
+            UnsupportedSchema: it isn't known which are.
         """
         if self.listed is not None:
             allowed = dict.fromkeys(self.listed)
@@ -401,7 +414,7 @@ class _Names:
         if self.pattern is None or not declared:
             return declared
         if self.low == 0 and self.high == math.inf:
-            raise Refused(
+            raise UnsupportedSchema(
                 self.at, "with `pattern` is not supported beside `properties` or `required`"
             )
         return {name: None for name in declared if self.low <= len(name) <= self.high}
@@ -438,11 +451,11 @@ def _pattern_of(name: str, at: str) -> str | None:
     """The pattern of a format, None if xgrammar's own is used.
 
     Raises:
-        Refused: the format is unknown.
+        UnsupportedSchema: the format is unknown.
     """
     if name not in FORMATS:
         known = ", ".join(f"`{name}`" for name in FORMATS)
-        raise Refused(at, f"`{name[:20]}` is unknown; known are {known}")
+        raise UnsupportedSchema(at, f"`{name[:20]}` is unknown; known are {known}")
     return FORMATS[name]
 
 
@@ -461,7 +474,7 @@ def _counts(parts: Parts, name: str) -> tuple[int, float]:
             at = f"{part.at}/min{name}"
             low = max(low, count(part.schema[f"min{name}"], at))
             if low > MAX_COUNT:
-                raise Refused(at, f"must be at most {MAX_COUNT}")
+                raise UnsupportedSchema(at, f"must be at most {MAX_COUNT}")
         if f"max{name}" in part.schema:
             high = min(high, count(part.schema[f"max{name}"], f"{part.at}/max{name}"))
     return low, high if high <= MAX_COUNT else math.inf
@@ -473,7 +486,7 @@ def _limits(name: str, low: int, high: float) -> Node:
 
 
 def _number(type_: str, parts: Parts) -> Node | None:
-    bounds = Bounds()
+    bounds = NumberBounds()
     for part in parts:
         for keyword in _BOUNDS & part.schema.keys():
             bounds.add(keyword, part.schema[keyword], f"{part.at}/{keyword}")
@@ -483,13 +496,13 @@ def _number(type_: str, parts: Parts) -> Node | None:
     return None if found is None else {"type": type_} | found
 
 
-def _allows(part: Part, value: Any) -> bool:
+def _allows(part: SchemaPart, value: Any) -> bool:
     """Whether the part allows a literal, if its types do.
 
     Raises:
-        Refused: it has keywords that are not evaluated here.
+        UnsupportedSchema: it has keywords that are not evaluated here.
     """
-    bounds, size = Bounds(), 0
+    bounds, size = NumberBounds(), 0
     for keyword in part.schema:
         at = f"{part.at}/{keyword}"
         if TYPE_OF.get(keyword) != type_of(value) or not says(part.schema, keyword):
@@ -501,7 +514,7 @@ def _allows(part: Part, value: Any) -> bool:
             if len(value) < size if keyword == "minLength" else len(value) > size:
                 return False
         elif keyword != "format":
-            raise Refused(at, "is not supported beside `enum` or `const`")
+            raise UnsupportedSchema(at, "is not supported beside `enum` or `const`")
     return type_of(value) != "number" or bounds.allow(value)
 
 
@@ -509,7 +522,7 @@ def _is_of(value: Any, types: set[str]) -> bool:
     return type_of(value) in types or ("integer" in types and is_integer(value))
 
 
-def _tuple(part: Part) -> tuple[str, list[Any]]:
+def _tuple(part: SchemaPart) -> tuple[str, list[Any]]:
     """The keyword for the first items, and their schemas."""
     if "prefixItems" in part.schema:
         return "prefixItems", part.get("prefixItems", list)
@@ -530,7 +543,7 @@ def _items(parts: Parts, number: int) -> list[Given]:
     return found
 
 
-def _rest(part: Part, keyword: str, name: str) -> str:
+def _rest(part: SchemaPart, keyword: str, name: str) -> str:
     """The keyword for all other items or properties, empty if the part has none."""
     if keyword in part.schema:
         return keyword
@@ -539,15 +552,15 @@ def _rest(part: Part, keyword: str, name: str) -> str:
         return ""
     if any(other in part.schema for other in _APPLICATORS):
         at = f"{part.at}/{unevaluated}"
-        raise Refused(at, "is not supported beside `$ref`, `allOf`, `anyOf` or `oneOf`")
+        raise UnsupportedSchema(at, "is not supported beside `$ref`, `allOf`, `anyOf` or `oneOf`")
     return unevaluated
 
 
-def _additional_keyword(part: Part) -> str:
+def _additional_keyword(part: SchemaPart) -> str:
     return _rest(part, "additionalProperties", "Properties")
 
 
-def _additional(parts: Parts, but: Part | None = None) -> list[Given]:
+def _additional(parts: Parts, but: SchemaPart | None = None) -> list[Given]:
     """What applies to properties that are not declared, except by one of the parts."""
     return [
         part.inner(keyword)
@@ -573,7 +586,7 @@ def _names(parts: Parts, keyword: str, kind: type[Any]) -> dict[str, None]:
     for part in parts:
         for name in part.get(keyword, kind):
             if not isinstance(name, str):
-                raise Refused(f"{part.at}/{keyword}", "must have strings")
+                raise UnsupportedSchema(f"{part.at}/{keyword}", "must have strings")
             check_text(name, f"{part.at}/{keyword}")
             found[name] = None
     return found

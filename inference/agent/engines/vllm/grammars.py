@@ -22,7 +22,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from xgrammar import Grammar
 
-from inference.operations.bodies.keywords import Refused
+from inference.operations.bodies.keywords import UnsupportedSchema
 from inference.operations.bodies.schemas import rewrite
 
 MAX_WHITESPACE = 2
@@ -124,7 +124,7 @@ def _enforced(schema: Any) -> Any:
     gateway has refused others."""
     try:
         return rewrite(schema)
-    except Refused:
+    except UnsupportedSchema:
         return schema
 
 
