@@ -1,7 +1,8 @@
 """The gateway's checks of what constrains an answer: response formats, grammars and tools.
 
 The engine compiles each to a grammar, on the one loop that all its requests share. So constraints
-must be small, have the shape of JSON schemas, and not be circular.
+must be small, have the shape of JSON schemas, and be ones that the grammar enforces completely
+(`schemas`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.bodies.keywords import UnsupportedSchema
 from inference.operations.bodies.reading import decode_part
+from inference.operations.bodies.references import ALTERNATIVES, is_circular, objects_in
+from inference.operations.bodies.schemas import MAX_ITEMS, rewrite
 
 MAX_CONSTRAINT_BYTES = 64 << 10
 """Most bytes of a schema or grammar as JSON. One of a megabyte blocked all streams for minutes."""
@@ -27,20 +31,16 @@ NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": Fal
 
 Schema = dict[str, msgspec.Raw]
 
-MAX_ITEMS = 10_000
-"""Bound of the sum of `minItems` and `maxItems` over a schema. An engine's grammar has a rule for
-each item: 10^9 of them took minutes and all of its memory, which killed it."""
-
-MAX_DIGITS = 9
-"""Array indices in a `$ref` have fewer digits: Python refuses to convert thousands of them."""
-
 _COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
-_SUSPECT = re.compile(rb"\$ref|(?:min|max)(?:Items|Length|Properties)")
-"""The keywords that may be wrong; most schemas have none of them and need no further checks."""
+_SUSPECT = re.compile(rb"\$ref|(?:min|max)(?:Items|Length|Properties)|strict")
+"""What may be wrong in tools; most have none of it and need no further checks."""
+_NESTED = "response_format.json_schema"
+"""Has its schema under another name; a `json_schema` in a structural tag is one."""
+MAX_KNOWN = 32
+"""Checked constraints to remember, because clients repeat them; 8 MiB at most."""
 _HOLDERS = {"schema", "json_schema", "json", "parameters", "input_schema"}
 """The fields of constraints and tools that hold schemas."""
-_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
-_SAYS_TYPE = {"type", "$ref", "enum", "const", *_ALTERNATIVES}
+_SAYS_TYPE = {"type", "$ref", "enum", "const", *ALTERNATIVES}
 """Keywords that restrict a value's type; a schema without them accepts any value."""
 
 
@@ -130,7 +130,7 @@ def check_response_format(raw: msgspec.Raw) -> None:
     if found is not None and found.type == "json_schema" and found.json_schema is None:
         param = "response_format.json_schema"
         raise InvalidRequest(f"`{param}` is missing.", param=param)
-    _check_schemas(raw, "response_format")
+    _check_schemas(bytes(raw), "response_format")
 
 
 def check_schema(raw: msgspec.Raw, param: str) -> None:
@@ -140,7 +140,7 @@ def check_schema(raw: msgspec.Raw, param: str) -> None:
         InvalidRequest: the field is too large, or `_check_schemas` finds something.
     """
     _check_size(raw, param, MAX_CONSTRAINT_BYTES)
-    _check_schemas(raw, param)
+    _check_schemas(bytes(raw), param)
 
 
 def check_structured_outputs(raw: msgspec.Raw) -> None:
@@ -231,7 +231,7 @@ def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
                 "parameters.",
                 param=f"{param}.parameters.type",
             )
-    _check_schemas(raw, "tools")
+    _check_schemas(bytes(raw), "tools")
     return bool(tools)
 
 
@@ -253,7 +253,7 @@ def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
         if bytes(tool.input_schema.get("type", b'"object"')) != b'"object"':
             param = f"tools[{i}].input_schema.type"
             raise InvalidRequest(f"`{param}` must be `object`.", param=param)
-    _check_schemas(raw, "tools")
+    _check_schemas(bytes(raw), "tools")
     return [tool.name for tool in tools or ()]
 
 
@@ -288,7 +288,7 @@ def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> dict[tuple[str,
         else:
             _check_function(tool, at)
             found["", tool.name] = tool
-    _check_schemas(raw, "tools")
+    _check_schemas(bytes(raw), "tools")
     return found
 
 
@@ -345,56 +345,76 @@ def _check_size(raw: msgspec.Raw, name: str, most: int) -> None:
 # --- schemas -------------------------------------------------------------------------------------
 
 
-def _check_schemas(raw: msgspec.Raw, param: str) -> None:
-    """Check that the schemas in this JSON can be compiled to grammars.
+@lru_cache(MAX_KNOWN)
+def _check_schemas(raw: bytes, param: str) -> None:
+    """Check that the schemas in this JSON can be compiled to grammars, and that those that the
+    answer must follow can be enforced. Tools are held to theirs only if they are `strict`.
 
     Raises:
-        InvalidRequest: a count is not a whole number or too large, or a schema leads back to itself
-            by `$ref`s alone, so that it restricts no value.
+        InvalidRequest: one can't; the message has the path in the schema and the reason.
     """
-    if not _SUSPECT.search(bytes(raw)):
+    if param == "tools" and not _SUSPECT.search(raw):
         return
-    for schema in schemas_in(decode_part(msgspec.json.Decoder(), raw, param)):
-        _check_counts(schema, param)
-        if _is_circular(schema):
+    for held in schemas_in(decode_part(msgspec.json.Decoder(), raw, param), param):
+        _check_counts(held.schema, held.param)
+        if is_circular(held.schema):
             raise InvalidRequest(
-                f"`{param}` has a schema whose `$ref` refers only to itself.",
-                param=param,
+                f"`{held.param}` has a schema whose `$ref` refers only to itself.",
+                param=held.param,
             )
+        if param == "tools" and not held.strict:
+            continue
+        try:
+            rewrite(held.schema)
+        except UnsupportedSchema as refused:
+            raise InvalidRequest(f"`{held.param}`: {refused}.", param=held.param) from None
 
 
-def schemas_in(constraint: Any) -> Iterator[dict[str, Any]]:
-    """The root schemas in a constraint, to which the paths of references are relative. Everything
-    inside a schema is part of it, whatever its key, so each is visited once."""
-    rest = [constraint]
+class HeldSchema(NamedTuple):
+    """A root schema, the path of its field, and whether beside it there is `strict`."""
+
+    param: str
+    schema: dict[str, Any]
+    strict: bool
+
+
+def schemas_in(constraint: Any, param: str) -> Iterator[HeldSchema]:
+    """The root schemas in the constraint in the field `param`; references are relative to them.
+    Everything inside a schema is part of it, whatever its key, so each is visited once."""
+    rest = [(param, constraint)]
     while rest:
-        value = rest.pop()
+        at, value = rest.pop()
         if isinstance(value, list):
-            rest += value
+            rest += [(f"{at}[{i}]", inner) for i, inner in enumerate(value)]
         elif isinstance(value, dict):
             for name, inner in value.items():
                 if name in _HOLDERS:
-                    yield from _held(name, inner)
+                    yield from _held((f"{at}.{name}", inner), strict=value.get("strict") is True)
+                elif name == "structural_tag":
+                    rest.append((f"{at}.{name}", _decoded(inner)))
                 else:
-                    rest.append(inner)
+                    rest.append((f"{at}.{name}", inner))
 
 
-def _held(name: str, inner: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(inner, str):  # vLLM also accepts a schema as text
-        try:
-            inner = json.loads(inner)
-        except (ValueError, RecursionError):
-            return
-    if not isinstance(inner, dict):
-        return
-    yield inner
-    if name == "json_schema" and isinstance(whole := inner.get("schema"), dict):
-        yield whole  # a response format nests its schema under a name; a structural tag does not
+def _held(field: tuple[str, Any], *, strict: bool) -> Iterator[HeldSchema]:
+    at, inner = field[0], _decoded(field[1])
+    if at == _NESTED and isinstance(inner, dict):
+        at, inner = f"{at}.schema", inner.get("schema")
+    if isinstance(inner, dict):
+        yield HeldSchema(at, inner, strict)
+
+
+def _decoded(value: Any) -> Any:
+    """The value; JSON instead of text, in which vLLM also accepts schemas and tags."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return None
 
 
 def _check_counts(schema: dict[str, Any], param: str) -> None:
     items = 0
-    for part in _within(schema):
+    for part in objects_in(schema):
         for name in _COUNTS & part.keys():
             count = part[name]
             if isinstance(count, dict | list):  # a property with this name
@@ -411,66 +431,3 @@ def _check_counts(schema: dict[str, Any], param: str) -> None:
             f"{MAX_ITEMS} are allowed.",
             param=param,
         )
-
-
-def _within(value: Any) -> Iterator[dict[str, Any]]:
-    """All JSON objects in it, itself included."""
-    rest = [value]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            yield value
-            rest += value.values()
-        elif isinstance(value, list):
-            rest += value
-
-
-def _is_circular(root: dict[str, Any]) -> bool:
-    """Whether a schema in it leads back to itself by `$ref` and _ALTERNATIVES alone."""
-    done: set[int] = set()
-    for start in _within(root):
-        on_path: dict[int, Iterator[dict[str, Any]]] = {}
-        path = [start]
-        while path:
-            here = path[-1]
-            if id(here) in done:
-                path.pop()
-                continue
-            if id(here) not in on_path:
-                on_path[id(here)] = _same_value(here, root)
-            if (following := next(on_path[id(here)], None)) is None:
-                done.add(id(here))
-                del on_path[id(here)]
-                path.pop()
-            elif id(following) in on_path:
-                return True
-            else:
-                path.append(following)
-    return False
-
-
-def _same_value(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas to which this one applies the same value: its `$ref` and its alternatives."""
-    if isinstance(reference := schema.get("$ref"), str):
-        target = _resolved(reference, root)
-        if isinstance(target, dict):
-            yield target
-    for name in _ALTERNATIVES:
-        if isinstance(several := schema.get(name), list):
-            yield from (one for one in several if isinstance(one, dict))
-
-
-def _resolved(reference: str, root: Any) -> Any:
-    """The target of a reference within the same schema; None if there is none."""
-    if reference.partition("#")[0]:
-        return None
-    found = root
-    for step in unquote(reference[1:]).split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and step.isdecimal() and len(step) < MAX_DIGITS:
-            found = found[int(step)] if int(step) < len(found) else None
-        else:
-            return None
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from threading import Event
 from typing import Any
@@ -80,3 +81,18 @@ async def test_what_cannot_be_converted_is_refused(vllm: Engine, more: dict[str,
     with pytest.raises(InvalidRequest, match="grammar"):
         await ask(vllm, structured_outputs={"grammar": "root ::= ("}, **more)
     assert (await ask(vllm)).tokens == 8
+
+
+async def test_what_stands_beside_a_keyword_is_enforced_too(vllm: Engine) -> None:
+    number = {"type": "integer", "minimum": 3}
+    schema = {"allOf": [number, {"maximum": 4}], "anyOf": [{"enum": [2, 4]}, {"const": "a"}]}
+    for way in (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": schema},
+            }
+        },
+        {"structured_outputs": {"json": json.dumps(schema)}},
+    ):
+        assert (await ask(vllm, **way, ignore_eos=False, max_tokens=24)).text.strip() == "4"

@@ -124,7 +124,10 @@ def test_beginnings_of_many_turns_are_bounded() -> None:
         ({"tool_choice": {"type": "any"}}, "tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "must"}}, "tool_choice.type"),
-        ({"output_config": {"format": {"schema": {"$ref": "#"}}}}, "output_config"),
+        (
+            {"output_config": {"format": {"schema": {"$ref": "#"}}}},
+            "output_config.format.schema",
+        ),
         (
             {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
             "context_management.edits",
@@ -144,7 +147,7 @@ def test_beginnings_of_many_turns_are_bounded() -> None:
         ),
         (
             {"tools": [{"name": "f", "input_schema": {"type": "object", "minProperties": -1}}]},
-            "tools",
+            "tools[0].input_schema",
         ),
     ],
 )

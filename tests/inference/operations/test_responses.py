@@ -151,7 +151,7 @@ def test_items_that_begin_alike_are_found() -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"text": {"format": SCHEMA | {"schema": {"$ref": "#"}}}}, "text"),
+        ({"text": {"format": SCHEMA | {"schema": {"$ref": "#"}}}}, "text.format.schema"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL, {"type": "namespace", "tools": [TOOL]}]}, "tools[1].name"),
         (
@@ -160,7 +160,7 @@ def test_items_that_begin_alike_are_found() -> None:
         ),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [TOOL | {"parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
-        ({"tools": [TOOL | {"parameters": {"minProperties": -1}}]}, "tools"),
+        ({"tools": [TOOL | {"parameters": {"minProperties": -1}}]}, "tools[0].parameters"),
         ({"tool_choice": "required"}, "tools"),
         ({"tool_choice": {"type": "function", "name": "now"}}, "tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "then"}}, "tool_choice"),

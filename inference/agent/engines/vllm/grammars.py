@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from vllm.parser import abstract_parser
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
+from xgrammar import Grammar
+
+from inference.operations.bodies.keywords import UnsupportedSchema
+from inference.operations.bodies.schemas import rewrite
 
 MAX_WHITESPACE = 2
 """Characters between two parts of JSON with a schema. An uncertain model that is allowed nothing
 else would otherwise generate blanks until the context is full."""
 TAG = '{"type": "structural_tag", "format": {"type": "json_schema", "json_schema": %s}}'
 """Constrains an answer to a schema and can bound blanks, which vLLM's other way to do so can't."""
+_LENGTHS = re.compile('"(?:min|max)Length"')
+_ANY_CHARACTER, _PLAIN_CHARACTER = r"[^\"\\\r\n]", r"[^\0-\x1f\"\\]"
+"""The characters of a string with a length, in xgrammar's grammars, and those of JSON."""
 MAX_KNOWN = 64
 """Answers of `_xgrammar_supports` to remember: at least those of requests just being read."""
 
@@ -66,36 +74,73 @@ class Grammars:
 
     def _check(self, params: SamplingParams) -> None:
         config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
-        params._validate_structured_outputs(config, self._config, tokenizer)
         outputs = params.structured_outputs
-        if outputs.json is not None and outputs._backend == "xgrammar":
-            schema = outputs.json if isinstance(outputs.json, str) else json.dumps(outputs.json)
-            outputs.json, outputs.structural_tag = None, TAG % schema
-        if outputs.structural_tag is not None:
-            outputs.structural_tag = with_few_blanks(outputs.structural_tag)
+        use_tag(outputs)
+        params._validate_structured_outputs(config, self._config, tokenizer)
 
     def close(self) -> None:
         """Call it once."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def with_few_blanks(structural_tag: str) -> str:
-    """The tag, with at most MAX_WHITESPACE blanks between two parts of its JSON."""
-    tag = json.loads(structural_tag)
-    _bound(tag)
-    return json.dumps(tag)
+def use_tag(outputs: Any) -> None:
+    """Have xgrammar enforce the whole schema, if the outputs have one: as a structural tag, and as
+    `for_engine` says. What is no JSON is left to vLLM to refuse."""
+    schema = outputs.json
+    try:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if isinstance(schema, dict):
+            outputs.json, outputs.structural_tag = None, TAG % json.dumps(schema)
+        if outputs.structural_tag is not None:
+            outputs.structural_tag = for_engine(outputs.structural_tag)
+    except (ValueError, RecursionError):
+        return
 
 
-def _bound(part: Any) -> None:
+def for_engine(structural_tag: str) -> str:
+    """The tag with all its schemas rewritten so that xgrammar enforces them, and at most
+    MAX_WHITESPACE blanks between two parts of its JSON.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return json.dumps(_rewritten(json.loads(structural_tag)))
+
+
+def _rewritten(part: Any) -> Any:
     if isinstance(part, list):
-        for one in part:
-            _bound(one)
-    elif isinstance(part, dict) and part.get("type") == "json_schema":
-        if part.get("style", "json") == "json":
-            part["max_whitespace_cnt"] = MAX_WHITESPACE
-    elif isinstance(part, dict):
-        for one in part.values():
-            _bound(one)
+        return [_rewritten(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "json_schema":
+        return _format_of(part) if part.get("style", "json") == "json" else part
+    if isinstance(part.get("schema"), dict):  # of a tag in the older notation
+        return part | {"schema": _enforced(part["schema"])}
+    return {name: _rewritten(one) for name, one in part.items()}
+
+
+def _enforced(schema: Any) -> Any:
+    """The schema rewritten, or as it is if it can't be. Then it is a tool's that isn't strict: the
+    gateway has refused others."""
+    try:
+        return rewrite(schema)
+    except UnsupportedSchema:
+        return schema
+
+
+def _format_of(part: dict[str, Any]) -> dict[str, Any]:
+    """The part of a tag for a schema, rewritten. xgrammar lets control characters into strings
+    with a length; so there, its own grammar is used without them."""
+    schema = _enforced(part["json_schema"])
+    part = part | {"json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
+    if not _LENGTHS.search(json.dumps(schema)):
+        return part
+    tag = json.dumps({"type": "structural_tag", "format": part})
+    try:
+        grammar = str(Grammar.from_structural_tag(tag))
+    except RuntimeError:
+        return part  # vLLM refuses it
+    return {"type": "grammar", "grammar": grammar.replace(_ANY_CHARACTER, _PLAIN_CHARACTER)}
 
 
 def foresee(request: Any) -> None:
@@ -117,7 +162,9 @@ _asked: Callable[[Any], bool] = getattr(abstract_parser, "_xgrammar_supports", l
 
 @lru_cache(MAX_KNOWN)
 def _known(constraint: _Constraint) -> bool:
-    return _asked(constraint.outputs)
+    outputs = replace(constraint.outputs)
+    use_tag(outputs)
+    return _asked(outputs)
 
 
 def _supports(outputs: Any) -> bool:
