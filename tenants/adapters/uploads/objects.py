@@ -35,7 +35,7 @@ class OtherFileNeeded(Exception):
 
 
 def waiting_commit(tenant: Tenant, adapter_name: str) -> UploadSession | None:
-    """The commit to this adapter that waits for the other file; the newest, if there are several."""
+    """The newest commit to this adapter that waits for the other file."""
     return waiting(tenant, adapter_name, WAITING_COMMIT).last()
 
 
