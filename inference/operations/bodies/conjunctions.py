@@ -18,8 +18,8 @@ from inference.operations.bodies.keywords import (
 )
 from inference.operations.bodies.references import step_into, steps_in
 
-MAX_WORK = 40_000
-"""Most steps to rewrite one schema, about as many as the parts of its result: 0.2 s of a core.
+MAX_WORK = 20_000
+"""Most steps to rewrite one schema, about as many as the parts of its result: 0.1 s of a core.
 Without it, `allOf` of many `anyOf` would have all combinations."""
 CHARS_PER_STEP = 16
 """Text costs one step for so many characters, because a result may repeat it."""
