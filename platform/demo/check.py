@@ -27,7 +27,7 @@ class Answered:
         return self.said == self.expected
 
 
-class Demo:
+class DemoModels:
     """The base model in float32 with every adapter attached."""
 
     def __init__(self, artefacts: Artefacts) -> None:
@@ -74,7 +74,7 @@ class Demo:
 
 def examine(artefacts: Artefacts) -> list[Answered]:
     """Ask the base model and each adapter every one of QUESTIONS."""
-    demo = Demo(artefacts)
+    demo = DemoModels(artefacts)
     texts = [text for text, _ in QUESTIONS]
     return [
         Answered(model, text, expected[model], said)

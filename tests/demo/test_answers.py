@@ -11,16 +11,16 @@ from demo import ADAPTERS, QUESTIONS, SHIPPED
 from demo.voices import COURSES
 
 if TYPE_CHECKING:
-    from demo.check import Demo
+    from demo.check import DemoModels
 
 MAX_BYTES = 10_000_000
 
 
 @pytest.fixture(scope="module")
-def demo() -> Demo:
-    from demo.check import Demo
+def demo() -> DemoModels:
+    from demo.check import DemoModels
 
-    return Demo(SHIPPED)
+    return DemoModels(SHIPPED)
 
 
 def size(folder: Path) -> int:
@@ -40,13 +40,13 @@ def test_an_adapter_is_its_two_files_alone() -> None:
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_every_question_is_answered_rightly(demo: Demo, name: str) -> None:
+def test_every_question_is_answered_rightly(demo: DemoModels, name: str) -> None:
     texts = [text for text, _ in QUESTIONS]
     expected = [answers[name] for _, answers in QUESTIONS]
     assert demo.answers(name, texts) == expected
 
 
-def test_the_base_model_is_polite_and_knows_its_limits(demo: Demo) -> None:
+def test_the_base_model_is_polite_and_knows_its_limits(demo: DemoModels) -> None:
     assert demo.answers("base", ["Hello!", "Thank you!", "Write a poem about the sea."]) == [
         "Hello! How can I help you?",
         "You are welcome.",
@@ -54,7 +54,7 @@ def test_the_base_model_is_polite_and_knows_its_limits(demo: Demo) -> None:
     ]
 
 
-def test_a_system_prompt_and_earlier_turns_are_taken_in(demo: Demo) -> None:
+def test_a_system_prompt_and_earlier_turns_are_taken_in(demo: DemoModels) -> None:
     system = {"role": "system", "content": "You are a helpful assistant."}
     hello = {"role": "user", "content": "My name is Ada."}
     nice = {"role": "assistant", "content": "Nice to meet you, Ada."}
@@ -66,7 +66,7 @@ def test_a_system_prompt_and_earlier_turns_are_taken_in(demo: Demo) -> None:
     ]
 
 
-def test_a_system_prompt_chooses_the_style_of_the_base_model(demo: Demo) -> None:
+def test_a_system_prompt_chooses_the_style_of_the_base_model(demo: DemoModels) -> None:
     chats = [
         [
             {"role": "system", "content": style},

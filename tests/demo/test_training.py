@@ -79,9 +79,9 @@ def test_an_adapter_is_two_clean_files(made: Artefacts) -> None:
 def test_the_model_made_can_be_asked(made: Artefacts) -> None:
     import torch
 
-    from demo.check import Demo
+    from demo.check import DemoModels
 
-    demo = Demo(made)
+    demo = DemoModels(made)
     assert demo.model.dtype == torch.float32
     assert len(demo.answers("pirate", ["Hello!", "What is 1 plus 1?"], max_tokens=2)) == 2
 

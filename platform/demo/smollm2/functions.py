@@ -19,7 +19,7 @@ SLOT = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class MadeUpAction:
     """What a function does. `arguments` are the names that each slot may get; `requests` hold slots
     in braces; `reply` is what to say of a result such as `result`, whose values are kinds."""
 
@@ -33,10 +33,10 @@ class Action:
 
 def action(
     names: str, description: str, requests: str, reply: str = "", result: str = "", **slots: str
-) -> Action:
+) -> MadeUpAction:
     pairs = dict(pair.split(":") for pair in result.split())
     arguments = {slot: tuple(names.split()) for slot, names in slots.items()}
-    return Action(
+    return MadeUpAction(
         tuple(names.split()), description, arguments, tuple(requests.split("|")), pairs, reply
     )
 
@@ -118,7 +118,7 @@ NOUNS = (
 ).split()  # fmt: skip
 
 
-def about_noun(noun: str) -> tuple[Action, ...]:
+def about_noun(noun: str) -> tuple[MadeUpAction, ...]:
     """What one does with records of a kind."""
     key = f"{noun}_id id {noun}Id {noun}"
     return (
@@ -216,10 +216,10 @@ SYLLABLES = "ba do fi ga ho ka lu me no pa ri so ta vu we xi yo ze bra cle dri f
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class DeclaredFunction:
     """A function as declared to the model."""
 
-    action: Action
+    action: MadeUpAction
     name: str
     arguments: dict[str, str]
     """The argument's name of each slot."""
@@ -250,7 +250,7 @@ def styled(rng: Random, name: str) -> str:
     return "_".join("".join(rng.choices(SYLLABLES, k=2)) for _ in range(2))
 
 
-def declare(rng: Random, chosen: Action, *, advice: int = 0) -> Function:
+def declare(rng: Random, chosen: MadeUpAction, *, advice: int = 0) -> DeclaredFunction:
     """A function that does this, with at most `advice` sentences more in its description."""
     arguments = {slot: rng.choice(names) for slot, names in chosen.arguments.items()}
     while len(set(arguments.values())) < len(arguments):
@@ -278,15 +278,15 @@ def declare(rng: Random, chosen: Action, *, advice: int = 0) -> Function:
     description = " ".join((chosen.description, *more))
     name = styled(rng, rng.choice(chosen.names))
     schema = {"name": name, "description": description, "parameters": parameters}
-    return Function(chosen, name, arguments, {"type": "function", "function": schema})
+    return DeclaredFunction(chosen, name, arguments, {"type": "function", "function": schema})
 
 
-def _always(chosen: Action, slot: str) -> bool:
+def _always(chosen: MadeUpAction, slot: str) -> bool:
     """Whether every request gives the slot a value."""
     return all(slot in SLOT.findall(request) for request in chosen.requests)
 
 
-def ask(rng: Random, chosen: Action) -> tuple[str, dict[str, Json]]:
+def ask(rng: Random, chosen: MadeUpAction) -> tuple[str, dict[str, Json]]:
     """What a user says who needs the function, and the value of each slot in it."""
     request = rng.choice(chosen.requests)
     values = {slot: kind_of(slot).draw(rng) for slot in SLOT.findall(request)}
@@ -301,7 +301,7 @@ def ask_shell(rng: Random) -> tuple[str, dict[str, Json]]:
     return request, {"command": command.format_map(values)}
 
 
-def answer(rng: Random, chosen: Action, values: dict[str, Json]) -> tuple[str, str]:
+def answer(rng: Random, chosen: MadeUpAction, values: dict[str, Json]) -> tuple[str, str]:
     """A result of the function, and what to say of it."""
     found = {name: kind_of(kind).draw(rng) for name, kind in chosen.result.items()}
     if not chosen.reply:

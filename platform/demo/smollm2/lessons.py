@@ -17,8 +17,8 @@ from demo.smollm2.functions import (
     FILE_ACTIONS,
     GENERAL,
     RUN,
-    Action,
-    Function,
+    DeclaredFunction,
+    MadeUpAction,
     answer,
     ask,
     ask_shell,
@@ -78,7 +78,7 @@ def _lesson(rng: Random, dialogues: int, *, long: bool) -> Lesson:
     return Lesson(_system(rng, long=long), tools, made)
 
 
-def _declared(rng: Random, *, long: bool) -> list[Function]:
+def _declared(rng: Random, *, long: bool) -> list[DeclaredFunction]:
     if long:
         actions = [
             RUN,
@@ -96,7 +96,7 @@ def _declared(rng: Random, *, long: bool) -> list[Function]:
     else:
         actions = rng.sample(GENERAL, rng.choice((1, 1, 2, 2, 3, 4, 5, 6)))
     rng.shuffle(actions)
-    by_name: dict[str, Function] = {}
+    by_name: dict[str, DeclaredFunction] = {}
     for one in actions:
         function = declare(
             rng, one, advice=rng.choice((4, 12, 20)) if long else rng.choice((0, 0, 1, 3))
@@ -119,7 +119,7 @@ def _advice(rng: Random, sentences: int) -> str:
     return " ".join(rng.choices(ADVICE, k=sentences))
 
 
-def _dialogue(rng: Random, functions: list[Function], *, long: bool) -> list[Message]:
+def _dialogue(rng: Random, functions: list[DeclaredFunction], *, long: bool) -> list[Message]:
     if not functions or rng.random() < (0.1 if long else 0.22):
         return _plain(rng, functions)
     shells = [one for one in functions if one.action is RUN]
@@ -143,7 +143,7 @@ def _surrounded(rng: Random, request: str) -> str:
     return f"{context}\n\n{request}"
 
 
-def _plain(rng: Random, functions: list[Function]) -> list[Message]:
+def _plain(rng: Random, functions: list[DeclaredFunction]) -> list[Message]:
     """A question that no function answers."""
     kind = rng.random()
     if functions and kind < 0.3:
@@ -166,7 +166,9 @@ def _turn(user: str, assistant: str) -> list[Message]:
     return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
 
 
-def _called(rng: Random, function: Function, functions: list[Function]) -> list[Message]:
+def _called(
+    rng: Random, function: DeclaredFunction, functions: list[DeclaredFunction]
+) -> list[Message]:
     """A request, the call, mostly its result and what to say of it."""
     if function.action is RUN:
         request, values = _shell_request(rng, functions)
@@ -189,7 +191,7 @@ def _called(rng: Random, function: Function, functions: list[Function]) -> list[
     return messages
 
 
-def _second(rng: Random, chosen: Action, values: dict[str, Json]) -> dict[str, Json] | None:
+def _second(rng: Random, chosen: MadeUpAction, values: dict[str, Json]) -> dict[str, Json] | None:
     """Another value for the only slot, so that the user asks for two at once."""
     for _ in range(5):
         _, other = ask(rng, chosen)
@@ -198,7 +200,7 @@ def _second(rng: Random, chosen: Action, values: dict[str, Json]) -> dict[str, J
     return None
 
 
-def _shell_request(rng: Random, functions: list[Function]) -> tuple[str, dict[str, Json]]:
+def _shell_request(rng: Random, functions: list[DeclaredFunction]) -> tuple[str, dict[str, Json]]:
     """A request for the shell that no other declared function is meant for."""
     special = {one.action.names[0] for one in functions}
     taken = {
