@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from django.db import transaction
 from django.utils import timezone
 
 from demo import TENANTS, Demo
 from inference.content import FILES
-from tenants.models import ApiKey, BaseModel, EngineCredential, Price, Tenant, User
+from tenants.models import Adapter, ApiKey, BaseModel, EngineCredential, Price, Tenant, User
 
 OPERATOR = "operator"
 PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
@@ -121,6 +122,20 @@ def prices(base_model: str, price: Mapping[str, int] = PRICE) -> None:
     known = BaseModel.objects.filter(name=base_model, prices=None).first()
     if known is not None:
         Price.objects.create(base_model=known, starts_at=timezone.now(), **price)
+
+
+def forget_others(demo: Demo) -> list[str]:
+    """Delete the demo's adapters of another base model, which an earlier start served: an adapter
+    can't change its base. Returns their names."""
+    forgotten = []
+    for slug, folders in demo.adapters.items():
+        mine = Adapter.objects.filter(tenant__slug=slug, name__in=folders)
+        for one in mine.exclude(base_model__name=demo.model_name):
+            with transaction.atomic():
+                one.aliases.all().delete()
+                one.retire()
+            forgotten.append(one.name)
+    return forgotten
 
 
 async def adapters(base_url: str, demo: Demo, keys: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from demo import ADAPTERS, TENANTS, TINY
 from gateway.local import seed
 from gateway.local.seed import SeedFailed
+from tests.tenants.making import make_base, make_tenant, make_version
 
 NAME = TENANTS[0].adapter
 KEYS = {tenant.slug: "key" for tenant in TENANTS}
@@ -42,6 +43,19 @@ async def test_one_line_says_what_failed(
 ) -> None:
     with pytest.raises(SeedFailed, match=f"the adapter {NAME} {said}"):
         await adapter(answer)
+
+
+@pytest.mark.django_db
+def test_adapters_of_the_other_demo_make_room() -> None:
+    tenant, other = make_tenant(TENANTS[0].slug), make_base("other")
+    old = tenant.adapters.create(name=NAME, base_model=other)
+    old.promote(make_version(old))
+    tenant.adapters.create(name="own", base_model=other)
+    make_tenant("stranger").adapters.create(name=NAME, base_model=other)
+    assert seed.forget_others(TINY) == [NAME]
+    assert [one.name for one in tenant.adapters.all()] == ["own"]
+    tenant.adapters.create(name=NAME, base_model=make_base(TINY.model_name))
+    assert seed.forget_others(TINY) == []
 
 
 async def test_a_console_that_is_not_there_is_named_as_one_failure() -> None:

@@ -301,6 +301,8 @@ class _Up:
         for sentence in await sync_to_async(self._lacks)():
             self.console.print(f"    {sentence}", style="yellow", markup=False, soft_wrap=True)
         if self.demo:
+            for name in await sync_to_async(seed.forget_others)(self.demo):
+                self.console.print(f"    {name} is replaced: it was for another base model")
             with self._step("demo adapters: upload, validation, probe"):
                 await seed.adapters(self.console_address, self.demo, keys)
                 await sync_to_async(seed.prices)(self.model_name)
