@@ -72,6 +72,7 @@ class Expression:
 
 _EMPTY = Expression("", 0, 0)
 _ESCAPE = (0x5C, 0x5C)
+_LETTERS = frozenset((code, code) for code in range(0x80) if chr(code).isalnum())
 
 
 def translate(pattern: str) -> Expression | None:
@@ -165,6 +166,8 @@ class _Chars:
     classed: Ranges = field(default_factory=list)
 
     def written(self, *, first: bool, last: bool) -> Expression | None:
+        if not self.classed and len(self.listed) == 1 and self.listed[0] in _LETTERS:
+            return Expression(chr(self.listed[0][0]), 1, 1, tuple(self.listed))
         ranges = _plain(self.listed + self.classed)
         escaped = [
             text for code, text in sorted(_ESCAPED.items())
