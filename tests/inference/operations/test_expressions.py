@@ -11,6 +11,8 @@ from inference.operations.bodies.expressions import MAX_NESTING, of_length, othe
 
 pytestmark = pytest.mark.pure
 
+_ANY = "[ -!#-\\[\\]-\x84\x86-\u2027\u202a-\ud7ff\ue000-\U0010ffff]"
+
 
 @pytest.mark.parametrize(
     ("pattern", "text", "lengths"),
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.pure
         ("(a+?b*)*", "(?:(?:(?:(?:a)+(?:b)*))*)", (0, math.inf)),
         ("a?b{2}c{1,}d{2,3}", "(?:(?:a){0,1}(?:b){2,2}(?:c)+(?:d){2,3})", (5, math.inf)),
         ("a{0}", "", (0, 0)),
+        (".", rf"(?:{_ANY})", (1, 1)),
         (r"\ud800?", "", (0, 0)),
         ("(|)*", "(?:(?:)*)", (0, 0)),
         ("b{1,2}|a+", "(?:(?:b){1,2}|(?:a)+)", (1, math.inf)),

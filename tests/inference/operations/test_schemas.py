@@ -52,6 +52,7 @@ def obj(required: str = "", **properties: Any) -> dict[str, Any]:
         ({"allOf": [{"properties": {"a": A}, **CLOSED}, {"properties": {"a": {}, "b": A}}]},
          obj(a=A)),
         ({"allOf": [{"const": [1]}, {"enum": [[1.0], [2]]}]}, {"const": [1]}),
+        ({"type": "null", "enum": [None, False]}, {"const": None}),
         # numbers
         ({"allOf": [{"minimum": 2, "maximum": 3}, {"minimum": 1, "maximum": 4}]},
          {"type": "number", "minimum": 2, "maximum": 3}),
@@ -94,7 +95,7 @@ def obj(required: str = "", **properties: Any) -> dict[str, Any]:
         ({"properties": {"a": A, "b": A}, "additionalProperties": A, "minProperties": 2},
          obj(a=A, b=A) | {"minProperties": 2}),
         ({"properties": {"a": A}, "unevaluatedProperties": False}, obj(a=A)),
-        ({"properties": {"a" * 61: A}, "additionalProperties": True}, obj(**{"a" * 61: A})),
+        ({"properties": {"a" * 61: A}, "additionalProperties": True}, obj() | {"properties": {"a" * 61: A}}),
         ({"patternProperties": {"^a$": NULL}, "additionalProperties": A},
          obj() | {"patternProperties": {"^(?:(?:a))$": NULL}}),
         ({"patternProperties": {r"\ud800": NULL}}, obj()),
