@@ -42,7 +42,7 @@ class SchemaPart(NamedTuple):
         """
         value = self.schema.get(keyword, kind())
         if not isinstance(value, kind):
-            name = {dict: "an object", list: "an array", str: "a string"}[kind]
+            name = {"dict": "an object", "list": "an array", "str": "a string"}[kind.__name__]
             raise UnsupportedSchema(f"{self.at}/{keyword}", f"must be {name}")
         return value
 

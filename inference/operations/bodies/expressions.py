@@ -72,6 +72,7 @@ class Expression:
 
 _EMPTY = Expression("", 0, 0)
 _ESCAPE = (0x5C, 0x5C)
+_LETTERS = frozenset((code, code) for code in range(0x80) if chr(code).isalnum())
 
 
 def translate(pattern: str) -> Expression | None:
@@ -165,6 +166,8 @@ class _Chars:
     classed: Ranges = field(default_factory=list)
 
     def written(self, *, first: bool, last: bool) -> Expression | None:
+        if not self.classed and len(self.listed) == 1 and self.listed[0] in _LETTERS:
+            return Expression(chr(self.listed[0][0]), 1, 1, tuple(self.listed))
         ranges = _plain(self.listed + self.classed)
         escaped = [
             text for code, text in sorted(_ESCAPED.items())
@@ -173,11 +176,11 @@ class _Chars:
         ways = [_written_set(ranges)] * bool(ranges) + escaped
         if not ways:
             return None
-        first = (*ranges, _ESCAPE) if escaped else tuple(ranges)
+        begins = (*ranges, _ESCAPE) if escaped else tuple(ranges)
         if not escaped and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            return Expression(_literal(chr(ranges[0][0])), 1, 1, first)
+            return Expression(_literal(chr(ranges[0][0])), 1, 1, begins)
         text = ways[0] if len(ways) == 1 and ranges else _either(ways)
-        return Expression(text, 1, 1, first)
+        return Expression(text, 1, 1, begins)
 
 
 @dataclass(slots=True)
@@ -220,16 +223,16 @@ class _Sequence:
             if one is None:
                 return None
             found.append(one)
-        first: tuple[tuple[int, int], ...] = ()
+        beginnings: tuple[tuple[int, int], ...] = ()
         for one in found:
-            first += one.first
+            beginnings += one.first
             if one.shortest > 0:
                 break
         return Expression(
             "".join(one.text for one in found),
             sum(one.shortest for one in found),
             sum(one.longest for one in found),
-            first,
+            beginnings,
         )
 
 

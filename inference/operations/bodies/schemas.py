@@ -61,6 +61,8 @@ MAX_OTHER_CHARS = 1_000
 MAX_OTHER_DEPTH = 60
 """If the names of an object's properties are longer, together or one of them, no other properties
 are allowed: the pattern that excludes them is 50 times as long, and nested."""
+STEPS_PER_CHAR = 4
+"""Cost of parsing a pattern."""
 MAX_COUNT = 10**9
 """Larger counts do not fit into xgrammar's integers."""
 
@@ -243,7 +245,7 @@ class _Rewriting:
 
     def _expression(self, pattern: str, at: str) -> Expression | None:
         check_text(pattern, at)
-        self._document.spend(len(pattern), at)
+        self._document.spend(STEPS_PER_CHAR * len(pattern), at)
         try:
             return translate(pattern)
         except ValueError as error:
@@ -296,6 +298,7 @@ class _Rewriting:
         nodes: dict[str, Node] = {}
         for name in declared:
             self._document.spend_text(name, parts[0].at)
+            self._document.spend(len(parts), parts[0].at)
             node = self._node(_property(parts, name))
             if node is not None:
                 nodes[name] = node
