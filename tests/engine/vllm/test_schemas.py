@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
+from jsonschema import (  # type: ignore[import-untyped]
+    Draft7Validator,
+    Draft202012Validator,
+    FormatChecker,
+)
 from xgrammar.testing import _is_grammar_accept_string
 
 from inference.operations.bodies.keywords import FORMATS, UnsupportedSchema
