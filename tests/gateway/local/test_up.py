@@ -8,10 +8,12 @@ import sys
 import pytest
 from rich.console import Console
 
+from demo import MODEL_NAME
 from gateway.management.commands.up import _Up
 
 OPTIONS = {
     "model": "",
+    "demo": MODEL_NAME,
     "host": "127.0.0.1",
     "port": 8000,
     "gateways": 1,
