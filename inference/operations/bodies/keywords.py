@@ -118,13 +118,18 @@ def says(schema: Mapping[str, Any], keyword: str) -> bool:
     if keyword not in schema:
         return False
     value = schema[keyword]
-    if keyword == "multipleOf":
-        return not is_number(value) or value != 1
     if keyword == "if":
         return "then" in schema or "else" in schema
     return keyword not in NO_EFFECT or type(value) is not type(same := NO_EFFECT[keyword]) or (
         value != same
     )  # fmt: skip
+
+
+def is_refused(schema: Mapping[str, Any], keyword: str) -> bool:
+    """Whether a keyword in REFUSED is there, with a value that can't be enforced."""
+    if keyword == "multipleOf" and keyword in schema:
+        return not is_number(schema[keyword]) or schema[keyword] != 1
+    return says(schema, keyword)
 
 
 def is_number(value: Any) -> bool:

@@ -43,6 +43,7 @@ from inference.operations.bodies.keywords import (
     check_text,
     count,
     is_integer,
+    is_refused,
     says,
     type_of,
 )
@@ -195,7 +196,7 @@ class _Rewriting:
         for part in parts:
             self._document.spend(1, part.at)
             for keyword in REFUSED.keys() & part.schema.keys():
-                if TYPE_OF.get(keyword) == kind and says(part.schema, keyword):
+                if TYPE_OF.get(keyword) == kind and is_refused(part.schema, keyword):
                     raise refuse(part, keyword)
         match type_:
             case "string":
@@ -515,6 +516,9 @@ def _allows(part: SchemaPart, value: Any) -> bool:
         elif keyword in ("minLength", "maxLength"):
             size = count(part.schema[keyword], at)
             if len(value) < size if keyword == "minLength" else len(value) > size:
+                return False
+        elif keyword == "multipleOf" and not is_refused(part.schema, keyword):
+            if not is_integer(value):
                 return False
         elif keyword != "format":
             raise UnsupportedSchema(at, "is not supported beside `enum` or `const`")

@@ -103,7 +103,7 @@ PLAIN = st.one_of(
 
 def schemas(*, draft7: bool) -> st.SearchStrategy[Any]:
     inner = st.recursive(PLAIN, lambda inner: within(inner, draft7=draft7), max_leaves=12)
-    return st.tuples(inner, maybe(a=inner, b=inner)).map(
+    return st.tuples(inner, st.fixed_dictionaries({"a": inner, "b": inner})).map(
         lambda both: {**both[0], "$defs": both[1]} if isinstance(both[0], dict) else both[0]
     )
 
@@ -115,8 +115,13 @@ def answers(schema: Any, seed: int, kind: Any) -> Iterator[tuple[Any, bool]]:
     grammar, random = grammar_of(schema), Random(seed)
     for _ in range(3):
         if (answer := walk(grammar, random)) is not None:
-            value = json.loads(answer)
+            value = json.loads(answer, parse_float=_finite)
             yield value, validator.is_valid(value)
+
+
+def _finite(text: str) -> float:
+    """The number; `jsonschema` fails on infinite ones, as 1e999 is for Python."""
+    return min(max(float(text), -1e300), 1e300)
 
 
 @pytest.mark.parametrize("kind", [Draft7Validator, Draft202012Validator])

@@ -54,6 +54,8 @@ def obj(required: str = "", **properties: Any) -> dict[str, Any]:
         ({"allOf": [{"const": [1]}, {"enum": [[1.0], [2]]}]}, {"const": [1]}),
         ({"type": "null", "enum": [None, False]}, {"const": None}),
         # numbers
+        ({"multipleOf": 1}, {"type": "integer"}),
+        ({"enum": [0.5, 2, 3.0, "a"], "multipleOf": 1.0}, {"enum": [2, 3.0, "a"]}),
         ({"allOf": [{"minimum": 2, "maximum": 3}, {"minimum": 1, "maximum": 4}]},
          {"type": "number", "minimum": 2, "maximum": 3}),
         ({"type": "number", "exclusiveMinimum": 1, "maximum": 0.12345678e2},
@@ -166,6 +168,7 @@ def test_a_schema_is_rewritten(schema: Any, same: dict[str, Any]) -> None:
         ({"const": {"a": [float("inf")]}}, "/const", "not finite"),
         ({"const": "\ud800"}, "/const", "lone surrogate"),
         ({"enum": [{}], "properties": {"a": A}}, "/properties", "beside `enum` or `const`"),
+        ({"enum": [1], "multipleOf": 2}, "/multipleOf", "beside `enum`"),
         ({"minimum": "1"}, "/minimum", "must be a number"),
         ({"minimum": 10**16}, "/minimum", "must be within"),
         ({"maxLength": -1}, "/maxLength", "at least 0"),
