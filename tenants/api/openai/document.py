@@ -283,8 +283,8 @@ def _of_message_batches() -> Iterator[tuple[str, str, Object]]:
     made = _changing("message_batches_create", whole)
     deleted = _changing("message_batches_delete", message_batches.DeletedMessageBatch, [id])
     results = _asking("message_batches_results", whole, [id])
-    lines = {"schema": {"type": "string", "description": "A line of JSON for each request."}}
-    results["responses"]["200"]["content"] = {"application/x-jsonl": lines}
+    lines = {"schema": {"type": "string", "format": "binary"}}
+    results["responses"]["200"]["content"] = {"application/octet-stream": lines}
     cancelled = _changing("message_batches_cancel", whole, [id])
     for at, method, operation, statuses in (
         (path, "get", listed, ASKING),

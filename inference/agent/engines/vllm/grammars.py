@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from vllm.exceptions import VLLMValidationError
 from vllm.parser import abstract_parser
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -75,12 +76,29 @@ class Grammars:
     def _check(self, params: SamplingParams) -> None:
         config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
         outputs = params.structured_outputs
+        _require_enforceable(outputs.json)
         use_tag(outputs)
         params._validate_structured_outputs(config, self._config, tokenizer)
 
     def close(self) -> None:
         """Call it once."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _require_enforceable(schema: Any) -> None:
+    """Refuse a schema of the answer itself that gateways refuse too, in words that say why.
+
+    Raises:
+        VLLMValidationError: it can't be enforced.
+    """
+    try:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if isinstance(schema, dict):
+            rewrite(schema)
+    except UnsupportedSchema as refused:
+        raise VLLMValidationError(f"The schema is refused: {refused}") from None
+    except (ValueError, RecursionError):  # left to vLLM to refuse
+        return
 
 
 def use_tag(outputs: Any) -> None:

@@ -35,7 +35,7 @@ except ImportError:
 
 from inference.agent.engines.engine import EngineOutput, EngineWork, Meter
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.vllm.assembly import Assembly
+from inference.agent.engines.vllm.assembly import IDS, Assembly
 from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.errors import as_error, of_info
 from inference.agent.engines.vllm.grammars import Grammars
@@ -144,7 +144,7 @@ class RequestClient:
     ) -> None:
         """`request` is vLLM's request object."""
         self.work = work
-        self._returns_ids = bool(request.return_token_ids)
+        self.returns_ids = bool(request.return_token_ids)
         self._scores_prompt = request.prompt_logprobs is not None
         self.steps = Steps(work, tells_ids=tells_ids)
         self._llm, self._lora, self._grammars = llm, lora, grammars
@@ -240,7 +240,7 @@ class RequestClient:
         Raises:
             InvalidRequest: there would be too many.
         """
-        if not self._returns_ids:
+        if not self.returns_ids:
             return
         self._prompt_ids += len(prompt["prompt_token_ids"]) * (params.n or 1)
         if self._prompt_ids > MAX_PROMPT_IDS:
@@ -503,6 +503,9 @@ def _openai(body: dict[str, Any], client: RequestClient) -> dict[str, Any]:
     """Bring `body` into its operation's form, without vLLM's own keys. Mutates and returns it."""
     for choice in body["choices"]:
         client.work.operation.conform(choice)
+        if not client.returns_ids:  # vLLM returns those of an echo unasked
+            for key in IDS:
+                choice.pop(key, None)
     for key in VLLM_ONLY:
         body.pop(key, None)
     drop_unasked(body)

@@ -213,7 +213,7 @@ def _results(request: HttpRequest, key: ApiKey, id: str) -> StreamingHttpRespons
     else:
         outputs = [one for one in (batch.output_file_id, batch.error_file_id) if one]
         found = _converted([_current(key, one) for one in outputs])
-    return StreamingHttpResponse(_in_groups(found), content_type="application/x-jsonl")
+    return StreamingHttpResponse(_in_groups(found), content_type="application/octet-stream")
 
 
 async def _in_groups(found: Generator[bytes]) -> AsyncIterator[bytes]:
