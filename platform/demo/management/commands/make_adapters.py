@@ -15,7 +15,7 @@ from demo.smollm2 import ARTEFACTS, MODEL_NAME
 
 class Command(BaseCommand):
     help = (
-        f"Train the demo's adapters on {MODEL_NAME} again, on generated data. Takes two hours on "
+        f"Train the demo's adapters on {MODEL_NAME} again, on generated data. Takes an hour on "
         "two cores. The same seed gives the same lessons."
     )
     requires_system_checks = ()
