@@ -38,6 +38,8 @@ MAX_KNOWN = 64
 """Answers of `_xgrammar_supports` to remember: at least those of requests just being read."""
 
 Result = TypeVar("Result")
+Enforce = Callable[[Any], Any]
+"""Rewrites a schema so that xgrammar enforces it."""
 
 
 class Grammars:
@@ -76,65 +78,15 @@ class Grammars:
     def _check(self, params: SamplingParams) -> None:
         config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
         outputs = params.structured_outputs
-        _require_enforceable(outputs.json)
-        use_tag(outputs)
+        try:
+            use_tag(outputs, _enforced if outputs.json is None else rewrite)
+        except UnsupportedSchema as refused:
+            raise VLLMValidationError(f"The schema is refused: {refused}") from None
         params._validate_structured_outputs(config, self._config, tokenizer)
 
     def close(self) -> None:
         """Call it once."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def _require_enforceable(schema: Any) -> None:
-    """Refuse a schema of the answer itself that gateways refuse too, in words that say why.
-
-    Raises:
-        VLLMValidationError: it can't be enforced.
-    """
-    try:
-        schema = json.loads(schema) if isinstance(schema, str) else schema
-        if isinstance(schema, dict):
-            rewrite(schema)
-    except UnsupportedSchema as refused:
-        raise VLLMValidationError(f"The schema is refused: {refused}") from None
-    except (ValueError, RecursionError):  # left to vLLM to refuse
-        return
-
-
-def use_tag(outputs: Any) -> None:
-    """Have xgrammar enforce the whole schema, if the outputs have one: as a structural tag, and as
-    `for_engine` says. What is no JSON is left to vLLM to refuse."""
-    schema = outputs.json
-    try:
-        schema = json.loads(schema) if isinstance(schema, str) else schema
-        if isinstance(schema, dict):
-            outputs.json, outputs.structural_tag = None, TAG % json.dumps(schema)
-        if outputs.structural_tag is not None:
-            outputs.structural_tag = for_engine(outputs.structural_tag)
-    except (ValueError, RecursionError):
-        return
-
-
-def for_engine(structural_tag: str) -> str:
-    """The tag with all its schemas rewritten so that xgrammar enforces them, and at most
-    MAX_WHITESPACE blanks between two parts of its JSON.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
-    return json.dumps(_rewritten(json.loads(structural_tag)))
-
-
-def _rewritten(part: Any) -> Any:
-    if isinstance(part, list):
-        return [_rewritten(one) for one in part]
-    if not isinstance(part, dict):
-        return part
-    if part.get("type") == "json_schema":
-        return _format_of(part) if part.get("style", "json") == "json" else part
-    if isinstance(part.get("schema"), dict):  # of a tag in the older notation
-        return part | {"schema": _enforced(part["schema"])}
-    return {name: _rewritten(one) for name, one in part.items()}
 
 
 def _enforced(schema: Any) -> Any:
@@ -146,10 +98,51 @@ def _enforced(schema: Any) -> Any:
         return schema
 
 
-def _format_of(part: dict[str, Any]) -> dict[str, Any]:
+def use_tag(outputs: Any, enforce: Enforce = _enforced) -> None:
+    """Have xgrammar enforce the whole schema, if the outputs have one: as a structural tag, and as
+    `for_engine` says. What is no JSON is left to vLLM to refuse.
+
+    Raises:
+        UnsupportedSchema: `enforce` refuses a schema.
+    """
+    schema = outputs.json
+    try:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if isinstance(schema, dict):
+            outputs.json, outputs.structural_tag = None, TAG % json.dumps(schema)
+        if outputs.structural_tag is not None:
+            outputs.structural_tag = for_engine(outputs.structural_tag, enforce)
+    except (ValueError, RecursionError):
+        return
+
+
+def for_engine(structural_tag: str, enforce: Enforce = _enforced) -> str:
+    """The tag with all its schemas rewritten by `enforce` so that xgrammar enforces them, and at
+    most MAX_WHITESPACE blanks between two parts of its JSON.
+
+    Raises:
+        ValueError: it is no JSON.
+        UnsupportedSchema: `enforce` refuses a schema.
+    """
+    return json.dumps(_rewritten(json.loads(structural_tag), enforce))
+
+
+def _rewritten(part: Any, enforce: Enforce) -> Any:
+    if isinstance(part, list):
+        return [_rewritten(one, enforce) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "json_schema":
+        return _format_of(part, enforce) if part.get("style", "json") == "json" else part
+    if isinstance(part.get("schema"), dict):  # of a tag in the older notation
+        return part | {"schema": enforce(part["schema"])}
+    return {name: _rewritten(one, enforce) for name, one in part.items()}
+
+
+def _format_of(part: dict[str, Any], enforce: Enforce) -> dict[str, Any]:
     """The part of a tag for a schema, rewritten. xgrammar lets control characters into strings
     with a length; so there, its own grammar is used without them."""
-    schema = _enforced(part["json_schema"])
+    schema = enforce(part["json_schema"])
     part = part | {"json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
     if not _LENGTHS.search(json.dumps(schema)):
         return part
