@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -88,8 +89,13 @@ def shown(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _found(key: ApiKey, id: str) -> Batch:
-    batch = None if "\0" in id else key.tenant.batches.filter(pk=id).first()
+def found(batches: QuerySet[Batch], id: str) -> Batch:
+    """The batch of this id among these.
+
+    Raises:
+        NotFound: there is none.
+    """
+    batch = None if "\0" in id else batches.filter(pk=id).first()
     if batch is None:
         raise NotFound(f"No batch found with id '{id[:64]}'.")
     return batch
@@ -117,13 +123,11 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         created_at=now,
         expires_at=now + WINDOW,
     )
-    batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
     with transaction.atomic():
         tenant = quota.locked(key.tenant_id)  # so that a concurrent request counts this batch
         if (before := _made_before(batch)) is not None:
             return shown(before)
-        admit(batch, tenant)
-        jobs.read_later(batch)
+        start(batch, tenant)
     return shown(batch)
 
 
@@ -145,8 +149,8 @@ def _made_before(batch: Batch) -> Batch | None:
     return before
 
 
-def admit(batch: Batch, tenant: Tenant) -> None:
-    """Save a new batch; to be called in a transaction.
+def start(batch: Batch, tenant: Tenant) -> None:
+    """Save a new batch and have its file read; to be called in a transaction.
 
     Raises:
         RateLimitExceeded: the tenant has too many unfinished batches.
@@ -168,7 +172,9 @@ def admit(batch: Batch, tenant: Tenant) -> None:
         raise InvalidRequest(
             f"The file's purpose is `{file.purpose}`: it must be `batch`.", param="input_file_id"
         )
+    batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
     batch.save(force_insert=True)
+    jobs.read_later(batch)
 
 
 def _operation(endpoint: str) -> Operation:
@@ -201,11 +207,11 @@ def _output_seconds(expiry: files.Expiry | None) -> int:
 
 
 def _retrieve(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
-    return shown(_found(key, id))
+    return shown(found(key.tenant.batches.all(), id))
 
 
 def _cancel(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
-    batch = _found(key, id)
+    batch = found(key.tenant.batches.all(), id)
     batch.cancel()
     return shown(batch)
 

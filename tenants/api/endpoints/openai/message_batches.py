@@ -16,19 +16,18 @@ from typing import Annotated, Any
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, QueryDict, StreamingHttpResponse
 from django.utils import timezone
 
 from inference.errors import InvalidRequest, NotFound
-from inference.gateway.lines.seals import seal
 from inference.operations.messages.messages import MESSAGES
 from tenants.adapters import quota
 from tenants.api.endpoints.openai import files
-from tenants.api.endpoints.openai.batches import WINDOW, admit
+from tenants.api.endpoints.openai.batches import WINDOW, found, start
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed_by_method
 from tenants.batch_states import ENDED, Status
-from tenants.batches import jobs
 from tenants.batches.reading import MAX_LINES, lines, request_of
 from tenants.files import disk, keeping
 from tenants.models import ApiKey, Batch, Purpose, StoredFile
@@ -111,12 +110,8 @@ def _time(at: datetime | None) -> str | None:
     return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _found(key: ApiKey, id: str) -> Batch:
-    mine = key.tenant.batches.filter(operation=MESSAGES.name)
-    batch = None if "\0" in id else mine.filter(pk=id).first()
-    if batch is None:
-        raise NotFound(f"No batch found with id '{id[:64]}'.")
-    return batch
+def _of_messages(key: ApiKey) -> QuerySet[Batch]:
+    return key.tenant.batches.filter(operation=MESSAGES.name)
 
 
 def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
@@ -130,8 +125,7 @@ def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     ):
         if value is not None:
             plain[name] = value
-    mine = key.tenant.batches.filter(operation=MESSAGES.name)
-    page = listing.page(mine, Query(plain, listing.PARAMETERS), shown, most=MAX_PAGE)
+    page = listing.page(_of_messages(key), Query(plain, listing.PARAMETERS), shown, most=MAX_PAGE)
     data = page["data"][::-1] if before else page["data"]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return {"data": data, "first_id": None, "last_id": None, "has_more": page["has_more"]} | ends
@@ -160,9 +154,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
                 endpoint=MESSAGES.path, total=len(requests), created_at=now,
                 expires_at=now + WINDOW,
             )  # fmt: skip
-            batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
-            admit(batch, tenant)
-            jobs.read_later(batch)
+            start(batch, tenant)
     except BaseException:
         disk.remove(id)
         raise
@@ -176,11 +168,11 @@ def _line(request: _Request) -> bytes:
 
 
 def _retrieve(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
-    return shown(_found(key, id))
+    return shown(found(_of_messages(key), id))
 
 
 def _cancel(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
-    batch = _found(key, id)
+    batch = found(_of_messages(key), id)
     batch.cancel()
     return shown(batch)
 
@@ -197,7 +189,7 @@ def _delete(request: HttpRequest, key: ApiKey, id: str) -> dict[str, str]:
 
 
 def _ended(key: ApiKey, id: str) -> Batch:
-    batch = _found(key, id)
+    batch = found(_of_messages(key), id)
     if batch.status not in ENDED:
         raise InvalidRequest(
             f"The batch {id} is {_processing(batch)}. Wait until it has ended, or cancel it."
@@ -209,11 +201,11 @@ def _results(request: HttpRequest, key: ApiKey, id: str) -> StreamingHttpRespons
     """A line of JSON for each request, those that were answered first."""
     batch = _ended(key, id)
     if batch.status == Status.FAILED:
-        found = _failures(_current(key, batch.input_file_id), batch.errors)
+        lines_found = _failures(_current(key, batch.input_file_id), batch.errors)
     else:
         outputs = [one for one in (batch.output_file_id, batch.error_file_id) if one]
-        found = _converted([_current(key, one) for one in outputs])
-    return StreamingHttpResponse(_in_groups(found), content_type="application/octet-stream")
+        lines_found = _converted([_current(key, one) for one in outputs])
+    return StreamingHttpResponse(_in_groups(lines_found), content_type="application/octet-stream")
 
 
 async def _in_groups(found: Generator[bytes]) -> AsyncIterator[bytes]:
