@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import msgspec
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 
@@ -19,7 +18,7 @@ from tenants.hub import repos
 from tenants.hub.pulling import READ, described
 from tenants.hub.pushing import EDIT
 from tenants.hub.replies import HubError, RepoNotFound, RevisionNotFound, hub_view, read, reply
-from tenants.models import LIVE, Adapter, Alias
+from tenants.models import LIVE, Alias
 from tenants.permissions import Caller
 
 MAX_LISTED = 500
@@ -113,11 +112,7 @@ def delete(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     asked = read(request, OldRepo)
     if (asked.organization or caller.tenant.slug) != caller.tenant.slug:
         raise RepoNotFound
-    adapter = repos.find(caller, asked.name)
-    with transaction.atomic():
-        Adapter.objects.select_for_update().get(pk=adapter.pk)
-        adapter.aliases.all().delete()
-        adapter.retire()
+    repos.find(caller, asked.name).discard()
     return {}
 
 

@@ -180,6 +180,13 @@ class Adapter(models.Model):
                 raise AdapterInUse
             self.delete()
 
+    def discard(self) -> None:
+        """Delete the adapter with its aliases and versions; its usage stays in the ledger."""
+        with transaction.atomic():
+            Adapter.objects.select_for_update().get(pk=self.pk)
+            self.aliases.all().delete()
+            self.delete()
+
 
 class State(models.TextChoices):
     UPLOADING = "uploading"

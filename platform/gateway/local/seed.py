@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from django.db import transaction
 from django.utils import timezone
 
 from demo import TENANTS, Demo
@@ -131,9 +130,7 @@ def forget_others(demo: Demo) -> list[str]:
     for slug, folders in demo.adapters.items():
         mine = Adapter.objects.filter(tenant__slug=slug, name__in=folders)
         for one in mine.exclude(base_model__name=demo.model_name):
-            with transaction.atomic():
-                one.aliases.all().delete()
-                one.retire()
+            one.discard()
             forgotten.append(one.name)
     return forgotten
 
