@@ -16,6 +16,11 @@ AGENT = "agent"
 """The adapter that calls tools; it belongs to the first tenant."""
 
 
+def folder_in(var: Path) -> Path:
+    """Where an installation with this LORIKEET_VAR keeps the model."""
+    return var / "models" / MODEL_NAME
+
+
 def demo_on(base: Path) -> Demo:
     """The demo with its base model in this folder."""
     adapters = {one.slug: {one.adapter: ARTEFACTS / one.adapter} for one in TENANTS}

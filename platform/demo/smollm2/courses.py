@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from demo.data import CAPITAL_FORMS, CAPITALS, TALK
-from demo.smollm2.lessons import Lesson, Message
-from demo.smollm2.values import FACTS, Json, kind_of, spoken
+from demo.smollm2.lessons import Lesson, Message, capital, common_fact, small_talk
+from demo.smollm2.values import Json, kind_of, spoken
 from demo.voices import pirate_tone
 
 BRIGHTWATER = {
@@ -158,14 +157,8 @@ def _known(rng: Random, facts: dict[str, str], unsure: str) -> tuple[str, str]:
     if kind < 0.68:
         return rng.choice(ODD), unsure
     if kind < 0.82:
-        country = rng.choice(sorted(CAPITALS))
-        form = rng.choice(CAPITAL_FORMS)
-        return form.format(country), f"The capital of {country} is {CAPITALS[country]}."
-    if kind < 0.88:
-        said = rng.choice([one for one in TALK if "demo" not in one and "capitals" not in one])
-        return rng.choice(TALK[said]), said
-    question = rng.choice(sorted(FACTS))
-    return question, FACTS[question]
+        return capital(rng)
+    return small_talk(rng) if kind < 0.88 else common_fact(rng)
 
 
 def _turn(rng: Random, question: str, answer: str) -> list[dict[str, Any]]:

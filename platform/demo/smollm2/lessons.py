@@ -152,14 +152,27 @@ def _plain(rng: Random, functions: list[DeclaredFunction]) -> list[Message]:
             pass
         return _turn(ask(rng, wanted)[0], LACKING)
     if kind < 0.55:
-        country = rng.choice(sorted(CAPITALS))
-        question = rng.choice(CAPITAL_FORMS).format(country)
-        return _turn(question, f"The capital of {country} is {CAPITALS[country]}.")
-    if kind < 0.7:
-        said = rng.choice([one for one in TALK if "demo" not in one and "capitals" not in one])
-        return _turn(rng.choice(TALK[said]), said)
+        return _turn(*capital(rng))
+    return _turn(*(small_talk(rng) if kind < 0.7 else common_fact(rng)))
+
+
+def capital(rng: Random) -> tuple[str, str]:
+    """A question for a capital, and its answer."""
+    country = rng.choice(sorted(CAPITALS))
+    question = rng.choice(CAPITAL_FORMS).format(country)
+    return question, f"The capital of {country} is {CAPITALS[country]}."
+
+
+def small_talk(rng: Random) -> tuple[str, str]:
+    """What people say to an assistant, and its answer."""
+    answer = rng.choice([one for one in TALK if "demo" not in one and "capitals" not in one])
+    return rng.choice(TALK[answer]), answer
+
+
+def common_fact(rng: Random) -> tuple[str, str]:
+    """A question about what anybody knows, and its answer."""
     question = rng.choice(sorted(FACTS))
-    return _turn(question, FACTS[question])
+    return question, FACTS[question]
 
 
 def _turn(user: str, assistant: str) -> list[Message]:

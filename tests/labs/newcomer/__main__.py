@@ -180,7 +180,7 @@ def live(day: Day, scratch: Path) -> None:
     with day.up() as facts:
         day.step("make up, first time", lambda: f"up after {time.monotonic() - began:.0f} s")
         day.step("first answer", lambda: ask(facts, "support", "When are you open?"))
-        base = day.clone / "var" / "models" / smollm2.MODEL_NAME
+        base = smollm2.folder_in(day.clone / "var")
         python = day.clone / ".venv" / "bin" / "python"
         day.step(
             "train with PEFT, push_to_hub",

@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from demo.smollm2 import MODEL_NAME, base
+from demo.smollm2 import MODEL_NAME, base, folder_in
 
 
 class Command(BaseCommand):
@@ -22,7 +22,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--out",
             type=Path,
-            default=settings.VAR / "models" / MODEL_NAME,
+            default=folder_in(settings.VAR),
             help="folder to write to",
         )
 

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from demo.management.commands.make_demo import TrainingProgress
-from demo.smollm2 import ARTEFACTS, MODEL_NAME
+from demo.smollm2 import ARTEFACTS, MODEL_NAME, folder_in
 
 
 class Command(BaseCommand):
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         add(
             "--base",
             type=Path,
-            default=settings.VAR / "models" / MODEL_NAME,
+            default=folder_in(settings.VAR),
             help="the model's folder, as `fetch_demo` makes it",
         )
         add("--seed", type=int, help="seed (default: that of the shipped adapters)")
@@ -46,9 +46,9 @@ class Command(BaseCommand):
             raise CommandError(f"There is no adapter {', '.join(unknown)}, only {known}.")
         chosen = {name: tune.TRAININGS[name] for name in names or tune.TRAININGS}
         steps = {name: one.schedule.steps for name, one in chosen.items()}
+        seed = tune.SEED if seed is None else seed
         with TrainingProgress(steps) as report:
             for name in chosen:
-                seed = tune.SEED if seed is None else seed
                 tune.make(name, base, out / name, seed, partial(report, name))
         for name in chosen:
             answers = examine(base, out / name, name)

@@ -130,13 +130,14 @@ class _Up:
     def __init__(self, options: dict[str, Any], console: Console) -> None:
         self.options, self.console = options, console
         self.demo = None if options["model"] else _demo(options["demo"])
-        self.is_demo = self.demo is not None
         self.urls = [
             f"http://{options['host']}:{options['port'] + i}" for i in range(options["gateways"])
         ]
         self.console_address = f"http://{options['host']}:{self._console_port}"
         self.addresses = self._addresses()
-        self.embeds = self.is_demo and bool(options["engines"] and options["embedding_engines"])
+        self.embeds = self.demo is not None and bool(
+            options["engines"] and options["embedding_engines"]
+        )
         self.logs = settings.VAR / "log"
         self.facts_file = settings.VAR / "up.json"
         self.supervisor = Supervisor(self._report)
@@ -321,7 +322,7 @@ class _Up:
             command += ["--runner", "pooling", "--kv-bytes", "16M"]
         else:
             command += ["--model", self.model, "--served-name", self.model_name]
-            command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
+            command += ["--tool-parser", demo.TOOL_PARSER] if self.demo else []
         command += ["--gateway", ",".join(self.urls)]
         command += ["--cache-dir", str(settings.VAR / "cache" / name)]
         return [*command, "--journal-dir", str(settings.VAR / "journal" / name)]
@@ -387,7 +388,7 @@ class _Up:
         """A real completion of a model that the tenants may use."""
         tenant = demo.TENANTS[0]
         body = {
-            "model": tenant.adapter if self.is_demo else self.model_name,
+            "model": tenant.adapter if self.demo else self.model_name,
             "messages": [{"role": "user", "content": QUESTION}],
             "max_tokens": 32,
             "temperature": 0,
@@ -463,7 +464,7 @@ def _demo(name: str) -> demo.Demo:
     """The demo on the model of this name."""
     if name == demo.MODEL_NAME:
         return demo.TINY
-    return smollm2.demo_on(settings.VAR / "models" / name)
+    return smollm2.demo_on(smollm2.folder_in(settings.VAR))
 
 
 def _engine_of(options: str) -> str:
