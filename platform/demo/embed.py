@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from demo.pairs import PURPOSES, THINGS, Meaning, batches, examination
 from demo.tokenizer import BOS, EOS, train_tokenizer
-from demo.train import CLIP_NORM, STORED, THREADS, Schedule, declare_float32
+from demo.train import STORED, THREADS, Schedule, declare_float32, optimise
 
 CONTEXT = 512
 DIMENSIONS = (128, 64, 32)
@@ -94,22 +93,17 @@ def _train(
     schedule: Schedule,
     report: Callable[[int, float], None],
 ) -> None:
-    optimizer = torch.optim.AdamW(
-        model.parameters(), betas=(0.9, 0.98), weight_decay=0.01, fused=True
-    )
     model.train()
     stream = batches(f"{seed}-pairs", THINGS_AT_ONCE, PURPOSES_AT_ONCE)
-    for step, batch in enumerate(islice(stream, schedule.steps)):
-        for group in optimizer.param_groups:
-            group["lr"] = schedule.rate(step)
-        ones, others = zip(*batch, strict=True)
+
+    def backward() -> float:
+        ones, others = zip(*next(stream), strict=True)
         both = vectors(model, tokenizer, [*ones, *others])
         loss = sum((_loss(both[:, :size]) for size in DIMENSIONS), torch.zeros(()))
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-        optimizer.step()
-        optimizer.zero_grad()
-        report(step + 1, loss.item() / len(DIMENSIONS))
+        return loss.item() / len(DIMENSIONS)
+
+    optimise(list(model.parameters()), schedule, backward, report)
 
 
 def _loss(both: torch.Tensor) -> torch.Tensor:

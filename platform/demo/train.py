@@ -127,7 +127,7 @@ def make_adapter(
     model = LlamaForCausalLM.from_pretrained(artefacts.base, dtype=torch.float32)
     adapted = get_peft_model(model, lora_config())
     train(model, batches(tokenizer, name, seed), schedule, _stage(report, name))
-    save_adapter(adapted, artefacts.adapters[name])
+    save_adapter(adapted, artefacts.adapters[name], MODEL_NAME, STORED)
 
 
 def llama_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
@@ -178,17 +178,17 @@ def lora_config() -> LoraConfig:
     )
 
 
-def save_adapter(adapted: Any, folder: Path) -> None:
+def save_adapter(adapted: Any, folder: Path, base_name: str, stored: torch.dtype) -> None:
     """Write a PEFT model's adapter as its two files, the same bytes for the same weights."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: tensor.to(STORED).contiguous()
+        name: tensor.to(stored).contiguous()
         for name, tensor in get_peft_model_state_dict(adapted).items()
     }
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = adapted.peft_config["default"].to_dict()
     config |= {
-        "base_model_name_or_path": MODEL_NAME,
+        "base_model_name_or_path": base_name,
         "inference_mode": True,
         "target_modules": sorted(config["target_modules"]),
     }
@@ -210,7 +210,10 @@ def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterato
         )
         groups = list(_by_tokens(pool))
         rng.shuffle(groups)
-        yield from (_padded(group, tokenizer.pad_token_id) for group in groups)
+        yield from (
+            padded([(one.ids, one.learned) for one in group], tokenizer.pad_token_id)
+            for group in groups
+        )
 
 
 def _by_tokens(pool: list[DemoExample]) -> Iterator[list[DemoExample]]:
@@ -224,10 +227,11 @@ def _by_tokens(pool: list[DemoExample]) -> Iterator[list[DemoExample]]:
     yield group
 
 
-def _padded(group: list[DemoExample], pad: int) -> Batch:
-    length = max(len(example.ids) for example in group)
-    ids = [example.ids + [pad] * (length - len(example.ids)) for example in group]
-    learned = [example.learned + [False] * (length - len(example.ids)) for example in group]
+def padded(rows: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
+    """A batch of rows of token ids, with a flag for each that is learned."""
+    length = max(len(ids) for ids, _ in rows)
+    ids = [ids + [pad] * (length - len(ids)) for ids, _ in rows]
+    learned = [learned + [False] * (length - len(learned)) for _, learned in rows]
     return torch.tensor(ids), torch.tensor(learned)
 
 
@@ -236,17 +240,32 @@ def train(
 ) -> None:
     """Train the parameters of `model` that require a gradient."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     model.train()
-    for step, (ids, learned) in enumerate(islice(examples, schedule.steps)):
+
+    def backward() -> float:
+        loss = answer_loss(model, *next(examples))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    optimise(weights, schedule, backward, report)
+
+
+def optimise(
+    weights: list[Any],
+    schedule: Schedule,
+    backward: Callable[[], float],
+    report: Callable[[int, float], None],
+) -> None:
+    """Train the weights; `backward` adds the gradient of a step and returns its loss."""
+    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    for step in range(schedule.steps):
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step)
-        loss = answer_loss(model, ids, learned)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = backward()
         torch.nn.utils.clip_grad_norm_(weights, CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
-        report(step + 1, loss.item())
+        report(step + 1, loss)
 
 
 def answer_loss(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> torch.Tensor:

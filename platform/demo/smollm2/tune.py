@@ -6,7 +6,6 @@ gradient, and all dialogues continue from its keys and values: five times faster
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from safetensors.torch import save_file
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from demo.smollm2 import AGENT, MODEL_NAME
 from demo.smollm2.courses import course
 from demo.smollm2.lessons import Lesson, lessons
-from demo.train import CLIP_NORM, Schedule
+from demo.train import Schedule, optimise, padded, save_adapter
 
 SPOKEN = re.compile(r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>", re.DOTALL)
 FIRST_TURN = "<|im_start|>user\n"
@@ -93,7 +91,7 @@ class Pupil:
         texts = [self.text(lesson, dialogue) for dialogue in lesson.dialogues]
         shared = texts[0][: texts[0].index(FIRST_TURN)]
         rows = [self.row(text[len(shared) :]) for text in texts]
-        ids, learned = _padded(rows, self.tokenizer.pad_token_id)
+        ids, learned = padded(rows, self.tokenizer.pad_token_id)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             cache = self._read(self.tokenizer(shared, return_tensors="pt")["input_ids"])
             cache.batch_repeat_interleave(len(rows))
@@ -131,44 +129,18 @@ class Pupil:
     def train(
         self, lessons: Iterator[Lesson], schedule: Schedule, report: Callable[[int, float], None]
     ) -> None:
-        optimizer = torch.optim.AdamW(self.weights, betas=(0.9, 0.98), weight_decay=0.01)
         self.adapted.train()
-        for step in range(schedule.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = schedule.rate(step)
+
+        def backward() -> float:
             total = 0.0
             for lesson in islice(lessons, BATCH):
                 loss = self.loss(lesson) / BATCH
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.item()
-            torch.nn.utils.clip_grad_norm_(self.weights, CLIP_NORM)
-            optimizer.step()
-            optimizer.zero_grad()
-            report(step + 1, total)
+            return total
+
+        optimise(self.weights, schedule, backward, report)
 
     def save(self, folder: Path) -> None:
         """Write the adapter as its two files."""
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {
-            name: tensor.to(torch.bfloat16).contiguous()
-            for name, tensor in get_peft_model_state_dict(self.adapted).items()
-        }
-        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        config = self.adapted.peft_config["default"].to_dict()
-        config |= {
-            "base_model_name_or_path": MODEL_NAME,
-            "inference_mode": True,
-            "target_modules": sorted(config["target_modules"]),
-        }
-        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-        (folder / "adapter_config.json").write_text(text)
-
-
-def _padded(
-    rows: list[tuple[list[int], list[bool]]], pad: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows padded on the right, where a causal model never looks."""
-    length = max(len(ids) for ids, _ in rows)
-    ids = [ids + [pad] * (length - len(ids)) for ids, _ in rows]
-    learned = [said + [False] * (length - len(said)) for _, said in rows]
-    return torch.tensor(ids), torch.tensor(learned)
+        save_adapter(self.adapted, folder, MODEL_NAME, torch.bfloat16)
