@@ -440,7 +440,7 @@ class Hub:
         self, base_model: str, adapter: AdapterRef, revision: str = ""
     ) -> dict[str, Any]:
         """Load the adapter on an engine, of this revision if one is named, and try it; returns
-        `agent.engines.engine.ProbeReport` as a dict.
+        `agent.engines.engine.EngineProbeReport` as a dict.
 
         Raises:
             NoEngine: no engine serves this base model and could load the adapter.

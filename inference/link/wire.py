@@ -377,7 +377,7 @@ class Load(Frame, tag="load", frozen=True):
 
 
 class Loaded(Frame, tag="loaded", frozen=True):
-    """Agent to gateway, answers `load`. `report` is `agent.engines.engine.ProbeReport` as a
+    """Agent to gateway, answers `load`. `report` is `agent.engines.engine.EngineProbeReport` as a
     dict."""
 
     id: str

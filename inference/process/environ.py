@@ -152,3 +152,15 @@ def words(name: str, default: Sequence[str] = ()) -> list[str]:
     """A list separated by commas."""
     raw = os.environ.get(name, "").strip()
     return [word.strip() for word in raw.split(",") if word.strip()] if raw else list(default)
+
+
+def mapping(name: str) -> dict[str, str]:
+    """Pairs such as `one=this,two=that`; empty if it is not set."""
+
+    def parse(raw: str) -> dict[str, str]:
+        pairs = [pair.partition("=") for pair in raw.split(",")]
+        if not all(key.strip() and value.strip() for key, _, value in pairs):
+            raise ValueError
+        return {key.strip(): value.strip() for key, _, value in pairs}
+
+    return _read(name, {}, parse, "pairs such as one=this,two=that")

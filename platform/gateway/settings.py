@@ -138,6 +138,11 @@ CHECK_CPU_S = environ.integer("LORIKEET_CHECK_CPU_S", 20, low=1)
 CHECK_TIME_S = environ.integer("LORIKEET_CHECK_TIME_S", 120, low=1)
 """Limits for reading an upload, and likewise for checking it, per started GiB."""
 CHECK_MEMORY_BYTES = environ.size("LORIKEET_CHECK_MEMORY_BYTES", 1 << 30)
+BASE_MODELS = environ.mapping("LORIKEET_BASE_MODELS")
+"""Where workers find base models, to compare engines with PEFT: a folder or a name in the Hugging
+Face cache for each."""
+PARITY_BYTES = environ.size("LORIKEET_PARITY_BYTES", 2 << 30)
+"""The weights of a base model that is compared may take so much of a worker's memory."""
 FILE_UPLOAD_TEMP_DIR = environ.text("LORIKEET_UPLOAD_DIR", str(VAR / "uploads"))
 os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700

@@ -29,7 +29,7 @@ from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 from procrastinate.jobs import Job
 
-from tenants.adapters import probe, store, trials
+from tenants.adapters import parity, probe, store, trials
 from tenants.adapters.checks.findings import Code, Finding, message_of
 from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.keeping import Destination, keep
@@ -183,7 +183,10 @@ def _probe(version: AdapterVersion) -> None:
         _note_failed_load(version, error)
         return
     report = {**_settled(version.report), "probe": found.as_json()}
-    if finding := found.verdict():
+    finding = found.verdict()
+    if finding is None:
+        report["parity"], finding = _compared(version, found)
+    if finding is not None:
         _reject(version, _with(report, finding))
     else:
         for other in revisions[1:]:  # before it can be called, so that its tenant need not move
@@ -194,6 +197,17 @@ def _probe(version: AdapterVersion) -> None:
                 trials.note(version, decisive, found)
             version.become_ready(report=report)
     log.info("adapter_probed", version=str(version), state=version.state)
+
+
+def _compared(
+    version: AdapterVersion, found: probe.ProbeReport
+) -> tuple[dict[str, Any], Finding | None]:
+    """How the engine's answers compare with PEFT's, for the report, and why that rejects it."""
+    try:
+        compared = parity.compare(version, found)
+    except parity.NotCompared as error:
+        return {"not_compared": message_of(error)}, None
+    return compared.as_json(), compared.verdict()
 
 
 def _note_failed_load(version: AdapterVersion, error: probe.LoadFailed) -> None:

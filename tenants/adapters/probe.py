@@ -26,8 +26,16 @@ ANSWER_TIMEOUT_S = 300.0
 """The engine may first have to fetch gigabytes and wait for a free slot."""
 
 
+class ProbedPrompt(msgspec.Struct):
+    """A prompt's tokens and the log-probabilities of all but the first."""
+
+    ids: list[int]
+    base: list[float]
+    adapted: list[float]
+
+
 class ProbeReport(msgspec.Struct):
-    """What the engine found (`inference.agent.engines.engine.ProbeReport`).
+    """What the engine found (`inference.agent.engines.engine.EngineProbeReport`).
 
     `max_logprob_delta` is None if it is not finite, because JSON has no such number. With
     `of_vector` it is the largest change of a vector's numbers.
@@ -40,6 +48,7 @@ class ProbeReport(msgspec.Struct):
     base_text: str
     adapter_text: str
     of_vector: bool = False
+    prompts: list[ProbedPrompt] = []
 
     def verdict(self) -> Finding | None:
         """Why the adapter is rejected; None if it passed."""
@@ -58,8 +67,9 @@ class ProbeReport(msgspec.Struct):
         return None
 
     def as_json(self) -> dict[str, Any]:
-        """For the version's report; PostgreSQL's JSON cannot hold NUL."""
+        """For the version's report, without the prompts; PostgreSQL's JSON cannot hold NUL."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
+        del fields["prompts"]
         return {
             name: value.replace("\0", "\N{REPLACEMENT CHARACTER}")
             if isinstance(value, str)

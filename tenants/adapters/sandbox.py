@@ -33,6 +33,9 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "LANG": "C.UTF-8",
     "OPENBLAS_NUM_THREADS": "1",  # each thread's buffer would count as memory
+    "OMP_NUM_THREADS": "1",
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",  # threads
+    "HF_HUB_OFFLINE": "1",
 }
 OPEN_FILES = 32
 MAX_RESULT_BYTES = 4 << 20

@@ -93,7 +93,7 @@ def check(version: AdapterVersion) -> StoreVerdict:
     try:
         with ExitStack() as opened:
             files = {
-                name: (opened.enter_context(_on_disk(version.folder, name)), "rb") for name in FILES
+                name: (opened.enter_context(on_disk(version.folder, name)), "rb") for name in FILES
             }
             found = sandbox.run(task, files, limits)
     except sandbox.LimitExceeded as error:
@@ -110,8 +110,8 @@ def check(version: AdapterVersion) -> StoreVerdict:
 
 
 @contextmanager
-def _on_disk(folder: str, name: str) -> Iterator[IO[bytes]]:
-    """One of FILES with a descriptor: a temporary copy unless the storage is a local folder.
+def on_disk(folder: str, name: str) -> Iterator[IO[bytes]]:
+    """A file of the folder, with a descriptor: a temporary copy unless the storage is local.
 
     Raises:
         FileNotFoundError: it is gone.

@@ -189,6 +189,9 @@ def _tell(version: dict[str, Any]) -> None:
     probe = version["report"].get("probe") or {}
     if "max_logprob_delta" in probe:
         say(f"It changes log-probabilities by up to {probe['max_logprob_delta']:.3g}.")
+    parity = version["report"].get("parity") or {}
+    if "difference" in parity:
+        say(f"They are PEFT's, within {parity['difference']:.2g}.")
     if version["aliases"]:
         say(
             "It serves the models "

@@ -134,12 +134,23 @@ class LoadReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbedPrompt:
+    """A prompt's tokens, and the log-probability of each but the first, without and with the
+    adapter."""
+
+    ids: list[int]
+    base: list[float]
+    adapted: list[float]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineProbeReport:
-    """What a fixed prompt showed: does the adapter change the base model's log-probabilities?
+    """What fixed prompts showed: does the adapter change the base model's log-probabilities?
 
     `max_logprob_delta` is the largest difference over the compared tokens; not finite if any
     log-probability was not. For a pooling model the numbers of the prompt's vector are compared
-    instead (`of_vector`).
+    instead (`of_vector`). `prompts` is empty then, and if a log-probability was not finite. The
+    texts are the answers to the first prompt.
     """
 
     load_s: float
@@ -149,6 +160,7 @@ class EngineProbeReport:
     base_text: str
     adapter_text: str
     of_vector: bool = False
+    prompts: list[ProbedPrompt] = field(default_factory=list)
 
 
 class EngineNotStarted(Exception):
@@ -187,7 +199,7 @@ class Engine(Protocol):
         ...
 
     async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
-        """Load the adapter and compare its output with the base model's on a fixed prompt.
+        """Load the adapter and compare its output with the base model's on fixed prompts.
 
         Raises:
             AdapterLoadFailed: as `load`.

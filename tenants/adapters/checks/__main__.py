@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO, Any
 
 from inference.content import CONFIG, FILES, WEIGHTS
@@ -120,12 +121,20 @@ def _batch(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     return asdict(reading.read(files["batch"], operation, task["max_body_bytes"]))
 
 
+def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from tenants.adapters.checks import reference  # importing torch takes seconds
+
+    versions = [{name: files[prefix + name] for name in FILES} for prefix in task["prefixes"]]
+    return asdict(reference.compute(Path(task["base"]), task["dtype"], task["prompts"], versions))
+
+
 TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] = {
     "unpack": _unpack,
     "commit": _commit,
     "read": _read,
     "check": _check,
     "batch": _batch,
+    "compute": _compute,
 }
 
 if __name__ == "__main__":

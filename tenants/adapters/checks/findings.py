@@ -57,6 +57,7 @@ class Code(StrEnum):
     LOAD_FAILED = "load_failed"
     NOT_FINITE_OUTPUT = "not_finite_output"
     NO_EFFECT = "no_effect"
+    DIFFERS_FROM_PEFT = "differs_from_peft"
 
 
 @dataclass(frozen=True, slots=True)

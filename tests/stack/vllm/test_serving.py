@@ -62,6 +62,14 @@ def test_every_demo_question_is_answered_rightly_by_base_and_adapters(
             assert answer.choices[0].finish_reason == "stop"
 
 
+def test_the_engine_computes_what_peft_does(stack: Stack) -> None:
+    for tenant in TENANTS:
+        path = f"/api/v1/adapters/{tenant.adapter}/versions/1"
+        with stack.manager(stack.key(tenant.slug)) as manager:
+            parity = manager.get(path).json()["report"]["parity"]
+        assert parity["difference"] < 1e-3, (tenant, parity)
+
+
 def test_a_stream_says_the_same_as_the_whole_answer(client: OpenAI) -> None:
     whole = ask(client, SUPPORT.adapter, PERU)
     chunks = list(

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any, Self
 from uuid import uuid4
@@ -41,6 +41,7 @@ from inference.agent.engines.engine import (
     LoadReport,
     LocalAdapter,
     Meter,
+    ProbedPrompt,
 )
 from inference.agent.engines.profile import POOLING, BadProfile, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
@@ -78,9 +79,12 @@ from inference.process import gc_tuning
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
-PROBE_PROMPT = (
+PROBE_PROMPTS = (
     "Please answer briefly. Who are you, what can you do, and what is the capital of France? "
-    "Then count from one to five and end with a polite greeting."
+    "Then count from one to five and end with a polite greeting.",
+    'Return this record as JSON: {"name": "Anna", "items": ["tea", "rice"], "total": 12.5}',
+    "def mean(numbers):\n    return sum(numbers) / len(numbers)\n\nWhat does this function do? "
+    "Was ist das Ergebnis für 1, 2 und 6?",
 )
 PROBE_TOKENS = 16
 """Tokens that a probe generates to show in its report: a few steps on any machine."""
@@ -200,18 +204,23 @@ class VLLMEngine:
     async def probe(self, adapter: LocalAdapter) -> EngineProbeReport:
         """As the contract says; greedy, comparing the tokens of the same prompt."""
         loaded = await self.load(adapter)
-        base_text, base = await self._probe_run(None)
         lora = self._loaded[adapter.int_id][0]
-        adapter_text, adapted = await self._probe_run(lora)
-        delta, finite = _compare(base, adapted)
+        prompts, texts = [], []
+        for ids in self._probe_ids():
+            base_text, base = await self._probe_run(ids, None)
+            adapter_text, adapted = await self._probe_run(ids, lora)
+            prompts.append(ProbedPrompt(ids, base, adapted))
+            texts.append((base_text, adapter_text))
+        compared = [_compare(one.base, one.adapted) for one in prompts]
+        finite = all(math.isfinite(one) for one in compared)
         return EngineProbeReport(
             loaded.load_s,
             loaded.weight_bytes,
-            delta,
+            max(compared) if finite else math.nan,
             finite,
-            base_text,
-            adapter_text,
+            *texts[0],
             of_vector=self._pools,
+            prompts=prompts if finite and not self._pools else [],
         )
 
     @property
@@ -311,13 +320,12 @@ class VLLMEngine:
             raise self._load_failure(adapter, "none of its weights fit this model")
         return lora, sum(sizes)
 
-    async def _probe_run(self, lora: LoRARequest | None) -> tuple[str, list[float]]:
-        """The answer to the fixed prompt and the log-probabilities of the prompt's own tokens.
+    async def _probe_run(self, ids: list[int], lora: LoRARequest | None) -> tuple[str, list[float]]:
+        """The answer to the prompt and the log-probabilities of the prompt's own tokens.
 
         The prompt's tokens are the same with and without an adapter, so they can be compared one by
         one. Of a pooling model, the numbers of the prompt's vector.
         """
-        ids = self._probe_ids()[: self.info.max_model_len // 2]
         if self._pools:
             return await self._pooling.probe(ids, lora)
         prompt = tokens_input(ids, cache_salt=uuid4().hex)
@@ -336,14 +344,18 @@ class VLLMEngine:
         values = [_chosen(entry) for entry in found if entry]
         return answer.text, values[: len(ids) - 1] if _finite(values) else [math.nan]
 
-    def _probe_ids(self) -> list[int]:
-        """The fixed prompt in the form of tenants' prompts: as a chat, if the model has chats."""
+    def _probe_ids(self) -> Iterator[list[int]]:
+        """The fixed prompts in the form of tenants' prompts: as chats, if the model has chats."""
         tokenizer = self._llm.get_tokenizer()
-        if not getattr(tokenizer, "chat_template", None):
-            return list(tokenizer.encode(PROBE_PROMPT))
-        chat = [{"role": "user", "content": PROBE_PROMPT}]
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        return list(ids)
+        for prompt in PROBE_PROMPTS:
+            if getattr(tokenizer, "chat_template", None):
+                chat = [{"role": "user", "content": prompt}]
+                ids = tokenizer.apply_chat_template(
+                    chat, add_generation_prompt=True, return_dict=False
+                )
+            else:
+                ids = tokenizer.encode(prompt)
+            yield list(ids)[: self.info.max_model_len // 2]
 
     def _load_failure(self, adapter: LocalAdapter, why: str) -> InferenceError:
         if not self.alive:
@@ -484,8 +496,8 @@ def _finite(values: list[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-def _compare(base: list[float], adapted: list[float]) -> tuple[float, bool]:
-    """The largest difference, and whether everything was finite."""
+def _compare(base: list[float], adapted: list[float]) -> float:
+    """The largest difference; NaN unless everything was finite."""
     if not (_finite(base) and _finite(adapted)):
-        return math.nan, False
-    return max((abs(a - b) for a, b in zip(base, adapted, strict=True)), default=0.0), True
+        return math.nan
+    return max((abs(a - b) for a, b in zip(base, adapted, strict=True)), default=0.0)

@@ -290,8 +290,9 @@ class _Up:
             await self._start("gateway", command, redis, name=f"gateway-{i + 1}")
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
+        models = {"LORIKEET_BASE_MODELS": f"{self.model_name}={self.model}"}
         for i in range(self.options["workers"]):
-            await self._start("worker", [*MANAGE, "worker"], name=f"worker-{i + 1}")
+            await self._start("worker", [*MANAGE, "worker"], models, name=f"worker-{i + 1}")
         for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 

@@ -1,0 +1,166 @@
+"""The parity gate: an engine's answers with an adapter must be PEFT's.
+
+A child process computes the log-probabilities of the engine's probe with transformers and PEFT on
+the CPU (`checks.reference`). It needs the base model's files and memory for them; a version that
+can't be compared is not rejected, and its report says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from inference.content import FILES
+from tenants.adapters import sandbox, store
+from tenants.adapters.checks.findings import Code, Finding, message_of
+from tenants.adapters.probe import ProbeReport
+from tenants.adapters.storage import ORIGINALS
+from tenants.models import AdapterVersion
+
+TOLERANCE = 0.02
+"""Nats by which a log-probability may differ. In float32 engines and PEFT agree within 1e-4."""
+NOISE_FACTOR = 5.0
+"""How much more they may differ with the adapter than without: an engine that computes in bfloat16,
+or whose weights are quantized, differs by itself."""
+MOST_NOISE = 1.0
+"""If they differ by more without an adapter, the comparison says nothing about the adapter."""
+ADDRESS_SPACE = 3 << 30
+"""Of the child, beyond the model: PyTorch with its libraries takes a third of this."""
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Of a weight by its type."""
+CPU_S = 300
+OPEN_FILES = 256
+
+
+class NotCompared(Exception):
+    """The version could not be compared; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The largest differences of log-probabilities, in nats, with the adapter and without."""
+
+    difference: float
+    noise: float
+
+    @property
+    def allowed(self) -> float:
+        return TOLERANCE + NOISE_FACTOR * self.noise
+
+    def as_json(self) -> dict[str, float]:
+        return {"difference": self.difference, "allowed": self.allowed}
+
+    def verdict(self) -> Finding | None:
+        """Why the adapter is rejected; None if the engine answers as PEFT does."""
+        if self.difference <= self.allowed:
+            return None
+        return Finding(
+            Code.DIFFERS_FROM_PEFT,
+            f"The engine's log-probabilities with this adapter differ from PEFT's by up to "
+            f"{self.difference:.2g} (allowed: {self.allowed:.2g}), so it would not answer as it "
+            "was trained to.",
+        )
+
+
+def compare(version: AdapterVersion, probed: ProbeReport) -> Compared:
+    """Compare what the engine computed in its probe with what PEFT computes.
+
+    Raises:
+        NotCompared: as it says.
+    """
+    if not probed.prompts:
+        raise NotCompared("the engine reports no log-probabilities of this model")
+    base = _base_folder(version.adapter.base_model.name)
+    reference = _reference(version, base, _dtype(base), [one.ids for one in probed.prompts])
+    found = Compared(
+        _largest(reference["adapted"], [one.adapted for one in probed.prompts]),
+        _largest(reference["base"], [one.base for one in probed.prompts]),
+    )
+    if found.noise > MOST_NOISE:
+        raise NotCompared(
+            f"without an adapter the engine's log-probabilities differ by up to {found.noise:.2g} "
+            f"from those of the model in LORIKEET_BASE_MODELS"
+        )
+    return found
+
+
+def _base_folder(name: str) -> Path:
+    """Where the base model's files are, if the operator has named a place that has them."""
+    place = settings.BASE_MODELS.get(name)
+    if place is None:
+        raise NotCompared("LORIKEET_BASE_MODELS does not say where the base model is")
+    if Path(place).is_dir():
+        return Path(place)
+    try:
+        return Path(snapshot_download(place, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError):
+        raise NotCompared("the worker has no copy of the base model") from None
+
+
+def _dtype(base: Path) -> str:
+    """The type in which the model fits into LORIKEET_PARITY_BYTES; float32 if possible."""
+    try:
+        config = json.loads((base / "config.json").read_text())
+    except (OSError, ValueError):
+        raise NotCompared("the base model's config.json can't be read") from None
+    if "quantization_config" in config:
+        raise NotCompared("the base model's weights are quantized")
+    stored = config.get("dtype") or config.get("torch_dtype") or "float16"
+    weights = sum(file.stat().st_size for file in base.glob("*.safetensors"))
+    count = weights // BYTES.get(stored, 2)
+    fitting = [
+        one for one in ("float32", "bfloat16") if count * BYTES[one] <= settings.PARITY_BYTES
+    ]
+    if not weights:
+        raise NotCompared("the base model has no safetensors files")
+    if not fitting:
+        least = count * BYTES["bfloat16"]
+        raise NotCompared(
+            f"the base model takes {least:,} bytes (LORIKEET_PARITY_BYTES is "
+            f"{settings.PARITY_BYTES:,})"
+        )
+    return fitting[0]
+
+
+def _reference(
+    version: AdapterVersion, base: Path, dtype: str, prompts: Sequence[list[int]]
+) -> dict[str, Any]:
+    """What PEFT computes: of the files as they were sent, else of those that are served."""
+    sent = {name: f"{ORIGINALS}/{name}" for name in version.converted}
+    named = {f"sent-{name}": sent.get(name, name) for name in FILES if sent}
+    with ExitStack() as opened:
+        files: sandbox.Files = {
+            name: (opened.enter_context(store.on_disk(version.folder, stored)), "rb")
+            for name, stored in (named | dict(zip(FILES, FILES, strict=True))).items()
+        }
+        task = {
+            "task": "compute", "base": str(base), "dtype": dtype, "prompts": prompts,
+            "prefixes": ["sent-", ""] if sent else [""],
+        }  # fmt: skip
+        limits = sandbox.SandboxLimits(
+            cpu_s=CPU_S, time_s=2 * CPU_S, open_files=OPEN_FILES, file_bytes=1 << 20,
+            memory_bytes=ADDRESS_SPACE + 2 * settings.PARITY_BYTES,
+        )  # fmt: skip
+        try:
+            found = sandbox.run(task, files, limits)
+        except (sandbox.LimitExceeded, sandbox.Crashed) as error:
+            raise NotCompared(f"computing with PEFT failed: {message_of(error)}") from error
+    if found["unable"]:
+        why = found["unable"].replace(str(base), version.adapter.base_model.name)
+        raise NotCompared(f"computing with PEFT failed: {why}")
+    return found
+
+
+def _largest(expected: list[list[float]], given: list[list[float]]) -> float:
+    pairs = map(partial(zip, strict=True), expected, given)
+    return max((abs(one - other) for one, other in chain.from_iterable(pairs)), default=0.0)

@@ -1,0 +1,163 @@
+"""The parity gate: real PEFT in the child process; the engine's numbers are made up here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from django.core.files.base import ContentFile
+from pytest_django import Settings
+
+from demo import BASE, TINY
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters import parity, store
+from tenants.adapters.parity import Compared, NotCompared
+from tenants.adapters.probe import ProbeReport
+from tenants.adapters.storage import ORIGINALS
+from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant
+from tests.adapters.conftest import GOOD, FakeGateway
+from tests.adapters.test_jobs import judged, kept
+
+pytestmark = pytest.mark.usefixtures("no_jobs")
+PIRATE = Path(TINY.base).parent / "adapters" / "pirate"
+SENT = {name: (PIRATE / name).read_bytes() for name in FILES}
+IDS = [5, 17, 40, 3, 8]
+ZEROS = [0.0] * (len(IDS) - 1)
+
+
+def probed(base: list[float] = ZEROS, adapted: list[float] = ZEROS) -> ProbeReport:
+    fields = GOOD | {"prompts": [{"ids": IDS, "base": base, "adapted": adapted}]}
+    return msgspec.convert(fields, ProbeReport)
+
+
+@pytest.fixture
+def version(
+    tenant: Tenant, base_model: BaseModel, object_storage: Any, settings: Settings
+) -> AdapterVersion:
+    """A demo adapter, whose base model the worker has."""
+    settings.BASE_MODELS = {base_model.name: str(BASE)}
+    adapter = Adapter.objects.create(tenant=tenant, name="pirate", base_model=base_model)
+    return kept(adapter, SENT[CONFIG], SENT[WEIGHTS])
+
+
+def expected(adapted: bool) -> list[float]:
+    """What transformers and PEFT compute in this process."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+    if adapted:
+        model = PeftModel.from_pretrained(model, PIRATE)
+    with torch.no_grad():
+        scores = torch.log_softmax(model.eval()(input_ids=torch.tensor([IDS])).logits[0], dim=-1)
+    return [float(scores[at, token]) for at, token in enumerate(IDS[1:])]
+
+
+def test_an_engine_that_agrees_with_peft_passes_and_one_that_does_not_is_found(
+    version: AdapterVersion,
+) -> None:
+    base, adapted = expected(False), expected(True)
+    assert max(abs(one - other) for one, other in zip(base, adapted, strict=True)) > 0.1
+    right = parity.compare(version, probed(base, adapted))
+    assert right.difference < 1e-4 and right.noise < 1e-4 and right.verdict() is None
+
+    as_sent = {CONFIG: json.dumps({"fine_tune_type": "lora"}).encode()}  # not PEFT's: not read
+    store.save(f"{version.folder}/{ORIGINALS}", [(CONFIG, ContentFile(as_sent[CONFIG]))])
+    version.converted = {CONFIG: ["It was mlx-lm's."]}
+    assert parity.compare(version, probed(base, base)).difference > 0.1
+
+    config = json.loads(SENT[CONFIG])
+    config["lora_alpha"] *= 2
+    store.storage().delete(f"{version.folder}/{ORIGINALS}/{CONFIG}")
+    doubled = ContentFile(json.dumps(config).encode())
+    store.save(f"{version.folder}/{ORIGINALS}", [(CONFIG, doubled)])
+    assert parity.compare(version, probed(base, adapted)).difference > 0.1, "the one sent counts"
+
+
+def test_what_an_engine_computes_by_itself_is_allowed_for() -> None:
+    assert Compared(0.1, 0.03).verdict() is None
+    finding = Compared(9.0, 0.03).verdict()
+    assert finding is not None and finding.code == "differs_from_peft"
+    assert "by up to 9 (allowed: 0.17)" in finding.message
+
+
+def test_a_version_that_differs_is_rejected(
+    version: AdapterVersion, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "check", lambda _: store.StoreVerdict({"findings": []}, {}))
+    found = {"base": [ZEROS], "adapted": [[0.0, -2.0, 0.0, 0.0]], "unable": ""}
+    monkeypatch.setattr(parity, "_reference", lambda *_: found)
+    gateway.say({"prompts": [{"ids": IDS, "base": ZEROS, "adapted": ZEROS}]})
+    assert judged(version).state == State.REJECTED
+    assert [one["code"] for one in version.report["findings"]] == ["differs_from_peft"]
+    assert version.report["parity"] == {"difference": 2.0, "allowed": 0.02}
+    assert "prompts" not in version.report["probe"]
+
+
+def quantized(base: Path) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"quantization_config": {}}))
+
+
+def without_weights(base: Path) -> None:
+    (base / "model.safetensors").unlink()
+
+
+def unreadable(base: Path) -> None:
+    (base / "config.json").write_text("[")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (quantized, "weights are quantized"),
+        (without_weights, "no safetensors"),
+        (unreadable, "config.json can't be read"),
+    ],
+)
+def test_a_base_model_that_cannot_be_computed_is_told(
+    version: AdapterVersion, tmp_path: Path, settings: Settings, change: Any, why: str
+) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((BASE / name).read_bytes())
+    change(tmp_path)
+    settings.BASE_MODELS = {"tiny": str(tmp_path)}
+    with pytest.raises(NotCompared, match=why):
+        parity.compare(version, probed())
+
+
+def test_without_a_base_model_memory_or_numbers_nothing_is_compared(
+    version: AdapterVersion, settings: Settings
+) -> None:
+    with pytest.raises(NotCompared, match="reports no log-probabilities"):
+        parity.compare(version, msgspec.convert(GOOD, ProbeReport))
+    settings.PARITY_BYTES = 1 << 20
+    with pytest.raises(NotCompared, match=r"takes [\d,]+ bytes \(LORIKEET_PARITY_BYTES is 1,048,5"):
+        parity.compare(version, probed())
+    settings.BASE_MODELS = {"tiny": "nobody/has-this"}
+    with pytest.raises(NotCompared, match="has no copy of the base model"):
+        parity.compare(version, probed())
+    settings.BASE_MODELS = {}
+    with pytest.raises(NotCompared, match="LORIKEET_BASE_MODELS does not say"):
+        parity.compare(version, probed())
+
+
+def test_another_base_model_than_the_engines_says_nothing_about_the_adapter(
+    version: AdapterVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"base": [[-7.0] * 4], "adapted": [[-7.0] * 4], "unable": ""}
+    monkeypatch.setattr(parity, "_reference", lambda *_: found)
+    with pytest.raises(NotCompared, match="differ by up to 7"):
+        parity.compare(version, probed())
+
+
+def test_files_that_peft_cannot_read_are_not_compared(version: AdapterVersion) -> None:
+    storage = store.storage()
+    storage.delete(f"{version.folder}/{WEIGHTS}")
+    storage.save(f"{version.folder}/{WEIGHTS}", ContentFile(b"nothing"))
+    with pytest.raises(NotCompared, match="computing with PEFT failed: "):
+        parity.compare(version, probed())
