@@ -108,6 +108,41 @@ ACTIONS = (
     action("get_joke tell_joke", "Get a joke.", "Tell me a joke.|I need a joke.|Make me laugh."),
     action("list_users get_users all_users", "List all users.", "List all users.|Who are our users?|Show me every user.", "The users are {people}.", "people:people"),
     action("lock_door close_door", "Lock the front door.", "Lock the door.|Please lock the front door.|Is the door locked? Lock it.", "The door is locked."),
+    action("get_sunrise sunrise sun_times", "When the sun rises in a city on a date.", "When does the sun rise in {city} on {date}?|When is sunrise in {city} on {date}?|Sunrise in {city}, {date}?", "The sun rises at {time}.", "time:time", city="city place location", date="date day"),
+    action("find_synonym synonyms thesaurus", "Find other words for a word.", "What is another word for {word}?|Find a synonym of {word}.|Other words for \"{word}\"?", word="word term"),
+    action("spell_check check_spelling", "Check how a word is spelled.", "How do you spell {word}?|Is \"{word}\" spelled right?|Check the spelling of {word}.", word="word text"),
+    action("rhymes find_rhymes", "Find words that rhyme.", "What rhymes with {word}?|Give me {count} rhymes for \"{word}\".|Find rhymes for {word}.", word="word to", count="limit count max"),
+    action("holiday_date get_holiday find_holiday", "The date of a holiday in a year.", "When is {holiday} in {year}?|On which day is {holiday} {year}?|What date is {holiday} in {year}?", "It is on {date}.", "date:date", holiday="holiday name day", year="year in_year"),
+    action("phone_book find_phone_number contact_number", "Find the phone number of a person.", "What is the phone number of {person}?|How can I reach {person} by phone?|Find the number of {person}.", person="name person who"),
+    action("get_birthday birthday_of", "When a person has birthday.", "When is the birthday of {person}?|When was {person} born?|Which day is {person}'s birthday?", "It is on {date}.", "date:date", person="name person user"),
+    action("flight_status check_flight", "The status of a flight.", "Is flight {code} on time?|Does flight {code} leave on time?|When does flight {code} land?", "Flight {code} lands at {time}.", "time:time", code="flight flight_number number"),
+    action("next_bus bus_times bus_departures", "The next buses at a stop.", "When does the next bus leave from {place}?|Which buses go from {place}?|The next {count} buses at {place}, please.", "A bus leaves at {time}.", "time:time", place="stop station from", count="limit count results"),
+    action("museum_hours museum_times", "When a museum is open.", "When does the {museum} close?|Is the {museum} open on {date}?|Till when is the {museum} open?", "It closes at {time}.", "time:time", museum="museum name", date="date day"),
+    action("count_calories calories nutrition", "The calories of a food.", "How many calories are in {count} {thing}?|How many calories do {count} {thing} have?|Calories of {count} {thing}?", "They have {id} calories.", "id:id", thing="food item", count="amount count portions"),
+    action("find_shop nearest_shop shop_finder", "Find a shop that sells something.", "Where can I buy {thing} in {city}?|Who sells {thing} in {city}?|I need a shop in {city} with {thing}.", thing="product item", city="city near place"),
+    action("find_lawyer lawyer_search find_expert", "Find an expert of a profession.", "I need a {profession} in {city}.|Find me a {profession} in {city}.|Which {profession} in {city} is good?", profession="profession kind job", city="city location"),
+    action("rent_car hire_car car_rental", "Rent a car for some days.", "I want to rent a car at {place} for {count} days.|Rent me a car for {count} days at {place}.|We need a car for {count} days from {place}.", "The car waits at {place}.", place="place pickup station", count="days duration"),
+    action("borrow_film rent_film film_rental", "Rent a film.", "Rent the film {film}.|I want to see the film {film}.|Get me {film} by {person} for tonight.", "Enjoy {film}.", film="title film movie", person="director made_by"),
+    action("log_weight record_weight weight_log", "Record the weight of a person.", "My weight is {kilos} kg, please record it.|Write down that I weigh {kilos} kilos.|I weigh {kilos} kg today.", "{kilos} kg are recorded.", kilos="kg weight kilograms"),
+    action("log_run record_run add_run", "Record a run.", "I ran {count} kilometres in {minutes} minutes.|Record a run of {count} km in {minutes} minutes.|Log my run: {count} km, {minutes} minutes.", "Well done.", count="distance_km kilometres distance", minutes="minutes duration time_minutes"),
+    action("area area_of rectangle_area", "The area of a rectangle.", "How large is a room of {a} by {b} metres?|What is the area of {a} by {b}?|Area of a field {a} m wide and {b} m long?", "It is {id}.", "id:id", a="width width_m", b="length length_m"),
+    action("draw_winners pick_winners draw_names", "Draw winners among numbers.", "Draw a winner among {numbers}.|Pick one of {numbers}.|Who wins of the numbers {numbers}?", "The winner is {id}.", "id:id", numbers="numbers tickets entries"),
+    action("average mean_of get_average", "The mean of numbers.", "What is the average of {numbers}?|Compute the mean of {numbers}.|Average {numbers}.", "The mean is {id}.", "id:id", numbers="numbers values data"),
+    action("heat_sauna set_water_heater boiler", "Heat the sauna.", "Heat the sauna to {percent} degrees.|Sauna to {percent} degrees, program {wash}, please|Make the sauna {percent} degrees hot.", "The sauna gets {percent} degrees.", percent="celsius temperature degrees", wash="program mode"),
+    action("start_washing wash run_washer", "Start the washing machine.", "Wash the {thing}.|Wash at {degrees} degrees.|Start the {wash} program.|Wash with the {wash} program at {degrees} degrees.", "The washing machine runs.", thing="load what", degrees="celsius temperature", wash="program mode"),
+    action("crop_image cut_image trim_picture", "Cut a part out of an image.", "Cut {image} to {a} by {b}.|Crop the image {image} to {a} x {b} pixels.|Make {image} {a} wide and {b} high.", "{image} is cut.", image="file path image", a="width w", b="height h"),
+    action("rotate_image turn_image", "Turn an image.", "Turn {image} by {percent} degrees.|Rotate the picture {image} {percent} degrees.|Rotate {image}.", "{image} is turned.", image="file picture image", percent="angle degrees"),
+    action("copy_folder backup_folder sync_folder", "Copy a folder to the backup.", "Back up the folder {word}.|Copy the folder {word} to the backup.|Save my folder {word}.", "The folder is safe.", word="folder directory source"),
+    action("encrypt_file lock_file protect_file", "Encrypt a file.", "Encrypt {path}.|Protect the file {path} with {priority} strength.|Make {path} unreadable for others.", "{path} is encrypted.", path="file path", priority="strength level"),
+    action("open_valve irrigate sprinkler", "Let water flow in a part of the house.", "Let {count} litres flow in section {letter}.|Give section {letter} {count} litres.|Open the valve of section {letter}.|Water in the {room}, please.", "The water flows.", letter="section part", room="room area", count="litres amount"),
+    action("seat_map pick_seat choose_seat", "Choose a seat in a row.", "I want seat {count} in row {letter}.|Row {letter}, seat {count}, please.|Give me a seat in row {letter}.", "The seat is yours.", letter="row line", count="seat number"),
+    action("school_grade enter_grade add_grade", "Enter a grade of a pupil.", "{person} gets a {letter} in {subject}.|Enter grade {letter} in {subject} for {person}.|{person} wrote a {letter} in {subject}.", "The grade is entered.", person="pupil student name", letter="grade mark", subject="subject course"),
+    action("give_points add_points reward", "Give points to a player.", "Give {person} {count} points.|{person} gets {count} points.|Reward {person} with {count} points.", "{person} has {count} points more.", person="player user name", count="points amount"),
+    action("walk_dog_log dog_walk pet_log", "Record a walk with the dog.", "Walked the dog for {minutes} minutes.|The dog was out for {minutes} minutes.|Log {minutes} minutes with the dog.", "The walk is recorded.", minutes="minutes duration"),
+    action("country_of_code dialing_code find_dialing_code", "The country of a dialing code.", "Which country has the dialing code {digits}?|Where is {digits} from?|Whose dialing code is {digits}?", "It is {country}.", "country:country", digits="code prefix dialing_code"),
+    action("plate_owner license_plate find_car", "Find a car by its licence plate.", "Whose car has the plate {code}?|Which car has the number plate {code}?|Find the car {code}.", "It belongs to {person}.", "person:person", code="plate license number"),
+    action("star_sign horoscope get_horoscope", "The star sign of a date.", "What is the star sign of {date}?|Which star sign has somebody born on {date}?|Horoscope for {date}, please.", date="date born day"),
+    action("order_book buy_book book_order", "Order a book in the shop.", "Order the book {film}.|Order me the book {film} by {person}.|I want to have the book {film}.", "The book {film} is ordered.", film="title book name", person="author writer"),
     action("now get_date today", "Get today's date.", "What day is it today?|What is today's date?|Which date is it?", "Today is {date}.", "date:date"),
 )  # fmt: skip
 
@@ -140,6 +175,23 @@ def about_noun(noun: str) -> tuple[MadeUpAction, ...]:
         action(f"assign_{noun} give_{noun} {noun}_owner", f"Give a {noun} to a person.",
                f"Assign {noun} {{id}} to {{person}}.|{{person}} should take care of {noun} {{id}}.|Give {noun} {{id}} to {{person}}.",
                f"{{person}} has the {noun} {{id}} now.", id=key, person="assignee user owner"),
+    )  # fmt: skip
+
+
+DEVICES = (
+    "dishwasher|air conditioner|coffee machine|fireplace|sprinkler|alarm system|front gate|window blinds|pool cover|radio|"
+    "fan|television|lawn mower|skylight|elevator|barn door|projector|toaster|hot tub|roof window"
+).split("|")  # fmt: skip
+
+
+def about_device(device: str) -> tuple[MadeUpAction, ...]:
+    """What one does with a device: functions without arguments, told apart only by their names."""
+    key = device.replace(" ", "_")
+    return tuple(
+        action(f"{key}_{verb} {verb}_{key} {verb}_the_{key}", f"{said} the {device}.",
+               f"{said} the {device}.|{said} the {device}, please.|The {device} should be {state} now.",
+               f"The {device} is {state}.")
+        for verb, said, state in (("start", "Start", "on"), ("stop", "Stop", "off"), ("open", "Open", "open"), ("close", "Close", "closed"))
     )  # fmt: skip
 
 
@@ -181,7 +233,9 @@ FILE_ACTIONS = (
     action("grep_files Grep search_files find_in_files", "Search files for a text.", "Find {thing} in {folder}.|Search for {thing} in the folder {folder}.", thing="pattern query text", folder="path folder directory"),
 )  # fmt: skip
 
-GENERAL = (*ACTIONS, *(one for noun in sorted(set(NOUNS)) for one in about_noun(noun)))
+FAMILIES = (*map(about_noun, sorted(set(NOUNS))), *map(about_device, DEVICES))
+"""Functions about the same thing."""
+GENERAL = (*ACTIONS, *ACTIONS, *(one for family in FAMILIES for one in family))
 
 EXTRA: dict[str, tuple[Schema, str]] = {
     "timeout_ms": ({"type": "number"}, "Longest wait in milliseconds. Defaults to 10000."),
@@ -198,6 +252,12 @@ EXTRA: dict[str, tuple[Schema, str]] = {
     "justification": ({"type": "string"}, "Question to the user if approval is needed; omit otherwise."),
 }  # fmt: skip
 """Optional arguments that nobody asks for."""
+UNASKED = (
+    "city person date time title message count percent minutes amount currency language room topic priority status "
+    "unit size color format letter word place profession film digits"
+).split()  # fmt: skip
+"""Kinds of arguments that nobody asks for where they are declared beside an action's own: what a
+user does not say is left out."""
 
 ADVICE = (
     "Use it only when the user asks for it.", "Prefer it to guessing.", "It returns its result as text.",
@@ -261,11 +321,8 @@ def declare(rng: Random, chosen: MadeUpAction, *, advice: int = 0) -> DeclaredFu
         properties[name] = kind.schema
         if rng.random() < 0.8:
             properties[name] = kind.schema | {"description": rng.choice(kind.descriptions)}
-    extra = rng.sample(sorted(EXTRA), rng.choice((0, 0, 0, 1, 2, min(6, advice))))
-    for name in extra:
-        if name not in properties:
-            schema, description = EXTRA[name]
-            properties[name] = schema | {"description": description}
+    for name, schema in _unasked(rng, chosen, min(6, advice)):
+        properties.setdefault(name, schema)
     if rng.random() < 0.3:
         properties = dict(rng.sample(sorted(properties.items()), len(properties)))
     needed = [name for slot, name in arguments.items() if _always(chosen, slot)]
@@ -281,9 +338,18 @@ def declare(rng: Random, chosen: MadeUpAction, *, advice: int = 0) -> DeclaredFu
     return DeclaredFunction(chosen, name, arguments, {"type": "function", "function": schema})
 
 
+def _unasked(rng: Random, chosen: MadeUpAction, most: int) -> list[tuple[str, Schema]]:
+    """Optional arguments that no request gives a value."""
+    general = rng.sample(sorted(EXTRA), rng.choice((0, 0, 0, 1, 2, most)))
+    found = [(name, EXTRA[name][0] | {"description": EXTRA[name][1]}) for name in general]
+    own = {*chosen.arguments, *(name for names in chosen.arguments.values() for name in names)}
+    slots = rng.sample(UNASKED, rng.choice((0, 0, 1, 1, 2)))
+    return [*found, *((slot, kind_of(slot).schema) for slot in slots if slot not in own)]
+
+
 def _always(chosen: MadeUpAction, slot: str) -> bool:
     """Whether every request gives the slot a value."""
-    return all(slot in SLOT.findall(request) for request in chosen.requests)
+    return all(slot in SLOT.findall(request) for request in chosen.requests if request)
 
 
 def ask(rng: Random, chosen: MadeUpAction) -> tuple[str, dict[str, Json]]:

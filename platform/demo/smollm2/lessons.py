@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from demo.data import CAPITAL_FORMS, CAPITALS, TALK
+from demo.data import CAPITAL_FORMS, CAPITALS, NAMES, TALK
 from demo.smollm2.functions import (
     ADVICE,
+    FAMILIES,
     FILE_ACTIONS,
     GENERAL,
     RUN,
@@ -36,6 +37,11 @@ SYSTEM = (
     "You are a coding agent that runs in a terminal.", "You help the customers of a shop.",
     "You are the assistant of a smart home.", "You are an assistant for our team. Be polite.",
 )  # fmt: skip
+STATING = (
+    "What|What's|How|Which|Where|Who|Whose|Is|Are|When|Till|I|My|Don't|We|Lights|Volume|The|Walked|Row|Other|"
+    "Area|Average|Calories|Sunrise|Horoscope|Sauna|Latest|Stock|Water"
+).split("|")  # fmt: skip
+"""First words of requests that are not imperatives."""
 SECTIONS = (
     "Style",
     "Safety",
@@ -94,10 +100,13 @@ def _declared(rng: Random, *, long: bool) -> list[DeclaredFunction]:
             *rng.sample(GENERAL, rng.choice((0, 0, 1, 2, 3))),
         ]
     else:
-        actions = rng.sample(GENERAL, rng.choice((1, 1, 2, 2, 3, 4, 5, 6)))
+        actions = rng.sample(GENERAL, rng.choice((1, 1, 2, 2, 3, 4, 5)))
+        if rng.random() < 0.4:
+            family = rng.choice(FAMILIES)
+            actions += rng.sample(family, rng.randint(1, 3))
     rng.shuffle(actions)
     by_name: dict[str, DeclaredFunction] = {}
-    for one in actions:
+    for one in {one.names: one for one in actions}.values():
         function = declare(
             rng, one, advice=rng.choice((4, 12, 20)) if long else rng.choice((0, 0, 1, 3))
         )
@@ -109,7 +118,7 @@ def _system(rng: Random, *, long: bool) -> str | None:
     if not long:
         return None if rng.random() < 0.4 else rng.choice(SYSTEM)
     parts = [rng.choice(SYSTEM)]
-    for _ in range(rng.randint(4, 30)):
+    for _ in range(rng.choice((5, 15, 30, 60, 120))):
         advice = _advice(rng, rng.randint(3, 9))
         parts.append(f"# {rng.choice(SECTIONS)}\n{advice}")
     return "\n\n".join(parts)
@@ -150,7 +159,7 @@ def _plain(rng: Random, functions: list[DeclaredFunction]) -> list[Message]:
         names = {name for one in functions for name in one.action.names}
         while (wanted := rng.choice(GENERAL)) and names & set(wanted.names):
             pass
-        return _turn(ask(rng, wanted)[0], LACKING)
+        return _turn(_worded(rng, ask(rng, wanted)[0]), LACKING)
     if kind < 0.55:
         return _turn(*capital(rng))
     return _turn(*(small_talk(rng) if kind < 0.7 else common_fact(rng)))
@@ -263,28 +272,11 @@ def called(calls: list[dict[str, Json]]) -> Message:
 def _worded(rng: Random, request: str) -> str:
     """As people type it."""
     lead = rng.choice(LEADS)
-    questions = (
-        "What",
-        "How",
-        "Which",
-        "Where",
-        "Who",
-        "Is ",
-        "Are ",
-        "When",
-        "I ",
-        "Don't",
-        "We ",
-        "Lights",
-        "Volume",
-    )
-    if (
-        lead
-        and not request.startswith(questions)
-        and request[:1].isupper()
-        and request[1:2].islower()
-    ):
+    first = request.split()[0]
+    if lead and first not in STATING and first not in NAMES and first.istitle():
         request = lead + (request[0].lower() + request[1:])
         if lead.startswith(("Can", "Could")):
             request = request.rstrip(".") + "?"
-    return request.rstrip(".?") if rng.random() < 0.1 else request
+    if rng.random() < 0.1:
+        return request.rstrip(".?")
+    return request + rng.choice(("", "", "", "", "", "", "", " Thanks!", " Thank you."))

@@ -36,7 +36,7 @@ def several(values: Sequence[str]) -> Callable[[Random], list[str]]:
 def spoken(value: Json) -> str:
     """How a user says the value."""
     if isinstance(value, list):
-        return ", ".join(value[:-1]) + f" and {value[-1]}"
+        return ", ".join(map(str, value[:-1])) + f" and {value[-1]}"
     return str(value)
 
 
@@ -177,6 +177,20 @@ KINDS: dict[str, Kind] = {
     "room": _text(one_of("kitchen|bedroom|living room|office|hall|garage|bathroom".split("|")), "The room.", "Which room"),
     "company": _text(one_of("AAPL MSFT TSLA SAP SONY NVDA IBM ORCL".split()), "Ticker symbol.", "Stock symbol"),
     "topic": _text(one_of("climate change|electric cars|chess|space travel|football|jazz|volcanoes|solar power|bees".split("|")), "The topic.", "What to look for"),
+    "word": _text(one_of("whimsical|gratitude|horizon|melancholy|brittle|lantern|curious|eloquent|harbour|ambiguous|nostalgia|resilient|holiday_2025|project_x|old_letters|tax_2024".split("|")), "The word.", "Its name"),
+    "letter": _text(one_of("A B C D E F G H K".split()), "A letter.", "Which one"),
+    "digits": _text(lambda rng: str(rng.randint(1000, 99999)), "The digits.", "Code as text"),
+    "year": _integer(whole(2024, 2035), "The year.", "Four digits"),
+    "kilos": Kind({"type": "number"}, ("In kilograms.", "Weight"), lambda rng: rng.choice((rng.randint(40, 120), rng.randint(400, 1200) / 10))),
+    "numbers": Kind({"type": "array", "items": {"type": "integer"}}, ("The numbers.", "List of numbers"), lambda rng: rng.sample(range(1, 99), rng.randint(2, 5))),
+    "place": _text(one_of("Main Station|Union Square|Hyde Park|Airport North|Church Street|12 Mill Lane|Old Town|Market Hall|77 Lake Avenue|Harbour Bridge".split("|")), "The place.", "Where"),
+    "museum": _text(one_of("British Museum|Louvre|Museum of Modern Art|Prado|City Gallery|Science Museum|Museum of Toys".split("|")), "The museum.", "Name of the museum"),
+    "holiday": _text(one_of("Easter|Thanksgiving|Midsummer|Labour Day|Carnival|Diwali|Hanukkah".split("|")), "The holiday.", "Name of the day"),
+    "profession": _text(one_of("plumber|lawyer|electrician|painter|tax adviser|piano teacher|photographer|carpenter".split("|")), "The profession.", "What kind of expert"),
+    "film": _text(one_of("Casablanca|The Third Man|Modern Times|Metropolis|Jane Eyre|The Old Man and the Sea|War and Peace|Dracula|Emma|Don Quixote".split("|")), "The title.", "Its title"),
+    "subject": _text(one_of("maths physics history biology music chemistry".split()), "The subject.", "School subject"),
+    "image": _text(lambda rng: f"{rng.choice('cat beach logo scan portrait map sunset'.split())}{rng.choice(('', '_1', '2'))}.{rng.choice('png jpg gif'.split())}", "The image.", "File of the image"),
+    "wash": _enum("eco", "quick", "wool"),
     "priority": _enum("low", "medium", "high"),
     "status": _enum("open", "closed", "pending"),
     "unit": _enum("celsius", "fahrenheit"),
