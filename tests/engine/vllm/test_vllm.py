@@ -239,6 +239,21 @@ async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, st
     assert answer.tokens == answer.meter.completion_tokens
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+async def test_a_call_that_is_cut_is_the_same_whole_and_streamed(vllm: Engine, choice: Any) -> None:
+    given = {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 50, "ignore_eos": False}
+    whole = await ask(vllm, **given)
+    streamed = await ask(vllm, **given, stream=True)
+    called = _called([whole.response])
+    assert called == _called(streamed.chunks)
+    assert called[0] == "get_weather" and called[1].startswith("{")
+    assert (whole.finish_reason, streamed.finish_reason) == ("length", "length")
+    (choice,) = whole.response["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", None)
+    assert call["type"] == "function" and call["id"]
+
+
 async def test_the_decoded_body_is_not_kept(vllm: Engine) -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 

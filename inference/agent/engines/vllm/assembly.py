@@ -2,7 +2,8 @@
 
 vLLM makes the objects of a whole answer at its end, all at once, and with log-probabilities these
 are so many that all streams would stall meanwhile. So such an answer is requested as a stream, in
-which each step costs little.
+which each step costs little. So is one that must call a tool: of a call that is cut by the number
+of tokens, a stream has the beginning, which vLLM leaves out of a whole answer.
 """
 
 from __future__ import annotations
@@ -17,33 +18,67 @@ from inference.operations.openai import OpenAIOperation
 IDS = {"prompt_token_ids", "token_ids"}
 """Keys of ids: a chat has those of its prompt beside its choices, a completion in each."""
 
+_ONCE = ("role", "name")
+"""Fields of deltas that come whole."""
+
 _encode = msgspec.json.Encoder().encode
 
 
 class _Choice:
-    """One text and its log-probabilities, which are kept as pieces of JSON."""
+    """One choice as far as it came; log-probabilities are kept as pieces of JSON."""
 
     def __init__(self) -> None:
         self.text = ""
+        self.message: dict[str, Any] = {}
+        """What a chat's message has beside its text: reasoning and calls."""
         self.logprobs: dict[str, list[bytes]] = defaultdict(list)
-        self.finish_reason: str | None = None
+        self.ended: dict[str, Any] = {"finish_reason": None}
         self.ids: dict[str, list[int]] = defaultdict(list)
         """Those of its tokens and of its prompt, if they are requested, by the answer's key."""
 
     def add(self, choice: dict[str, Any]) -> None:
-        self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+        delta = dict(choice.get("delta") or {})
+        self.text += choice.get("text") or delta.pop("content", None) or ""
+        _extend(self.message, delta)
         for name, values in (choice.get("logprobs") or {}).items():
             if values:
                 self.logprobs[name].append(_encode(values)[1:-1])
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if choice.get("finish_reason"):
+            told = ("finish_reason", "stop_reason")
+            self.ended = {name: choice[name] for name in told if name in choice}
         for name in IDS & choice.keys():
             self.ids[name] += choice[name]
 
-    def whole_logprobs(self) -> dict[str, msgspec.Raw] | None:
+    def whole(self, operation: OpenAIOperation[Any]) -> dict[str, Any]:
+        """The choice of a whole answer."""
+        choice = operation.choice(self.text)
+        if self.message:
+            choice["message"] |= self.message
+        if "tool_calls" in self.message and not self.text:
+            choice["message"]["content"] = None
+        return choice | {"logprobs": self._whole_logprobs()} | self.ended | self.ids
+
+    def _whole_logprobs(self) -> dict[str, msgspec.Raw] | None:
         return {
             name: msgspec.Raw(b"[" + b",".join(pieces) + b"]")
             for name, pieces in self.logprobs.items()
         } or None
+
+
+def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Add a delta's texts to those of the message, and its calls, which are named by index."""
+    for name, value in delta.items():
+        if name == "tool_calls":
+            calls = message.setdefault(name, [])
+            for part in value:
+                index = part.pop("index")
+                calls += [{"function": {}} for _ in range(index + 1 - len(calls))]
+                _extend(calls[index]["function"], part.pop("function", {}))
+                calls[index] |= {key: one for key, one in part.items() if one is not None}
+        elif name in _ONCE:
+            message[name] = value
+        elif value:
+            message[name] = message.get(name, "") + value
 
 
 class Assembly:
@@ -55,7 +90,7 @@ class Assembly:
         self._prompt: dict[str, list[int]] = {}
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """A decoded chunk."""
+        """A decoded chunk. Mutates its choices."""
         self._prompt |= {name: chunk[name] for name in IDS & chunk.keys()}
         for choice in chunk["choices"]:
             self._choices[choice["index"]].add(choice)
@@ -63,12 +98,7 @@ class Assembly:
     def body(self) -> dict[str, Any]:
         """The answer's JSON, with parts that are encoded already."""
         choices = [
-            {"index": index}
-            | self._operation.choice(choice.text)
-            | {"logprobs": choice.whole_logprobs(), "finish_reason": choice.finish_reason}
-            | choice.ids
+            {"index": index} | choice.whole(self._operation)
             for index, choice in sorted(self._choices.items())
         ]
-        for choice in choices:
-            self._operation.conform(choice)
         return {"object": self._operation.whole_object, "choices": choices} | self._prompt

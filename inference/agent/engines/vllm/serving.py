@@ -374,7 +374,7 @@ class Serving:
                 yield _output(step, client, assembly)
             whole = await framing
             if assembly is not None:
-                whole = assembly.body()
+                whole = _openai(assembly.body(), client)
             if whole is None:
                 yield EngineOutput(finish_reason=_reason(client.steps.reasons))
             else:
@@ -388,9 +388,12 @@ class Serving:
     def _assembly(self, runner: Runner, request: Any) -> Assembly | None:
         """What assembles this answer, if it must be assembled. The request is then changed to one
         for a stream."""
-        if request.stream or not runner.wants_logprobs(request) or runner.uses_tools(request):
+        if request.stream or runner.tells_prompt_logprobs(request):
             return None
-        if self._reasons or runner.tells_prompt_logprobs(request):
+        scored = runner.wants_logprobs(request)
+        if not runner.must_call(request) and (
+            not scored or self._reasons or runner.uses_tools(request)
+        ):
             return None
         request.stream = True
         return Assembly(runner.answers)

@@ -57,3 +57,7 @@ class ChatRunner(Runner):
     def uses_tools(self, request: Any) -> bool:
         """If the request names any that may be called."""
         return bool(request.tools) and request.tool_choice != "none"
+
+    def must_call(self, request: Any) -> bool:
+        """If it requires a tool, or names the one."""
+        return self.uses_tools(request) and request.tool_choice != "auto"

@@ -61,6 +61,10 @@ class Runner(ABC):
         """Whether it needs a tool-call parser."""
         return False
 
+    def must_call(self, request: Any) -> bool:
+        """Whether its answer must be a tool call."""
+        return False
+
 
 class Inquiry(ABC):
     """One per operation that generates nothing, without state."""
