@@ -172,8 +172,9 @@ def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
             whole[name] = whole.get(name) or {}
             _join(whole[name], value)
         elif name == "tool_calls":
-            for call in value or ():
-                _join(whole.setdefault(f"call {call['index']}", {}), call | {"index": ""})
+            for at, call in enumerate(value or ()):
+                number = call.get("index", at)
+                _join(whole.setdefault(f"call {number}", {}), call | {"index": ""})
         elif isinstance(value, str | list) and name in whole and whole[name] is not None:
             whole[name] = whole[name] + value
         elif value is not None or name not in whole:

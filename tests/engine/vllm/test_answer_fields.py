@@ -23,6 +23,9 @@ ONGOING: dict[str, Any] = {
     "continue_final_message": True,
 }
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 7}
+CALLING: dict[str, Any] = {
+    "tools": [WEATHER], "tool_choice": NAMED, "max_tokens": 150, "ignore_eos": False,
+}  # fmt: skip
 IDS: dict[str, Any] = {"return_token_ids": True}
 NUMBERS: dict[str, Any] = {"return_tokens_as_token_ids": True}
 TOP: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
@@ -31,7 +34,7 @@ ADDED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ids": ("chat", {}, IDS),
     "ids of two choices": ("chat", SEEDED | {"n": 2}, IDS),
     "ids beside log-probabilities": ("chat", SEEDED | TOP | {"n": 2}, IDS),
-    "ids of a call": ("chat", {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens": 40}, IDS),
+    "ids of a call": ("chat", CALLING, IDS),
     "numbers": ("chat", TOP, NUMBERS),
     "echo": ("chat", ONGOING, {"echo": True}),
     "echo of a question": ("chat", {"add_generation_prompt": False}, {"echo": True}),
@@ -84,7 +87,16 @@ def shown(kind: str, bodies: list[dict[str, Any]]) -> tuple[dict[str, Any], dict
                 beside[name] = nameless(body)[name]
         for choice in body["choices"]:
             OPERATIONS.named(kind).conform(choice)
+            _even(choice.get("message", {}))
     return beside, said(bodies)
+
+
+def _even(message: dict[str, Any]) -> None:
+    """What vLLM writes otherwise beside a whole call: an empty text, which OpenAI has null, and the
+    arguments anew."""
+    for call in message.get("tool_calls", ()):
+        message["content"] = message["content"] or None
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
 
 
 def bodies_of(answer: Answer, *, stream: bool) -> list[dict[str, Any]]:

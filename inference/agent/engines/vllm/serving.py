@@ -368,6 +368,7 @@ class Serving:
         endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
         assembly = self._assembly(runner, request)
+        client.steps.whole = assembly is not None
         framing = asyncio.create_task(_frame(runner, endpoint, request, client))
         try:
             async for step in client.steps:

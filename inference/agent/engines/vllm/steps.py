@@ -43,7 +43,8 @@ class Steps:
     `hold` for a whole answer), passes each chunk to `add`, and calls `end`; another task iterates.
     Steps that have not been taken yet are merged into one.
 
-    Of a continued answer, the chunks made of the replay are dropped, and so is its opening.
+    Of a continued answer, the chunks made of the replay are dropped, and so is its opening, unless
+    it is `whole`.
     """
 
     def __init__(self, work: EngineWork, *, tells_ids: bool = True) -> None:
@@ -55,6 +56,8 @@ class Steps:
         self._pending = EngineStep()
         self._ready = asyncio.Event()
         self._over = False
+        self.whole = False
+        """Whether the steps become a whole answer. To be set before the first."""
         self.reasons = set[str]()
         """Finish reasons of the choices, replayed ones included."""
 
@@ -99,13 +102,13 @@ class Steps:
 
     def begin_output(self) -> None:
         """Chunks made before this are the answer's opening."""
-        if self._resumed:
+        if self._resumed and not self.whole:
             self._made.clear()
 
     def end_output(self, output: RequestOutput, ids: Ids) -> None:
         """All chunks of this output have come."""
         chunks, self._made = self._made, []
-        if not is_replayed(output) and (chunks or ids):
+        if (self.whole or not is_replayed(output)) and (chunks or ids):
             self._pending.gain(chunks, ids)
             self._ready.set()
 
