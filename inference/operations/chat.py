@@ -17,6 +17,7 @@ from inference.operations.bodies.constraints import (
     read_tool_choice,
 )
 from inference.operations.bodies.fields import OF_ANSWERS, SAMPLING
+from inference.operations.bodies.ranges import Positive
 from inference.operations.bodies.reading import InnerJson
 from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
@@ -80,7 +81,8 @@ MAX_IDENTIFIER = 128
 class _ChatFields(Fields):
     messages: list[ChatMessage] = []
     echo: bool | None = None
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Positive | None = None
+    max_tokens: Positive | None = None
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
     logprobs: msgspec.Raw = NULL
@@ -129,12 +131,8 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def wanted_tokens(self, fields: _ChatFields) -> int | None:
         """`max_completion_tokens`, else the older `max_tokens`."""
-        if (most := fields.max_completion_tokens) is None:
-            return fields.max_tokens
-        if most < 1:  # engines would name `max_tokens`
-            message = f"`max_completion_tokens` is {most}: it must be at least 1."
-            raise InvalidRequest(message, param="max_completion_tokens")
-        return most
+        most = fields.max_completion_tokens
+        return fields.max_tokens if most is None else most
 
     def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
         """The parser of tool calls, if there are tools that may be called."""

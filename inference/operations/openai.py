@@ -20,6 +20,16 @@ from inference.link.workload import Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_response_format, check_structured_outputs
 from inference.operations.bodies.fields import OF_VLLM, UNSERVED, check_fields
+from inference.operations.bodies.ranges import (
+    Count,
+    Factor,
+    Penalty,
+    Positive,
+    Seed,
+    Share,
+    Temperature,
+    TopK,
+)
 from inference.operations.bodies.reading import decode, require_model
 from inference.operations.operation import Call, Framing, Operation
 
@@ -64,19 +74,19 @@ class SampledBody(msgspec.Struct):
     service_tier: Literal["auto", "default", "flex", "priority", "scale", "fast"] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    frequency_penalty: float | None = None
+    frequency_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
+    min_p: Share | None = None
+    min_tokens: Count | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Factor | None = None
+    seed: Seed | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     structured_outputs: msgspec.Raw = NULL
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: Share | None = None
     user: str | None = None
 
 
@@ -84,8 +94,8 @@ class Fields(SampledBody):
     """The fields that it also reads if the answer consists of choices."""
 
     stream_options: StreamFields | None = None
-    max_tokens: int | None = None
-    n: int | None = None
+    max_tokens: Count | None = None
+    n: Positive | None = None
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_PROMPT_TOP)] | None = None
     response_format: msgspec.Raw = NULL
 
@@ -188,7 +198,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             check_structured_outputs(fields.structured_outputs)
         options = fields.stream_options
         prompts, tokens = self.prompts(fields)
-        choices = max(1, fields.n or 1) * prompts
+        choices = (fields.n or 1) * prompts
         if choices > MAX_CHOICES:
             raise InvalidRequest(
                 f"The request has {choices} choices (`n` for each prompt): it can have at "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from inference.link.workload import NO_OUTPUT, Workload
 from inference.operations.bodies.beginnings import Beginnings
 from inference.operations.bodies.constraints import check_client_tools, check_schema
 from inference.operations.bodies.fields import check_fields
+from inference.operations.bodies.ranges import Positive, Share, Temperature, TopK
 from inference.operations.bodies.reading import decode, decode_part, require_model
 from inference.operations.chat import CHAT
 from inference.operations.error_shapes import ANTHROPIC
@@ -107,12 +108,12 @@ class CountFields(msgspec.Struct):
 class MessagesFields(CountFields, kw_only=True):
     """The fields that it also reads if the request generates."""
 
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    max_tokens: Positive
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: Share | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     metadata: dict[str, str | None] | None = None
 

@@ -13,6 +13,7 @@ from inference.operations.bodies.constraints import (
     check_schema,
     flat_name,
 )
+from inference.operations.bodies.ranges import Positive, TopLogprobs
 from inference.operations.bodies.reading import decode_part
 from inference.operations.openai import NULL, SampledBody
 from inference.operations.responses.items import Input
@@ -116,7 +117,7 @@ class ResponsesFields(SampledBody, kw_only=True):
     conversation: Conversation = None
     include: list[_Include] | None = None
     instructions: str | None = None
-    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_output_tokens: Positive | None = None
     max_tool_calls: int | None = None
     metadata: Metadata | None = None
     parallel_tool_calls: bool | None = None
@@ -128,7 +129,7 @@ class ResponsesFields(SampledBody, kw_only=True):
     text: msgspec.Raw = NULL
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
-    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    top_logprobs: TopLogprobs | None = None
     truncation: Truncation | None = None
 
 

@@ -61,7 +61,13 @@ def chat(**fields: Any) -> bytes:
         (b'{"model":"m"}', "messages", "at least one message"),
         (chat(messages=[]), "messages", "at least one message"),
         (chat(messages="hi"), "messages", "expected `array`"),
-        (chat(max_completion_tokens=0), "max_completion_tokens", "at least 1"),
+        (chat(max_completion_tokens=0), "max_completion_tokens", ">= 1"),
+        (chat(max_tokens=0), "max_tokens", ">= 1"),
+        (chat(temperature=2.5), "temperature", "<= 2.0"),
+        (chat(presence_penalty=-3), "presence_penalty", ">= -2.0"),
+        (chat(repetition_penalty=0), "repetition_penalty", "> 0.0"),
+        (chat(top_k=-2), "top_k", ">= -1"),
+        (chat(n=0), "n", ">= 1"),
         (chat(stream="yes"), "stream", "expected `bool"),
         (chat(logit_bias={"5": "NaN"}), "logit_bias", "expected `float`, got `str`"),
         (chat(logit_bias=[5]), "logit_bias", "expected `object"),
@@ -230,7 +236,7 @@ def test_the_number_of_choices_is_bounded() -> None:
         ({"max_tokens": 7, "n": 3}, 3, 7, False),
         ({"max_tokens": 7, "max_completion_tokens": 9}, 1, 9, False),
         ({"n": None, "max_tokens": None, "service_tier": "flex"}, 1, None, True),
-        ({"n": 0, "service_tier": "auto"}, 1, None, False),
+        ({"service_tier": "auto"}, 1, None, False),
     ],
 )
 def test_what_a_chat_may_use_is_read(

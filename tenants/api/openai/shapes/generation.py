@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from inference.operations.bodies.ranges import (
+    Count,
+    Factor,
+    Penalty,
+    Positive,
+    Seed,
+    Share,
+    Temperature,
+    TopK,
+    TopLogprobs,
+)
 from tenants.api.openai.shapes.base import Open
 
 Tier = Literal["auto", "default", "flex", "priority", "scale", "fast"]
@@ -19,15 +30,15 @@ class Sampled(Open):
     model: str
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    frequency_penalty: float | None = None
+    frequency_penalty: Penalty | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, float] | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
+    min_p: Share | None = None
+    min_tokens: Count | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Factor | None = None
+    seed: Seed | None = None
     service_tier: Tier | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
@@ -35,19 +46,19 @@ class Sampled(Open):
     stop_token_ids: list[int] | None = None
     stream: bool | None = None
     structured_outputs: dict[str, Any] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: Share | None = None
     user: str | None = None
 
 
 class Generation(Sampled):
     """Fields of a request whose answer is a list of choices."""
 
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     echo: bool | None = None
-    n: int | None = None
-    prompt_logprobs: int | None = None
+    n: Positive | None = None
+    prompt_logprobs: TopLogprobs | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
@@ -77,13 +88,14 @@ class ChatRequest(Generation, kw_only=True):
     continue_final_message: bool | None = None
     include_reasoning: bool | None = None
     logprobs: bool | None = None
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Positive | None = None
+    max_tokens: Positive | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     safety_identifier: str | None = None
     tool_choice: str | dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
 
 
 class CompletionRequest(Generation, kw_only=True):

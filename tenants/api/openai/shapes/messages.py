@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from inference.operations.bodies.ranges import Positive, Share, Temperature, TopK
 from tenants.api.openai.shapes.base import Open, Shape
 from tenants.api.openai.shapes.generation import FinishDetails
 
@@ -43,14 +44,14 @@ class CountRequest(Open):
 class MessagesRequest(CountRequest, kw_only=True):
     """A conversation, and parameters for generating its next turn."""
 
-    max_tokens: int
+    max_tokens: Positive
     metadata: dict[str, str | None] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: Share | None = None
 
 
 class ThinkingTokens(Shape):

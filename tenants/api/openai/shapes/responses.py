@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from inference.operations.bodies.ranges import Positive, TopLogprobs
 from tenants.api.openai.shapes.base import Listed, Open, Shape
 from tenants.api.openai.shapes.generation import FinishDetails, Sampled
 
@@ -33,7 +34,7 @@ class ResponsesRequest(Sampled, kw_only=True):
     chat_template_kwargs: dict[str, bool] | None = None
     include: list[str] | None = None
     instructions: str | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Positive | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
@@ -45,7 +46,7 @@ class ResponsesRequest(Sampled, kw_only=True):
     text: dict[str, Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     tools: list[FunctionTool] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
 
