@@ -47,7 +47,7 @@ class NotCompared(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ParityDifference:
     """The largest differences of log-probabilities, in nats, with the adapter and without."""
 
     difference: float
@@ -72,7 +72,7 @@ class Compared:
         )
 
 
-def compare(version: AdapterVersion, probed: ProbeReport) -> Compared:
+def compare(version: AdapterVersion, probed: ProbeReport) -> ParityDifference:
     """Compare what the engine computed in its probe with what PEFT computes.
 
     Raises:
@@ -82,7 +82,7 @@ def compare(version: AdapterVersion, probed: ProbeReport) -> Compared:
         raise NotCompared("the engine reports no log-probabilities of this model")
     base = _base_folder(version.adapter.base_model.name)
     reference = _reference(version, base, _dtype(base), [one.ids for one in probed.prompts])
-    found = Compared(
+    found = ParityDifference(
         _largest(reference["adapted"], [one.adapted for one in probed.prompts]),
         _largest(reference["base"], [one.base for one in probed.prompts]),
     )

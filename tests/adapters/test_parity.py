@@ -14,9 +14,9 @@ from pytest_django import Settings
 from demo import BASE, TINY
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters import parity, store
-from tenants.adapters.parity import Compared, NotCompared
+from tenants.adapters.parity import NotCompared, ParityDifference
 from tenants.adapters.probe import ProbeReport
-from tenants.adapters.storage import ORIGINALS
+from tenants.adapters.storage import ORIGINALS, storage
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant
 from tests.adapters.conftest import GOOD, FakeGateway
 from tests.adapters.test_jobs import judged, kept
@@ -72,15 +72,15 @@ def test_an_engine_that_agrees_with_peft_passes_and_one_that_does_not_is_found(
 
     config = json.loads(SENT[CONFIG])
     config["lora_alpha"] *= 2
-    store.storage().delete(f"{version.folder}/{ORIGINALS}/{CONFIG}")
+    storage().delete(f"{version.folder}/{ORIGINALS}/{CONFIG}")
     doubled = ContentFile(json.dumps(config).encode())
     store.save(f"{version.folder}/{ORIGINALS}", [(CONFIG, doubled)])
     assert parity.compare(version, probed(base, adapted)).difference > 0.1, "the one sent counts"
 
 
 def test_what_an_engine_computes_by_itself_is_allowed_for() -> None:
-    assert Compared(0.1, 0.03).verdict() is None
-    finding = Compared(9.0, 0.03).verdict()
+    assert ParityDifference(0.1, 0.03).verdict() is None
+    finding = ParityDifference(9.0, 0.03).verdict()
     assert finding is not None and finding.code == "differs_from_peft"
     assert "by up to 9 (allowed: 0.17)" in finding.message
 
@@ -156,8 +156,8 @@ def test_another_base_model_than_the_engines_says_nothing_about_the_adapter(
 
 
 def test_files_that_peft_cannot_read_are_not_compared(version: AdapterVersion) -> None:
-    storage = store.storage()
-    storage.delete(f"{version.folder}/{WEIGHTS}")
-    storage.save(f"{version.folder}/{WEIGHTS}", ContentFile(b"nothing"))
+    adapters = storage()
+    adapters.delete(f"{version.folder}/{WEIGHTS}")
+    adapters.save(f"{version.folder}/{WEIGHTS}", ContentFile(b"nothing"))
     with pytest.raises(NotCompared, match="computing with PEFT failed: "):
         parity.compare(version, probed())

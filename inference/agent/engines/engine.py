@@ -134,7 +134,7 @@ class LoadReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbedPrompt:
+class EngineProbedPrompt:
     """A prompt's tokens, and the log-probability of each but the first, without and with the
     adapter."""
 
@@ -160,7 +160,7 @@ class EngineProbeReport:
     base_text: str
     adapter_text: str
     of_vector: bool = False
-    prompts: list[ProbedPrompt] = field(default_factory=list)
+    prompts: list[EngineProbedPrompt] = field(default_factory=list)
 
 
 class EngineNotStarted(Exception):

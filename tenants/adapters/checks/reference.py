@@ -39,7 +39,7 @@ def compute(
     `base` is the base model's folder, `dtype` what torch calls the type to compute in.
     """
     torch.set_num_threads(1)
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
     unable = ""
     for files in versions:
         try:

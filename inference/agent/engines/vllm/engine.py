@@ -36,12 +36,12 @@ from inference.agent.engines.engine import (
     IDS_AT_ONCE,
     EngineNotStarted,
     EngineOutput,
+    EngineProbedPrompt,
     EngineProbeReport,
     EngineWork,
     LoadReport,
     LocalAdapter,
     Meter,
-    ProbedPrompt,
 )
 from inference.agent.engines.profile import POOLING, BadProfile, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
@@ -209,7 +209,7 @@ class VLLMEngine:
         for ids in self._probe_ids():
             base_text, base = await self._probe_run(ids, None)
             adapter_text, adapted = await self._probe_run(ids, lora)
-            prompts.append(ProbedPrompt(ids, base, adapted))
+            prompts.append(EngineProbedPrompt(ids, base, adapted))
             texts.append((base_text, adapter_text))
         compared = [_compare(one.base, one.adapted) for one in prompts]
         finite = all(math.isfinite(one) for one in compared)
