@@ -112,7 +112,8 @@ def delete(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     asked = read(request, OldRepo)
     if (asked.organization or caller.tenant.slug) != caller.tenant.slug:
         raise RepoNotFound
-    repos.find(caller, asked.name).discard()
+    if not repos.forget_created(caller, asked.name):
+        repos.find(caller, asked.name).discard()
     return {}
 
 

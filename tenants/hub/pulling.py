@@ -49,7 +49,10 @@ def whoami(request: HttpRequest, caller: Caller) -> dict[str, Any]:
 def info(
     request: HttpRequest, caller: Caller, name: str, revision: str | None = None
 ) -> dict[str, Any]:
-    """The adapter at a revision. Without a revision it is found even if no version is live."""
+    """The adapter at a revision. Without a revision it is found even if no version is live, or if
+    it was only created."""
+    if repos.is_empty(caller, name, revision):
+        return _described(f"{caller.tenant.slug}/{name}", caller.tenant.slug)
     adapter = repos.find(caller, name)
     if revision is None:
         version = adapter.versions.filter(aliases__name=LIVE).first()
@@ -62,22 +65,12 @@ def described(
     adapter: Adapter, version: AdapterVersion | None, *, sizes: bool = False
 ) -> dict[str, Any]:
     """An adapter as clients know a repository, with this version's files."""
-    id = f"{adapter.tenant.slug}/{adapter.name}"
     files = repos.files_of(version) if version else []
     changed = version.created_at if version else adapter.created_at
-    return {
-        "id": id,
-        "modelId": id,
-        "author": adapter.tenant.slug,
+    return _described(f"{adapter.tenant.slug}/{adapter.name}", adapter.tenant.slug) | {
         "sha": repos.commit_of(version) if version else None,
         "createdAt": adapter.created_at.strftime(TIME),
         "lastModified": changed.strftime(TIME),
-        "private": True,
-        "gated": False,
-        "disabled": False,
-        "downloads": 0,
-        "likes": 0,
-        "library_name": "peft",
         "tags": ["peft", "lora", f"base_model:adapter:{adapter.base_model.name}"],
         "siblings": [
             {"rfilename": file.name} | ({"size": file.size, "blobId": file.oid} if sizes else {})
@@ -86,11 +79,31 @@ def described(
     }
 
 
+def _described(id: str, author: str) -> dict[str, Any]:
+    """What is the same of all, and all that is known of an empty one."""
+    return {
+        "id": id,
+        "modelId": id,
+        "author": author,
+        "sha": repos.NO_COMMIT,
+        "private": True,
+        "gated": False,
+        "disabled": False,
+        "downloads": 0,
+        "likes": 0,
+        "library_name": "peft",
+        "tags": ["peft", "lora"],
+        "siblings": [],
+    }
+
+
 @hub_view("GET", "HEAD", needs=READ)
 def tree(
     request: HttpRequest, caller: Caller, name: str, revision: str, path: str = ""
 ) -> list[dict[str, Any]]:
     """The version's files; there are no folders."""
+    if repos.is_empty(caller, name, revision):
+        return []
     version = repos.version_of(repos.find(caller, name), revision)
     if path:
         raise EntryNotFound

@@ -72,7 +72,8 @@ class PushBatch(msgspec.Struct):
 
 @hub_view("POST", needs=EDIT)
 def create(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Check whether an adapter can have this name. Its first version creates it, not this."""
+    """Check whether an adapter can have this name, and keep the name for a while. The adapter
+    itself is created by its first version."""
     asked = read(request, NewRepo)
     owner = asked.organization or caller.tenant.slug
     if asked.type not in (None, "model"):
@@ -85,8 +86,10 @@ def create(request: HttpRequest, caller: Caller) -> HttpResponse:
         )
     check_name(caller.tenant, asked.name)
     told = {"url": repos.url(request, caller, asked.name), "name": f"{owner}/{asked.name}"}
-    if caller.tenant.adapters.filter(name=asked.name).exists():
+    known = caller.tenant.adapters.filter(name=asked.name).exists()
+    if known or asked.name in repos.created(caller):
         return reply(told | {"error": "You already created this adapter"}, 409)
+    repos.note_created(caller, asked.name)
     return reply(told)
 
 
@@ -252,6 +255,7 @@ def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> Ht
     else:
         # While the upload is still being processed, neither the version nor its digest is known.
         oid = repos.commit_of(session.version) if session.version else session.pk.hex.ljust(40, "0")
+        repos.forget_created(caller, name)
     url = f"{repos.url(request, caller, name)}/commit/{oid}"
     return reply({"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 

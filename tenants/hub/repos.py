@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from django.core.cache import cache
 from django.http import HttpRequest
 
 from inference.content import FILES
@@ -37,6 +38,8 @@ def commit_of(version: AdapterVersion) -> str:
 
 
 NO_COMMIT = "0" * 40
+CREATED_S = 24 * 3600
+MAX_CREATED = 50
 
 
 def present_commit(caller: Caller, name: str) -> str:
@@ -46,6 +49,37 @@ def present_commit(caller: Caller, name: str) -> str:
     ).order_by("-number")
     version = versions.filter(aliases__name=LIVE).first() or versions.first()
     return commit_of(version) if version else NO_COMMIT
+
+
+def created(caller: Caller) -> list[str]:
+    """Names under which clients created repositories that are empty still, the newest last. An
+    adapter needs a base model, which its first version names, so there is no row for them."""
+    found: list[str] = cache.get(_created_key(caller), [])
+    return found
+
+
+def is_empty(caller: Caller, name: str, revision: str | None) -> bool:
+    """Whether this is a repository that was created and not pushed to."""
+    return revision in (None, MAIN) and name in created(caller)
+
+
+def note_created(caller: Caller, name: str) -> None:
+    """Keep the name for CREATED_S; of a tenant only the last MAX_CREATED."""
+    names = [*(one for one in created(caller) if one != name), name]
+    cache.set(_created_key(caller), names[-MAX_CREATED:], CREATED_S)
+
+
+def forget_created(caller: Caller, name: str) -> bool:
+    """Returns whether the name was kept."""
+    names = created(caller)
+    if name not in names:
+        return False
+    cache.set(_created_key(caller), [one for one in names if one != name], CREATED_S)
+    return True
+
+
+def _created_key(caller: Caller) -> str:
+    return f"hub-created:{caller.tenant.pk}"
 
 
 def find(caller: Caller, name: str) -> Adapter:

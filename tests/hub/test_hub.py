@@ -132,6 +132,23 @@ def test_the_same_files_again_are_the_same_version(hub: Hub) -> None:
         hub.api.create_repo("acme/pirate")
 
 
+def test_a_repository_exists_once_it_is_created(hub: Hub) -> None:
+    assert not hub.api.repo_exists("acme/pirate")
+    hub.api.create_repo("acme/pirate")
+    assert hub.api.repo_exists("acme/pirate") and hub.api.list_repo_files("acme/pirate") == []
+    with pytest.raises(HfHubHTTPError, match="already created"):
+        hub.api.create_repo("acme/pirate")
+    hub.api.delete_repo("acme/pirate")
+    assert not hub.api.repo_exists("acme/pirate")
+    hub.api.create_repo("acme/pirate")
+    push(hub)
+    hub.api.delete_repo("acme/pirate")
+    assert not hub.api.repo_exists("acme/pirate")
+    for number in range(60):
+        hub.api.create_repo(f"acme/many-{number}")
+    assert hub.api.repo_exists("acme/many-59") and not hub.api.repo_exists("acme/many-9")
+
+
 def test_a_folder_is_pushed_whole(hub: Hub, tmp_path: Path) -> None:
     for name, data in FILES.items():
         (tmp_path / name).write_bytes(data)
