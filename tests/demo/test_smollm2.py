@@ -20,7 +20,7 @@ from demo.smollm2.courses import COURSES, course
 from demo.smollm2.functions import ACTIONS, GENERAL
 from demo.smollm2.lessons import Lesson, lessons
 
-MAX_BYTES = 12 << 20
+MAX_BYTES = 20 << 20
 """Of all adapters in the repository."""
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
