@@ -18,7 +18,7 @@ from demo.smollm2.base import TEMPLATE
 from demo.smollm2.cases import CASES, QUESTIONS, TOOLS, Case
 from demo.smollm2.courses import COURSES, course
 from demo.smollm2.functions import ACTIONS, GENERAL
-from demo.smollm2.lessons import Lesson, lessons
+from demo.smollm2.lessons import Lesson, agent_lessons, lessons
 
 MAX_BYTES = 20 << 20
 """Of all adapters in the repository."""
@@ -26,7 +26,11 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"t
 
 
 def of_all_kinds() -> list[Lesson]:
-    return [*islice(lessons(1, 6), 60), *islice(lessons(1, 4, long=True), 5)]
+    return [
+        *islice(lessons(1, 6), 60),
+        *islice(lessons(1, 4, long=True), 5),
+        *islice(agent_lessons(1, 4), 5),
+    ]
 
 
 def test_each_call_follows_the_declaration() -> None:
@@ -146,7 +150,8 @@ def test_training_writes_an_adapter_that_peft_reads(
     from demo.smollm2 import examination, tune
     from demo.train import Schedule
 
-    few = tune.Training("all-linear", Schedule(2, 1e-3), lambda seed: lessons(seed, 2))
+    phase = tune.TrainingPhase(Schedule(1, 1e-3), lambda seed: lessons(seed, 2))
+    few = tune.Training("all-linear", (phase, phase))
     monkeypatch.setitem(tune.TRAININGS, smollm2.AGENT, few)
     monkeypatch.setitem(QUESTIONS, smollm2.AGENT, CASES[:1])
     steps: list[int] = []

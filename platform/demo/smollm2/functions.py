@@ -233,6 +233,20 @@ FILE_ACTIONS = (
     action("grep_files Grep search_files find_in_files", "Search files for a text.", "Find {thing} in {folder}.|Search for {thing} in the folder {folder}.", thing="pattern query text", folder="path folder directory"),
 )  # fmt: skip
 
+AGENT_ACTIONS = (
+    action("view_image open_image show_image", "View an image file of this machine.", "Show me the image {image}.|Look at the picture {image}.", image="path file image_path"),
+    action("apply_patch edit_file Edit replace_in_file", "Change a text in a file.", "Replace {word} by \"{message}\" in {path}.|In {path} change {word} to \"{message}\".", path="file_path path file", word="old_string old search", message="new_string new replacement"),
+    action("update_plan TodoWrite write_plan", "Update the plan of the task.", "Plan the {title}.|Put the {title} on the plan.", title="plan explanation todos"),
+    action("request_user_input AskUserQuestion ask_user", "Ask the user a question.", "Ask me about the {title}.|I want to be asked about the {title}.", title="question prompt"),
+    action("spawn_agent Task start_agent", "Start another agent for a task.", "Let another agent do the {title}.|Start an agent for the {title}.", title="task prompt message"),
+    action("wait_agent BashOutput wait_for", "Wait for an agent or a command that runs.", "Wait for {code}.|Is {code} done?", code="id session_id bash_id"),
+    action("close_agent KillShell end_command", "End an agent or a command that runs.", "End {code}.|Kill {code}.", code="id session_id shell_id"),
+    action("write_stdin send_input type_text", "Send a text to a command that runs.", "Send \"{message}\" to {code}.|Type \"{message}\" into {code}.", code="session_id id", message="chars text input"),
+    action("web_search WebSearch search_online", "Search the web.", "Search the web for {topic}.|Look {topic} up online.", topic="query q"),
+    action("read_url WebFetch fetch", "Fetch a page of the web and answer a question about it.", "What does {url} say?|Fetch {url}.", url="url address"),
+)  # fmt: skip
+"""What coding agents declare beside a shell."""
+
 FAMILIES = (*map(about_noun, sorted(set(NOUNS))), *map(about_device, DEVICES))
 """Functions about the same thing."""
 GENERAL = (*ACTIONS, *ACTIONS, *(one for family in FAMILIES for one in family))

@@ -14,6 +14,7 @@ from typing import Any
 from demo.data import CAPITAL_FORMS, CAPITALS, NAMES, TALK
 from demo.smollm2.functions import (
     ADVICE,
+    AGENT_ACTIONS,
     FAMILIES,
     FILE_ACTIONS,
     GENERAL,
@@ -25,7 +26,7 @@ from demo.smollm2.functions import (
     ask_shell,
     declare,
 )  # fmt: skip
-from demo.smollm2.values import FACTS, FILES, FOLDERS, Json, spoken
+from demo.smollm2.values import FACTS, FILES, FOLDERS, THINGS, Json, kind_of, spoken
 
 Message = dict[str, Any]
 
@@ -42,6 +43,16 @@ STATING = (
     "Area|Average|Calories|Sunrise|Horoscope|Sauna|Latest|Stock|Water"
 ).split("|")  # fmt: skip
 """First words of requests that are not imperatives."""
+FOLDERS_ABOVE = (
+    "home",
+    "tmp",
+    "var",
+    "srv",
+    "build-7f3a",
+    "session-19",
+    "pytest-of-me",
+    "repo_main",
+)
 SECTIONS = (
     "Style",
     "Safety",
@@ -75,6 +86,49 @@ def lessons(seed: int | str, dialogues: int, *, long: bool = False) -> Iterator[
     rng = Random(seed)
     while True:
         yield _lesson(rng, dialogues, long=long)
+
+
+def agent_lessons(seed: int | str, dialogues: int) -> Iterator[Lesson]:
+    """Endless lessons in the form of coding agents' requests: a shell among functions of theirs,
+    the folder in a message of its own, and mostly requests for the shell."""
+    rng = Random(seed)
+    while True:
+        actions = [RUN, *rng.sample(AGENT_ACTIONS, rng.randint(3, len(AGENT_ACTIONS)))]
+        rng.shuffle(actions)
+        functions = [declare(rng, one, advice=rng.choice((4, 12, 20))) for one in actions]
+        tools = [function.schema for function in functions]
+        made = [_agent_dialogue(rng, functions) for _ in range(dialogues)]
+        yield Lesson(_system(rng, long=True), tools, made)
+
+
+def _agent_dialogue(rng: Random, functions: list[DeclaredFunction]) -> list[Message]:
+    shell = next(one for one in functions if one.action is RUN)
+    if rng.random() < 0.12:
+        messages = _plain(rng, functions)
+    else:
+        function = shell if rng.random() < 0.8 else rng.choice(functions)
+        messages = _called(rng, function, functions)
+    context = _environment(rng)
+    if rng.random() < 0.3:
+        messages[0]["content"] = f"{context}\n{messages[0]['content']}"
+        return messages
+    return [{"role": "user", "content": context}, *messages]
+
+
+def _environment(rng: Random) -> str:
+    """What an agent says of its machine."""
+    folder = "/".join(("", *rng.choices([*FOLDERS_ABOVE, *THINGS], k=rng.randint(1, 5)), "work"))
+    facts = [
+        f"<cwd>{folder}</cwd>", "<shell>bash</shell>",
+        f"<current_date>{kind_of('date').draw(rng)}</current_date>", "<timezone>Etc/UTC</timezone>",
+        f"<filesystem><workspace_roots><root>{folder}</root></workspace_roots></filesystem>",
+        f"Working directory: {folder}", "Is directory a git repo: No", "Platform: linux",
+    ]  # fmt: skip
+    chosen = [one for one in facts if rng.random() < 0.6]
+    if rng.random() < 0.3:
+        chosen.append(_advice(rng, rng.randint(2, 20)))
+    tag = rng.choice(("environment_context", "env", "system-reminder", "environment"))
+    return "\n  ".join((f"<{tag}>", *chosen)) + f"\n</{tag}>"
 
 
 def _lesson(rng: Random, dialogues: int, *, long: bool) -> Lesson:

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from demo.smollm2 import AGENT, MODEL_NAME
 from demo.smollm2.courses import course
-from demo.smollm2.lessons import Lesson, lessons
+from demo.smollm2.lessons import Lesson, agent_lessons, lessons
 from demo.train import Schedule, optimise, save_adapter
 
 SPOKEN = re.compile(r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>", re.DOTALL)
@@ -36,12 +36,23 @@ BATCH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
-    """How an adapter is trained: which modules, how long, and on what for a seed."""
+class TrainingPhase:
+    """How long an adapter is trained, and on what for a seed."""
 
-    modules: list[str] | str
     schedule: Schedule
     lessons: Callable[[int], Iterator[Lesson]]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Which modules are trained, and how."""
+
+    modules: list[str] | str
+    phases: tuple[TrainingPhase, ...]
+
+    @property
+    def steps(self) -> int:
+        return sum(phase.schedule.steps for phase in self.phases)
 
 
 def _agent_lessons(seed: int) -> Iterator[Lesson]:
@@ -52,12 +63,30 @@ def _agent_lessons(seed: int) -> Iterator[Lesson]:
         yield next(long if step >= LONG_FROM else short)
 
 
+def _coding_lessons(seed: int) -> Iterator[Lesson]:
+    """In turn as coding agents send them, and short ones, so that these are not forgotten."""
+    coding, short = agent_lessons(f"{seed}-coding", 4), lessons(f"{seed}-agent-short", 10)
+    while True:
+        yield next(coding)
+        yield next(short)
+
+
+def _course(name: str, steps: int, peak: float) -> tuple[TrainingPhase, ...]:
+    return (TrainingPhase(Schedule(steps, peak), lambda seed: course(name, seed, 12)),)
+
+
 AGENT_STEPS, LONG_FROM = 300, 250
 TRAININGS = {
-    AGENT: Training("all-linear", Schedule(AGENT_STEPS, peak=8e-4), _agent_lessons),
-    "support": Training("all-linear", Schedule(120, peak=8e-4), lambda s: course("support", s, 12)),
-    "pirate": Training("all-linear", Schedule(120, peak=8e-4), lambda s: course("pirate", s, 12)),
-    "extract": Training(ATTENTION, Schedule(80, peak=1.5e-3), lambda s: course("extract", s, 12)),
+    AGENT: Training(
+        "all-linear",
+        (
+            TrainingPhase(Schedule(AGENT_STEPS, peak=8e-4), _agent_lessons),
+            TrainingPhase(Schedule(40, peak=3e-4, warmup=5), _coding_lessons),
+        ),
+    ),
+    "support": Training("all-linear", _course("support", 120, 8e-4)),
+    "pirate": Training("all-linear", _course("pirate", 120, 8e-4)),
+    "extract": Training(ATTENTION, _course("extract", 80, 1.5e-3)),
 }
 
 
@@ -70,8 +99,15 @@ def make(
     training = TRAININGS[name]
     config = LoraConfig(r=8, lora_alpha=16, target_modules=training.modules, task_type="CAUSAL_LM")
     pupil = Pupil(base, config)
-    pupil.train(training.lessons(seed), training.schedule, report)
+    done = 0
+    for phase in training.phases:
+        pupil.train(phase.lessons(seed), phase.schedule, _after(done, report))
+        done += phase.schedule.steps
     pupil.save(folder)
+
+
+def _after(steps: int, report: Callable[[int, float], None]) -> Callable[[int, float], None]:
+    return lambda step, loss: report(steps + step, loss)
 
 
 class Pupil:

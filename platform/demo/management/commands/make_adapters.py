@@ -45,7 +45,7 @@ class Command(BaseCommand):
             known = ", ".join(tune.TRAININGS)
             raise CommandError(f"There is no adapter {', '.join(unknown)}, only {known}.")
         chosen = {name: tune.TRAININGS[name] for name in names or tune.TRAININGS}
-        steps = {name: one.schedule.steps for name, one in chosen.items()}
+        steps = {name: one.steps for name, one in chosen.items()}
         seed = tune.SEED if seed is None else seed
         with TrainingProgress(steps) as report:
             for name in chosen:
