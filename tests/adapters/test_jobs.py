@@ -89,6 +89,7 @@ def test_ready(version: AdapterVersion, gateway: FakeGateway, settings: Settings
             "adapter_text": "ahoy\N{REPLACEMENT CHARACTER}",
             "of_vector": False,
         },
+        "parity": {"not_compared": "the engine reports no log-probabilities of this model"},
     }
     path, token, asked = gateway.asked[0]
     assert path == "/engine/probe"
