@@ -87,7 +87,8 @@ PROBE_PROMPTS = (
     "Was ist das Ergebnis für 1, 2 und 6?",
 )
 PROBE_TOKENS = 16
-"""Tokens that a probe generates to show in its report: a few steps on any machine."""
+"""Tokens that a probe generates of the first prompt, to show in its report: a few steps on any
+machine."""
 
 STEPS_AHEAD = 2
 """Steps' worth of prompts that an engine without a KV cache can hold."""
@@ -205,10 +206,12 @@ class VLLMEngine:
         """As the contract says; greedy, comparing the tokens of the same prompt."""
         loaded = await self.load(adapter)
         lora = self._loaded[adapter.int_id][0]
-        prompts, texts = [], []
+        prompts: list[EngineProbedPrompt] = []
+        texts: list[tuple[str, str]] = []
         for ids in self._probe_ids():
-            base_text, base = await self._probe_run(ids, None)
-            adapter_text, adapted = await self._probe_run(ids, lora)
+            wanted = 1 if texts else PROBE_TOKENS
+            base_text, base = await self._probe_run(ids, wanted, None)
+            adapter_text, adapted = await self._probe_run(ids, wanted, lora)
             prompts.append(EngineProbedPrompt(ids, base, adapted))
             texts.append((base_text, adapter_text))
         compared = [_compare(one.base, one.adapted) for one in prompts]
@@ -320,8 +323,10 @@ class VLLMEngine:
             raise self._load_failure(adapter, "none of its weights fit this model")
         return lora, sum(sizes)
 
-    async def _probe_run(self, ids: list[int], lora: LoRARequest | None) -> tuple[str, list[float]]:
-        """The answer to the prompt and the log-probabilities of the prompt's own tokens.
+    async def _probe_run(
+        self, ids: list[int], tokens: int, lora: LoRARequest | None
+    ) -> tuple[str, list[float]]:
+        """An answer of so many tokens, and the log-probabilities of the prompt's own tokens.
 
         The prompt's tokens are the same with and without an adapter, so they can be compared one by
         one. Of a pooling model, the numbers of the prompt's vector.
@@ -331,7 +336,7 @@ class VLLMEngine:
         prompt = tokens_input(ids, cache_salt=uuid4().hex)
         params = SamplingParams(
             temperature=0.0,
-            max_tokens=min(PROBE_TOKENS, self.info.max_model_len - len(ids)),
+            max_tokens=min(tokens, self.info.max_model_len - len(ids)),
             logprobs=0,
             prompt_logprobs=0,
             output_kind=RequestOutputKind.FINAL_ONLY,
