@@ -241,6 +241,9 @@ async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, st
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
 async def test_a_call_that_is_cut_is_the_same_whole_and_streamed(vllm: Engine, choice: Any) -> None:
+    named = {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 36, "ignore_eos": False}
+    (early,) = (await ask(vllm, **named)).response["choices"][0]["message"]["tool_calls"]
+    assert early["function"] == {"name": "get_weather", "arguments": ""}
     given = {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 50, "ignore_eos": False}
     whole = await ask(vllm, **given)
     streamed = await ask(vllm, **given, stream=True)

@@ -72,7 +72,7 @@ def _extend(message: dict[str, Any], delta: dict[str, Any]) -> None:
             calls = message.setdefault(name, [])
             for part in value:
                 index = part.pop("index")
-                calls += [{"function": {}} for _ in range(index + 1 - len(calls))]
+                calls += [{"function": {"arguments": ""}} for _ in range(index + 1 - len(calls))]
                 _extend(calls[index]["function"], part.pop("function", {}))
                 calls[index] |= {key: one for key, one in part.items() if one is not None}
         elif name in _ONCE:
