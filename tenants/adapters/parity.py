@@ -136,16 +136,16 @@ def _reference(
     version: AdapterVersion, base: Path, dtype: str, prompts: Sequence[list[int]]
 ) -> dict[str, Any]:
     """What PEFT computes: of the files as they were sent, else of those that are served."""
-    sent = {name: f"{ORIGINALS}/{name}" for name in version.converted}
-    named = {f"sent-{name}": sent.get(name, name) for name in FILES if sent}
+    served = {name: name for name in FILES}
+    sent = served | {name: f"{ORIGINALS}/{name}" for name in version.converted}
     with ExitStack() as opened:
         files: sandbox.Files = {
-            name: (opened.enter_context(store.on_disk(version.folder, stored)), "rb")
-            for name, stored in (named | dict(zip(FILES, FILES, strict=True))).items()
+            stored: (opened.enter_context(store.on_disk(version.folder, stored)), "rb")
+            for stored in {*sent.values(), *served.values()}
         }
         task = {
             "task": "compute", "base": str(base), "dtype": dtype, "prompts": prompts,
-            "prefixes": ["sent-", ""] if sent else [""],
+            "versions": [sent, served] if version.converted else [served],
         }  # fmt: skip
         limits = sandbox.SandboxLimits(
             cpu_s=CPU_S, time_s=2 * CPU_S, open_files=OPEN_FILES, file_bytes=1 << 20,

@@ -124,7 +124,9 @@ def _batch(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     from tenants.adapters.checks import reference  # importing torch takes seconds
 
-    versions = [{name: files[prefix + name] for name in FILES} for prefix in task["prefixes"]]
+    versions = [
+        {name: files[stored] for name, stored in version.items()} for version in task["versions"]
+    ]
     return asdict(reference.compute(Path(task["base"]), task["dtype"], task["prompts"], versions))
 
 
