@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from inference.operations.bodies.ranges import (
     Share,
     Temperature,
     TopK,
+    TopLogprobs,
 )
 from inference.operations.bodies.reading import decode, require_model
 from inference.operations.operation import Call, Framing, Operation
@@ -44,9 +45,6 @@ this loop: there may be megabytes of small ones."""
 
 MAX_TOP = 1000
 """Most log-probabilities of one token that are counted; engines take fewer."""
-
-MAX_PROMPT_TOP = 20
-"""Most log-probabilities of other tokens with each of a prompt's; the default of vLLM."""
 
 FINGERPRINT_CHARS = 12
 """Characters of an engine's revision that `system_fingerprint` shows."""
@@ -96,7 +94,7 @@ class Fields(SampledBody):
     stream_options: StreamFields | None = None
     max_tokens: Count | None = None
     n: Positive | None = None
-    prompt_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_PROMPT_TOP)] | None = None
+    prompt_logprobs: TopLogprobs | None = None
     response_format: msgspec.Raw = NULL
 
 

@@ -210,10 +210,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterato
         )
         groups = list(_by_tokens(pool))
         rng.shuffle(groups)
-        yield from (
-            padded([(one.ids, one.learned) for one in group], tokenizer.pad_token_id)
-            for group in groups
-        )
+        yield from (_padded(group, tokenizer.pad_token_id) for group in groups)
 
 
 def _by_tokens(pool: list[DemoExample]) -> Iterator[list[DemoExample]]:
@@ -227,11 +224,10 @@ def _by_tokens(pool: list[DemoExample]) -> Iterator[list[DemoExample]]:
     yield group
 
 
-def padded(rows: list[tuple[list[int], list[bool]]], pad: int) -> Batch:
-    """A batch of rows of token ids, with a flag for each that is learned."""
-    length = max(len(ids) for ids, _ in rows)
-    ids = [ids + [pad] * (length - len(ids)) for ids, _ in rows]
-    learned = [learned + [False] * (length - len(learned)) for _, learned in rows]
+def _padded(group: list[DemoExample], pad: int) -> Batch:
+    length = max(len(example.ids) for example in group)
+    ids = [example.ids + [pad] * (length - len(example.ids)) for example in group]
+    learned = [example.learned + [False] * (length - len(example.ids)) for example in group]
     return torch.tensor(ids), torch.tensor(learned)
 
 

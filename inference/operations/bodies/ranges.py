@@ -17,3 +17,4 @@ TopK = Annotated[int, Meta(ge=-1)]
 """-1 and 0: all tokens."""
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+"""Log-probabilities of other tokens with each; at most as many as vLLM gives by default."""

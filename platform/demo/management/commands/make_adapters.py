@@ -15,7 +15,7 @@ from demo.smollm2 import ARTEFACTS, MODEL_NAME, folder_in
 
 class Command(BaseCommand):
     help = (
-        f"Train the demo's adapters on {MODEL_NAME} again, on generated data. Takes an hour on "
+        f"Train the demo's adapters on {MODEL_NAME} again, on generated data. Takes two hours on "
         "two cores. The same seed gives the same lessons."
     )
     requires_system_checks = ()
