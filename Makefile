@@ -90,11 +90,14 @@ vllm-wheel: .venv/.ready-dev ## check that a release of vLLM has what Lorikeet r
 	$(PY) -m pip download --quiet --no-deps --dest var/wheels vllm==$(or $(RELEASE),0.33.0)
 	VLLM_WHEEL=$$(ls var/wheels/vllm-$(or $(RELEASE),0.33.0)-*.whl) $(PY) -m pytest -rs tests/labs/wheel
 
-agents: .venv/.ready-dev ## coding agents from npm (Codex, Claude Code) ask a complete Lorikeet
-	npm install --prefix tests/labs/agents --silent --no-audit --no-fund --no-package-lock
+agents: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## coding agents from npm (Codex, Claude Code) ask a complete Lorikeet
 	$(PY) -m pytest -rs --timeout 0 tests/labs/agents
 
-newcomer: .venv/.ready-dev ## a first day in a clean clone, timed: up, an adapter, a push, a coding agent, a model of one's own
+tests/labs/agents/node_modules/.ready: tests/labs/agents/package.json
+	npm install --prefix tests/labs/agents --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day in a clean clone, timed: up, adapters, a push, two coding agents, a model of one's own
 	$(PY) -m tests.labs.newcomer
 
 models: .venv/.ready-dev ## serve random models of well-known architectures with adapters, and compare with PEFT

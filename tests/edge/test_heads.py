@@ -37,6 +37,7 @@ def served() -> object:
         (b"GET / HTTP/1.1\r\n\r\n", (400, "invalid_request")),
         (get("/", "Host: other"), (400, "invalid_request")),
         (get("/", "Host: other", version="1.0"), (400, "invalid_request")),
+        (get("/", *["Content-Length: 0"] * 2), (400, "invalid_request")),
         *(
             (get("/", f"Transfer-Encoding: {coding}"), (501, "transfer_coding_not_supported"))
             for coding in ("gzip", "gzip, chunked", "identity")

@@ -1,8 +1,9 @@
 """`python -m tests.labs.newcomer`: a first day with Lorikeet in a clean clone, timed.
 
 Each step is what the README and the quick start say, run as a user runs it: `make up`, a question,
-an adapter trained with PEFT and uploaded as a zip of a Mac, a push to the hub, a coding agent that
-runs a command, and a model of one's own. Prints a table; ends with 1 at the first step that fails.
+an adapter trained with PEFT and uploaded as a zip of a Mac, a push to the hub, two coding agents
+that run a command, and a model of one's own. Prints a table, and ends with 1 at the first step that
+fails.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,15 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from demo import TENANTS, smollm2  # noqa: E402
+from tests.labs.agents.asking import FILE, ask_claude, ask_codex  # noqa: E402
 from tests.labs.newcomer.trainer import ANSWER, QUESTION  # noqa: E402
 from tests.stack.running import free_ports, settings_free  # noqa: E402
 
 TRAINER = Path(__file__).with_name("trainer.py")
-AGENTS = ROOT / "tests" / "labs" / "agents" / "node_modules" / ".bin"
 READY_S, ANSWER_S = 3600.0, 600.0
 STOP_S = 120.0
 TENANT = TENANTS[0].slug
+Agent = Callable[[Path, str, str], list[str]]
 
 
 @dataclass
@@ -128,24 +131,23 @@ def wait_until_ready(facts: dict[str, Any], name: str) -> None:
     sys.exit(f"{name} was not ready in {ANSWER_S:g} s")
 
 
-def codex(day: Day, facts: dict[str, Any], home: Path) -> str:
-    """A round of tools: the last line of what Codex says."""
-    (home / "config.toml").write_text(
-        f"""
-        model = "{smollm2.AGENT}"
-        model_provider = "lorikeet"
-        [model_providers.lorikeet]
-        name = "Lorikeet"
-        base_url = "{facts["base_url"]}"
-        env_key = "LORIKEET_KEY"
-        wire_api = "responses"
-        """
-    )
-    said = day.run(
-        AGENTS / "codex", "exec", "--skip-git-repo-check", "-C", home, "Which folder is this?",
-        CODEX_HOME=str(home), HOME=str(home), LORIKEET_KEY=facts["tenants"][0]["api_key"],
-    )  # fmt: skip
-    return said.strip().splitlines()[-1]
+def agents(day: Day, facts: dict[str, Any], scratch: Path) -> None:
+    """A round of tools with each coding agent; shown is what its shell returned to the model."""
+    url, key = facts["base_url"], facts["tenants"][0]["api_key"]
+    for name, agent, address in (
+        ("Codex", ask_codex, url),
+        ("Claude Code", ask_claude, url.removesuffix("/v1")),
+    ):
+        home = scratch / agent.__name__
+        home.mkdir()
+        day.step(f"{name}, a round of tools", partial(_last_output, agent, home, address, key))
+
+
+def _last_output(agent: Agent, home: Path, url: str, key: str) -> str:
+    outputs = agent(home, url, key)
+    if not any(FILE in output for output in outputs):
+        sys.exit(f"no tool returned {FILE}: {outputs}")
+    return outputs[-1].strip().splitlines()[-1]
 
 
 def main() -> None:
@@ -192,10 +194,7 @@ def live(day: Day, scratch: Path) -> None:
         wait_until_ready(facts, "pushed")
         day.step("what was pushed answers", lambda: says(facts, "pushed"))
         day.step("a Mac's zip answers", lambda: upload(facts, scratch / "sesame.zip"))
-        if AGENTS.is_dir():
-            home = scratch / "codex"
-            home.mkdir()
-            day.step("Codex, a round of tools", lambda: codex(day, facts, home))
+        agents(day, facts, scratch)
     began = time.monotonic()
     with day.up():
         day.step("make up, second time", lambda: f"up after {time.monotonic() - began:.0f} s")
