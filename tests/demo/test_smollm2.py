@@ -107,15 +107,16 @@ def test_functions_are_declared_once_and_calls_and_results_are_rendered(base: Pa
     text = rendered(
         base,
         {"role": "developer", "content": "Be brief."},
-        {"role": "system", "content": "And kind."},
         {"role": "user", "content": "How is Lima?"},
+        {"role": "system", "content": "And kind."},
         {"role": "assistant", "content": None, "tool_calls": [{"function": call}] * 2},
         {"role": "tool", "content": "18 degrees"},
         tools=[WEATHER],
     )
     assert text.startswith("<|im_start|>system\nBe brief.\n\nYou can call these functions")
     assert f"<tools>\n{json.dumps(WEATHER['function'])}\n</tools>" in text
-    assert text.index("<tools>") < text.index("And kind.")
+    kind = "<|im_start|>system\nAnd kind.<|im_end|>\n<|im_start|>user\nHow is Lima?"
+    assert text.index("<tools>") < text.index(kind)
     assert text.count(json.dumps(WEATHER["function"])) == 1
     assert f"<|im_start|>assistant\n{2 * f'<tool_call>{json.dumps(call)}</tool_call>'}" in text
     assert text.endswith("<|im_start|>user\n<tool_response>18 degrees</tool_response><|im_end|>\n")

@@ -29,8 +29,11 @@ from tests.labs.chaos.processes import ROOT
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from inference.process.priority import give_way  # noqa: E402
+from tests.labs.attack.thousand import prepare  # noqa: E402
 from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
 
+PREPARED = {"an engine restarts under a thousand adapters": prepare}
+"""Attacks that first change the installation."""
 SERVING = ("gateway", "console", "worker", "engine")
 MOST_OVER_QUIET = 2.0
 LONGEST_MS = 1_000.0
@@ -71,13 +74,11 @@ def main() -> None:
     """Attack, print the table, and exit with status 1 if the victim met an error."""
     options = _options()
     console = Console(width=150, highlight=False)
-    chosen = {
-        name: attack
-        for name, attack in (STRANGERS | TENANTS).items()
-        if re.search(options.only, name)
-    }
+    wanted = re.compile(options.only).search
+    chosen = {name: attack for name, attack in (STRANGERS | TENANTS).items() if wanted(name)}
     with tempfile.TemporaryDirectory(prefix="lorikeet-attack-") as folder:
         with up(Path(folder) / "var") as stack:
+            chosen |= {name: prepare(stack) for name, prepare in PREPARED.items() if wanted(name)}
             quiet, rounds = asyncio.run(attacked(stack, chosen, options, console))
     _show(quiet, rounds, console)
     faults = [f"{one.name}: {fault}" for one in rounds for fault in one.faults]
