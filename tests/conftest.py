@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from functools import cache
@@ -88,16 +89,27 @@ def _scope_of_file(name: str) -> str:
     return next(shared, str(path))
 
 
+SLOW_IMPORTS = {"torch", "transformers", "vllm", "xgrammar"}
+"""They take as long as the rest of the collection, which each process of a run makes."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect tests without the garbage collector, then freeze them: they live until the end, and
-    scanning them repeatedly took a quarter of the collection's time and part of each test's."""
+    scanning them repeatedly took a quarter of the collection's time and part of each test's.
+
+    Raises:
+        pytest.UsageError: a module imports one of SLOW_IMPORTS outside its functions.
+    """
     gc.disable()
     try:
-        return (yield)
+        result = yield
     finally:
         gc.freeze()
         gc.enable()
+    if slow := SLOW_IMPORTS & sys.modules.keys():
+        raise pytest.UsageError(f"tests import {', '.join(sorted(slow))} outside of functions")
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
