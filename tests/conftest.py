@@ -67,6 +67,8 @@ TOGETHER = ("stack/vllm", "stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine; one inside another comes before that."""
 ALONE = ("stack/test_up.py",)
 """Files in these folders that start stacks of their own."""
+WITH_ENGINE = ("labs/models", "adapters/test_parity.py")
+"""They use PyTorch, vLLM and PEFT too, whose import takes seconds in each process."""
 LONGEST = (
     "stack", "browser/work", "browser", "stack/vllm", "labs/test_rounds.py", "engine",
     "stack/test_up.py",
@@ -85,6 +87,8 @@ def _scope_of_file(name: str) -> str:
     path = PurePosixPath(name).relative_to("tests")
     if str(path) in ALONE:
         return str(path)
+    if any(map(path.is_relative_to, WITH_ENGINE)):
+        return "engine"
     shared = (folder for folder in TOGETHER if path.is_relative_to(folder))
     return next(shared, str(path))
 
