@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from functools import cache
@@ -66,6 +67,8 @@ TOGETHER = ("stack/vllm", "stack", "browser/work", "browser", "engine")
 """Folders whose tests share a whole stack or an engine; one inside another comes before that."""
 ALONE = ("stack/test_up.py",)
 """Files in these folders that start stacks of their own."""
+WITH_ENGINE = ("labs/models", "adapters/test_parity.py")
+"""They use PyTorch, vLLM and PEFT too, whose import takes seconds in each process."""
 LONGEST = (
     "stack", "browser/work", "browser", "stack/vllm", "labs/test_rounds.py", "engine",
     "stack/test_up.py",
@@ -84,20 +87,33 @@ def _scope_of_file(name: str) -> str:
     path = PurePosixPath(name).relative_to("tests")
     if str(path) in ALONE:
         return str(path)
+    if any(map(path.is_relative_to, WITH_ENGINE)):
+        return "engine"
     shared = (folder for folder in TOGETHER if path.is_relative_to(folder))
     return next(shared, str(path))
+
+
+SLOW_IMPORTS = {"torch", "transformers", "vllm", "xgrammar"}
+"""They take as long as the rest of the collection, which each process of a run makes."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect tests without the garbage collector, then freeze them: they live until the end, and
-    scanning them repeatedly took a quarter of the collection's time and part of each test's."""
+    scanning them repeatedly took a quarter of the collection's time and part of each test's.
+
+    Raises:
+        pytest.UsageError: a module imports one of SLOW_IMPORTS outside its functions.
+    """
     gc.disable()
     try:
-        return (yield)
+        result = yield
     finally:
         gc.freeze()
         gc.enable()
+    if slow := SLOW_IMPORTS & sys.modules.keys():
+        raise pytest.UsageError(f"tests import {', '.join(sorted(slow))} outside of functions")
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -13,13 +14,21 @@ from typing import Any
 import jsonschema_rs
 from drf_spectacular.generators import SchemaGenerator
 
+from tests.environment import RUN
+
 PROBLEM = "application/problem+json"
 PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 @cache
 def _text() -> str:
-    return json.dumps(SchemaGenerator().get_schema(request=None, public=True), default=str)
+    file = RUN / "openapi.json"  # the first process of a run that needs it writes it
+    if not file.exists():
+        draft = file.with_suffix(f".{os.getpid()}")
+        made = SchemaGenerator().get_schema(request=None, public=True)
+        draft.write_text(json.dumps(made, default=str))
+        draft.replace(file)
+    return file.read_text()
 
 
 def document() -> dict[str, Any]:

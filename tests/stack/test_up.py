@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import stat
 import subprocess
@@ -193,16 +192,7 @@ def _paste(printed: str, key: str) -> None:
             {"LORIKEET_GATEWAYS": "0"},
             "LORIKEET_GATEWAYS='0' is not allowed: it must be an integer from 1 to 64",
         ),
-        (
-            {"LORIKEET_LOG_LEVEL": "loud"},
-            "LORIKEET_LOG_LEVEL='loud' is not allowed: it must be one of debug, info",
-        ),
-        ({"LORIKEET_DATABASE_URL": "mysql://x"}, "LORIKEET_DATABASE_URL has the scheme 'mysql'"),
         ({"LORIKEET_SECRET_KEY": "short"}, "LORIKEET_SECRET_KEY has 5 characters"),
-        (
-            {"LORIKEET_MAX_ADAPTER_BYTES": "huge"},
-            "LORIKEET_MAX_ADAPTER_BYTES='huge' is not allowed",
-        ),
     ],
 )
 def test_a_bad_setting_ends_the_start_with_one_line(
@@ -219,23 +209,6 @@ def test_a_bad_setting_ends_the_start_with_one_line(
     assert done.stderr.strip().startswith("lorikeet: ")
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("command", ["gateway", "console", "worker", "engine", "up", "make_demo"])
-def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), command, "--help"],
-        env=settings_free()
-        | {
-            "LORIKEET_VAR": str(tmp_path),
-            "LORIKEET_DATABASE_URL": "postgresql:///none",
-            **dict.fromkeys(SECRETS, "x" * 32),
-        },
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    bare = re.findall(r"^  (--[a-z-]+ [A-Z_]+)$\n(?=  -|\n|\Z)", done.stdout, re.M)
-    assert bare == []
 
 
 def test_an_engine_needs_its_token_and_a_model() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from functools import cache
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import xgrammar
-
-from inference.agent.engines.vllm.grammars import TAG, for_engine
+if TYPE_CHECKING:
+    import xgrammar
 
 STOP = 256
 SOON = 60
@@ -21,18 +20,33 @@ _LIKELY = b'",:{}[]0123456789-.abxyz\\u\xc3\xf0'
 
 @cache
 def _compiler() -> xgrammar.GrammarCompiler:
+    import xgrammar
+
     vocabulary = [bytes([byte]) for byte in range(256)] + [b"</s>"]
     tokens = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[STOP])
     return xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
 
 
+def accepts(grammar: xgrammar.Grammar, text: str) -> bool:
+    """Whether it allows this answer."""
+    from xgrammar.testing import _is_grammar_accept_string
+
+    return bool(_is_grammar_accept_string(grammar, text))
+
+
 def grammar_of(schema: Any) -> xgrammar.Grammar:
     """The grammar that an engine gets for a schema."""
+    import xgrammar
+
+    from inference.agent.engines.vllm.grammars import TAG, for_engine
+
     return xgrammar.Grammar.from_structural_tag(for_engine(TAG % json.dumps(schema)))
 
 
 def walk(grammar: xgrammar.Grammar, random: Random) -> bytes | None:
     """An answer that finished, None if it became too long."""
+    import xgrammar
+
     matcher = xgrammar.GrammarMatcher(_compiler().compile_grammar(grammar))
     mask = xgrammar.allocate_token_bitmask(1, STOP + 1)
     answer = bytearray()

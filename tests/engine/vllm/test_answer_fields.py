@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.engine import Engine
-from inference.agent.engines.vllm.runners.registry import RUNNERS
 from inference.errors import InvalidRequest
 from inference.operations.registry import OPERATIONS
 from tests.engine.driving import QUESTION, Answer, ask, nameless, said, work_of, written
@@ -64,6 +63,8 @@ SCORED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 async def plain(engine: Any, kind: str, **given: Any) -> list[dict[str, Any]]:
     """The answer of vLLM's own endpoint: the chunks of a stream, or the body alone."""
+    from inference.agent.engines.vllm.runners.registry import RUNNERS
+
     runner = RUNNERS[kind]
     work = work_of(kind, **given)
     endpoint = engine._serving.endpoint(runner)

@@ -104,9 +104,10 @@ def test_an_operator_sees_every_page(
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
-@pytest.mark.parametrize("page", [*PAGES, "operate_engines-drain"])
-def test_operators_pages_do_not_exist_for_others(tenant: Tenant, page: str, role: str) -> None:
-    assert client_of(tenant, role).get(reverse(page)).status_code == 404
+def test_operators_pages_do_not_exist_for_others(tenant: Tenant, role: str) -> None:
+    client = client_of(tenant, role)
+    for page in (*PAGES, "operate_engines-drain"):
+        assert client.get(reverse(page)).status_code == 404, page
 
 
 @pytest.mark.parametrize("role", ["owner", "outsider"])

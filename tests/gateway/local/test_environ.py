@@ -14,6 +14,8 @@ from inference.link.wire import MAX_BODY_BYTES
 from inference.process import environ
 from inference.process.environ import BadSetting
 
+SETTINGS = str(ROOT / "platform/gateway/settings.py")
+
 
 @pytest.mark.parametrize(
     ("read", "raw", "value"),
@@ -91,14 +93,27 @@ def test_invalid_base_urls(raw: str) -> None:
 
 
 def test_a_request_that_no_frame_holds_is_never_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = str(ROOT / "platform/gateway/settings.py")
     monkeypatch.setenv("LORIKEET_MAX_REQUEST_BYTES", str(MAX_BODY_BYTES))
-    assert runpy.run_path(settings)["MAX_REQUEST_BYTES"] == MAX_BODY_BYTES
+    assert runpy.run_path(SETTINGS)["MAX_REQUEST_BYTES"] == MAX_BODY_BYTES
     monkeypatch.setenv("LORIKEET_MAX_REQUEST_BYTES", str(MAX_BODY_BYTES + 1))
     with pytest.raises(
         BadSetting, match=r"LORIKEET_MAX_REQUEST_BYTES='\d+' .* up to 31M: the largest"
     ):
-        runpy.run_path(settings)
+        runpy.run_path(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "says"),
+    [
+        ("LORIKEET_LOG_LEVEL", "loud", "='loud' is not allowed: it must be one of debug, info"),
+        ("LORIKEET_DATABASE_URL", "mysql://x", " has the scheme 'mysql'"),
+        ("LORIKEET_MAX_ADAPTER_BYTES", "huge", "='huge' is not allowed"),
+    ],
+)
+def test_settings_refuse(monkeypatch: pytest.MonkeyPatch, name: str, raw: str, says: str) -> None:
+    monkeypatch.setenv(name, raw)
+    with pytest.raises(BadSetting, match=f"{name}{says}"):
+        runpy.run_path(SETTINGS)
 
 
 def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

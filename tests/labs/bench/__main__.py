@@ -59,6 +59,7 @@ BENCHMARKS = {
     "moves": moving.run,
     "scale": scaling.run,
 }
+WITHOUT_DATABASE = {"deciding"}
 
 
 def main() -> None:
@@ -73,16 +74,21 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
-    call_command("migrate", verbosity=0)
-    key = lorikeet.issue_key()
+    names = options.names or list(BENCHMARKS)
+    key = "" if WITHOUT_DATABASE.issuperset(names) else _issue_key()
     scale = Scale(key=key, model=options.model, **(QUICK if options.quick else {}))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(options.names or list(BENCHMARKS), scale))
+            runner.run(_run(names, scale))
     except Failed as failure:
         sys.exit(f"bench: {failure}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _issue_key() -> str:
+    call_command("migrate", verbosity=0)
+    return lorikeet.issue_key()
 
 
 async def _run(names: list[str], scale: Scale) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openapi_python_client
-from openapi_python_client.config import Config, ConfigFile, MetaType
 
 NAME = "lorikeet_client"
 
@@ -48,6 +46,9 @@ def generate(document: Path, package: Path) -> None:
     Raises:
         AssertionError: the generator doesn't support all of the document.
     """
+    import openapi_python_client
+    from openapi_python_client.config import Config, ConfigFile, MetaType
+
     options = ConfigFile(
         post_hooks=[],
         package_name_override=package.name,

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.stack
 
 
 def test_neighbours_of_mutated_adapters_notice_nothing(stack: Stack) -> None:
-    tally = run(stack, count=8, seed=11, pause_s=0.2)
+    tally = run(stack, count=8, seed=11, pause_s=0.5)
     assert tally.wrong == []
     assert tally.by_end()["ready"] > 0
     assert len(tally.by_end()) > 1
