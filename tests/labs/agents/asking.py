@@ -1,4 +1,4 @@
-"""Coding agents from npm, asked with their defaults in a folder with one file."""
+"""Coding agents from npm, asked in a folder with one file. They have no settings of their own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ MODEL = smollm2.AGENT
 FILE = "notes.txt"
 QUESTION = "Which files are in this folder?"
 LIMIT_S = 1800
+FEW_TOOLS = "Bash,Read,Edit,Write,WebFetch,WebSearch"
+"""Of Claude Code's 23 tools, whose declarations have 18,000 tokens: more than the small model can
+tell apart."""
 
 
 def ask_codex(home: Path, base_url: str, key: str) -> list[str]:
@@ -38,10 +41,11 @@ def ask_codex(home: Path, base_url: str, key: str) -> list[str]:
     return [one["output"] for one in items if one.get("type") == "function_call_output"]
 
 
-def ask_claude(home: Path, url: str, key: str) -> list[str]:
-    """What the tools returned to the model in the agent's session."""
+def ask_claude(home: Path, url: str, key: str, tools: str = FEW_TOOLS) -> list[str]:
+    """What the tools (`default` for all) returned to the model in the agent's session."""
     said = _run(
         home, "claude", "-p", QUESTION, "--output-format", "stream-json", "--verbose",
+        "--tools", tools,
         ANTHROPIC_BASE_URL=url,
         ANTHROPIC_AUTH_TOKEN=key,
         ANTHROPIC_MODEL=MODEL,

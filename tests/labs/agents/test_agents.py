@@ -1,4 +1,4 @@
-"""Coding agents, unmodified and with their defaults, work with the demo of `make up`.
+"""Coding agents, unmodified, work with the demo of `make up`.
 
 `make agents` installs them from npm. Each is asked which files are in its folder: the adapter
 `agent` calls the agent's shell, the agent runs the command and sends the output, and the adapter
@@ -60,6 +60,14 @@ def test_claude_code_has_its_shell_called(stack: Stack, key: str, tmp_path: Path
     # The first is refused because 32,000 tokens of output do not fit, and is sent again with fewer.
     answers = outcomes(stack, "/v1/messages")
     assert answers.count(200) > 1 and {*answers} <= {200, 400}
+
+
+def test_claude_code_works_with_all_of_its_tools(stack: Stack, key: str, tmp_path: Path) -> None:
+    """A prompt of 20,000 tokens. Which tool the small model calls, if any, is not judged."""
+    before = len(outcomes(stack, "/v1/messages"))
+    ask_claude(tmp_path, stack.url, key, "default")
+    answers = outcomes(stack, "/v1/messages")[before:]
+    assert 200 in answers and {*answers} <= {200, 400}
 
 
 @pytest.mark.parametrize(
