@@ -244,6 +244,21 @@ AGENT_ACTIONS = (
     action("write_stdin send_input type_text", "Send a text to a command that runs.", "Send \"{message}\" to {code}.|Type \"{message}\" into {code}.", code="session_id id", message="chars text input"),
     action("web_search WebSearch search_online", "Search the web.", "Search the web for {topic}.|Look {topic} up online.", topic="query q"),
     action("read_url WebFetch fetch", "Fetch a page of the web and answer a question about it.", "What does {url} say?|Fetch {url}.", url="url address"),
+    action("schedule_prompt CronCreate add_schedule", "Schedule a request for a time.", "At {time} ask yourself about the {title}.|Every day at {time} check the {title}.", time="cron schedule time", title="prompt task"),
+    action("delete_schedule CronDelete unschedule", "Cancel what is scheduled.", "Cancel the schedule {code}.|Do not run {code} any more.", code="id schedule_id"),
+    action("list_schedules CronList get_schedules", "List what is scheduled.", "What is scheduled?|List the schedules."),
+    action("create_task TaskCreate add_task", "Add a task to the list of tasks.", "Add the task {title}.|Put {title} on the list of tasks.", title="subject title name"),
+    action("get_task TaskGet show_task", "Get a task of the list by its id.", "Show me task {code}.|What is task {code}?", code="task_id taskId id"),
+    action("update_task TaskUpdate set_task", "Change a task of the list.", "Set task {code} to {status}.|Task {code} is {status} now.", code="task_id taskId id", status="status state"),
+    action("list_tasks TaskList get_tasks", "List the tasks of this conversation.", "Which tasks are left?|List the tasks."),
+    action("task_output TaskOutput get_output", "Get the output of a task that runs.", "What did task {code} print?|Show me the output of task {code}.", code="task_id id"),
+    action("use_skill Skill load_skill", "Load a skill and follow it.", "Use the skill {word}.|/{word}", word="skill name"),
+    action("send_message SendMessage message_agent", "Send a message to another agent.", "Tell the agent {person}: \"{message}\".|Send \"{message}\" to the agent {person}.", person="to agent recipient", message="message text"),
+    action("enter_worktree EnterWorktree open_worktree", "Work in a worktree of the repository.", "Work in the worktree {word}.|Open a worktree called {word}.", word="name worktree"),
+    action("exit_worktree ExitWorktree leave_worktree", "Leave the worktree.", "Leave the worktree.|Back from the worktree."),
+    action("edit_notebook NotebookEdit change_cell", "Change a cell of a notebook.", "Replace cell {count} of {path} by \"{message}\".", count="cell cell_number", path="notebook_path path file", message="new_source source content"),
+    action("run_workflow Workflow start_workflow", "Run a workflow of several agents.", "Run the workflow {word}.|Start the workflow {word}.", word="name workflow script"),
+    action("report_findings ReportFindings add_findings", "Report what a review found.", "Report these findings: {things}.", things="findings items"),
 )  # fmt: skip
 """What coding agents declare beside a shell."""
 

@@ -21,12 +21,23 @@ from demo.smollm2.functions import (
     RUN,
     DeclaredFunction,
     MadeUpAction,
+    Schema,
     answer,
     ask,
     ask_shell,
     declare,
 )  # fmt: skip
-from demo.smollm2.values import FACTS, FILES, FOLDERS, THINGS, Json, kind_of, spoken
+from demo.smollm2.prose import sentences
+from demo.smollm2.values import (
+    FACTS,
+    FILES,
+    FOLDERS,
+    THINGS,
+    WORDS,
+    Json,
+    kind_of,
+    spoken,
+)  # fmt: skip
 
 Message = dict[str, Any]
 
@@ -66,6 +77,11 @@ SECTIONS = (
     "Formatting",
 )
 
+CATALOGUES = (
+    "Available agent types:", "The following skills are available:", "Agents that can be started:",
+    "Skills:", "Servers that are connected:", "Other sessions of the user:",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
@@ -74,9 +90,12 @@ class Lesson:
     system: str | None
     tools: list[dict[str, Any]]
     dialogues: list[list[Message]] = field(default_factory=list)
+    notes: str | None = None
+    """A second system prompt."""
 
     def messages(self, dialogue: list[Message]) -> list[Message]:
-        start = [{"role": "system", "content": self.system}] if self.system is not None else []
+        prompts = [one for one in (self.system, self.notes) if one is not None]
+        start = [{"role": "system", "content": one} for one in prompts]
         return [*start, *dialogue]
 
 
@@ -89,16 +108,50 @@ def lessons(seed: int | str, dialogues: int, *, long: bool = False) -> Iterator[
 
 
 def agent_lessons(seed: int | str, dialogues: int) -> Iterator[Lesson]:
-    """Endless lessons in the form of coding agents' requests: a shell among functions of theirs,
-    the folder in a message of its own, and mostly requests for the shell."""
+    """Endless lessons in the form of coding agents' requests: a shell among up to 26 functions of
+    theirs, pages of prose about all of them, the folder in a message of its own, and mostly
+    requests for the shell."""
     rng = Random(seed)
     while True:
-        actions = [RUN, *rng.sample(AGENT_ACTIONS, rng.randint(3, len(AGENT_ACTIONS)))]
+        own = (*AGENT_ACTIONS, *FILE_ACTIONS)
+        actions = [RUN, *rng.sample(own, rng.randint(3, rng.choice((8, 14, 25))))]
         rng.shuffle(actions)
-        functions = [declare(rng, one, advice=rng.choice((4, 12, 20))) for one in actions]
-        tools = [function.schema for function in functions]
+        functions = [declare(rng, one, advice=rng.choice((2, 4, 8))) for one in actions]
+        for one in functions:
+            _explain(rng, one.schema["function"])
+        system = f"{rng.choice(SYSTEM)}\n\n{_prose(rng, rng.choice((5, 15, 40, 100)))}"
+        notes = _catalogue(rng) if rng.random() < 0.6 else None
         made = [_agent_dialogue(rng, functions) for _ in range(dialogues)]
-        yield Lesson(_system(rng, long=True), tools, made)
+        yield Lesson(system, [one.schema for one in functions], made, notes)
+
+
+def _explain(rng: Random, function: Schema) -> None:
+    """Describe the function and its arguments at length."""
+    length = rng.choice((0, 2, 5, 10, 20)) if rng.random() < 0.97 else 150
+    function["description"] += f"\n\n{_prose(rng, length)}"
+    properties = function["parameters"]["properties"]
+    for name, schema in properties.items():
+        if rng.random() < 0.4:
+            description = f"{schema.get('description', '')} {_prose(rng, 1)}".strip()
+            properties[name] = schema | {"description": description}
+    if rng.random() < 0.4:
+        dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        function["parameters"] = dialect | function["parameters"]
+
+
+def _prose(rng: Random, count: int) -> str:
+    """So many sentences, in sections, lists and paragraphs."""
+    parts = []
+    while count > 0:
+        some = rng.sample(sentences(), min(count, rng.randint(1, 6)))
+        count -= len(some)
+        style = rng.random()
+        if style < 0.3:
+            parts.append("\n".join(f"- {one}" for one in some))
+        else:
+            head = f"# {rng.choice(SECTIONS)}\n" if style < 0.5 else ""
+            parts.append(head + " ".join(some))
+    return "\n\n".join(parts)
 
 
 def _agent_dialogue(rng: Random, functions: list[DeclaredFunction]) -> list[Message]:
@@ -109,10 +162,22 @@ def _agent_dialogue(rng: Random, functions: list[DeclaredFunction]) -> list[Mess
         function = shell if rng.random() < 0.8 else rng.choice(functions)
         messages = _called(rng, function, functions)
     context = _environment(rng)
-    if rng.random() < 0.3:
+    if rng.random() < 0.4:
         messages[0]["content"] = f"{context}\n{messages[0]['content']}"
         return messages
     return [{"role": "user", "content": context}, *messages]
+
+
+def _catalogue(rng: Random) -> str:
+    """The agents and skills that a coding agent lists in a message of its own."""
+    lists = []
+    for title in rng.sample(CATALOGUES, rng.randint(1, 2)):
+        names = rng.sample([*WORDS, *THINGS], rng.choice((2, 5, 12)))
+        entries = [
+            f"- {name.replace(' ', '-')}: {_prose(rng, rng.choice((1, 2, 4)))}" for name in names
+        ]
+        lists.append("\n".join((title, *entries)))
+    return "\n\n".join(lists)
 
 
 def _environment(rng: Random) -> str:

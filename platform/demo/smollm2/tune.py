@@ -65,7 +65,7 @@ def _agent_lessons(seed: int) -> Iterator[Lesson]:
 
 def _coding_lessons(seed: int) -> Iterator[Lesson]:
     """In turn as coding agents send them, and short ones, so that these are not forgotten."""
-    coding, short = agent_lessons(f"{seed}-coding", 4), lessons(f"{seed}-agent-short", 10)
+    coding, short = agent_lessons(f"{seed}-coding", 6), lessons(f"{seed}-agent-short", 10)
     while True:
         yield next(coding)
         yield next(short)
@@ -81,7 +81,7 @@ TRAININGS = {
         "all-linear",
         (
             TrainingPhase(Schedule(AGENT_STEPS, peak=8e-4), _agent_lessons),
-            TrainingPhase(Schedule(40, peak=3e-4, warmup=5), _coding_lessons),
+            TrainingPhase(Schedule(48, peak=4e-4, warmup=5), _coding_lessons),
         ),
     ),
     "support": Training("all-linear", _course("support", 120, 8e-4)),
