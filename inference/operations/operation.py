@@ -160,6 +160,8 @@ class Operation(ABC):
     """Its name on the wire (`Submit.kind`) and in the registry; never changes."""
     path: ClassVar[str]
     """The path that clients `POST` to."""
+    also_at: ClassVar[tuple[str, ...]] = ()
+    """Other paths to the same, at which vLLM's own server has it."""
     id_prefix: ClassVar[str]
     """An answer's id is this, a hyphen and the request's id."""
     span_name: ClassVar[str] = ""
