@@ -51,19 +51,20 @@ async def write_stream(
     news, framing = await stream.read(), framed()
     exchange.failed = framing.failed
     await exchange.begin(200, [*EVENT_STREAM, *headers])
-    whole_chunks = isinstance(news, Delta) and bool(news.chunks)
-    opening = b"" if whole_chunks else framing.opening()
+    opens = not (isinstance(news, Delta) and news.chunks)
     while isinstance(news, Delta):
         if news.prompt_tokens:
             framing.counted(news.prompt_tokens, news.cached_tokens)
+        opening, opens = framing.opening() if opens else b"", False
+        framing.generated(news.tokens)
         if news.chunks:
             await _write_chunks(exchange, framing, news.chunks, opening)
         else:
             events = opening + framing.text(news.text) if news.text else opening
             if events:
                 await exchange.write(events)
-        opening = b""
         news = await stream.read()
+    opening = framing.opening() if opens else b""
     closing = opening + framing.closing(_finish_reason(news), stream.request.limited)
     ending = framing.ending(news.usage)
     if exchange.storage is not None:
