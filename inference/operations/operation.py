@@ -46,9 +46,10 @@ class Call:
     """One parsed request: what the gateway knows about its body.
 
     With `running_usage` each chunk says how many tokens there are so far, beside the usage at the
-    end (`include_usage`). A `flex` request may wait behind others. `parsers` are those that its engine needs
-    (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes, unless the
-    operation rewrites them. `beginnings` are those of its prompt, empty if it has several.
+    end (`include_usage`). A `flex` request may wait behind others. `parsers` are those that its
+    engine needs (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes,
+    unless the operation rewrites them. `beginnings` are those of its prompt, empty if it has
+    several.
 
     Operations with further fields have a subclass (`responses.call.ResponseCall`).
     """

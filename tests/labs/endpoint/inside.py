@@ -164,7 +164,7 @@ def send_the_key() -> None:
 def with_key(client: Any) -> Any:
     """A class of httpx's clients whose requests carry the key, unless they have another one."""
 
-    class WithKey(client):  # type: ignore[misc]
+    class WithKey(client):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options | {"headers": HEADER | (options.get("headers") or {})})
 

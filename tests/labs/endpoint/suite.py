@@ -27,18 +27,15 @@ GENERATING = (
     "openai/completion/test_prompt_validation.py",
     "openai/models/test_models.py",
     "openai/responses/test_basic.py",
-    "openai/responses/test_errors.py",
     "openai/responses/test_function_call.py",
     "openai/responses/test_simple.py",
     "openai/responses/test_stateful.py",
-    "openai/responses/test_structured_output.py",
     "openai/test_chunked_prompt.py",
     "openai/test_return_token_ids.py",
     "openai/test_return_tokens_as_ids.py",
     "serve/instrumentator/test_basic.py",
     "serve/lora/test_lora_adapters.py",
     "serve/tokenize/test_tokenization.py",
-    "tool_parsers/test_hermes_tool_parser.py",
 )
 EMBEDDING = (
     "pooling/basic/test_truncation.py",
