@@ -56,14 +56,14 @@ class Side:
 def plain(served: Sequence[Served], logs: Path) -> Iterator[dict[str, Side]]:
     """`vllm serve` for each of the models, by the model's name."""
     with ExitStack() as stack:
-        sides = {one.name: stack.enter_context(_vllm_serve(one, logs)) for one in served}
-        for name, side in sides.items():
-            _wait(side.url, logs / f"{name}.log")
-        yield sides
+        started = {one.name: stack.enter_context(_vllm_serve(one, logs)) for one in served}
+        for name, (side, process) in started.items():
+            _wait(side.url, process, logs / f"{name}.log")
+        yield {name: side for name, (side, _) in started.items()}
 
 
 @contextmanager
-def _vllm_serve(served: Served, logs: Path) -> Iterator[Side]:
+def _vllm_serve(served: Served, logs: Path) -> Iterator[tuple[Side, subprocess.Popen[bytes]]]:
     port = free_ports(1)
     command = [sys.executable, "-m", "tests.labs.endpoint.plain_vllm", "serve", str(served.base)]
     command += ["--served-model-name", served.name, "--host", "127.0.0.1", "--port", str(port)]
@@ -75,20 +75,20 @@ def _vllm_serve(served: Served, logs: Path) -> Iterator[Side]:
             command, cwd=ROOT, env=os.environ | SWITCHES, stdout=log, stderr=log
         )
     try:
-        yield Side("plain vLLM", f"http://127.0.0.1:{port}", ANY_KEY)
+        yield Side("plain vLLM", f"http://127.0.0.1:{port}", ANY_KEY), process
     finally:
         process.terminate()
         process.wait(STOP_S)
 
 
-def _wait(url: str, log: Path) -> None:
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until the server answers.
 
     Raises:
-        TimeoutError: it does not; the message is the end of its log.
+        TimeoutError: it does not, or has ended; the message is the end of its log.
     """
     end = time.monotonic() + READY_S
-    while time.monotonic() < end:
+    while time.monotonic() < end and process.poll() is None:
         try:
             if httpx.get(f"{url}/health", trust_env=False).is_success:
                 return
