@@ -8,17 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
-from demo import TENANTS, TOOL_PARSER
+from demo import EMBEDDING_NAME, TENANTS, TOOL_PARSER
 from tests.labs.endpoint.suite import Served
 from tests.stack.running import ROOT, free_ports, up
 
-READY_S = 600.0
+READY_S = 1800.0
 STOP_S = 60.0
 ANY_KEY = "none"
 """Plain vLLM is started without keys, so it takes any."""
@@ -77,8 +78,19 @@ def _vllm_serve(served: Served, logs: Path) -> Iterator[tuple[Side, subprocess.P
     try:
         yield Side("plain vLLM", f"http://127.0.0.1:{port}", ANY_KEY), process
     finally:
-        process.terminate()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server, and what is left of its processes."""
+    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_S)
+    process.kill()
+    for one in family:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -100,13 +112,14 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 @contextmanager
 def lorikeet(served: Sequence[Served], var: Path) -> Iterator[dict[str, Side]]:
     """The demo of `make up`, which serves all of the models, by the model's name."""
-    with up(
-        var, LORIKEET_EMBEDDING_ENGINES="1", LORIKEET_ENGINE_OPTIONS=shlex.join(SHORT)
-    ) as stack:
+    names = {one.name for one in served}
+    embeds = str(int(EMBEDDING_NAME in names))
+    options = shlex.join(SHORT)
+    with up(var, LORIKEET_EMBEDDING_ENGINES=embeds, LORIKEET_ENGINE_OPTIONS=options) as stack:
         side = Side("Lorikeet", stack.url, stack.key(TENANTS[0].slug))
         with stack.client(side.key) as client:
-            _wait_for({one.name for one in served}, client)
-        yield {one.name: side for one in served}
+            _wait_for(names, client)
+        yield dict.fromkeys(names, side)
 
 
 def _wait_for(names: set[str], client: httpx.Client) -> None:
