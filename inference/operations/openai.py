@@ -180,11 +180,6 @@ class OpenAIOperation(Operation, Generic[Read]):
             raise InvalidRequest(
                 "`stream_options` is only allowed when `stream` is true.", param="stream_options"
             )
-        if fields.stream_options is not None and fields.stream_options.continuous_usage_stats:
-            raise InvalidRequest(
-                "`stream_options.continuous_usage_stats` is not supported: use `include_usage`.",
-                param="stream_options.continuous_usage_stats",
-            )
         if fields.prompt_logprobs is not None and fields.stream:
             raise InvalidRequest(
                 "`prompt_logprobs` is not supported with `stream`: a stream has no place for them.",
@@ -194,7 +189,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             check_response_format(fields.response_format)
         if fields.structured_outputs is not NULL:
             check_structured_outputs(fields.structured_outputs)
-        options = fields.stream_options
+        options = fields.stream_options or StreamFields()
         prompts, tokens = self.prompts(fields)
         choices = (fields.n or 1) * prompts
         if choices > MAX_CHOICES:
@@ -207,7 +202,8 @@ class OpenAIOperation(Operation, Generic[Read]):
             operation=self,
             model=fields.model,
             stream=bool(fields.stream),
-            include_usage=options is not None and bool(options.include_usage),
+            include_usage=bool(options.include_usage),
+            running_usage=bool(options.include_usage and options.continuous_usage_stats),
             workload=Workload(
                 prompts=prompts,
                 prompt_tokens=tokens,
@@ -277,11 +273,10 @@ class _Pieces(NamedTuple):
     """The encoded pieces of a stream's chunks."""
 
     head: bytes
-    tail: bytes
     before_text: bytes
     after_text: bytes
     more: bytes
-    """The fields that the engine's chunks lack."""
+    """The fields that the engine's chunks lack, but for `usage`."""
 
 
 class OpenAIFraming(Framing):
@@ -299,7 +294,11 @@ class OpenAIFraming(Framing):
         self._operation, self._told = operation, told
         self._open = dict.fromkeys(range(call.workload.choices))
         """Choices that have no finish reason yet."""
-        self._include_usage = call.include_usage
+        self._include_usage, self._running_usage = call.include_usage, call.running_usage
+        self._tail = b',"usage":null}\n\n' if call.include_usage else b"}\n\n"
+        """The end of a chunk, behind its choices."""
+        self._usage = Usage()
+        """The tokens so far, if each chunk says them."""
         self._id = operation.answer_id(id)
         self._model, self._created = call.model, created
 
@@ -312,23 +311,39 @@ class OpenAIFraming(Framing):
             "created": self._created,
             "model": self._model,
         }
-        fields = self._told | ({"usage": None} if self._include_usage else {})
-        usage = b',"usage":null' if self._include_usage else b""
         before, _, after = _running(self._operation.delta("")).partition(b'""')
         start = b"data: " + _json(head | self._told)[:-1] + b',"choices":['
-        end = b"]" + usage + b"}\n\n"
-        more = b"," + _json(fields)[1:-1] if fields else b""
-        return _Pieces(start, end, start + before, after + end, more)
+        more = b"," + _json(self._told)[1:-1] if self._told else b""
+        return _Pieces(start, start + before, after + b"]", more)
+
+    def counted(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """See `Framing`. Prompts may be counted one by one."""
+        if self._running_usage:
+            self._count(prompt=prompt_tokens, cached=cached_tokens)
+
+    def generated(self, tokens: int) -> None:
+        """See `Framing`."""
+        if self._running_usage:
+            self._count(completion=tokens)
+
+    def _count(self, *, prompt: int = 0, cached: int = 0, completion: int = 0) -> None:
+        usage = self._usage
+        self._usage = Usage(
+            usage.prompt_tokens + prompt,
+            usage.cached_tokens + cached,
+            usage.completion_tokens + completion,
+        )
+        self._tail = b',"usage":' + _json(usage_body(self._usage)) + b"}\n\n"
 
     def opening(self) -> bytes:
         """See `Framing`."""
         opening, pieces = self._operation.opening(), self._pieces
-        return b"" if opening is None else pieces.head + _running(opening) + pieces.tail
+        return b"" if opening is None else pieces.head + _running(opening) + b"]" + self._tail
 
     def text(self, text: str) -> bytes:
         """See `Framing`."""
         pieces = self._pieces
-        return pieces.before_text + _json(text) + pieces.after_text
+        return pieces.before_text + _json(text) + pieces.after_text + self._tail
 
     def chunk(self, chunk: bytes) -> bytes:
         """See `Framing`."""
@@ -336,7 +351,7 @@ class OpenAIFraming(Framing):
             for choice in msgspec.json.decode(chunk)["choices"]:
                 if choice.get("finish_reason") is not None:
                     self._open.pop(choice["index"], None)
-        return b"data: " + chunk[:-1] + self._pieces.more + b"}\n\n"
+        return b"data: " + chunk[:-1] + self._pieces.more + self._tail
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
         """A chunk with the finish reason of each choice that has none yet, and the limit that ended
@@ -345,7 +360,7 @@ class OpenAIFraming(Framing):
             return b""
         end = self._operation.end() | _ended(finish_reason, limited)
         choices = b",".join(_json({"index": index} | end) for index in self._open)
-        return self._pieces.head + choices + self._pieces.tail
+        return self._pieces.head + choices + b"]" + self._tail
 
     def ending(self, usage: Usage) -> bytes:
         """See `Framing`."""

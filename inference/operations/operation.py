@@ -45,9 +45,11 @@ from inference.operations.estimate import Estimate, ask_for, with_prompt
 class Call:
     """One parsed request: what the gateway knows about its body.
 
-    A `flex` request may wait behind others. `parsers` are those that its engine needs
-    (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes, unless the
-    operation rewrites them. `beginnings` are those of its prompt, empty if it has several.
+    With `running_usage` each chunk says how many tokens there are so far, beside the usage at the
+    end (`include_usage`). A `flex` request may wait behind others. `parsers` are those that its
+    engine needs (`ModelInfo.parsers`). `body` is sent to the engine's agent: the client's bytes,
+    unless the operation rewrites them. `beginnings` are those of its prompt, empty if it has
+    several.
 
     Operations with further fields have a subclass (`responses.call.ResponseCall`).
     """
@@ -56,6 +58,7 @@ class Call:
     model: str
     stream: bool = False
     include_usage: bool = False
+    running_usage: bool = False
     workload: Workload = ONE_CHOICE
     flex: bool = False
     parsers: tuple[str, ...] = ()
@@ -102,14 +105,18 @@ class Framing(ABC):
     """Everything that is written to the client for one request: the chunks of a stream, or the
     whole body.
 
-    A stream is `opening`, then `text` and `chunk` in the order of the engine's deltas, `closing`
-    and `ending`. `text` is the lean path, where an engine sends plain text; a chunk is a finished
-    JSON body.
+    A stream is `opening`, then `generated` with `text` or `chunk` in the order of the engine's
+    deltas, `closing` and `ending`. `text` is the lean path, where an engine sends plain text; a
+    chunk is a finished JSON body.
     """
 
     def counted(self, prompt_tokens: int, cached_tokens: int) -> None:
         """The engine has counted the prompt. Called before the first text or chunk, if at all; the
         usage passed to `ending` is authoritative."""
+        return
+
+    def generated(self, tokens: int) -> None:
+        """The text or chunks that follow come with so many more output tokens."""
         return
 
     @abstractmethod
@@ -160,6 +167,8 @@ class Operation(ABC):
     """Its name on the wire (`Submit.kind`) and in the registry; never changes."""
     path: ClassVar[str]
     """The path that clients `POST` to."""
+    also_at: ClassVar[tuple[str, ...]] = ()
+    """Other paths to the same, at which vLLM's own server has it."""
     id_prefix: ClassVar[str]
     """An answer's id is this, a hyphen and the request's id."""
     span_name: ClassVar[str] = ""

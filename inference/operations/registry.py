@@ -24,9 +24,11 @@ class OperationRegistry:
         self._by_name: dict[str, Operation] = {}
         self._by_path: dict[str, Operation] = {}
         for operation in operations:
-            if operation.name in self._by_name or operation.path in self._by_path:
+            paths = (operation.path, *operation.also_at)
+            if operation.name in self._by_name or not self._by_path.keys().isdisjoint(paths):
                 raise ValueError(f"{operation.name} or {operation.path} is registered already")
-            self._by_name[operation.name] = self._by_path[operation.path] = operation
+            self._by_name[operation.name] = operation
+            self._by_path |= dict.fromkeys(paths, operation)
 
     def __iter__(self) -> Iterator[Operation]:
         return iter(self._by_name.values())

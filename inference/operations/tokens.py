@@ -33,6 +33,7 @@ class Tokenize(InstantOperation):
 
     name = "tokenize"
     path = "/v1/tokenize"
+    also_at = ("/tokenize",)
     accepted = frozenset(
         {
             "add_generation_prompt",
@@ -95,6 +96,7 @@ class Detokenize(InstantOperation):
 
     name = "detokenize"
     path = "/v1/detokenize"
+    also_at = ("/detokenize",)
     accepted = frozenset({"tokens"})
     decoder = msgspec.json.Decoder(_DetokenizeFields)
     max_numbers = MAX_TOKENS

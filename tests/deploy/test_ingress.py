@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gateway.planes.forward import PATHS
+from inference.operations.registry import OPERATIONS
 from tests.stack.ingress import reaches_gateway
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,7 @@ OF_GATEWAYS = [
     "/v1/models",
     "/v1/responses",
     "/v1/filesystem",
+    *(path for one in OPERATIONS for path in one.also_at),
     "/ws/live",
     "/ws/engine",
 ]

@@ -28,7 +28,7 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.health import Health
-from inference.gateway.http import OpenAIServer
+from inference.gateway.http import ROUTE, OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.requests.requests import KEPT_BYTES
 from inference.gateway.responses_socket import ResponsesSocket
@@ -269,7 +269,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     )
     http = URLRouter(
         [
-            re_path(r"^v1/", server),  # type: ignore[arg-type]
+            re_path(ROUTE, server),  # type: ignore[arg-type]
             re_path(r"^(healthz|health|readyz|fleetz)$", Health({}, {"engine": connected})),  # type: ignore[arg-type]
             path("engine/failed", EngineStartFailed(hub, engines)),  # type: ignore[arg-type]
             path("engine/probe", EngineProbe(hub, WORKER_TOKEN)),  # type: ignore[arg-type]

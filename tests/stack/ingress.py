@@ -24,7 +24,7 @@ from tests.stack.asking import until
 from tests.stack.running import ROOT
 
 TO_CONSOLES = re.compile(rf"({'|'.join(PATHS)})(/|$)")
-TO_GATEWAYS = re.compile(r"/v1/|/ws/|/engine/")
+TO_GATEWAYS = re.compile(r"/v1/|/ws/|/engine/|/(detokenize|rerank|score|tokenize|v2)(/|$)")
 OF_ONE_HOP = {b"transfer-encoding", b"connection"}
 
 

@@ -51,19 +51,20 @@ async def write_stream(
     news, framing = await stream.read(), framed()
     exchange.failed = framing.failed
     await exchange.begin(200, [*EVENT_STREAM, *headers])
-    whole_chunks = isinstance(news, Delta) and bool(news.chunks)
-    opening = b"" if whole_chunks else framing.opening()
+    opens = not (isinstance(news, Delta) and news.chunks)
     while isinstance(news, Delta):
         if news.prompt_tokens:
             framing.counted(news.prompt_tokens, news.cached_tokens)
+        opening, opens = framing.opening() if opens else b"", False
         if news.chunks:
-            await _write_chunks(exchange, framing, news.chunks, opening)
+            await _write_chunks(exchange, framing, news, opening)
         else:
+            framing.generated(news.tokens)
             events = opening + framing.text(news.text) if news.text else opening
             if events:
                 await exchange.write(events)
-        opening = b""
         news = await stream.read()
+    opening = framing.opening() if opens else b""
     closing = opening + framing.closing(_finish_reason(news), stream.request.limited)
     ending = framing.ending(news.usage)
     if exchange.storage is not None:
@@ -72,14 +73,21 @@ async def write_stream(
 
 
 async def _write_chunks(
-    exchange: InferenceExchange, framing: Framing, chunks: list[bytes], opening: bytes
+    exchange: InferenceExchange, framing: Framing, news: Delta, opening: bytes
 ) -> None:
-    """Write the opening and these chunks as events, CHUNKS_AT_ONCE at a time."""
-    for start in range(0, len(chunks), CHUNKS_AT_ONCE):
-        some = chunks[start : start + CHUNKS_AT_ONCE]
-        await exchange.write(opening + b"".join(map(framing.chunk, some)))
+    """Write the opening and the delta's chunks as events, CHUNKS_AT_ONCE at a time. Its tokens
+    count from its last chunk on: which came with which is not known, and the first of a chat has
+    none."""
+    last = len(news.chunks) - 1
+    for start in range(0, len(news.chunks), CHUNKS_AT_ONCE):
+        events = [opening]
+        for i, chunk in enumerate(news.chunks[start : start + CHUNKS_AT_ONCE], start):
+            if i == last:
+                framing.generated(news.tokens)
+            events.append(framing.chunk(chunk))
+        await exchange.write(b"".join(events))
         opening = b""
-        if len(chunks) > CHUNKS_AT_ONCE:
+        if len(news.chunks) > CHUNKS_AT_ONCE:
             await asyncio.sleep(0)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -27,6 +27,18 @@ MAX_INPUTS = 2048
 """Most inputs of one request; OpenAI's limit."""
 MAX_ANSWER_BYTES = MAX_FRAME_BYTES // 2
 """The longest answer that `Done.sendable` lets into one frame of the engine link."""
+
+OF_VLLM: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "add_special_tokens": ((True,), "a text always has those of its model"),
+    "embed_dtype": (("float32",), "numbers have 4 bytes"),
+    "endianness": (("little", "native"), "numbers begin with their lowest byte"),
+    "normalize": ((True,), "vectors always have length 1"),
+    "padding": (("do_not_pad",), "texts are not padded"),
+    "truncation_side": (("right",), "a text is cut at its end"),
+    "use_activation": ((True,), "vectors and scores are always normalized"),
+}
+"""Fields of vLLM that would change an answer, each with the values that change nothing, and what is
+so here."""
 
 Text = str | list[int]
 """A prompt, or its tokens."""
@@ -57,7 +69,10 @@ class PoolingOperation(Operation):
     """Whether a text may be given as a list of its tokens."""
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See `Operation`. Checks the texts; fields that are null are dropped."""
+        """See `Operation`. Checks the texts and OF_VLLM; fields that are null are dropped."""
+        for name, (harmless, instead) in OF_VLLM.items():
+            if (given := body.get(name)) is not None and given not in harmless:
+                raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}
         for path, text in self.texts(kept):
             _check_text(text, path, tokens=self.takes_tokens)

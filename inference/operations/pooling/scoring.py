@@ -113,6 +113,7 @@ class ScoreOperation(ScoringOperation):
 
     name = "score"
     path = "/v1/score"
+    also_at = ("/score",)
     id_prefix = "score"
     decoder = msgspec.json.Decoder(_ScoreFields)
     accepted = NAMES | {"truncate_prompt_tokens"}
@@ -154,6 +155,7 @@ class Rerank(ScoringOperation):
 
     name = "rerank"
     path = "/v1/rerank"
+    also_at = ("/rerank", "/v2/rerank")
     id_prefix = "rerank"
     decoder = msgspec.json.Decoder(_RerankFields)
     accepted = frozenset({"documents", "query", "top_n", "truncate_prompt_tokens"})

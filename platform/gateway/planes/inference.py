@@ -40,6 +40,7 @@ from gateway.planes.monitoring.metrics import MetricsPage
 from gateway.planes.recording import content, outcomes, traffic
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
+from inference.gateway import http
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchanges.callers import Callers
 from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
@@ -325,9 +326,9 @@ def application(parts: InferenceParts) -> Any:
     )
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
-    http = [
+    routes = [
         route(ROUTE, Cors(parts.forward, settings.CORS_ORIGINS)),
-        route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
+        route(http.ROUTE, Cors(inference, settings.CORS_ORIGINS)),
         route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         route(
             r"^metrics$",
@@ -372,7 +373,7 @@ def application(parts: InferenceParts) -> Any:
     ]
     return ProtocolTypeRouter(
         {
-            "http": URLRouter(http),
+            "http": URLRouter(routes),
             "websocket": URLRouter(sockets),
             "lifespan": RunningPlane(parts),
         }

@@ -106,6 +106,22 @@ async def test_the_sdk_chats_and_usage_is_recorded(stack: Rig) -> None:
     assert records[0].usage.ttft_s is not None
 
 
+async def test_each_chunk_may_say_how_many_tokens_there_are(stack: Rig) -> None:
+    async with AsyncOpenAI(base_url=f"{stack.gateway.url}/v1", api_key="acme") as client:
+        stream = await client.chat.completions.create(
+            model=MODEL.name,
+            messages=[{"role": "user", "content": LONG}],
+            max_tokens=8,
+            stream=True,
+            extra_body={"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        )
+        usages = [chunk.usage async for chunk in stream]
+    counts = [usage.completion_tokens for usage in usages if usage is not None]
+    assert len(counts) == len(usages) and counts == sorted(counts)
+    assert counts[0] == 0 and counts[-1] == 8
+    assert len({usage.prompt_tokens for usage in usages if usage is not None}) == 1
+
+
 async def test_every_answer_has_an_id_and_the_same_one_is_in_the_ledger(stack: Rig) -> None:
     async with stack.gateway.client() as client:
         good = await client.post("/v1/chat/completions", json=chat(max_tokens=1))

@@ -85,11 +85,6 @@ def chat(**fields: Any) -> bytes:
         (chat(parallel_tool_calls="no"), "parallel_tool_calls", "expected `bool"),
         (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
         (
-            chat(stream=True, stream_options={"continuous_usage_stats": True}),
-            "stream_options.continuous_usage_stats",
-            "is not supported: use `include_usage`",
-        ),
-        (
             chat(stream=True, stream_options={"include_usage": 3}),
             "stream_options.include_usage",
             "expected `bool",
@@ -409,6 +404,32 @@ def test_a_chunk_made_by_the_engine_is_passed_on(include_usage: bool) -> None:
     (chunk,) = events(answer.chunk(b'{"id":"x","choices":[]}'))
     told = {"service_tier": "default"} | ({"usage": None} if include_usage else {})
     assert chunk == {"id": "x", "choices": []} | told
+
+
+def test_each_chunk_may_say_how_many_tokens_there_are_so_far() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    answer = framing_of(CHAT.parse(chat(stream=True, stream_options=options)))
+    answer.counted(5, 4)
+    data = answer.opening()
+    answer.generated(2)
+    data += answer.text("Hello") + answer.chunk(b'{"choices":[]}')
+    answer.generated(1)
+    data += answer.text("!") + answer.closing("stop") + answer.ending(USAGE)
+    *chunks, done = events(data)
+    assert done == "[DONE]"
+    counts = [(one["usage"]["prompt_tokens"], one["usage"]["total_tokens"]) for one in chunks]
+    assert counts == [(5, 5), (5, 7), (5, 7), (5, 8), (5, 8), (10, 13)]
+    assert chunks[0]["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
+def test_tokens_so_far_need_the_usage_at_the_end() -> None:
+    options = {"continuous_usage_stats": True}
+    call = CHAT.parse(chat(stream=True, stream_options=options))
+    assert not call.running_usage
+    answer = framing_of(call)
+    answer.counted(5, 4)
+    answer.generated(2)
+    assert all("usage" not in chunk for chunk in events(answer.text("a"))[:1])
 
 
 REVISION = "0123456789abcdef" * 4

@@ -241,3 +241,25 @@ def test_operations_of_one_sort_of_model_are_alike() -> None:
     assert OPERATIONS.alike("chat") >= {"chat", "completion", "messages"}
     assert not any(OPERATIONS.named(name).pools for name in OPERATIONS.alike("chat"))
     assert OPERATIONS.alike("tokenize") == OPERATIONS.alike("poem") == frozenset()
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("name", "other", "same"),
+    [
+        ("add_special_tokens", False, True),
+        ("embed_dtype", "float16", "float32"),
+        ("endianness", "big", "native"),
+        ("padding", "max_length", "do_not_pad"),
+        ("truncation_side", "left", "right"),
+        ("use_activation", False, None),
+    ],
+)
+def test_a_field_of_vllm_that_changes_the_answer_is_refused(
+    operation: PoolingOperation, name: str, other: Any, same: Any
+) -> None:
+    body = EXAMPLES[operation.name].body()
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported") as refused:
+        operation.allowed(body | {name: other})
+    assert refused.value.param == name
+    assert operation.allowed(body | {name: same}) == operation.allowed(body)

@@ -178,6 +178,10 @@ async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None
     [
         ("/v1/moderations", "chat model"),
         ("/v1/responses/compact", "`truncation`"),
+        ("/v1/chat/completions/batch", "`/v1/batches`"),
+        ("/v2/embed", "`/v1/embeddings`"),
+        ("/generative_scoring", "`logprobs`"),
+        ("/version", "`system_fingerprint`"),
     ],
 )
 async def test_an_unknown_path_names_the_supported_ones(
@@ -187,3 +191,16 @@ async def test_an_unknown_path_names_the_supported_ones(
         answer = await client.post(path, json={"input": "x"})
     assert answer.status_code == 404
     assert instead in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"), [(path, one) for one in WITH_ECHO for path in one.also_at]
+)
+async def test_it_is_also_at_the_paths_of_vllms_server(
+    stack: Rig, path: str, operation: Operation
+) -> None:
+    body = EXAMPLES[operation.name].body()
+    async with stack.gateway.client("acme") as client:
+        answer = await client.post(path, json=body)
+        assert (await client.get(path)).status_code == 405
+    assert answer.json().keys() == (await ask(stack, operation)).json().keys()
