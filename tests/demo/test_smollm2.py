@@ -137,7 +137,7 @@ def test_dialogues_that_share_a_declaration_have_the_loss_that_each_has_alone(ba
     pupil = Pupil(base, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
     lesson = next(lessons(2, 3))
     together = pupil.loss(lesson)
-    alone = [Lesson(lesson.system, lesson.notes, lesson.tools, [one]) for one in lesson.dialogues]
+    alone = [Lesson(lesson.system, lesson.tools, [one]) for one in lesson.dialogues]
     spoken = [sum(pupil.row(pupil.text(one, one.dialogues[0]))[1]) for one in alone]
     losses = [pupil.loss(one).item() * tokens for one, tokens in zip(alone, spoken, strict=True)]
     assert together.item() == pytest.approx(sum(losses) / sum(spoken), rel=0.02)
