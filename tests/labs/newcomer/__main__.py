@@ -2,8 +2,8 @@
 
 Each step is what the README and the quick start say, run as a user runs it: `make up`, a question,
 an adapter trained with PEFT and uploaded as a zip of a Mac, a push to the hub, two coding agents
-that run a command, and a model of one's own. Prints a table, and ends with 1 at the first step that
-fails.
+that run a command, a model of one's own, and vLLM's own tests of its server. Prints a table, and
+ends with 1 at the first step that fails.
 """
 
 from __future__ import annotations
@@ -163,6 +163,10 @@ def main() -> None:
         make = f"from tests.engine.factory import make_base; make_base({str(own)!r}, 2048)"
         day.step("a model of one's own, made", lambda: day.run(python, "-c", make) or "random")
         serve(day, own)
+        day.step(
+            "vLLM's tests side by side",
+            lambda: day.run("make", "endpoint").strip().splitlines()[-1],
+        )
     console.print(day.table)
 
 
