@@ -103,6 +103,7 @@ def test_the_world_reaches_no_internal_address(manifests: list[Object]) -> None:
     }
     assert paths == {
         **dict.fromkeys(PATHS, "console"),
+        **dict.fromkeys(("/detokenize", "/rerank", "/score", "/tokenize", "/v2"), "gateways"),
         "/v1": "gateways",
         "/ws": "gateways",
         "/": "console",

@@ -11,10 +11,11 @@ import pytest
 
 from gateway.planes.forward import ROUTE
 from gateway.planes.inference import InferenceParts, application
+from inference.gateway import http
 
 PATHS = {
     ROUTE: "/v1/usage/receipts",
-    r"^v1/": "/v1/models",
+    http.ROUTE: "/v1/models",
     r"^(healthz|health|readyz|fleetz)$": "/healthz",
     r"^metrics$": "/metrics",
     r"^demand$": "/demand",
@@ -55,7 +56,7 @@ async def test_every_route_is_tried(app: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-@pytest.mark.parametrize("path", PATHS.values())
+@pytest.mark.parametrize("path", [*PATHS.values(), *http.OF_VLLM])
 async def test_no_session_and_no_password_opens_an_address(
     app: Any, path: str, method: str
 ) -> None:
