@@ -25,12 +25,13 @@ from tests.labs.attack.attacks import STRANGERS, TENANTS, Attack
 from tests.labs.attack.raw import Target
 from tests.labs.attack.victim import Phase
 from tests.labs.bench.machinery.client import Address
+from tests.labs.bench.machinery.processes import engine_cores
 from tests.labs.chaos.processes import ROOT
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from inference.process.priority import give_way  # noqa: E402
 from tests.labs.attack.thousand import prepare  # noqa: E402
-from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
+from tests.stack.running import Stack, gone, up  # noqa: E402
 
 PREPARED = {"an engine restarts under a thousand adapters": prepare}
 """Attacks that first change the installation."""
@@ -177,17 +178,13 @@ def _address(url: str) -> Address:
 def _serving(stack: Stack) -> dict[str, list[psutil.Process]]:
     """Every serving process by name, including those of the engine core."""
     return {
-        name: [one for child in stack.children(name) for one in (child, *_cores(child))]
+        name: [
+            one
+            for child in stack.children(name)
+            for one in (child, *(engine_cores(child) if name == "engine" else ()))
+        ]
         for name in SERVING
     }
-
-
-def _cores(process: psutil.Process) -> list[psutil.Process]:
-    return [
-        child
-        for child in process.children(recursive=True)
-        if "VLLM::" in " ".join(command_of(child))
-    ]
 
 
 def _lost(before: dict[str, list[psutil.Process]]) -> list[str]:

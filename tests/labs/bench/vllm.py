@@ -33,6 +33,8 @@ MAX_CPU_LORAS = 16
 
 SEQUENCES = 64
 """Concurrent sequences on both sides: twice as many as the streams need."""
+DTYPE, KV_BYTES, CONTEXT = "float32", 1 << 30, 2048
+"""On both sides, and enough for all sequences: each would fit itself to the machine alone."""
 
 OURS, PEER, LEAN = "Lorikeet", "vllm serve", "lean vllm serve"
 Found = dict[str, Samples]
@@ -46,9 +48,13 @@ async def run(scale: Scale) -> Report:
         served_name=served.model_name,
         max_cpu_loras=MAX_CPU_LORAS,
         max_num_seqs=SEQUENCES,
+        dtype=DTYPE,
+        kv_cache_memory_bytes=KV_BYTES,
+        max_model_len=CONTEXT,
     )
-    options = ["--model", profile.model, "--served-name", profile.name]
-    options += ["--max-num-seqs", str(SEQUENCES)]
+    options = ["--model", profile.model, "--served-name", profile.name, "--dtype", DTYPE]
+    options += ["--max-num-seqs", str(SEQUENCES), "--kv-bytes", str(KV_BYTES)]
+    options += ["--max-model-len", str(CONTEXT)]
     adapters = {name: one for each in served.adapters.values() for name, one in each.items()}
     async with (
         lorikeet.gateway() as gateway,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ READY_S = 300.0
 POLL_S = 0.1
 PYTHON = [sys.executable]
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
-ENGINE = re.compile(r"VLLM::(EngineCore|Worker)")
+TRACKER = "multiprocessing.resource_tracker"
 """The titles that vLLM gives to the processes that run the model."""
 CpuTime = Callable[[], float]
 """Reads the CPU seconds, user and system, used so far."""
@@ -116,10 +115,17 @@ def front_cpu_of(child: Child) -> CpuTime:
 
 
 def _engine(child: Child) -> list[psutil.Process]:
-    found = [member for member in _family(child) if ENGINE.search(" ".join(member.cmdline()))]
+    found = engine_cores(_family(child)[0])
     if not found:
         raise Failed(f"no engine core is among the processes of {child.name}")
     return found
+
+
+def engine_cores(process: psutil.Process) -> list[psutil.Process]:
+    """The processes of vLLM's engine core below the one that started it. Not every core has a title
+    of its own."""
+    children = process.children(recursive=True)
+    return [one for one in children if TRACKER not in " ".join(one.cmdline())]
 
 
 def _family(child: Child) -> list[psutil.Process]:
