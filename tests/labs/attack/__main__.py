@@ -25,12 +25,12 @@ from tests.labs.attack.attacks import STRANGERS, TENANTS, Attack
 from tests.labs.attack.raw import Target
 from tests.labs.attack.victim import Phase
 from tests.labs.bench.machinery.client import Address
-from tests.labs.bench.machinery.processes import engine_cores
 from tests.labs.chaos.processes import ROOT
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from inference.process.priority import give_way  # noqa: E402
 from tests.labs.attack.thousand import prepare  # noqa: E402
+from tests.labs.bench.machinery.processes import engine_cores  # noqa: E402
 from tests.stack.running import Stack, gone, up  # noqa: E402
 
 PREPARED = {"an engine restarts under a thousand adapters": prepare}
