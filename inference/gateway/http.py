@@ -1,5 +1,5 @@
-"""The HTTP edge of inference: the ASGI application under `/v1/`, and at the few
-paths outside of it that vLLM's own server has. The path of a request through it:
+"""The HTTP edge of inference: the ASGI application under `/v1/`, and at the few paths outside of it
+that vLLM's own server has. The path of a request through it:
 
 1. The exchange is routed by its path, to an operation or to the models.
 2. The caller is identified from the headers, before the body is read (`exchanges/callers.py`); a
@@ -59,13 +59,13 @@ from inference.tracing import timed
 
 log = structlog.get_logger(__name__)
 
-OF_VLLM = sorted(
+VLLM_PATHS = sorted(
     path
     for path in {*INSTEAD, *(path for one in OPERATIONS for path in one.also_at)}
     if not path.startswith("/v1/")
 )
 """The paths outside of `/v1/`."""
-ROUTE = rf"^(v1/|({'|'.join(re.escape(path[1:]) for path in OF_VLLM)})$)"
+ROUTE = rf"^(v1/|({'|'.join(re.escape(path[1:]) for path in VLLM_PATHS)})$)"
 """A pattern of all paths, without the leading slash."""
 
 

@@ -28,7 +28,7 @@ MAX_INPUTS = 2048
 MAX_ANSWER_BYTES = MAX_FRAME_BYTES // 2
 """The longest answer that `Done.sendable` lets into one frame of the engine link."""
 
-OF_VLLM: Mapping[str, tuple[tuple[Any, ...], str]] = {
+UNSERVED_OF_VLLM: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "add_special_tokens": ((True,), "a text always has those of its model"),
     "embed_dtype": (("float32",), "numbers have 4 bytes"),
     "endianness": (("little", "native"), "numbers begin with their lowest byte"),
@@ -69,8 +69,8 @@ class PoolingOperation(Operation):
     """Whether a text may be given as a list of its tokens."""
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See `Operation`. Checks the texts and OF_VLLM; fields that are null are dropped."""
-        for name, (harmless, instead) in OF_VLLM.items():
+        """See `Operation`. Checks texts and UNSERVED_OF_VLLM; fields that are null are dropped."""
+        for name, (harmless, instead) in UNSERVED_OF_VLLM.items():
             if (given := body.get(name)) is not None and given not in harmless:
                 raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
         kept = {name: value for name, value in super().allowed(body).items() if value is not None}

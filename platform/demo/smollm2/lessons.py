@@ -111,9 +111,8 @@ def agent_lessons(seed: int | str, dialogues: int) -> Iterator[Lesson]:
     """Endless lessons in the form of coding agents' requests: a shell among up to 26 functions of
     theirs, pages of prose about all of them, the folder in a message of its own, and mostly
     requests for the shell."""
-    rng = Random(seed)
+    rng, own = Random(seed), (*AGENT_ACTIONS, *FILE_ACTIONS)
     while True:
-        own = (*AGENT_ACTIONS, *FILE_ACTIONS)
         actions = [RUN, *rng.sample(own, rng.randint(3, rng.choice((8, 14, 25))))]
         rng.shuffle(actions)
         functions = [declare(rng, one, advice=rng.choice((2, 4, 8))) for one in actions]

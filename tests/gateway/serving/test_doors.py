@@ -56,7 +56,7 @@ async def test_every_route_is_tried(app: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-@pytest.mark.parametrize("path", [*PATHS.values(), *http.OF_VLLM])
+@pytest.mark.parametrize("path", [*PATHS.values(), *http.VLLM_PATHS])
 async def test_no_session_and_no_password_opens_an_address(
     app: Any, path: str, method: str
 ) -> None:

@@ -7,7 +7,6 @@ vLLM's from `enter` on.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import os
@@ -179,5 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert importlib.util.find_spec("vllm") is not None
     main()

@@ -7,10 +7,8 @@ Processes that vLLM spawns import this module again, and so have the fixes too.
 
 from __future__ import annotations
 
-import sys
-
 from inference.agent.engines.profile import is_cpu_build
-from tests.labs.bench.sides import vllm_serve as _vllm_serve  # noqa: F401  # finds vLLM's version
+from tests.labs.bench.sides import vllm_serve
 
 if is_cpu_build():
     from inference.agent.engines.vllm import cpu
@@ -18,7 +16,4 @@ if is_cpu_build():
     cpu.install()
 
 if __name__ == "__main__":
-    from vllm.entrypoints.cli.main import main
-
-    sys.argv[0] = "vllm"
-    main()
+    vllm_serve.run()

@@ -17,6 +17,7 @@ import psutil
 
 from demo import EMBEDDING_NAME, TENANTS, TOOL_PARSER
 from tests.labs.endpoint.suite import Served
+from tests.stack.asking import until
 from tests.stack.running import ROOT, free_ports, up
 
 READY_S = 1800.0
@@ -118,15 +119,5 @@ def lorikeet(served: Sequence[Served], var: Path) -> Iterator[dict[str, Side]]:
     with up(var, LORIKEET_EMBEDDING_ENGINES=embeds, LORIKEET_ENGINE_OPTIONS=options) as stack:
         side = Side("Lorikeet", stack.url, stack.key(TENANTS[0].slug))
         with stack.client(side.key) as client:
-            _wait_for(names, client)
+            until(lambda: all(client.get(f"/v1/models/{name}").is_success for name in names))
         yield dict.fromkeys(names, side)
-
-
-def _wait_for(names: set[str], client: httpx.Client) -> None:
-    end = time.monotonic() + READY_S
-    while time.monotonic() < end:
-        cards = client.get("/v1/models").raise_for_status().json()["data"]
-        if names <= {card["id"] for card in cards}:
-            return
-        time.sleep(1)
-    raise TimeoutError(f"not all of {', '.join(sorted(names))} are served")

@@ -26,8 +26,14 @@ def _version_of(distribution_name: str) -> str:
 if is_cpu_build():
     importlib.metadata.version = _version_of
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Run vLLM's command line."""
     from vllm.entrypoints.cli.main import main
 
     sys.argv[0] = "vllm"
     main()
+
+
+if __name__ == "__main__":
+    run()
