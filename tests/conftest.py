@@ -16,6 +16,7 @@ from django.apps import apps
 from django.conf import settings as django_settings
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from pytest_django import DjangoDbBlocker
 from xdist.scheduler import LoadScopeScheduling
 
@@ -26,6 +27,8 @@ from tests.stack.running import Stack
 
 # No deadline: on a busy machine an example may take arbitrarily long. Each run has the same
 # examples, so that a new failure means that the code has changed; `make properties` draws others.
+# Hypothesis also draws constants of the modules imported so far, which depend on what ran before.
+providers._get_local_constants = lambda: providers._local_constants
 untimed: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=40, derandomize=True, **untimed)
 settings.register_profile("thorough", max_examples=1000, **untimed)

@@ -445,8 +445,12 @@ MESSAGE = ["output_item.added", "content_part.added", "output_text.delta", "outp
 
 def test_a_stream_of_text() -> None:
     made = framing()
-    data = made.opening() + made.text('He"') + made.text("llo") + made.closing("stop")
-    types, response = read(data + made.ending(USAGE))
+    made.counted(10, 4)  # says nothing of it before the end
+    data = made.opening()
+    for part in ('He"', "llo"):
+        made.generated(1)
+        data += made.text(part)
+    types, response = read(data + made.closing("stop") + made.ending(USAGE))
     assert types == [*LIFE, *MESSAGE, "completed"]
     (item,) = response["output"]
     assert (item["id"], item["status"], item["role"]) == ("msg_1_0", "completed", "assistant")
