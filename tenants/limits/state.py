@@ -1,7 +1,9 @@
 """The state of limits: every counter, reservation and lease of one store. Sans-IO.
 
 Time is unix time in milliseconds that the caller passes. The script in `lua/` does the same on
-Redis, command by command; both pass the same tests. The rules:
+Redis, command by command; both pass the same tests. Running the script in process as well would
+cost more: with lupa's LuaJIT, passing a Charge in and its answer out takes 10 us, which is what a
+Charge with its Settle takes here. The rules:
 
 1. A Charge checks every limit of every scope before it changes anything. It reserves the most
    output tokens, up to what was asked, that all limits have room for; if that is less than the
