@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import uvicorn
 
+from tests.servers import PromptServer
+
 
 @asynccontextmanager
 async def serving(
@@ -25,7 +27,7 @@ async def serving(
         timeout_keep_alive=600,
         timeout_graceful_shutdown=1,
     )
-    server = uvicorn.Server(config)
+    server = PromptServer(config)
     # No need to wait: connections queue in the listening socket until the server is up.
     task = asyncio.create_task(server.serve([listener]))
     try:

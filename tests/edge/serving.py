@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 import uvloop
 
 from gateway.edge.bounds import EdgeBounds
@@ -21,6 +20,7 @@ from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import configured
 from inference.errors import InvalidApiKey
 from inference.gateway.exchanges.exchange import refuse_socket
+from tests.servers import PromptServer
 
 TIMEOUT_S = 60.0
 """Longest wait; anything slower is taken to hang."""
@@ -119,7 +119,7 @@ class Served:
 
     app: Any
     port: int
-    server: uvicorn.Server
+    server: PromptServer
 
     @property
     def seen(self) -> Seen:
@@ -247,7 +247,7 @@ def serving(
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=1,
     )
-    server = uvicorn.Server(config)
+    server = PromptServer(config)
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
 
     def run() -> None:

@@ -41,6 +41,7 @@ from inference.link.engine_info import AdapterRef, EngineStats
 from tests.inference.answers import MemoryAnswers, MemoryConversations, MemoryResponses
 from tests.inference.limits import Counted
 from tests.inference.samples import DISPATCH_KEY, MODEL
+from tests.servers import PromptServer
 
 SECRET = "c" * 40
 ENGINE = EngineIdentity(7, "engine")
@@ -206,7 +207,7 @@ class Gateway:
     answers: MemoryAnswers
     stored: MemoryResponses
     conversations: MemoryConversations
-    server: uvicorn.Server
+    server: PromptServer
     url: str
 
     def client(self, key: str = "acme") -> httpx.AsyncClient:
@@ -291,7 +292,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         timeout_keep_alive=600,
         timeout_graceful_shutdown=1,
     )
-    running = uvicorn.Server(config)
+    running = PromptServer(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
         yield Gateway(
