@@ -21,7 +21,7 @@ from tests.frontend.sign_in.identity_provider import CALLBACK, CLIENT, IdentityP
 from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, signed_in, up
 
-ENGINE = "--engine synthetic --tokens-per-second 60"
+ENGINE = "--engine synthetic --tokens-per-second 60 --drain 1"
 
 
 @pytest.fixture(scope="package")

@@ -447,9 +447,9 @@ def test_a_stream_of_text() -> None:
     made = framing()
     made.counted(10, 4)  # says nothing of it before the end
     data = made.opening()
-    for part in ('He"', "llo"):
+    for text in ('He"', "llo"):
         made.generated(1)
-        data += made.text(part)
+        data += made.text(text)
     types, response = read(data + made.closing("stop") + made.ending(USAGE))
     assert types == [*LIFE, *MESSAGE, "completed"]
     (item,) = response["output"]

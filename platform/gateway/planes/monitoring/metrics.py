@@ -1,4 +1,4 @@
-"""`GET /metrics`: this gateway process's metrics for Prometheus, which `families` defines.
+"""`GET /metrics`: this gateway process's metrics for Prometheus, which `table` defines.
 
 Prometheus's text format, or OpenMetrics with exemplars if that is requested. Requires
 LORIKEET_METRICS_TOKEN as the bearer; without that setting the page does not exist.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gateway.planes.monitoring import families
+from gateway.planes.monitoring.table import METRICS, MetricSources
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchanges.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
@@ -69,7 +69,7 @@ class MetricsPage:
             return await exchange.fail(error)
         encode, content_type = choose_encoder(dict(scope["headers"]).get(b"accept", b"").decode())
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Page(await self._families()))
+        registry.register(_Page(await self._collected()))
         await exchange.begin(200, [(b"content-type", content_type.encode())])
         await exchange.write(encode(registry), more=False)
 
@@ -78,34 +78,32 @@ class MetricsPage:
             raise NotFound("Metrics are available only if LORIKEET_METRICS_TOKEN is set.")
         exchange.require_token(self._token, "LORIKEET_METRICS_TOKEN")
 
-    async def _families(self) -> list[Metric]:
+    async def _collected(self) -> list[Metric]:
         engines, now = self._hub.engines(), time.monotonic()
-        measures = self._hub.measures
-        measures.forget({(one.info.name, one.id) for one in engines}, now)
-        return [
-            *families.engines(engines),
-            *self._pools(now),
-            *families.requests(measures),
-            *families.hub(self._hub),
-            *families.ledger(self._ledger),
-            *families.limits(self._limiter),
-            *families.drift(await self._drift()),
-            *families.rollouts(
-                await self._rows(UnderWay, rollouts.OPEN),
-                await self._rows(EndedCounts, rollouts.ENDED),
-            ),
-            *families.batches(await self._rows(BatchStanding, STANDING, [UNFINISHED])),
-            *families.in_background(await self._rows(InBackground, IN_BACKGROUND, [RUNNING])),
-            *await self._disk(),
-        ]
+        self._hub.measures.forget({(one.info.name, one.id) for one in engines}, now)
+        disk = await asyncio.to_thread(shutil.disk_usage, self._folder)
+        sources = MetricSources(
+            self._hub,
+            engines,
+            self._pools(now),
+            self._ledger,
+            self._limiter,
+            await self._drift(),
+            await self._rows(UnderWay, rollouts.OPEN),
+            await self._rows(EndedCounts, rollouts.ENDED),
+            await self._rows(BatchStanding, STANDING, [UNFINISHED]),
+            await self._rows(InBackground, IN_BACKGROUND, [RUNNING]),
+            disk.total,
+            disk.free,
+        )
+        return [row.collect(sources) for row in METRICS]
 
-    def _pools(self, now: float) -> Iterator[Metric]:
+    def _pools(self, now: float) -> Mapping[str, Mapping[str, float]]:
         """Nothing while this gateway does not know the other gateways' demand."""
         try:
-            figures = self._demand.figures(now)
+            return self._demand.figures(now)
         except Unavailable:
-            return iter(())
-        return families.pools(figures)
+            return {}
 
     async def _drift(self) -> list[Drift]:
         now = datetime.now(UTC)
@@ -119,10 +117,6 @@ class MetricsPage:
             return await self._database.rows(kind, query, values)
         except Unavailable:
             return []
-
-    async def _disk(self) -> Iterator[Metric]:
-        usage = await asyncio.to_thread(shutil.disk_usage, self._folder)
-        return families.disk(usage.free, usage.total)
 
 
 class _Page(Collector):
