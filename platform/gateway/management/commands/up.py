@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -190,29 +190,30 @@ class _Up:
         self._warn_of_python()
         self.logs.mkdir(parents=True, exist_ok=True)
         self._require_free_ports()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._fetch_demo())
+        tasks = [asyncio.create_task(self._fetch_demo())]
+        try:
             with self._step("database"):
                 await sync_to_async(call_command)("migrate", verbosity=0)
-        known = seed.Facts.read(self.facts_file)
-        names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
-        all_names = [*names, EMBEDDER] if self.embeds else names
-        credentials = await sync_to_async(seed.engines)(known, all_names)
-        for name in names:  # first, because they take longest
-            credential = {"LORIKEET_ENGINE_CREDENTIAL": credentials[name]}
-            command = self._engine_command(name) + shlex.split(self.options["engine_options"])
-            await self._start("engine", command, credential, name=name)
-        with self._step("static files"):
-            await sync_to_async(storage.collect)()
-        with self._step("operator and tenants"):
-            operator = await sync_to_async(seed.operator)(known)
-            keys = await sync_to_async(seed.tenants)(known)
-        async with self._client() as client:
-            processes = f"{len(self.urls)} gateway(s), console, {self.options['workers']} worker(s)"
-            with self._step(processes):
-                await self._start_gateways_and_workers(client)
-            if self.options["engines"]:
-                await self._await_engines(client, keys)
+            known = seed.Facts.read(self.facts_file)
+            names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
+            all_names = [*names, EMBEDDER] if self.embeds else names
+            credentials = await sync_to_async(seed.engines)(known, all_names)
+            tasks.append(asyncio.create_task(self._start_engines(tasks[0], names, credentials)))
+            with self._step("static files"):
+                await sync_to_async(storage.collect)()
+            with self._step("operator and tenants"):
+                operator = await sync_to_async(seed.operator)(known)
+                keys = await sync_to_async(seed.tenants)(known)
+            async with self._client() as client:
+                with self._step(f"{len(self.urls)} gateway(s), console"):
+                    await self._start_gateways_and_console(client)
+                await tasks[1]
+                await self._start_workers()
+                if self.options["engines"]:
+                    await self._await_engines(client, keys)
+        finally:
+            for task in tasks:
+                task.cancel()
         facts = self._facts(operator, keys, credentials)
         facts.write(self.facts_file)
         self._tell(facts)
@@ -281,7 +282,23 @@ class _Up:
         await self._start("redis", redis_command(socket_file))
         return {"LORIKEET_REDIS_URL": f"unix://{socket_file}"}
 
-    async def _start_gateways_and_workers(self, client: httpx.AsyncClient) -> None:
+    async def _start_engines(
+        self, fetching: asyncio.Task[None], names: list[str], credentials: Mapping[str, str]
+    ) -> None:
+        """Start them once the model is there: at once except on a first start, because they take
+        longest."""
+        await fetching
+        for name in names:
+            credential = {"LORIKEET_ENGINE_CREDENTIAL": credentials[name]}
+            command = self._engine_command(name) + shlex.split(self.options["engine_options"])
+            await self._start("engine", command, credential, name=name)
+
+    async def _start_workers(self) -> None:
+        models = {"LORIKEET_BASE_MODELS": f"{self.model_name}={self.model}"}
+        for i in range(self.options["workers"]):
+            await self._start("worker", [*MANAGE, "worker"], models, name=f"worker-{i + 1}")
+
+    async def _start_gateways_and_console(self, client: httpx.AsyncClient) -> None:
         redis = await self._start_redis()
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
@@ -290,9 +307,6 @@ class _Up:
             await self._start("gateway", command, redis, name=f"gateway-{i + 1}")
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
-        models = {"LORIKEET_BASE_MODELS": f"{self.model_name}={self.model}"}
-        for i in range(self.options["workers"]):
-            await self._start("worker", [*MANAGE, "worker"], models, name=f"worker-{i + 1}")
         for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 
