@@ -385,7 +385,7 @@ def _askers(base: BaseModel) -> Iterator[list[Asker]]:
 
 def _key(slug: str) -> tuple[ApiKey, str]:
     name = f"Isolation check {slug[-1].upper()}"
-    tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
+    tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name, "internal": True})
     return ApiKey.objects.issue(
         tenant,
         name="isolation check",

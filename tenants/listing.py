@@ -193,13 +193,20 @@ class Where:
 
     @classmethod
     def of_tenant(cls, tenant: Tenant | None) -> Where:
-        """The requests of one tenant, or (None) those of all, each with its tenant."""
+        """The requests of one tenant, or (None) those of all but internal ones, each with its
+        tenant."""
         if tenant is not None:
             events, refused = tenant.usage.all(), tenant.refused.all()
-        else:
-            events = UsageEvent.objects.select_related("tenant")
-            refused = RefusedRequest.objects.select_related("tenant")
-        return cls(events, events, refused, refused)
+            return cls(events, events, refused, refused)
+        internal = Tenant.objects.internal()
+        events = UsageEvent.objects.select_related("tenant")
+        refused = RefusedRequest.objects.select_related("tenant")
+        return cls(
+            events.exclude(tenant__in=internal),
+            events,
+            refused.exclude(tenant__in=internal),
+            refused,
+        )
 
     def named(self, id: str) -> FoundRows:
         """The request with this id, in any form of the id."""

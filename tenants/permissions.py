@@ -163,10 +163,15 @@ class Caller:
         return Permission.EDIT_OWN_KEYS if self.made(key) else Permission.EDIT_KEYS
 
     @property
+    def sees_requests(self) -> bool:
+        """Whether it sees single requests, of the whole tenant or of its own keys."""
+        return self.may(Permission.READ_USAGE) or self.may(Permission.EDIT_OWN_KEYS)
+
+    @property
     def sees_all_sums(self) -> bool:
-        """Whether it sees the sums of the whole tenant. So does a viewer, who has no keys with sums
-        of their own, and sees no single requests."""
-        return self.may(Permission.READ_USAGE) or not self.may(Permission.EDIT_OWN_KEYS)
+        """Whether it sees the sums of the whole tenant. So does who sees no single requests, such
+        as a viewer, since they have no keys with sums of their own."""
+        return self.may(Permission.READ_USAGE) or not self.sees_requests
 
     def usage(self) -> UsageSumQuerySet:
         """The usage that it may see: the tenant's, or that of the keys that this user made."""

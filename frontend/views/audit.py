@@ -84,7 +84,7 @@ class AuditFilter(forms.Form):
         """The entries that match a valid form."""
         given = self.cleaned_data
         exact = {name: given[name] for name in ("kind", "action") if given[name]}
-        entries = entries.filter(**exact)
+        entries = entries.without_steps().filter(**exact)
         if who := given["actor"]:
             entries = entries.by(who)
         if given["since"]:

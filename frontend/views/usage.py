@@ -21,6 +21,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.formats import money, number, percent
 from frontend.pages import tenant_page
+from frontend.periods import PERIODS, pace_of_month
 from frontend.times import Day, midnight
 from frontend.views.requests.failures import failures
 from inference.interfaces.directory import MICRO, PICO
@@ -28,12 +29,11 @@ from tenants.limits import ceilings
 from tenants.models import LimitScope, Tenant, User
 from tenants.models.usage.sums import FIGURES, SumsQuerySet
 from tenants.permissions import Caller, Permission
-from tenants.utc import DAY, HOUR, day_start, month_end, month_start
+from tenants.utc import DAY, HOUR, month_end, month_start
 
-PERIODS = {
-    "24h": "24 hours",
-    "7d": "7 days",
-    "30d": "30 days",
+LOOKED_BACK = {name: PERIODS[name] for name in ("24h", "7d", "30d")}
+CHOICES = {
+    **{name: period.title for name, period in LOOKED_BACK.items()},
     "month": "This month",
     "custom": "Custom",
 }
@@ -72,7 +72,7 @@ UsageSums = QuerySet[Any, dict[str, Any]]
 class UsageForm(forms.Form):
     """Query of the page. Days are in UTC; the period includes the first and the last."""
 
-    period = forms.ChoiceField(required=False, choices=list(PERIODS.items()))
+    period = forms.ChoiceField(required=False, choices=list(CHOICES.items()))
     first = Day(required=False, label="From")
     last = Day(required=False, label="To")
     by = forms.ChoiceField(required=False, label="Stacked by")
@@ -179,15 +179,12 @@ class UsageQuestion:
 def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
     """Start and end of a period, in whole hours; the current hour is included."""
     end = now.replace(minute=0, second=0, microsecond=0) + HOUR
-    today = day_start(now)
-    if period == "24h":
-        return end - DAY, end
     if period == "month":
         return month_start(now), end
     if period == "custom":
         first, last = given.get("first") or now.date(), given.get("last") or now.date()
         return midnight(first), min(midnight(last) + DAY, end)
-    return today - {"7d": 6, "30d": 29}[period] * DAY, end
+    return LOOKED_BACK[period].start(now), end
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +252,7 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     form, tenant = UsageForm(request.GET, BY), caller.tenant
     now = timezone.now()
     asked = form.question(now)
-    listed = reverse("requests", args=[tenant.slug])
+    listed = reverse("requests", args=[tenant.slug]) if caller.sees_requests else ""
     names, closer = partial(_names, tenant), partial(_closer, listed)
     scope = UsageScope(caller.usage(), caller.totals(), names, listed, closer)
     context: dict[str, Any] = {
@@ -291,7 +288,7 @@ def page(
         **context,
         "form": form,
         "asked": asked,
-        "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
+        "periods": [(asked.query(period=name), text, name) for name, text in CHOICES.items()],
         "stats": [
             cost,
             forecast(month["cost"], now, context.get("budget")),
@@ -327,18 +324,20 @@ def within(start: datetime, end: datetime) -> str:
 
 
 def drill_down_url(asked: UsageQuestion, at: datetime, requests: str) -> str:
-    """URL with the details of a bar: a month's days, a day's hours, an hour's requests."""
+    """URL with the details of a bar: a month's days, a day's hours, an hour's requests (empty if
+    there is no list of `requests`)."""
     if asked.bucket == "hour":
-        return f"{requests}?{within(at, at + HOUR)}"
+        return requests and f"{requests}?{within(at, at + HOUR)}"
     last = month_end(at) if asked.bucket == "month" else at + DAY
     days = {"first": f"{at:%Y-%m-%d}", "last": f"{last - DAY:%Y-%m-%d}"}
     return "?" + urlencode({"period": "custom", "by": asked.by, "show": asked.show} | days)
 
 
 def _closer(requests: str, asked: UsageQuestion, group: Any) -> str:
-    """URL of the requests of one group; empty for members and BASE, by which none are filtered."""
+    """URL of the requests of one group; empty for members and BASE, by which none are filtered,
+    and without a list of `requests`."""
     names = {"adapter": "model", "model": "model", "key": "key"}
-    if asked.by not in names or not group:
+    if asked.by not in names or not group or not requests:
         return ""
     return f"{requests}?{urlencode({names[asked.by]: group})}&{within(asked.start, asked.end)}"
 
@@ -346,9 +345,8 @@ def _closer(requests: str, asked: UsageQuestion, group: Any) -> str:
 def forecast(spent: int, now: datetime, budget: int | None) -> Stat:
     """This month's expected cost at its pace so far, and its share of the budget (in micro-units;
     None if there is none)."""
-    begun, ends = month_start(now), month_end(now)
-    passed = max((now - begun) / (ends - begun), DAY / (ends - begun))
-    expected = round(spent / passed)
+    length = month_end(now) - month_start(now)
+    expected = round(pace_of_month(spent, now) * length.total_seconds())
     told = f"{money(spent)} so far"
     if budget:
         told += f"; {percent(expected / (budget * MICRO))} of the {money(budget * MICRO)} budget"
@@ -403,7 +401,7 @@ def stats(now: Row, before: Row) -> list[Stat]:
     now, before = _with_uncached(now), _with_uncached(before)
     titles = {
         "cost": "Cost",
-        "requests": "Requests",
+        "requests": "Billed requests",
         "uncached_tokens": "Uncached prompt tokens",
         "cached_tokens": "Cached prompt tokens",
         "completion_tokens": "Output tokens",

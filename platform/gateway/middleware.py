@@ -10,9 +10,12 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect
 from django.http.response import HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
+from django.urls import is_valid_path
+from django.utils.encoding import escape_uri_path
+from django.utils.http import escape_leading_slashes
 
 from inference.ids import new_id
 from tenants.models.audit import act_as, actor_of
@@ -39,6 +42,24 @@ class RequestId:
             )
         response["x-request-id"] = f"req_{id}"
         return response
+
+
+class ExtraSlash:
+    """Redirects an address that does not exist to the same without slashes at its end, if that
+    exists; Django does the opposite."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self._get_response(request)
+        unknown = response.status_code == 404 and request.resolver_match is None
+        other = request.path_info.rstrip("/")
+        if not unknown or request.method not in ("GET", "HEAD") or not is_valid_path(other):
+            return response
+        query = request.META.get("QUERY_STRING", "")
+        where = escape_leading_slashes(escape_uri_path(other))
+        return HttpResponsePermanentRedirect(f"{where}?{query}" if query else where)
 
 
 class CompressedPages(GZipMiddleware):

@@ -213,6 +213,7 @@ MIDDLEWARE = [
     "gateway.middleware.ConnectionReturned",
     "gateway.middleware.RequestId",
     "gateway.middleware.CompressedPages",
+    "gateway.middleware.ExtraSlash",
     # Outside everything that may refuse a request, so that those pages have the policy too.
     "gateway.middleware.ContentPolicy",
     "gateway.middleware.StrictTransport",

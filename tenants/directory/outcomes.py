@@ -22,7 +22,7 @@ WHOSE = "key_id, version_id, adapter, base_model"
 
 SENT = """
 WITH sent AS (
-    SELECT one.*, date_trunc('{span}', to_timestamp(one.minute), 'UTC') AS at
+    SELECT one.*, tenant.internal, date_trunc('{span}', to_timestamp(one.minute), 'UTC') AS at
     FROM jsonb_to_recordset(%(sums)s::jsonb) AS one(
         minute bigint, tenant_id bigint, key_id bigint, version_id bigint, adapter text,
         base_model text, outcome text, code text, limit_kind text, limit_scope text,
@@ -71,7 +71,8 @@ ADD = [
             f"tenants_total{span}",
             span,
             f"tenant_id, at, {WHAT}",
-            f"GROUPING SETS ((tenant_id, at, {WHAT}), (at, {WHAT}))",
+            f"GROUPING SETS ((tenant_id, at, {WHAT}), (internal, at, {WHAT})) "
+            "HAVING grouping(tenant_id) = 0 OR NOT internal",
         ),
     )
 ]

@@ -667,6 +667,7 @@ class Migration(migrations.Migration):
                 ('max_versions', models.PositiveIntegerField(blank=True, help_text="Adapter versions that the tenant may store; empty: the installation's default.", null=True)),
                 ('cache_secret', models.BinaryField(default=tenants.models.accounts.new_cache_secret, max_length=32)),
                 ('content_days', models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)),
+                ('internal', models.BooleanField(db_default=False, default=False, editable=False)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
             ],
             options={

@@ -11,7 +11,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from tenants.errors import LastOperator, LastOwner
-from tenants.naming import ACTIVE, ISOLATION_TENANTS, cache_salt
+from tenants.naming import ACTIVE, cache_salt
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MAX_CONTENT_DAYS = 30
@@ -54,8 +54,12 @@ class TenantQuerySet(models.QuerySet["Tenant"]):
         return self.all() if user.is_staff else self.filter(memberships__user=user)
 
     def customers(self) -> TenantQuerySet:
-        """All tenants but the platform's own, which serve its isolation check."""
-        return self.exclude(slug__in=ISOLATION_TENANTS)
+        """All tenants but internal ones."""
+        return self.filter(internal=False)
+
+    def internal(self) -> TenantQuerySet:
+        """The installation's own tenants."""
+        return self.filter(internal=True)
 
 
 class Tenant(models.Model):
@@ -92,6 +96,9 @@ class Tenant(models.Model):
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
     content_days = models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)
     """How many days prompts and answers are kept; 0: not at all (`tenants.content`)."""
+    internal = models.BooleanField(db_default=False, default=False, editable=False)
+    """The installation checks itself as this tenant (`tenants.isolation`): lists and sums of all
+    tenants leave it out."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TenantQuerySet.as_manager()

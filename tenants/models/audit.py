@@ -20,10 +20,15 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from tenants.models.accounts import Tenant, User
+from tenants.models.adapters import State
 from tenants.models.keys import ApiKey
 
 KINDS = ("user", "key", "system")
 """The kinds of actors."""
+
+
+STEPS = (State.UPLOADING, State.VALIDATING, State.PROBING)
+"""The states of a version whose checks are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,11 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         if (kind := who.lower()) in KINDS:
             found |= Q(actor_kind=kind)
         return self.filter(found)
+
+    def without_steps(self) -> Self:
+        """Without the steps of a version's checks, of which only the end tells people something."""
+        steps = Q(kind="version", action="changed", after__state__in=STEPS)
+        return self.exclude(steps)
 
     def note(
         self, actor: Actor, tenant: Tenant, action: str, name: str, kind: str = "tenant"

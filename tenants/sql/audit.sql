@@ -20,10 +20,13 @@ BEGIN
             FROM jsonb_each(new_row) WHERE old_row -> key IS DISTINCT FROM value;
         IF new_row IS NULL THEN RETURN NULL; END IF;
     END IF;
-    whose := CASE TG_ARGV[1]
-        WHEN 'adapter_id' THEN
-            (SELECT tenant_id FROM tenants_adapter WHERE id = (any_row ->> 'adapter_id')::bigint)
-        ELSE (any_row ->> nullif(TG_ARGV[1], ''))::bigint END;
+    IF TG_ARGV[1] = 'adapter_id' THEN
+        SELECT tenant_id, name || '@' || called INTO whose, called
+            FROM tenants_adapter WHERE id = (any_row ->> 'adapter_id')::bigint;
+        called := coalesce(called, any_row ->> TG_ARGV[2]);  -- the price of a base model
+    ELSE
+        whose := (any_row ->> nullif(TG_ARGV[1], ''))::bigint;
+    END IF;
     IF TG_ARGV[0] = 'member' THEN
         called := (SELECT username FROM tenants_user WHERE id = (any_row ->> 'user_id')::bigint);
     END IF;

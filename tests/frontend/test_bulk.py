@@ -208,7 +208,7 @@ def test_conversations_of_ones_own_are_deleted(tenant: Tenant) -> None:
 
 def test_tenants_are_suspended_and_activated(tenant: Tenant) -> None:
     operator, other, third = client_of(tenant, "operator"), make_tenant(), make_tenant()
-    isolation = make_tenant(ISOLATION_TENANTS[0])
+    isolation = make_tenant(ISOLATION_TENANTS[0], internal=True)
     page = operator.get("/operate/tenants").content.decode()
     assert page.count('name="row"') == 3
     before = noted(tenant)

@@ -36,9 +36,9 @@ def make_user(name: str = "", **fields: Any) -> User:
     return User.objects.create_user(name or f"user{next(_numbers)}", **fields)
 
 
-def make_tenant(slug: str = "") -> Tenant:
+def make_tenant(slug: str = "", *, internal: bool = False) -> Tenant:
     slug = slug or f"tenant{next(_numbers)}"
-    return Tenant.objects.create(slug=slug, name=slug.title())
+    return Tenant.objects.create(slug=slug, name=slug.title(), internal=internal)
 
 
 def make_member(tenant: Tenant, role: str) -> User:

@@ -6,7 +6,16 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.test import Client
 
-from tenants.models import ApiKey, AuditActor, AuditEntry, LimitSet, Membership, Tenant
+from tenants.models import (
+    AdapterVersion,
+    ApiKey,
+    AuditActor,
+    AuditEntry,
+    LimitSet,
+    Membership,
+    State,
+    Tenant,
+)
 from tenants.models.audit import MAX_NAMES, Actor, acting
 from tests.tenants.making import make_adapter, make_key, make_member, make_tenant, make_version
 
@@ -76,11 +85,29 @@ def test_members_limits_versions_and_aliases_are_their_tenants(tenant: Tenant) -
     )
     adapter = make_adapter(tenant)
     version = make_version(adapter)
-    assert (last().kind, last().tenant, last().after) == ("version", tenant, {"state": "ready"})
+    entry = last()
+    assert (entry.kind, entry.tenant, entry.name) == ("version", tenant, f"{adapter.name}@1")
+    assert entry.after == {"state": "ready"}
     adapter.promote(version)
-    assert (last().kind, last().name, last().action) == ("alias", "live", "created")
+    assert (last().kind, last().name, last().action) == ("alias", f"{adapter.name}@live", "created")
     Membership.objects.filter(user=member).delete()
     assert (last().action, last().after) == ("deleted", None)
+
+
+@pytest.mark.parametrize("end", [State.READY, State.REJECTED])
+def test_of_a_versions_checks_only_the_end_is_shown(tenant: Tenant, end: State) -> None:
+    adapter = make_adapter(tenant)
+    version = AdapterVersion.objects.create(adapter=adapter, number=3, digest="d" * 64)
+    for state in (State.VALIDATING, State.PROBING, end):
+        AdapterVersion.objects.filter(pk=version.pk).update(state=state)
+    entries = AuditEntry.objects.filter(kind="version").order_by("id")
+    assert entries.count() == 4
+    shown = [(one.action, one.name, (one.after or {})["state"]) for one in entries.without_steps()]
+    assert shown == [
+        ("created", f"{adapter.name}@3", "uploading"), ("changed", f"{adapter.name}@3", end),
+    ]  # fmt: skip
+    version.delete()
+    assert (last().action, last().name) == ("deleted", f"{adapter.name}@3")
 
 
 @pytest.mark.django_db

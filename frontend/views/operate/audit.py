@@ -9,12 +9,12 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
 from frontend.views.audit import AuditFilter, context_of
-from tenants.models import AuditEntry
+from tenants.models import AuditEntry, Tenant
 from tenants.models.audit import AuditEntryQuerySet
 
 
 class AuditLogFilter(AuditFilter):
-    """As a tenant's, over all tenants or one of them."""
+    """As a tenant's, over all tenants but internal ones, or over one of them."""
 
     tenant = forms.CharField(
         required=False, max_length=63, widget=forms.TextInput({"type": "search"})
@@ -23,7 +23,9 @@ class AuditLogFilter(AuditFilter):
     def narrow(self, entries: AuditEntryQuerySet) -> AuditEntryQuerySet:
         slug = self.cleaned_data["tenant"].strip()
         found = super().narrow(entries)
-        return found.filter(tenant__slug=slug) if slug else found
+        if slug:
+            return found.filter(tenant__slug=slug)
+        return found.exclude(tenant__in=Tenant.objects.internal())
 
 
 @require_GET

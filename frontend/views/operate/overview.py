@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from heapq import nlargest
 from operator import itemgetter
@@ -18,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
+from frontend.periods import PERIODS
 from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from tenants import isolation
@@ -33,7 +33,7 @@ TOP = 5
 MAX_JOURNALS = 10
 """Maximum number of journals shown that agree with the ledger; all that differ are shown."""
 COUNTS = """
-SELECT (SELECT count(*) FROM tenants_tenant WHERE slug <> ALL(%s)),
+SELECT (SELECT count(*) FROM tenants_tenant WHERE NOT internal),
        (SELECT count(*) FROM tenants_quarantinedentry WHERE status = 'open')
 """
 MAX_MODELS = 20
@@ -46,11 +46,13 @@ def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
     day = used_by_customers().sums([], hour - timedelta(days=1), now)
+    by, most = tops(day_start(now) - timedelta(days=6), day_end(now))
     alive, lost = GatewayProcess.objects.alive_and_lost()
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
-        "tops": tops(day_start(now) - timedelta(days=6), day_end(now)),
+        "top_by": by,
+        "tops": most,
         "journals": journals(),
         "gateways": alive,
         "lost": lost,
@@ -58,7 +60,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         **counts(),
         "failures": failures(None, now - timedelta(days=1), now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
-        "periods": health.PERIODS.values(),
+        "periods": PERIODS.values(),
         **health.of_all(health.chosen(request), now),
     }
     return render(request, "operate/overview.html", context)
@@ -80,14 +82,13 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
 
 def used_by_customers() -> TenantSumQuerySet:
     """The usage of all tenants but the installation's own."""
-    ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
-    return TenantSum.objects.exclude(tenant__in=ours)
+    return TenantSum.objects.exclude(tenant__in=Tenant.objects.internal())
 
 
 def counts() -> dict[str, int]:
     """Customers, and quarantined entries that wait for a decision; in one query."""
     with connection.cursor() as cursor:
-        cursor.execute(COUNTS, [list(isolation.TENANTS)])
+        cursor.execute(COUNTS)
         tenants, quarantined = cursor.fetchall()[0]
     return {"tenants": tenants, "quarantined": quarantined}
 
@@ -101,22 +102,16 @@ def fleet() -> dict[str, Any]:
     return sums | {"engines": len(found), "draining": draining, "kv_usage": fullest}
 
 
-def tops(start: datetime, end: datetime) -> dict[str, list[dict[str, Any]]]:
-    """The tenants with the highest cost and those with the most tokens. The period is whole days,
-    which have few sums."""
+def tops(start: datetime, end: datetime) -> tuple[str, list[dict[str, Any]]]:
+    """The tenants with the highest cost, or while nothing has a price with the most tokens, and
+    which of the two. The period is whole days, which have few sums."""
     sums = used_by_customers().sums(["tenant"], start, end)
     rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
-    found = {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
+    by = "cost" if any(row["cost"] for row in rows) else "tokens"
+    most = nlargest(TOP, (row for row in rows if row[by]), key=itemgetter(by))
     # Names are looked up last: a join would compare them for each sum.
-    tenants = Tenant.objects.in_bulk({row["tenant"] for top in found.values() for row in top})
-    return {
-        title: [{**row, "tenant": tenants[row["tenant"]]} for row in top]
-        for title, top in found.items()
-    }
-
-
-def _most(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    return nlargest(TOP, (row for row in rows if row[by]), key=itemgetter(by))
+    tenants = Tenant.objects.in_bulk({row["tenant"] for row in most})
+    return by, [{**row, "tenant": tenants[row["tenant"]]} for row in most]
 
 
 def journals() -> dict[str, Any]:

@@ -5,9 +5,9 @@ From the request counts of gateways (`tenants.models.usage.outcomes`); bills use
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,11 +17,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from frontend.formats import duration, money, number, rate
+from frontend.periods import PERIODS, USUAL, Period
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
-from tenants.models.usage.outcomes import EPOCH
 from tenants.permissions import Caller
-from tenants.utc import DAY, HOUR
+from tenants.utc import DAY
 
 WIDTH, HEIGHT = 120, 28
 """Size of a sparkline, in SVG units."""
@@ -31,45 +31,19 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """How far to look back, and the step of the line."""
-
-    name: str
-    title: str
-    length: timedelta
-    step: timedelta
-
-    @property
-    def minutely(self) -> bool:
-        """Whether it needs figures per minute; otherwise those per hour are enough."""
-        return self.step < HOUR
-
-
-_ALL = (
-    Period("1h", "1 hour", HOUR, timedelta(minutes=2)),
-    Period("24h", "24 hours", DAY, HOUR),
-    Period("7d", "7 days", 7 * DAY, 6 * HOUR),
-    Period("30d", "30 days", 30 * DAY, DAY),
-)
-PERIODS: Mapping[str, Period] = {one.name: one for one in _ALL}
-USUAL = PERIODS["24h"]
-
-
-@dataclass(frozen=True, slots=True)
 class HealthWindow:
-    """The period until now, in whole steps, and the one of the same length before it."""
+    """The period until now, and the one of the same length before it."""
 
     period: Period
     now: datetime
 
     @property
     def end(self) -> datetime:
-        step = self.period.step
-        return EPOCH + ((self.now - EPOCH) // step + 1) * step
+        return self.period.end(self.now)
 
     @property
     def start(self) -> datetime:
-        return self.end - self.period.length
+        return self.period.start(self.now)
 
     @property
     def before(self) -> datetime:
@@ -78,18 +52,19 @@ class HealthWindow:
 
     @property
     def passed(self) -> float:
-        """The share of the period that has passed: its last step is still under way."""
+        """The share of the period that has passed: its last unit is still under way."""
         return (self.now - self.start) / self.period.length
 
     def steps(self) -> list[datetime]:
-        count = self.period.length // self.period.step
+        """The beginning of each step that has begun."""
+        count = (self.now - self.start) // self.period.step + 1
         return [self.start + n * self.period.step for n in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure of the strip. `tone` is `ok` or `bad` if its change is; `path` is the SVG path of
-    its line."""
+    its line; `url` is empty if it leads nowhere."""
 
     title: str
     value: str
@@ -111,14 +86,15 @@ class RequestSums:
             return sum(row[name] for row in found)
 
         self.requests: int = total("requests")
-        self.wrong: int = total("refused") + total("failed")
+        self.refused: int = total("refused")
+        self.failed: int = total("failed")
         self.cost = int(total("cost"))
         self._buckets = [int(total(f"first_tokens{at}")) for at in range(BUCKETS)]
         self._tokens, self._seconds = int(total("decode_tokens")), float(total("decode_s"))
 
     @property
     def wrong_share(self) -> float | None:
-        return self.wrong / self.requests if self.requests else None
+        return (self.refused + self.failed) / self.requests if self.requests else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -143,7 +119,9 @@ def of_tenant(caller: Caller, period: Period, now: datetime | None = None) -> di
     else:
         own = tenant.keys.filter(created_by=caller.user)
         found = rows.objects.filter(tenant=tenant, key__in=own)
-    requests = f"{reverse('requests', args=[tenant.slug])}?period={period.name}"
+    requests = ""
+    if caller.sees_requests:
+        requests = f"{reverse('requests', args=[tenant.slug])}?period={period.name}"
     return context_of(found, period, now, requests, reverse("usage", args=[tenant.slug]))
 
 
@@ -158,8 +136,8 @@ def of_all(period: Period, now: datetime | None = None) -> dict[str, Any]:
 def context_of(
     figures: Any, period: Period, now: datetime | None, requests: str, usage: str
 ) -> dict[str, Any]:
-    """Context of the strip. `requests` is the URL of the requests of the period, `usage` that of
-    the usage page, whose shortest period is a day."""
+    """Context of the strip. `requests` is the URL of the requests of the period, empty if the
+    caller may see sums only; `usage` that of the usage page, whose shortest period is a day."""
     window = HealthWindow(period, now or timezone.now())
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
         "start", step=period.step, times=["first_tokens"]
@@ -169,71 +147,95 @@ def context_of(
     return {"period": period, "figures": strip(window, rows, requests, usage)}
 
 
-def strip(window: HealthWindow, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
-    """The six figures; `rows` are sums by step, of both periods."""
-    by_step = {row["start"]: RequestSums([row]) for row in rows}
-    steps = [by_step.get(at) for at in window.steps()]
-    now = RequestSums(row for row in rows if row["start"] >= window.start)
-    before = RequestSums(row for row in rows if row["start"] < window.start)
+@dataclass(frozen=True, slots=True)
+class ComparedSums:
+    """The sums of a period, of the one before it, and of each step of the period (None without
+    requests)."""
 
-    def ttft(share: float) -> Figure:
-        value, was = now.ttft_s(share), before.ttft_s(share)
-        slower = "" if value is None else f"&{urlencode({'ttft': f'{value:.3g}'})}"
-        return Figure(
-            f"TTFT p{share * 100:.0f}",
-            duration(value),
-            "",
-            later(value, was),
-            tone(value, was, least=0.001),
-            "",
-            path([one.ttft_s(share) if one else None for one in steps]),
-            requests + slower,
+    window: HealthWindow
+    now: RequestSums
+    before: RequestSums
+    steps: Sequence[RequestSums | None]
+
+    @classmethod
+    def of(cls, window: HealthWindow, rows: Sequence[Row]) -> ComparedSums:
+        """`rows` are sums by step, of both periods."""
+        by_step = {row["start"]: RequestSums([row]) for row in rows}
+        return cls(
+            window,
+            RequestSums(row for row in rows if row["start"] >= window.start),
+            RequestSums(row for row in rows if row["start"] < window.start),
+            [by_step.get(at) for at in window.steps()],
         )
 
+    def line(self, value: Callable[[RequestSums], float | None], empty: float | None = None) -> str:
+        """The SVG path of this figure over the steps, `empty` in those without requests."""
+        return path([value(one) if one else empty for one in self.steps])
+
+
+def strip(window: HealthWindow, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
+    """The six figures; `rows` are sums by step, of both periods."""
+    sums = ComparedSums.of(window, rows)
     return [
-        Figure(
-            "Requests",
-            number(now.requests),
-            "",
-            growth(now.requests, before.requests * window.passed),
-            "",
-            f"vs {window.period.title} before" if before.requests else "",
-            path([one.requests if one else 0 for one in steps]),
-            requests,
-        ),
-        Figure(
-            "Errors and refusals",
-            rate(now.wrong_share),
-            "",
-            points(now.wrong_share, before.wrong_share),
-            tone(now.wrong_share, before.wrong_share, least=0.0005),
-            f"{number(now.wrong)} request{'' if now.wrong == 1 else 's'}",
-            path([one.wrong_share if one else None for one in steps]),
-            f"{requests}&outcome=wrong",
-        ),
-        ttft(0.5),
-        ttft(0.95),
-        Figure(
-            "Output speed",
-            "\u2013" if now.tokens_per_s is None else f"{now.tokens_per_s:.0f}",
-            "tok/s",
-            growth(now.tokens_per_s, before.tokens_per_s),
-            tone(before.tokens_per_s, now.tokens_per_s, least=0.5),
-            "per answer",
-            path([one.tokens_per_s if one else None for one in steps]),
-            requests,
-        ),
-        Figure(
-            "Cost",
-            money(now.cost),
-            "",
-            growth(now.cost, before.cost * window.passed),
-            "",
-            "",
-            path([one.cost if one else 0 for one in steps]),
-            usage,
-        ),
+        _requests(sums, requests),
+        _wrong(sums, requests),
+        _ttft(sums, 0.5, requests),
+        _ttft(sums, 0.95, requests),
+        _speed(sums, requests),
+        _cost(sums, usage),
     ]
+
+
+def _requests(sums: ComparedSums, url: str) -> Figure:
+    count, before, window = sums.now.requests, sums.before.requests, sums.window
+    change = growth(count, before * window.passed)
+    note = f"vs {window.period.title} before" if before else ""
+    line = sums.line(lambda one: one.requests, 0)
+    return Figure("Requests", number(count), "", change, "", note, line, url)
+
+
+def _wrong(sums: ComparedSums, url: str) -> Figure:
+    share, before = sums.now.wrong_share, sums.before.wrong_share
+    return Figure(
+        "Errors and refusals",
+        rate(share),
+        "",
+        points(share, before),
+        tone(share, before, least=0.0005),
+        f"{number(sums.now.refused)} refused, {number(sums.now.failed)} failed",
+        sums.line(lambda one: one.wrong_share),
+        url and f"{url}&outcome=wrong",
+    )
+
+
+def _ttft(sums: ComparedSums, share: float, url: str) -> Figure:
+    value, before = sums.now.ttft_s(share), sums.before.ttft_s(share)
+    slower = "" if value is None else f"&{urlencode({'ttft': f'{value:.3g}'})}"
+    return Figure(
+        f"TTFT p{share * 100:.0f}",
+        duration(value),
+        "",
+        later(value, before),
+        tone(value, before, least=0.001),
+        "",
+        sums.line(lambda one: one.ttft_s(share)),
+        url and url + slower,
+    )
+
+
+def _speed(sums: ComparedSums, url: str) -> Figure:
+    speed, before = sums.now.tokens_per_s, sums.before.tokens_per_s
+    text, better = "\u2013" if speed is None else f"{speed:.0f}", tone(before, speed, least=0.5)
+    line = sums.line(lambda one: one.tokens_per_s)
+    change = growth(speed, before)
+    return Figure("Output speed", text, "tok/s", change, better, "per answer", line, url)
+
+
+def _cost(sums: ComparedSums, url: str) -> Figure:
+    change = growth(sums.now.cost, sums.before.cost * sums.window.passed)
+    return Figure(
+        "Cost", money(sums.now.cost), "", change, "", "", sums.line(lambda one: one.cost, 0), url
+    )
 
 
 def growth(now: float | None, before: float | None) -> str:

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from frontend.formats import utc
 from frontend.pages import tenant_page
+from frontend.periods import PERIODS, pace_of_month
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
@@ -40,6 +41,8 @@ BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
 """Budgets in the order in which they are shown: money first."""
+
+LAST_DAY, THIS_MONTH = "the last 24 hours", "the month so far"
 
 Sums = Mapping[str, Any]
 
@@ -88,7 +91,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     }
     context["done"] = all(step.done for step in context["steps"])
     context |= health.of_tenant(caller, health.chosen(request), now)
-    context["periods"] = health.PERIODS.values()
+    context["periods"] = PERIODS.values()
     if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
     if caller.may(Permission.READ_USAGE):
@@ -127,10 +130,14 @@ def budgets(tenant: Tenant, used: UsedCard, now: datetime) -> list[BudgetCard]:
     for kind in BUDGETS:
         if (limit := in_force[kind.name]) is None:
             continue
-        amount = _amount(used.today if kind.window == "day" else used.month, kind)
+        if kind.window == "day":
+            amount, renews, since = _amount(used.today, kind), day_start(now) + DAY, LAST_DAY
+            pace = _amount(used.day, kind) / DAY.total_seconds()
+        else:
+            amount, renews, since = _amount(used.month, kind), month_end(now), THIS_MONTH
+            pace = pace_of_month(amount, now)
         text = f"{used_of(kind, amount)} of {shown(kind, limit)}"
-        pace = _amount(used.day, kind) / DAY.total_seconds()
-        until = outlook(limit - amount, pace, now, _renewal(kind.window, now))
+        until = outlook(limit - amount, pace, now, renews, since)
         found.append(BudgetCard(kind.label, amount, limit, text, until))
     return found
 
@@ -142,23 +149,17 @@ def _amount(sums: Sums, kind: LimitKind) -> int:
     return int(sums["prompt_tokens"] + sums["completion_tokens"])
 
 
-def _renewal(period: str, now: datetime) -> datetime:
-    if period == "month":
-        return month_end(now)
-    return day_start(now) + DAY
-
-
-def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
-    """When the rest will be used up at the current rate."""
+def outlook(left: int, per_s: float, now: datetime, renews: datetime, since: str) -> str:
+    """When the rest will be used up at this rate, which is that of the time `since`."""
     if left <= 0:
         return f"Used up: requests are refused until {utc(renews)}."
     if not per_s:
-        return "No usage in the last 24 hours."
+        return f"No usage in {since}."
     lasts_s = left / per_s
     if lasts_s >= (renews - now).total_seconds():
-        return "Lasts until it renews, at the rate of the last 24 hours."
+        return f"Lasts until it renews, at the rate of {since}."
     end = now + timedelta(seconds=lasts_s)
-    return f"Runs out on {utc(end)} at the rate of the last 24 hours."
+    return f"Runs out on {utc(end)} at the rate of {since}."
 
 
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +26,7 @@ from django.views.decorators.http import require_GET
 from frontend.formats import duration
 from frontend.lists import MAX_DIGITS, address
 from frontend.pages import as_file, tenant_page
+from frontend.periods import PERIODS
 from frontend.templatetags.lorikeet import options
 from frontend.times import MinuteField
 from frontend.views.requests.counts import counts
@@ -36,12 +37,10 @@ from tenants.models.usage.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
 
 PAGE = 50
-PERIODS = {
-    "1h": ("Last hour", timedelta(hours=1)),
-    "24h": ("Last 24 hours", timedelta(days=1)),
-    "7d": ("Last 7 days", timedelta(days=7)),
-    "30d": ("Last 30 days", timedelta(days=30)),
+TITLES = {"1h": "Last hour"} | {
+    name: f"Last {PERIODS[name].title}" for name in ("24h", "7d", "30d")
 }
+"""The titles of the periods."""
 MAX_CHOICES = 200
 """Maximum number of keys (the newest) and of models offered as choices."""
 NARROWING = ("q", "model", "key", "outcome", "ttft", "total")
@@ -100,7 +99,7 @@ class RequestFilter(forms.Form):
     )
     period = forms.ChoiceField(
         required=False,
-        choices=[(name, title) for name, (title, _) in PERIODS.items()],
+        choices=list(TITLES.items()),
         widget=chip(),
     )
     outcome = forms.ChoiceField(
@@ -114,7 +113,6 @@ class RequestFilter(forms.Form):
     total = at_least("Total over", TOTALS_S)
     since = MinuteField(required=False, label="From, UTC")
     until = MinuteField(required=False, label="Before, UTC")
-    periods = PERIODS
     usual = "24h"
     """The default period."""
     longer = "30d"
@@ -165,16 +163,16 @@ class RequestFilter(forms.Form):
         """Start, and end (exclusive; None: now), of a valid form's period."""
         given = self.cleaned_data
         until: datetime | None = given["until"]
-        _, length = self.periods[given["period"] or self.usual]
-        return given["since"] or (until or now) - length, until
+        period = PERIODS[given["period"] or self.usual]
+        start = until - period.length if until else period.start(now)
+        return given["since"] or start, until
 
     @property
     def period_title(self) -> str:
         """The period of a valid form, for use within a sentence."""
         if self.exact:
             return "this time"
-        title, _ = self.periods[self.cleaned_data["period"] or self.usual]
-        return f"the {title.lower()}"
+        return f"the {TITLES[self.cleaned_data['period'] or self.usual].lower()}"
 
     @property
     def chips(self) -> list[forms.BoundField]:

@@ -24,7 +24,8 @@ OPERATORS_FIELDS = {"status", "weight", "max_stored_bytes", "max_versions"}
 
 
 class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
-    """The caller's tenants; an operator sees all of them. Only operators create tenants."""
+    """The caller's tenants; an operator sees all of them but internal ones, as which the
+    installation checks itself. Only operators create tenants."""
 
     permission_classes = [IsAuthenticated]
     queryset = Tenant.objects.none()
@@ -35,7 +36,7 @@ class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, Generi
         user = self.request.user
         if isinstance(user, KeyHolder):
             return Tenant.objects.filter(pk=user.key.tenant_id)
-        return Tenant.objects.visible_to(user)
+        return Tenant.objects.visible_to(user).customers()
 
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if not request.user.is_staff:

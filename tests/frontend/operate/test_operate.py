@@ -150,12 +150,20 @@ def test_the_overview_adds_up_the_engines_and_the_last_day(
         "engines": 2, "draining": 1, "running": 6, "waiting": 2, "queued": 4, "kv_usage": 0.75,
     }  # fmt: skip
     assert (context["day"]["requests"], context["day"]["cost"]) == (2, 3 * PICO)
-    tops = {
-        title: [(row["tenant"].slug, row["cost"] / PICO, row["tokens"]) for row in rows]
-        for title, rows in context["tops"].items()
-    }
-    spenders = [(other.slug, Decimal(6), 10), (tenant.slug, Decimal(1), 500)]
-    assert tops == {"By cost": spenders, "By tokens": spenders[::-1]}
+    tops = [(row["tenant"].slug, row["cost"] / PICO, row["tokens"]) for row in context["tops"]]
+    assert context["top_by"] == "cost"
+    assert tops == [(other.slug, Decimal(6), 10), (tenant.slug, Decimal(1), 500)]
+
+
+def test_while_nothing_has_a_price_tenants_are_compared_by_tokens(
+    operator: Client, tenant: Tenant
+) -> None:
+    other = make_tenant()
+    use(tenant, cost=0, tokens=5)
+    use(other, cost=0, tokens=500)
+    context = operator.get(reverse("operate")).context
+    assert context["top_by"] == "tokens"
+    assert [row["tenant"].slug for row in context["tops"]] == [other.slug, tenant.slug]
 
 
 def test_the_overview_of_a_new_installation_says_what_is_missing(operator: Client) -> None:
@@ -624,7 +632,7 @@ def test_only_operators_set_default_limits(tenant: Tenant, role: str) -> None:
 
 
 def test_the_platforms_own_tenants_are_among_no_customers(operator: Client, tenant: Tenant) -> None:
-    ours = [make_tenant(slug) for slug in ISOLATION_TENANTS]
+    ours = [make_tenant(slug, internal=True) for slug in ISOLATION_TENANTS]
     for one in (tenant, *ours):
         use(one, cost=2)
     overview = operator.get(reverse("operate"))
@@ -638,7 +646,11 @@ def test_the_platforms_own_tenants_are_among_no_customers(operator: Client, tena
 
 def test_operators_see_what_all_tenants_used_and_cost(operator: Client, tenant: Tenant) -> None:
     other = make_tenant("globex")
-    for one, cost in ((tenant, 3), (other, 5), (make_tenant(ISOLATION_TENANTS[0]), 100)):
+    for one, cost in (
+        (tenant, 3),
+        (other, 5),
+        (make_tenant(ISOLATION_TENANTS[0], internal=True), 100),
+    ):
         use(one, cost=cost)
     page = operator.get(reverse("operate_usage"), {"show": "cost"})
     assert [(name, int(row["cost"])) for name, row in page.context["rows"]] == [

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from frontend.views.overview.overview import outlook
+from frontend.views.overview.overview import LAST_DAY, outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, State, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
@@ -41,7 +41,7 @@ def developer(tenant: Tenant) -> Client:
     ],
 )
 def test_when_a_budget_ends(left: int, per_s: float, words: str) -> None:
-    assert outlook(left, per_s, NOW, MIDNIGHT) == words
+    assert outlook(left, per_s, NOW, MIDNIGHT, LAST_DAY) == words
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "operator"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -87,9 +89,13 @@ class Report:
 async def take_turns(
     rounds: int, sides: Mapping[str, Callable[[], Awaitable[T]]]
 ) -> dict[str, list[T]]:
-    """Run every side once, then all again, `rounds` times; returns each side's results in order."""
+    """Run every side once, then all again, `rounds` times; returns each side's results in order.
+    Tells on standard error how far it is."""
     found: dict[str, list[T]] = {name: [] for name in sides}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name, run in sides.items():
+            began = time.monotonic()
             found[name].append(await run())
+            took = f"{time.monotonic() - began:.1f} s"
+            print(f"{name}, {number} of {rounds}: {took}", file=sys.stderr, flush=True)
     return found
