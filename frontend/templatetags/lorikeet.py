@@ -22,6 +22,7 @@ from frontend.causes import cause
 from frontend.lists import address
 from frontend.live.topics import TOPICS
 from frontend.sign_in.wording import reworded
+from tenants.models import User
 
 register = template.Library()
 
@@ -127,6 +128,12 @@ def live(
     src = reverse(f"live-{topic}", args=[tenant]) if caller else reverse(f"operate_live-{topic}")
     query = query or urlencode({name: value for name, value in given.items() if value})
     return found + format_html(' src="{}"', f"{src}?{query}" if query else src)
+
+
+@register.simple_tag
+def lacks_operator() -> bool:
+    """Whether nobody can sign in who could let others in."""
+    return not User.operators().exists()
 
 
 @register.simple_tag

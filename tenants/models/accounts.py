@@ -22,6 +22,11 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 class User(AbstractUser):
     """A person. An operator of the installation is a user with `is_staff`."""
 
+    @classmethod
+    def operators(cls) -> models.QuerySet[User]:
+        """The operators who can sign in."""
+        return cls.objects.filter(is_staff=True, is_active=True)
+
     def set_access(self, *, active: bool | None = None, operator: bool | None = None) -> None:
         """Set whether the user can sign in, and whether as an operator; None: no change.
 
@@ -29,7 +34,7 @@ class User(AbstractUser):
             LastOperator: no operator who can sign in would be left.
         """
         with transaction.atomic():
-            operators = User.objects.filter(is_staff=True, is_active=True).order_by("pk")
+            operators = User.operators().order_by("pk")
             # The rows are the lock: it serializes two operators who deactivate each other.
             others = [one.pk for one in operators.select_for_update() if one.pk != self.pk]
             self.refresh_from_db(fields=["is_active", "is_staff"])

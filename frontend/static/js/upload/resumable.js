@@ -29,9 +29,14 @@ export class ResumableUpload {
     this.aborter = new AbortController();
   }
 
-  // Whether an upload under this key was begun and has not ended.
-  static begun(key) {
-    return localStorage.getItem(key) !== null;
+  // Whether the server has the beginning of an upload under this key, and waits for the rest.
+  static async begun(key) {
+    const url = localStorage.getItem(key);
+    if (!url) return false;
+    const headers = { Accept: "application/json", "Tus-Resumable": "1.0.0" };
+    const response = await fetch(url, { headers }).catch(() => undefined);
+    if (response?.status === 404) localStorage.removeItem(key); // it has expired
+    return response?.ok ? parsed(await response.text())?.state === "receiving" : false;
   }
 
   // The server's final answer about the upload; raises Refused, or an AbortError after `pause`.

@@ -4,6 +4,7 @@ import { packed } from "./tar.js";
 
 const CONFIG = "adapter_config.json";
 const WEIGHTS = [/^adapter_model\.safetensors$/i, /^adapter_model-\d+-of-\d+\.safetensors$/i, /^adapters\.safetensors$/i]; // whole, in shards, of mlx-lm
+const PICKLES = /^adapter_model\.(bin|pt|pth|ckpt|pkl)$/;
 const RATE_OVER_MS = 5000;
 
 const size = (bytes) => {
@@ -96,6 +97,8 @@ class UploadDrop extends HTMLElement {
     const names = this.files.map((file) => file.name.toLowerCase());
     if (!names.length) return "Choose the adapter's files.";
     const archive = names.length === 1 && /\.(zip|tar|tar\.gz|tgz)$/i.test(names[0]);
+    const pickle = names.find((name) => PICKLES.test(name));
+    if (pickle && !names.some((name) => WEIGHTS.some((one) => one.test(name)))) return `${pickle} is a pickle, which could run code and is not read. Save the adapter as adapter_model.safetensors: PEFT's save_pretrained does so by default.`;
     const missing = [];
     if (!names.includes(CONFIG)) missing.push(CONFIG);
     if (!names.some((name) => WEIGHTS.some((one) => one.test(name)))) missing.push("adapter_model.safetensors");
@@ -115,9 +118,10 @@ class UploadDrop extends HTMLElement {
     return `upload ${JSON.stringify([this.dataset.tenant, this.given.get("name"), ...files])}`;
   }
 
-  hint() {
-    const begun = this.files.length > 0 && ResumableUpload.begun(this.key);
-    this.begun.hidden = !begun || this.busy;
+  async hint() {
+    const { key } = this;
+    const begun = this.files.length > 0 && !this.busy && (await ResumableUpload.begun(key));
+    if (key === this.key) this.begun.hidden = !begun || this.busy;
   }
 
   async begin() {
