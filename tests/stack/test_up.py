@@ -89,6 +89,8 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         until(lambda: "Ctrl-C stops everything" in (var / "up.log").read_text())
         _paste((var / "up.log").read_text(), key)
         _it_embeds_at_last(first, key)
+        kept = first.manage("backup", str(tmp_path / "backup.tar"))
+        assert kept.returncode == 0, kept.stderr
     assert first.process.returncode == 0, (var / "up.log").read_text()
     until(lambda: all(gone(one) for one in family))
     for name in ("gateway-1", "console", "engine-1", "worker-1"):
@@ -98,6 +100,8 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
     assert '"request_id"' in first.log("gateway-1")
     names = ("gateway-1", "console", "engine-1", "worker-1")
     assert key not in "".join(first.log(name) for name in names)
+
+    _all_comes_back_elsewhere(tmp_path, var, key)
 
     chats = traces.named(f"chat {TENANTS[0].adapter}")
     assert {one.instance for one in chats} == set(first.urls)
@@ -111,6 +115,50 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         assert second.facts["tenants"] == facts["tenants"]
         assert second.facts["metrics_token"] == facts["metrics_token"]
         _other_engines_take_over(second)
+
+
+HAS = """
+import hashlib, json
+from django.core.files.storage import storages
+from tenants.models import AdapterVersion, ApiKey, Tenant, UsageEvent
+from tenants.billing.receipts import describe, signer
+
+adapters = {
+    f"{one.adapter}@{one.number}": [
+        hashlib.sha256(storages["adapters"].open(f"{one.folder}/{name}").read()).hexdigest()
+        for name in ("adapter_config.json", "adapter_model.safetensors")
+    ]
+    for one in AdapterVersion.objects.select_related("adapter")
+}
+events = list(UsageEvent.objects.order_by("id"))
+print(json.dumps({
+    "adapters": adapters,
+    "events": [describe(one) for one in events],
+    "receipt": signer().sign(describe(events[0])),
+    "key": ApiKey.objects.find(KEY).name,
+}, default=str))
+"""
+"""What an installation has, as JSON."""
+
+
+def _all_comes_back_elsewhere(tmp_path: Path, var: Path, key: str) -> None:
+    """From a backup, when this installation is gone: the ledger, adapters, keys and secrets."""
+    other = tmp_path / "elsewhere" / "var"
+
+    def manage(folder: Path, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *arguments], cwd=ROOT, text=True,
+            env=settings_free() | {"LORIKEET_VAR": str(folder)}, capture_output=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    manage(other, "restore", str(tmp_path / "backup.tar"))
+    shell = ("shell", "--no-imports", "-c", HAS.replace("KEY", repr(key)))
+    had, has = (json.loads(manage(folder, *shell)) for folder in (var, other))
+    assert has == had and len(has["events"]) >= 2 and len(has["adapters"]) == len(TENANTS)
+    assert (other / "secrets.env").read_bytes() == (var / "secrets.env").read_bytes()
+    assert "No planned migration" in manage(other, "migrate", "--plan")
 
 
 def _other_engines_take_over(stack: Stack) -> None:

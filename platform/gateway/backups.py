@@ -1,0 +1,226 @@
+"""A backup of an installation in one tar: database, adapters, tenants' files, journals, secrets.
+
+A running installation can be backed up. Journals are copied before the database is dumped: what is
+no longer in a journal is in the ledger by then. Files are copied before it too, and those that came
+meanwhile after it: the dump refers to no file that the archive lacks, unless it was deleted during
+the backup.
+
+Restoring wants an installation without data, and leaves it so if anything fails.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.db import connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from gateway.local.postgres import BIN, ENVIRONMENT, site_packages
+from gateway.start import SECRETS
+
+FORMAT = 1
+ABOUT, DUMP, KEPT_SECRETS, FACTS = "backup.json", "database.dump", "secrets.env", "up.json"
+JOURNALS = "journals"
+TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+SECRET_NAMES = (*SECRETS, "LORIKEET_CONTENT_KEY_PREVIOUS")
+"""The secrets without which data can't be read: keys, receipts and stored content depend on
+them."""
+
+
+class BackupFailed(Exception):
+    """Says in one line why the backup was not made or not restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an archive has: its time, and how many bytes of each part."""
+
+    at: str
+    parts: Mapping[str, int]
+
+
+def folders() -> dict[str, Path]:
+    """The folders to keep, by their names in the archive. Adapters in S3 are kept there."""
+    adapters = settings.STORAGES["adapters"]["OPTIONS"].get("location")
+    found = {
+        "files": Path(settings.FILES_DIR),
+        JOURNALS: Path(os.environ.get("LORIKEET_ENGINE_JOURNAL_DIR") or settings.VAR / "journal"),
+    }
+    return {"adapters": Path(adapters), **found} if adapters else found
+
+
+def back_up(archive: Path, report: Callable[[str], None]) -> Contents:
+    """Write the archive, readable only by its owner.
+
+    Raises:
+        BackupFailed: it exists, the disk is full, or the database cannot be dumped.
+    """
+    if archive.exists():
+        raise BackupFailed(f"{archive} exists already.")
+    draft = archive.with_name(f".{archive.name}.draft")
+    try:
+        with draft.open("xb") as out, tarfile.open(fileobj=out, mode="w") as tar:
+            contents = _fill(tar, report)
+        draft.rename(archive)
+    except OSError as error:
+        raise BackupFailed(str(error)) from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return contents
+
+
+def _fill(tar: tarfile.TarFile, report: Callable[[str], None]) -> Contents:
+    at, parts, added = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", dict[str, int](), set[str]()
+
+    def add(name: str, folder: Path) -> None:
+        parts[name] = parts.get(name, 0) + _add_folder(tar, name, folder, added)
+
+    _add_bytes(tar, ABOUT, json.dumps({"format": FORMAT, "at": at}).encode())
+    for name, folder in folders().items():
+        add(name, folder)
+        report(f"{name}: {parts[name]:,} bytes")
+    with tempfile.NamedTemporaryFile(dir=settings.VAR) as dump:
+        _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--file", dump.name)
+        tar.add(dump.name, DUMP)
+        parts["database"] = Path(dump.name).stat().st_size
+        report(f"database: {parts['database']:,} bytes")
+    for name, folder in folders().items():
+        if name != JOURNALS:
+            add(name, folder)
+    kept = [f"{name}={os.environ[name]}\n" for name in SECRET_NAMES if os.environ.get(name)]
+    _add_bytes(tar, KEPT_SECRETS, "".join(kept).encode())
+    if (facts := settings.VAR / FACTS).exists():
+        tar.add(facts, FACTS)
+    return Contents(at, parts)
+
+
+def _add_folder(tar: tarfile.TarFile, name: str, folder: Path, added: set[str]) -> int:
+    """Add the folder's files that are not added yet; returns their size."""
+    size = 0
+    for path in sorted(folder.rglob("*")):
+        inside = f"{name}/{path.relative_to(folder)}"
+        if inside in added:
+            continue
+        try:
+            if path.is_symlink() or not path.is_file():
+                continue
+            # A journal is written to meanwhile.
+            with tempfile.SpooledTemporaryFile(max_size=1 << 20) as copy, path.open("rb") as file:
+                shutil.copyfileobj(file, copy)
+                member = tarfile.TarInfo(inside)
+                member.size, member.mode, member.mtime = copy.tell(), 0o600, path.stat().st_mtime
+                copy.seek(0)
+                tar.addfile(member, copy)
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        added.add(inside)
+        size += member.size
+    return size
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o600
+    tar.addfile(member, io.BytesIO(data))
+
+
+def restore(archive: Path, report: Callable[[str], None]) -> Contents:
+    """Restore the archive into this installation, which must have no data.
+
+    Raises:
+        BackupFailed: it is none of these archives, this installation has data, or the database
+            cannot be restored.
+    """
+    _require_nothing()
+    with tempfile.TemporaryDirectory(dir=settings.VAR, prefix="restore-") as place:
+        found = Path(place)
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(found, filter="data")
+            about = json.loads((found / ABOUT).read_bytes())
+        except (OSError, tarfile.TarError, ValueError) as error:
+            raise BackupFailed(f"{archive} is not a backup: {error}") from None
+        if about.get("format") != FORMAT:
+            raise BackupFailed(f"{archive} has the format {about.get('format')}, not {FORMAT}.")
+        _run("pg_restore", "--no-owner", "--no-privileges", "--single-transaction",
+             "--exit-on-error", "--dbname", "", str(found / DUMP))  # fmt: skip
+        report("database: restored")
+        parts = {}
+        for name, folder in folders().items():
+            if (found / name).exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copytree(found / name, folder, dirs_exist_ok=True)
+            parts[name] = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
+            report(f"{name}: {parts[name]:,} bytes")
+        for name in (KEPT_SECRETS, FACTS):
+            if (found / name).exists():
+                shutil.move(found / name, settings.VAR / name)
+    return Contents(about["at"], parts)
+
+
+def _require_nothing() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(TABLES)
+        (tables,) = cursor.fetchone() or (0,)
+    if tables:
+        raise BackupFailed(
+            f"The database has {tables} tables already; a backup is restored into an empty one."
+        )
+    for folder in folders().values():
+        if folder.exists() and any(folder.iterdir()):
+            raise BackupFailed(f"{folder} is not empty; a backup is restored beside no other data.")
+
+
+def _run(program: str, *arguments: str) -> None:
+    """Run one of PostgreSQL's programs on the installation's database; an empty argument stands for
+    its address, and is added if there is none. The password is not among the arguments.
+
+    Raises:
+        BackupFailed: it failed.
+    """
+    given = conninfo_to_dict(os.environ["LORIKEET_DATABASE_URL"])
+    password = given.pop("password", None)
+    address = make_conninfo("", **given)
+    if "" not in arguments:
+        arguments = (*arguments, "--dbname", "")
+    command = [_program(program), *(one or address for one in arguments)]
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    if password:
+        environment["PGPASSWORD"] = str(password)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise BackupFailed(f"{program} failed: {lines[0]}")
+
+
+def _program(name: str) -> str:
+    """The system's program or the embedded server's: of the release of the database's server if
+    there is such a one, since others may not understand each other."""
+    embedded = str(site_packages() / BIN / name)
+    found = [one for one in (shutil.which(name), embedded) if one is not None]
+    return next((one for one in found if _release(one) == _server_release()), embedded)
+
+
+def _release(program: str) -> int:
+    """As 18 of "pg_dump (PostgreSQL) 18.1"."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    return int(re.search(r"\) (\d+)", said + ") 0")[1])  # type: ignore[index]
+
+
+def _server_release() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW server_version_num")
+        (number,) = cursor.fetchone() or ("0",)
+    return int(number) // 10_000
