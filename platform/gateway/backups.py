@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from django.conf import settings
+from django.core.files.storage import storages
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -53,7 +54,7 @@ class Contents:
 
 def folders() -> dict[str, Path]:
     """The folders to keep, by their names in the archive. Adapters in S3 are kept there."""
-    adapters = settings.STORAGES["adapters"]["OPTIONS"].get("location")
+    adapters = getattr(storages["adapters"], "location", "")  # empty in S3
     found = {
         "files": Path(settings.FILES_DIR),
         JOURNALS: Path(os.environ.get("LORIKEET_ENGINE_JOURNAL_DIR") or settings.VAR / "journal"),

@@ -11,8 +11,9 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontend.periods import PERIODS
 from frontend.views.overview import health
-from frontend.views.overview.health import HEIGHT, PERIODS, WIDTH, HealthWindow
+from frontend.views.overview.health import HEIGHT, WIDTH, HealthWindow
 from inference.gateway.measuring.sums import BUCKETS
 from inference.interfaces.directory import PICO
 from tenants.models import ApiKey, Tenant
