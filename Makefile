@@ -26,7 +26,7 @@ ifdef ARGS
 	$(PY) -m pytest $(ARGS)
 else
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -n 5
+	$(PY) -m coverage run -m pytest -n 4
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 endif

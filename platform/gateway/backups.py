@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,7 +134,7 @@ def _add_folder(tar: tarfile.TarFile, name: str, folder: Path, added: set[str]) 
 
 def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     member = tarfile.TarInfo(name)
-    member.size, member.mode = len(data), 0o600
+    member.size, member.mode, member.mtime = len(data), 0o600, time.time()
     tar.addfile(member, io.BytesIO(data))
 
 
@@ -155,20 +156,34 @@ def restore(archive: Path, report: Callable[[str], None]) -> Contents:
             raise BackupFailed(f"{archive} is not a backup: {error}") from None
         if about.get("format") != FORMAT:
             raise BackupFailed(f"{archive} has the format {about.get('format')}, not {FORMAT}.")
-        _run("pg_restore", "--no-owner", "--no-privileges", "--single-transaction",
-             "--exit-on-error", "--dbname", "", str(found / DUMP))  # fmt: skip
+        parts = {name: _size(found / name) for name in folders()}
+        moved: list[Path] = []
+        try:
+            for name, folder in folders().items():
+                moved += _move(found / name, folder)
+                report(f"{name}: {parts[name]:,} bytes")
+            _run("pg_restore", "--no-owner", "--no-privileges", "--single-transaction",
+                 "--exit-on-error", str(found / DUMP))  # fmt: skip
+        except BaseException:
+            for one in moved:
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+            raise
         report("database: restored")
-        parts = {}
-        for name, folder in folders().items():
-            if (found / name).exists():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copytree(found / name, folder, dirs_exist_ok=True)
-            parts[name] = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
-            report(f"{name}: {parts[name]:,} bytes")
         for name in (KEPT_SECRETS, FACTS):
             if (found / name).exists():
                 shutil.move(found / name, settings.VAR / name)
     return Contents(about["at"], parts)
+
+
+def _size(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
+
+
+def _move(source: Path, folder: Path) -> list[Path]:
+    """Move what is in one folder into another, which is empty; returns what is there then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = list(source.iterdir()) if source.exists() else []
+    return [Path(shutil.move(one, folder / one.name)) for one in found]
 
 
 def _require_nothing() -> None:
@@ -185,18 +200,15 @@ def _require_nothing() -> None:
 
 
 def _run(program: str, *arguments: str) -> None:
-    """Run one of PostgreSQL's programs on the installation's database; an empty argument stands for
-    its address, and is added if there is none. The password is not among the arguments.
+    """Run one of PostgreSQL's programs on the installation's database. The password is not among
+    its arguments, which every account of the machine can read.
 
     Raises:
         BackupFailed: it failed.
     """
     given = conninfo_to_dict(os.environ["LORIKEET_DATABASE_URL"])
     password = given.pop("password", None)
-    address = make_conninfo("", **given)
-    if "" not in arguments:
-        arguments = (*arguments, "--dbname", "")
-    command = [_program(program), *(one or address for one in arguments)]
+    command = [_program(program), "--dbname", make_conninfo("", **given), *arguments]
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     if password:
         environment["PGPASSWORD"] = str(password)

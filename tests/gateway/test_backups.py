@@ -67,6 +67,18 @@ def test_nor_into_a_folder_with_files(
         backups.restore(tmp_path / "backup.tar", print)
 
 
+def test_a_restore_that_fails_leaves_nothing(
+    tmp_path: Path, var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups, "TABLES", "SELECT 0")
+    about = json.dumps({"format": 1, "at": "2026-11-28T00:00:00Z"}).encode()
+    archive = written(tmp_path / "b.tar", backup_json=about, database_dump=b"not a dump",
+                      **{"adapters/acme/one": b"weights"})  # fmt: skip
+    with pytest.raises(BackupFailed, match="pg_restore failed: "):
+        backups.restore(archive, print)
+    assert list((var / "adapters").iterdir()) == [] and not (var / "secrets.env").exists()
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

@@ -50,6 +50,9 @@ def test_files_that_are_no_adapter_are_not_even_sent(owner: Page, tmp_path: Path
     owner.get_by_role("button", name="Upload adapter").first.click()
     dialog = owner.get_by_role("dialog", name="Upload adapter")
     dialog.get_by_label("Files", exact=True).set_input_files(sorted(tmp_path.iterdir()))
+    expect(dialog.get_by_role("alert")).to_contain_text("adapter_model.bin is a pickle")
+    (tmp_path / "adapter_model.bin").rename(tmp_path / "model.onnx")
+    dialog.get_by_label("Files", exact=True).set_input_files(sorted(tmp_path.iterdir()))
     expect(dialog.get_by_role("alert")).to_have_text("adapter_model.safetensors is missing.")
 
 
