@@ -679,3 +679,14 @@ def test_a_version_is_shown_beside_the_one_before(tenant: Tenant, admin: Client)
     assert [(row.version, row.traffic.requests) for row in rows] == [
         (second, 100), (rejected, 0), (first, 100)
     ]  # fmt: skip
+
+
+def test_what_is_live_is_not_offered_to_be_promoted(tenant: Tenant, admin: Client) -> None:
+    adapter = make_adapter(tenant)
+    live, other = make_version(adapter), make_version(adapter)
+    adapter.promote(live)
+    pages = [
+        admin.get(f"/t/{tenant.slug}/adapters/{adapter.name}/versions/{one.number}").text
+        for one in (live, other)
+    ]
+    assert ['data-opens="promote"' in page for page in pages] == [False, True]
