@@ -71,7 +71,9 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
     "redis": frozenset(),
 }
 """By command of `manage.py`; `docs/operate.md` has this as a table."""
-ALL = frozenset().union(*SECRETS_OF.values())
+OF_COMMANDS = frozenset({"LORIKEET_OPERATOR_PASSWORD"})
+"""Only for other commands (`create_operator`)."""
+ALL = OF_COMMANDS.union(*SECRETS_OF.values())
 
 
 def secrets_of(process: str) -> frozenset[str]:

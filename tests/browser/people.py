@@ -201,8 +201,8 @@ def chosen(page: Page, name: str, folder: Path) -> Locator:
 
 
 def await_ready(page: Page) -> None:
-    """On the page of a version: wait until it can be promoted."""
-    expect(page.get_by_role("button", name="Promote")).to_be_visible()
+    """On the page of a version: wait until its checks have passed."""
+    expect(page.locator(".page-head .pill").filter(has_text="Ready")).to_be_visible()
 
 
 def await_rejected(page: Page, name: str, reason: str) -> None:
