@@ -19,8 +19,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,14 +44,6 @@ class BackupFailed(Exception):
     """Says in one line why the backup was not made or not restored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What an archive has: its time, and how many bytes of each part."""
-
-    at: str
-    parts: Mapping[str, int]
-
-
 def folders() -> dict[str, Path]:
     """The folders to keep, by their names in the archive. Adapters in S3 are kept there."""
     adapters = getattr(storages["adapters"], "location", "")  # empty in S3
@@ -63,49 +54,42 @@ def folders() -> dict[str, Path]:
     return {"adapters": Path(adapters), **found} if adapters else found
 
 
-def back_up(archive: Path, report: Callable[[str], None]) -> Contents:
-    """Write the archive, readable only by its owner.
+def back_up(archive: Path, report: Callable[[str], None]) -> str:
+    """Write the archive, readable only by its owner; returns its time.
 
     Raises:
         BackupFailed: it exists, the disk is full, or the database cannot be dumped.
     """
     if archive.exists():
         raise BackupFailed(f"{archive} exists already.")
-    draft = archive.with_name(f".{archive.name}.draft")
     try:
-        with draft.open("xb") as out, tarfile.open(fileobj=out, mode="w") as tar:
-            contents = _fill(tar, report)
-        draft.rename(archive)
+        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".backup-") as place:
+            draft = Path(place) / archive.name
+            with tarfile.open(draft, mode="w", dereference=True) as tar:
+                at = _fill(tar, report)
+            draft.rename(archive)
     except OSError as error:
         raise BackupFailed(str(error)) from None
-    finally:
-        draft.unlink(missing_ok=True)
-    return contents
+    return at
 
 
-def _fill(tar: tarfile.TarFile, report: Callable[[str], None]) -> Contents:
-    at, parts, added = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", dict[str, int](), set[str]()
-
-    def add(name: str, folder: Path) -> None:
-        parts[name] = parts.get(name, 0) + _add_folder(tar, name, folder, added)
-
+def _fill(tar: tarfile.TarFile, report: Callable[[str], None]) -> str:
+    at, added = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", set[str]()
     _add_bytes(tar, ABOUT, json.dumps({"format": FORMAT, "at": at}).encode())
     for name, folder in folders().items():
-        add(name, folder)
-        report(f"{name}: {parts[name]:,} bytes")
+        report(f"{name}: {_add_folder(tar, name, folder, added):,} bytes")
     with tempfile.NamedTemporaryFile(dir=settings.VAR) as dump:
         _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--file", dump.name)
         tar.add(dump.name, DUMP)
-        parts["database"] = Path(dump.name).stat().st_size
-        report(f"database: {parts['database']:,} bytes")
+        report(f"database: {Path(dump.name).stat().st_size:,} bytes")
     for name, folder in folders().items():
         if name != JOURNALS:
-            add(name, folder)
+            _add_folder(tar, name, folder, added)
     kept = [f"{name}={os.environ[name]}\n" for name in SECRET_NAMES if os.environ.get(name)]
     _add_bytes(tar, KEPT_SECRETS, "".join(kept).encode())
     if (facts := settings.VAR / FACTS).exists():
         tar.add(facts, FACTS)
-    return Contents(at, parts)
+    return at
 
 
 def _add_folder(tar: tarfile.TarFile, name: str, folder: Path, added: set[str]) -> int:
@@ -118,13 +102,10 @@ def _add_folder(tar: tarfile.TarFile, name: str, folder: Path, added: set[str]) 
         try:
             if path.is_symlink() or not path.is_file():
                 continue
-            # A journal is written to meanwhile.
-            with tempfile.SpooledTemporaryFile(max_size=1 << 20) as copy, path.open("rb") as file:
-                shutil.copyfileobj(file, copy)
-                member = tarfile.TarInfo(inside)
-                member.size, member.mode, member.mtime = copy.tell(), 0o600, path.stat().st_mtime
-                copy.seek(0)
-                tar.addfile(member, copy)
+            with path.open("rb") as file:  # of a journal that grows meanwhile as much as there is
+                member = tar.gettarinfo(arcname=inside, fileobj=file)
+                member.mode = 0o600
+                tar.addfile(member, file)
         except FileNotFoundError:  # deleted meanwhile
             continue
         added.add(inside)
@@ -138,8 +119,9 @@ def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(member, io.BytesIO(data))
 
 
-def restore(archive: Path, report: Callable[[str], None]) -> Contents:
-    """Restore the archive into this installation, which must have no data.
+def restore(archive: Path, report: Callable[[str], None]) -> str:
+    """Restore the archive into this installation, which must have no data; returns the archive's
+    time.
 
     Raises:
         BackupFailed: it is none of these archives, this installation has data, or the database
@@ -156,12 +138,11 @@ def restore(archive: Path, report: Callable[[str], None]) -> Contents:
             raise BackupFailed(f"{archive} is not a backup: {error}") from None
         if about.get("format") != FORMAT:
             raise BackupFailed(f"{archive} has the format {about.get('format')}, not {FORMAT}.")
-        parts = {name: _size(found / name) for name in folders()}
         moved: list[Path] = []
         try:
             for name, folder in folders().items():
+                report(f"{name}: {_size(found / name):,} bytes")
                 moved += _move(found / name, folder)
-                report(f"{name}: {parts[name]:,} bytes")
             _run("pg_restore", "--no-owner", "--no-privileges", "--single-transaction",
                  "--exit-on-error", str(found / DUMP))  # fmt: skip
         except BaseException:
@@ -172,7 +153,7 @@ def restore(archive: Path, report: Callable[[str], None]) -> Contents:
         for name in (KEPT_SECRETS, FACTS):
             if (found / name).exists():
                 shutil.move(found / name, settings.VAR / name)
-    return Contents(about["at"], parts)
+    return str(about["at"])
 
 
 def _size(folder: Path) -> int:
@@ -229,7 +210,8 @@ def _program(name: str) -> str:
 def _release(program: str) -> int:
     """As 18 of "pg_dump (PostgreSQL) 18.1"."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-    return int(re.search(r"\) (\d+)", said + ") 0")[1])  # type: ignore[index]
+    found = re.search(r"\) (\d+)", said)
+    return int(found[1]) if found else 0
 
 
 def _server_release() -> int:

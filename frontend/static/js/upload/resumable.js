@@ -6,6 +6,7 @@ const PART_BYTES = 32 << 20; // per request: the most that is lost with a proxy 
 const WAITS_S = [1, 2, 4, 8, 15, 30];
 const ATTEMPTS = 20; // in a row without progress
 const LOOK_AGAIN_S = 1; // while the server checks what it has
+const TUS = { Accept: "application/json", "Tus-Resumable": "1.0.0" };
 const AGAIN = new Set([0, 408, 409, 423, 425, 502, 503, 504]); // 409: ask for the offset, and continue there
 
 // The server's final refusal: a problem of RFC 9457, or the response of a proxy.
@@ -33,8 +34,7 @@ export class ResumableUpload {
   static async begun(key) {
     const url = localStorage.getItem(key);
     if (!url) return false;
-    const headers = { Accept: "application/json", "Tus-Resumable": "1.0.0" };
-    const response = await fetch(url, { headers }).catch(() => undefined);
+    const response = await fetch(url, { headers: TUS }).catch(() => undefined);
     if (response?.status === 404) localStorage.removeItem(key); // it has expired
     return response?.ok ? parsed(await response.text())?.state === "receiving" : false;
   }
@@ -117,7 +117,7 @@ export class ResumableUpload {
   }
 
   headers() {
-    return { Accept: "application/json", "Tus-Resumable": "1.0.0", "X-CSRFToken": this.token };
+    return { ...TUS, "X-CSRFToken": this.token };
   }
 
   // One request with the next part; not by fetch, which does not report progress.

@@ -97,11 +97,12 @@ class UploadDrop extends HTMLElement {
     const names = this.files.map((file) => file.name.toLowerCase());
     if (!names.length) return "Choose the adapter's files.";
     const archive = names.length === 1 && /\.(zip|tar|tar\.gz|tgz)$/i.test(names[0]);
+    const weights = names.some((name) => WEIGHTS.some((one) => one.test(name)));
     const pickle = names.find((name) => PICKLES.test(name));
-    if (pickle && !names.some((name) => WEIGHTS.some((one) => one.test(name)))) return `${pickle} is a pickle, which could run code and is not read. Save the adapter as adapter_model.safetensors: PEFT's save_pretrained does so by default.`;
+    if (pickle && !weights) return `${pickle} is a pickle, which could run code and is not read. Save the adapter as adapter_model.safetensors: PEFT's save_pretrained does so by default.`;
     const missing = [];
     if (!names.includes(CONFIG)) missing.push(CONFIG);
-    if (!names.some((name) => WEIGHTS.some((one) => one.test(name)))) missing.push("adapter_model.safetensors");
+    if (!weights) missing.push("adapter_model.safetensors");
     if (!archive && missing.length) return `${missing.join(" and ")} ${missing.length > 1 ? "are" : "is"} missing.`;
     const bytes = this.files.reduce((sum, file) => sum + file.size, 0);
     const most = Number(this.dataset.maxBytes);

@@ -22,7 +22,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            made = backups.back_up(options["archive"], self.stdout.write)
+            at = backups.back_up(options["archive"], self.stdout.write)
         except backups.BackupFailed as error:
             raise CommandError(str(error), returncode=1) from None
-        self.stdout.write(f"Backup of {made.at}: {options['archive']}")
+        self.stdout.write(f"Backup of {at}: {options['archive']}")

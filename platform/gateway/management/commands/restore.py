@@ -22,11 +22,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            found = backups.restore(options["archive"], self.stdout.write)
+            at = backups.restore(options["archive"], self.stdout.write)
         except backups.BackupFailed as error:
             raise CommandError(str(error), returncode=1) from None
         self.stdout.write(
-            f"Restored the backup of {found.at}. Its secrets are in "
+            f"Restored the backup of {at}. Its secrets are in "
             f"{settings.VAR / backups.KEPT_SECRETS}: processes that get theirs elsewhere need "
             "them there. Then run `manage.py migrate`."
         )

@@ -190,7 +190,8 @@ class _Up:
         self._warn_of_python()
         self.logs.mkdir(parents=True, exist_ok=True)
         self._require_free_ports()
-        tasks = [asyncio.create_task(self._fetch_demo())]
+        fetching = asyncio.create_task(self._fetch_demo())
+        tasks = [fetching]
         try:
             with self._step("database"):
                 await sync_to_async(call_command)("migrate", verbosity=0)
@@ -198,7 +199,8 @@ class _Up:
             names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
             all_names = [*names, EMBEDDER] if self.embeds else names
             credentials = await sync_to_async(seed.engines)(known, all_names)
-            tasks.append(asyncio.create_task(self._start_engines(tasks[0], names, credentials)))
+            starting = asyncio.create_task(self._start_engines(fetching, names, credentials))
+            tasks.append(starting)
             with self._step("static files"):
                 await sync_to_async(storage.collect)()
             with self._step("operator and tenants"):
@@ -207,7 +209,7 @@ class _Up:
             async with self._client() as client:
                 with self._step(f"{len(self.urls)} gateway(s), console"):
                     await self._start_gateways_and_console(client)
-                await tasks[1]
+                await starting
                 await self._start_workers()
                 if self.options["engines"]:
                     await self._await_engines(client, keys)
