@@ -27,9 +27,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, out: Path, **options: Any) -> None:
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()
         try:
             base.make(out)
         except base.NotFetched as error:
