@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
 
@@ -97,6 +98,14 @@ SHUTDOWN_S = 5.0
 """How long the engine core may take to end before it is killed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """What was computed of the probe's prompts: the first one's answer, and the values of each."""
+
+    text: str
+    values: tuple[list[float], ...]
+
+
 class VLLMEngine:
     """One vLLM engine; see `inference.agent.engines.engine.Engine` for the contract."""
 
@@ -121,6 +130,7 @@ class VLLMEngine:
         )
         self._loaded: dict[int, tuple[LoRARequest, int]] = {}
         self._loading = asyncio.Lock()
+        self._probed_base: _Probed | None = None
         self._totals = Meter()
         self._pooling = Pooling(llm, serving, self._totals)
         self._closed = False
@@ -206,14 +216,10 @@ class VLLMEngine:
         """As the contract says; greedy, comparing the tokens of the same prompt."""
         loaded = await self.load(adapter)
         lora = self._loaded[adapter.int_id][0]
-        prompts: list[EngineProbedPrompt] = []
-        texts: list[tuple[str, str]] = []
-        for ids in self._probe_ids():
-            wanted = 1 if texts else PROBE_TOKENS
-            base_text, base = await self._probe_run(ids, wanted, None)
-            adapter_text, adapted = await self._probe_run(ids, wanted, lora)
-            prompts.append(EngineProbedPrompt(ids, base, adapted))
-            texts.append((base_text, adapter_text))
+        if self._probed_base is None:
+            self._probed_base = await self._probe_runs(None)
+        base, adapted = self._probed_base, await self._probe_runs(lora)
+        prompts = list(map(EngineProbedPrompt, self._probe_ids(), base.values, adapted.values))
         compared = [_compare(one.base, one.adapted) for one in prompts]
         finite = all(math.isfinite(one) for one in compared)
         return EngineProbeReport(
@@ -221,7 +227,8 @@ class VLLMEngine:
             loaded.weight_bytes,
             max(compared) if finite else math.nan,
             finite,
-            *texts[0],
+            base.text,
+            adapted.text,
             of_vector=self._pools,
             prompts=prompts if finite and not self._pools else [],
         )
@@ -322,6 +329,15 @@ class VLLMEngine:
             await self._remove(adapter.int_id)
             raise self._load_failure(adapter, "none of its weights fit this model")
         return lora, sum(sizes)
+
+    async def _probe_runs(self, lora: LoRARequest | None) -> _Probed:
+        """All prompts at the same time."""
+        runs = (
+            self._probe_run(ids, 1 if i else PROBE_TOKENS, lora)
+            for i, ids in enumerate(self._probe_ids())
+        )
+        texts, values = zip(*await asyncio.gather(*runs), strict=True)
+        return _Probed(texts[0], values)
 
     async def _probe_run(
         self, ids: list[int], tokens: int, lora: LoRARequest | None
