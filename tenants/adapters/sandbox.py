@@ -1,19 +1,26 @@
 """Runs `tenants.adapters.checks` on untrusted files in a child process with resource limits.
 
-The child inherits the descriptors of its files and nothing else of this process: no environment, no
+The child has the descriptors of its files and nothing else of this process: no environment, no
 connection. Whatever a file makes it do (loop, use memory, crash), the child ends, and this process
 goes on with a `LimitExceeded` or a `Crashed`. Blocking: call it from worker threads.
+
+Children are forked from a `Template`, a process that has imported what they need, because importing
+PEFT takes longer than computing with it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 ROOT = Path(next(iter(tenants.__path__))).parent
 COMMAND = [sys.executable, "-P", "-s", "-m", "tenants.adapters.checks"]
+COMPUTE = "compute"
+"""The task that takes PyTorch and PEFT."""
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "LANG": "C.UTF-8",
@@ -87,11 +96,12 @@ def run(task: Mapping[str, Any], files: Files, limits: SandboxLimits) -> dict[st
         Crashed: the child crashed in every attempt.
         OSError: the files are not at fault; the disk is full, for example.
     """
-    numbers = {name: (file.fileno(), mode) for name, (file, mode) in files.items()}
-    whole = {**task, "files": numbers, "limits": asdict(limits)}
+    modes = [(name, mode) for name, (_, mode) in files.items()]
+    whole = {**task, "files": modes, "limits": asdict(limits)}
+    numbers = [file.fileno() for file, _ in files.values()]
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _told(_once(whole, limits.time_s))
+            return _told(_once(whole, numbers, limits.time_s))
         except Crashed as crash:
             log.error("check_crashed", task=task["task"], attempt=attempt, reason=str(crash))
             if attempt == ATTEMPTS:
@@ -99,46 +109,101 @@ def run(task: Mapping[str, Any], files: Files, limits: SandboxLimits) -> dict[st
     raise AssertionError("the last attempt returns or raises")
 
 
-def _once(task: Mapping[str, Any], time_s: int) -> dict[str, Any]:
+def _once(task: Mapping[str, Any], numbers: Sequence[int], time_s: int) -> dict[str, Any]:
     # Files instead of pipes: this process never blocks, whatever the child writes or leaves unread.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryDirectory() as empty:
             asked.write(json.dumps(task).encode())
             asked.seek(0)
-            status = _status(
-                subprocess.Popen(
-                    COMMAND,
-                    stdin=asked,
-                    stdout=said,
-                    stderr=complained,
-                    pass_fds=[number for number, _ in task["files"].values()],
-                    cwd=empty,
-                    env=ENVIRONMENT,
-                    start_new_session=True,
-                ),
-                time_s,
-            )
+            own = [file.fileno() for file in (asked, said, complained)]
+            status = templates.run(task["task"] == COMPUTE, empty, [*own, *numbers], time_s)
         answer = _read(said, MAX_RESULT_BYTES)
         if status == 0 and answer.startswith(b"{"):
             with suppress(ValueError):
                 found: dict[str, Any] = json.loads(answer)
                 return found
+        if status == -signal.SIGXCPU:
+            raise LimitExceeded("the CPU time")
         raise Crashed(f"status {status}: {_tail(complained)}")
 
 
-def _status(child: subprocess.Popen[bytes], time_s: int) -> int:
-    """The child's exit status. Waits at most `time_s`, then kills its process group."""
-    try:
-        status = child.wait(time_s)
-    except subprocess.TimeoutExpired:
-        raise LimitExceeded(f"{time_s} s") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    if status == -signal.SIGXCPU:
-        raise LimitExceeded("the CPU time")
-    return status
+class Template:
+    """A running `checks`, which forks a child for each task. It ends by itself when it is idle for
+    a minute, or when this process ends."""
+
+    def __init__(self, *options: str) -> None:
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [*COMMAND, *options],
+                stdin=other.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, folder: str, numbers: Sequence[int], time_s: int) -> int:
+        """A child's exit status. The descriptors become its standard input, output and error, and
+        its files.
+
+        Raises:
+            LimitExceeded: it takes longer than `time_s`, and was killed.
+            Crashed: the template itself ended.
+        """
+        with suppress(BrokenPipeError):
+            socket.send_fds(self._channel, [os.fsencode(folder)], list(numbers))
+        if not select.select([self._channel], [], [], time_s)[0]:
+            raise LimitExceeded(f"{time_s} s")
+        if not (status := self._channel.recv(16)):
+            raise Crashed("the process that starts checks ended")
+        return int(status)
+
+    def close(self) -> None:
+        """End it, and a child that still runs; again without effect."""
+        self._channel.close()
+        self._process.wait()
+
+
+class Templates:
+    """The idle ones, to use them again."""
+
+    def __init__(self) -> None:
+        self._idle: dict[bool, list[Template]] = defaultdict(list)
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._idle.clear)
+
+    def run(self, computes: bool, folder: str, numbers: Sequence[int], time_s: int) -> int:
+        """As `Template.run`, in one that is idle or new."""
+        template = self._taken(computes) or Template(*["--compute"] * computes)
+        try:
+            status = template.run(folder, numbers, time_s)
+        except BaseException:
+            template.close()
+            raise
+        with self._lock:
+            self._idle[computes].append(template)
+        return status
+
+    def idle(self) -> list[Template]:
+        with self._lock:
+            return [one for kept in self._idle.values() for one in kept]
+
+    def _taken(self, computes: bool) -> Template | None:
+        with self._lock:
+            while self._idle[computes]:
+                template = self._idle[computes].pop()
+                if template.runs:
+                    return template
+                template.close()
+        return None
+
+
+templates = Templates()
 
 
 def _read(file: IO[bytes], most: int) -> bytes:

@@ -107,7 +107,7 @@ def _fetch(scratch: Path) -> Path:
 def _convert(source: Path, folder: Path) -> None:
     """Write safetensors in float16, to be served in float32 as the configuration says.
 
-    Transformers reads GGUF too, but three times, for model, configuration and tokenizer, and slowly.
+    Transformers reads GGUF too, but slowly, and three times: for model, configuration, tokenizer.
     """
     folder.mkdir()
     file = gguf.GGUFReader(source / GGUF)

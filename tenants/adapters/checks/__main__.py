@@ -1,22 +1,28 @@
-"""`python -m tenants.adapters.checks`: one task on untrusted files, in a process of its own.
+"""`python -m tenants.adapters.checks`: tasks on untrusted files, each in a process of its own.
 
-`tenants.adapters.sandbox` starts it. The task is JSON on standard input, in which files are numbers
-of inherited descriptors; the outcome is one line of JSON on standard output. The process sets its
-own limits before it reads any file, and has no settings, secrets or database.
+`tenants.adapters.sandbox` starts it, with a socket as standard input. For each message, which is
+the path of an empty folder with descriptors, it forks a child; the answer is the child's exit
+status. A child's task is JSON on its standard input, in which files are numbers of the further
+descriptors; the outcome is one line of JSON on standard output. The child sets its own limits
+before it reads any file. Neither process has settings, secrets or a database.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
+import select
 import signal
+import socket
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from inference.content import CONFIG, FILES, WEIGHTS
 from inference.process.priority import give_way
@@ -28,16 +34,68 @@ from tenants.adapters.uploads.refusals import UploadRefused
 Task = Mapping[str, Any]
 NICE = 19
 """Lowest CPU priority: checking uploads can wait for streams of the same machine."""
+IDLE_S = 60
+PATH_MAX = 4_096
 EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
 """The limit (see `_limit`) that a failed system call ran into, by error number."""
 
 
 def main() -> None:
-    """Do the task that standard input describes."""
+    """Fork children until the worker ends, or asks for none for IDLE_S."""
     give_way(NICE)
-    task = json.load(sys.stdin)
-    _limit(task["limits"])
-    json.dump(_outcome(task), sys.stdout)
+    if "--compute" in sys.argv:
+        pass  # importing torch takes seconds
+    else:
+        pass  # importing numpy takes a while
+    with socket.socket(fileno=sys.stdin.fileno()) as channel:
+        channel.settimeout(IDLE_S)
+        with suppress(TimeoutError, BrokenPipeError):
+            while True:
+                folder, numbers, _flags, _address = socket.recv_fds(channel, PATH_MAX, 253)
+                if not folder:
+                    return
+                status = _status(channel, folder, numbers)
+                channel.send(b"%d" % status)
+
+
+def _status(channel: socket.socket, folder: bytes, numbers: Sequence[int]) -> int:
+    """How a child ended. It is killed if the worker leaves meanwhile."""
+    child = os.fork()
+    if not child:
+        _be_child(folder, numbers)
+    with suppress(PermissionError):  # the child did so itself
+        os.setpgid(child, child)
+    for number in numbers:
+        os.close(number)
+    ended = os.pidfd_open(child)
+    waiting = select.poll()
+    for one in (ended, channel.fileno()):
+        waiting.register(one, select.POLLIN)
+    waiting.poll()
+    os.close(ended)
+    os.killpg(child, signal.SIGKILL)  # what it started too
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _be_child(folder: bytes, numbers: Sequence[int]) -> NoReturn:
+    """Do the task that standard input describes."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        own, files = numbers[:3], numbers[3:]
+        for place, number in enumerate(own):  # standard input was the channel
+            os.dup2(number, place)
+            os.close(number)
+        os.chdir(folder)
+        task = json.load(sys.stdin)
+        _limit(task["limits"])
+        json.dump(_outcome(task, files), sys.stdout)
+        sys.stdout.flush()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def _limit(limits: Mapping[str, int]) -> None:
@@ -54,12 +112,12 @@ def _limit(limits: Mapping[str, int]) -> None:
     signal.alarm(limits["time_s"] + 1)  # in case the worker is killed
 
 
-def _outcome(task: Task) -> dict[str, Any]:
+def _outcome(task: Task, numbers: Sequence[int]) -> dict[str, Any]:
     try:
         with ExitStack() as opened:
             files = {
                 name: opened.enter_context(open(number, mode))
-                for name, (number, mode) in task["files"].items()
+                for (name, mode), number in zip(task["files"], numbers, strict=True)
             }
             for file in files.values():  # an attempt before this one shares the file's position
                 file.seek(0)
@@ -98,7 +156,7 @@ def _read(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 
 
 def _check(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
-    from tenants.adapters.checks import static  # importing numpy takes most of the startup time
+    from tenants.adapters.checks import static
 
     config, weights = files[CONFIG], files[WEIGHTS]
     config_sha256, _ = contents.digested(config)
@@ -122,7 +180,7 @@ def _batch(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 
 
 def _compute(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
-    from tenants.adapters.checks import reference  # importing torch takes seconds
+    from tenants.adapters.checks import reference
 
     versions = [
         {name: files[stored] for name, stored in version.items()} for version in task["versions"]

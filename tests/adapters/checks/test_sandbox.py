@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import signal
+import select
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -130,18 +130,58 @@ def test_files_are_read_from_their_start_whatever_read_them_before(tmp_path: Pat
     assert (found["requests"], found["errors"]) == (2, [])
 
 
-def test_nothing_of_a_child_is_left_when_its_time_is_over() -> None:
+SLEEPING = """
+import os, time
+from tenants.adapters.checks import __main__ as checks
+
+def sleep(task, files):
+    os.fork()
+    os.write(files["pids"].fileno(), b"%d\\n" % os.getpid())
+    time.sleep(600)
+
+checks.TASKS["sleep"] = sleep
+checks.main()
+"""
+
+
+def test_nothing_of_a_child_is_left_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, templates: sandbox.Templates
+) -> None:
     """Its own children are killed too."""
-    # One write each: a flushing print would write the number and the line's end separately.
-    program = "import os, time; os.fork(); os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
-    command = [*sandbox.COMMAND[:3], "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
-        assert child.stdout is not None
-        pids = [int(child.stdout.readline()) for _ in range(2)]
-        with pytest.raises(LimitExceeded):
-            sandbox._status(child, 0)
-    assert child.returncode == -signal.SIGKILL
-    until(lambda: all(map(ended, pids)))
+    pids = tmp_path / "pids"
+
+    def time_is_over(*_: object) -> tuple[list[Any], ...]:
+        until(lambda: len(pids.read_text().splitlines()) == 2)
+        return [], [], []
+
+    monkeypatch.setattr(sandbox, "COMMAND", [*sandbox.COMMAND[:3], "-c", SLEEPING])
+    monkeypatch.setattr(select, "select", time_is_over)
+    with ExitStack() as stack, pytest.raises(LimitExceeded):
+        sandbox.run({"task": "sleep"}, opened(tmp_path, stack, {"pids": b""}), ROOMY)
+    until(lambda: all(ended(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_children_of_one_template(two: sandbox.Files, templates: sandbox.Templates) -> None:
+    """One that crashed does not spoil it. A template that has ended is replaced."""
+    sandbox.run(CHECK, two, ROOMY)
+    (template,) = templates.idle()
+    with pytest.raises(Crashed):
+        sandbox.run({"task": "nonsense"}, two, ROOMY)
+    sandbox.run(CHECK, two, ROOMY)
+    assert templates.idle() == [template]
+    template.close()
+    sandbox.run(CHECK, two, ROOMY)
+    (other,) = templates.idle()
+    assert other is not template
+    other.close()
+
+
+@pytest.fixture
+def templates(monkeypatch: pytest.MonkeyPatch) -> sandbox.Templates:
+    """None is idle yet."""
+    templates = sandbox.Templates()
+    monkeypatch.setattr(sandbox, "templates", templates)
+    return templates
 
 
 def ended(pid: int) -> bool:
