@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -32,6 +33,8 @@ from tenants.adapters.uploads.content import CONVERTED
 from tenants.adapters.uploads.refusals import UploadRefused
 
 Task = Mapping[str, Any]
+COMPUTE = "--compute"
+"""The option of a process whose children compute with PEFT."""
 NICE = 19
 """Lowest CPU priority: checking uploads can wait for streams of the same machine."""
 IDLE_S = 60
@@ -43,10 +46,8 @@ EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: 
 def main() -> None:
     """Fork children until the worker ends, or asks for none for IDLE_S."""
     give_way(NICE)
-    if "--compute" in sys.argv:
-        pass  # importing torch takes seconds
-    else:
-        pass  # importing numpy takes a while
+    # Importing PyTorch and PEFT takes seconds, and numpy a while.
+    import_module("tenants.adapters.checks." + ("reference" if COMPUTE in sys.argv else "static"))
     with socket.socket(fileno=sys.stdin.fileno()) as channel:
         channel.settimeout(IDLE_S)
         with suppress(TimeoutError, BrokenPipeError):

@@ -162,9 +162,11 @@ def test_nothing_of_a_child_is_left_when_its_time_is_over(
 
 
 def test_children_of_one_template(two: sandbox.Files, templates: sandbox.Templates) -> None:
-    """One that crashed does not spoil it. A template that has ended is replaced."""
+    """It has numpy for all of them, and one that crashes does not spoil it. A template that has
+    ended is replaced."""
     sandbox.run(CHECK, two, ROOMY)
     (template,) = templates.idle()
+    assert "/numpy/" in Path(f"/proc/{template.pid}/maps").read_text()
     with pytest.raises(Crashed):
         sandbox.run({"task": "nonsense"}, two, ROOMY)
     sandbox.run(CHECK, two, ROOMY)
