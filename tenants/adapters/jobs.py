@@ -177,6 +177,7 @@ def _probe(version: AdapterVersion) -> None:
     revisions = trials.wanted(base_model, GatewayProcess.objects.engines_of())
     revisions = [one for one in revisions if not one.cannot_take(version)] or revisions
     decisive = revisions[0] if revisions else None
+    parity.prepare(version)
     try:
         found = trials.attempt(version, decisive)
     except probe.LoadFailed as error:

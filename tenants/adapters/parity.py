@@ -72,6 +72,12 @@ class ParityDifference:
         )
 
 
+def prepare(version: AdapterVersion) -> None:
+    """Start what takes seconds, so that it is done when the engine has answered the probe."""
+    if version.adapter.base_model.name in settings.BASE_MODELS:
+        sandbox.templates.prepare(computes=True)
+
+
 def compare(version: AdapterVersion, probed: ProbeReport) -> ParityDifference:
     """Compare what the engine computed in its probe with what PEFT computes.
 

@@ -159,11 +159,13 @@ class Template:
             LimitExceeded: it takes longer than `time_s`, and was killed.
             Crashed: the template itself ended.
         """
-        with suppress(BrokenPipeError):
+        status = b""
+        with suppress(ConnectionError):
             socket.send_fds(self._channel, [os.fsencode(folder)], list(numbers))
-        if not select.select([self._channel], [], [], time_s)[0]:
-            raise LimitExceeded(f"{time_s} s")
-        if not (status := self._channel.recv(16)):
+            if not select.select([self._channel], [], [], time_s)[0]:
+                raise LimitExceeded(f"{time_s} s")
+            status = self._channel.recv(16)
+        if not status:
             raise Crashed("the process that starts checks ended")
         return int(status)
 
@@ -183,7 +185,7 @@ class Templates:
 
     def run(self, computes: bool, folder: str, numbers: Sequence[int], time_s: int) -> int:
         """As `Template.run`, in one that is idle or new."""
-        template = self._taken(computes) or Template(*["--compute"] * computes)
+        template = self._taken(computes) or _new(computes)
         try:
             status = template.run(folder, numbers, time_s)
         except BaseException:
@@ -192,6 +194,12 @@ class Templates:
         with self._lock:
             self._idle[computes].append(template)
         return status
+
+    def prepare(self, computes: bool) -> None:
+        """Start one unless one is idle. It imports what it needs while this process goes on."""
+        with self._lock:
+            if not any(one.runs for one in self._idle[computes]):
+                self._idle[computes].append(_new(computes))
 
     def idle(self) -> list[Template]:
         with self._lock:
@@ -205,6 +213,10 @@ class Templates:
                     return template
                 template.close()
         return None
+
+
+def _new(computes: bool) -> Template:
+    return Template("--compute") if computes else Template()
 
 
 templates = Templates()

@@ -107,8 +107,11 @@ def test_a_version_that_differs_is_rejected(
     monkeypatch.setattr(store, "check", lambda _: store.StoreVerdict({"findings": []}, {}))
     found = {"base": [ZEROS], "adapted": [[0.0, -2.0, 0.0, 0.0]], "unable": ""}
     monkeypatch.setattr(parity, "_reference", lambda *_: found)
+    prepared = []
+    monkeypatch.setattr(sandbox.templates, "prepare", lambda *, computes: prepared.append(computes))
     gateway.say({"prompts": [{"ids": IDS, "base": ZEROS, "adapted": ZEROS}]})
     assert judged(version).state == State.REJECTED
+    assert prepared == [True]
     assert [one["code"] for one in version.report["findings"]] == ["differs_from_peft"]
     assert version.report["parity"] == {"difference": 2.0, "allowed": 0.02}
     assert "prompts" not in version.report["probe"]

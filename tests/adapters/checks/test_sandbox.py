@@ -95,7 +95,6 @@ def test_limits_of_unpacking(packed: sandbox.Files, limits: SandboxLimits, told:
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        (replace(ROOMY, open_files=0), "open files"),
         (replace(ROOMY, memory_bytes=192 << 20), "memory"),
         (replace(ROOMY, cpu_s=1), "CPU"),
     ],
@@ -107,6 +106,14 @@ def test_limits_of_checking(tmp_path: Path, limits: SandboxLimits, told: str) ->
         hostile = {CONFIG: config_bytes(), WEIGHTS: encode(header, b"")}
         with pytest.raises(LimitExceeded, match=told):
             sandbox.run(CHECK, opened(tmp_path, stack, hostile), limits)
+
+
+def test_limits_of_opening(tmp_path: Path) -> None:
+    """Reading a batch imports modules."""
+    task = {"task": "batch", "operation": "chat", "max_body_bytes": 1 << 20}
+    with ExitStack() as stack, pytest.raises(LimitExceeded, match="open files"):
+        files = opened(tmp_path, stack, {"batch": line("a")})
+        sandbox.run(task, files, replace(ROOMY, open_files=0))
 
 
 def test_what_the_disk_refuses_is_no_fault_of_the_files(
@@ -164,8 +171,9 @@ def test_nothing_of_a_child_is_left_when_its_time_is_over(
 def test_children_of_one_template(two: sandbox.Files, templates: sandbox.Templates) -> None:
     """It has numpy for all of them, and one that crashes does not spoil it. A template that has
     ended is replaced."""
-    sandbox.run(CHECK, two, ROOMY)
+    templates.prepare(computes=False)
     (template,) = templates.idle()
+    sandbox.run(CHECK, two, ROOMY)
     assert "/numpy/" in Path(f"/proc/{template.pid}/maps").read_text()
     with pytest.raises(Crashed):
         sandbox.run({"task": "nonsense"}, two, ROOMY)
