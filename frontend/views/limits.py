@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +24,7 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.formats import entered, money, number, price
 from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
+from frontend.periods import USUAL
 from inference.interfaces.directory import MICRO
 from tenants.fleet import limit_usage
 from tenants.limits import ceilings
@@ -40,6 +41,7 @@ from tenants.models import (
 )
 from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission
+from tenants.utc import HOUR
 
 MAX_LISTED = 20
 """Maximum number of keys, and of adapters, below the table; a filter finds the others."""
@@ -218,9 +220,10 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
 
 
 def last_day() -> list[datetime]:
-    """The starts of the last 24 hours; one by one, so that an index finds a key's rows of each."""
-    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
-    return [hour - timedelta(hours=n) for n in range(24)]
+    """The starts of the last 24 hours, the present one first; one by one, so that an index finds a
+    key's rows of each."""
+    end = USUAL.end(timezone.now())
+    return [end - n * HOUR for n in range(1, 25)]
 
 
 def refused_by(scope: LimitScope) -> dict[str, int]:

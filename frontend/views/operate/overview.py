@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any
@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
-from frontend.periods import PERIODS
+from frontend.periods import PERIODS, USUAL
 from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from tenants import isolation
@@ -27,7 +27,7 @@ from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, TenantSum
 from tenants.models.usage.sums import FIGURES
 from tenants.models.usage.totals import TenantSumQuerySet
-from tenants.utc import day_end, day_start
+from tenants.utc import DAY, day_end, day_start
 
 TOP = 5
 MAX_JOURNALS = 10
@@ -44,9 +44,8 @@ MAX_MODELS = 20
 @operator_page
 def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    day = used_by_customers().sums([], hour - timedelta(days=1), now)
-    by, most = tops(day_start(now) - timedelta(days=6), day_end(now))
+    day = used_by_customers().sums([], USUAL.start(now), now)
+    by, most = tops(day_start(now) - 6 * DAY, day_end(now))
     alive, lost = GatewayProcess.objects.alive_and_lost()
     context = {
         "fleet": fleet(),
@@ -58,7 +57,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "lost": lost,
         "limits": limits(len(alive)),
         **counts(),
-        "failures": failures(None, now - timedelta(days=1), now),
+        "failures": failures(None, USUAL.start(now), now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "periods": PERIODS.values(),
         **health.of_all(health.chosen(request), now),

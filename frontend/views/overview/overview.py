@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from frontend.formats import utc
 from frontend.pages import tenant_page
-from frontend.periods import PERIODS, pace_of_month
+from frontend.periods import PERIODS, USUAL, pace_of_month
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
@@ -95,7 +95,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
     if caller.may(Permission.READ_USAGE):
-        context["failures"] = failures(caller.tenant, now - DAY, now)
+        context["failures"] = failures(caller.tenant, USUAL.start(now), now)
     expiring = _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else []
     context["attention"] = attention.items(
         caller.tenant,
@@ -118,8 +118,7 @@ class UsedCard:
     @classmethod
     def since_month_began(cls, caller: Caller, now: datetime) -> UsedCard:
         """The sums of the usage that the caller may see."""
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        starts = hour - DAY, day_start(now), month_start(now)
+        starts = USUAL.start(now), day_start(now), month_start(now)
         return cls(*caller.usage().sums_since(starts, now))
 
 
@@ -132,7 +131,7 @@ def budgets(tenant: Tenant, used: UsedCard, now: datetime) -> list[BudgetCard]:
             continue
         if kind.window == "day":
             amount, renews, since = _amount(used.today, kind), day_start(now) + DAY, LAST_DAY
-            pace = _amount(used.day, kind) / DAY.total_seconds()
+            pace = _amount(used.day, kind) / (now - USUAL.start(now)).total_seconds()
         else:
             amount, renews, since = _amount(used.month, kind), month_end(now), THIS_MONTH
             pace = pace_of_month(amount, now)
