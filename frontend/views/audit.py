@@ -21,31 +21,9 @@ from frontend.pages import as_file, tenant_page
 from frontend.times import Day, midnight
 from tenants.api.tables import CHUNK_ROWS
 from tenants.models import AuditEntry, LimitSet
-from tenants.models.audit import AuditEntryQuerySet
+from tenants.models.audit import ACTIONS, SUBJECTS, AuditEntryQuerySet
 from tenants.permissions import Caller, Permission
 
-KINDS = {
-    "tenant": "tenant",
-    "member": "member",
-    "invitation": "invitation",
-    "key": "API key",
-    "limits": "limits",
-    "adapter": "adapter",
-    "version": "adapter version",
-    "alias": "alias",
-    "price": "price",
-    "credential": "engine credential",
-    "quarantined": "quarantined entry",
-    "conversation": "conversation",
-    "base model": "base model",
-    "revision": "revision",
-    "rollout": "rollout",
-    "turn": "turn in a rollout",
-    "webhook": "webhook",
-    "content": "stored prompt",
-    "content key": "key of stored prompts",
-}
-ACTIONS = ("created", "changed", "deleted", "viewed", "read")
 COLUMNS = (
     "id", "at", "actor_kind", "actor_id", "actor_name", "address", "request_id", "action", "kind",
     "name", "object_id", "before", "after",
@@ -60,7 +38,7 @@ class AuditFilter(forms.Form):
 
     kind = forms.ChoiceField(
         required=False,
-        choices=[("", "Everything"), *((kind, capfirst(text)) for kind, text in KINDS.items())],
+        choices=[("", "Everything"), *((kind, capfirst(text)) for kind, text in SUBJECTS.items())],
         label="What",
     )
     action = forms.ChoiceField(
@@ -162,7 +140,7 @@ def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, l
 def _about(entry: AuditEntry, limits: LimitSet | None) -> str:
     """The kind of the subject; for limits with their key or adapter, if it still exists."""
     if entry.kind != "limits":
-        return KINDS.get(entry.kind, entry.kind)
+        return SUBJECTS.get(entry.kind, entry.kind)
     if entry.tenant_id is None:
         return "default limits"
     kind = "ceiling" if entry.name == LimitSet.Author.OPERATOR else "limits"

@@ -20,6 +20,7 @@ from tenants.models import (
     State,
     Tenant,
 )
+from tenants.models.audit import ACTIONS, SUBJECTS, AuditEntryQuerySet
 from tenants.models.fleet.quarantine import Decision
 from tenants.models.notifications import DeliveryState, NotificationKind
 from tenants.models.usage.outcomes import BY_OUTCOME
@@ -77,6 +78,30 @@ class AdapterFilter(FilterSet):
 class VersionFilter(FilterSet):
     state = filters.ChoiceFilter(choices=State.choices)
     digest = filters.CharFilter(lookup_expr="startswith")
+
+
+class AuditFilterSet(FilterSet):
+    kind = filters.ChoiceFilter(choices=list(SUBJECTS.items()), help_text="What was changed.")
+    action = filters.ChoiceFilter(choices=[(one, one) for one in ACTIONS])
+    actor = filters.CharFilter(
+        method="made_by", help_text="A part of the actor's name, or `user`, `key` or `system`."
+    )
+    start = filters.IsoDateTimeFilter("at", lookup_expr="gte")
+    end = filters.IsoDateTimeFilter("at", lookup_expr="lt", help_text="Exclusive.")
+
+    def made_by(self, entries: AuditEntryQuerySet, name: str, value: str) -> AuditEntryQuerySet:
+        return entries.by(value)
+
+
+class InstallationAuditFilterSet(AuditFilterSet):
+    tenant = filters.CharFilter("tenant__slug")
+
+
+class UserFilter(FilterSet):
+    username = filters.CharFilter(lookup_expr="icontains")
+    email = filters.CharFilter(lookup_expr="icontains")
+    operator = YesNoFilter("is_staff")
+    active = YesNoFilter("is_active")
 
 
 class CredentialFilter(FilterSet):

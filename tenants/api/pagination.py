@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from rest_framework.exceptions import ValidationError
-from rest_framework.pagination import PageNumberPagination
+from rest_framework.pagination import CursorPagination, PageNumberPagination
 from rest_framework.request import Request
 
 POSITIVE = re.compile(r"0*[1-9][0-9]{0,8}")
+ADDRESS = {"type": ["string", "null"], "format": "uri"}
 INTEGER = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
 
 
@@ -40,7 +41,6 @@ class Pages(PageNumberPagination):
         ]
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        address = {"type": ["string", "null"], "format": "uri"}
         return {
             "type": "object",
             "required": ["count", "next", "previous", "results"],
@@ -50,10 +50,39 @@ class Pages(PageNumberPagination):
                     "minimum": 0,
                     "description": "Number of results on all pages.",
                 },
-                "next": address,
-                "previous": address,
+                "next": ADDRESS,
+                "previous": ADDRESS,
                 "results": schema,
             },
+        }
+
+
+class NewestFirst(CursorPagination):
+    """`?limit=50&before=<cursor>`: for logs, which are too long to be counted."""
+
+    ordering = "-id"
+    page_size = 50
+    max_page_size = 200
+    page_size_query_param = "limit"
+    cursor_query_param = "before"
+
+    def get_page_size(self, request: Request) -> int:
+        asked = _positive(request, "limit")
+        return min(asked or self.page_size, self.max_page_size)
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        most = f"Number of results. Default: {self.page_size}, maximum: {self.max_page_size}."
+        before = "Cursor of the page, as contained in `next`."
+        return [
+            {"name": "limit", "in": "query", "schema": INTEGER, "description": most},
+            {"name": "before", "in": "query", "schema": {"type": "string"}, "description": before},
+        ]
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {"next": ADDRESS, "previous": ADDRESS, "results": schema},
         }
 
 

@@ -57,8 +57,10 @@ class StrictView(APIView):
         """All parameters that this request's query may have."""
         known = {*self.parameters, *(["tenant"] if self.takes_tenant else [])}
         if isinstance(self, GenericAPIView) and getattr(self, "action", None) == "list":
-            if self.pagination_class is not None:
-                known |= {"page", "limit"}
+            if self.paginator is not None:
+                known |= {
+                    one["name"] for one in self.paginator.get_schema_operation_parameters(self)
+                }
             if self.filter_backends and (filters := getattr(self, "filterset_class", None)):
                 known |= {*filters.base_filters}
         return known

@@ -13,9 +13,11 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
+from tenants.api.endpoints.audit import InstallationAudit, TenantAudit
 from tenants.api.endpoints.content import Content, ContentKeys
 from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.fleet.engines import BaseModels, EngineList
+from tenants.api.endpoints.fleet.isolation import IsolationChecks
 from tenants.api.endpoints.fleet.rollouts import Revisions, Rollouts, Turns
 from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import KeyList
@@ -25,6 +27,7 @@ from tenants.api.endpoints.usage.metrics import Metrics
 from tenants.api.endpoints.usage.prices import Prices
 from tenants.api.endpoints.usage.requests import OneRequest, RequestList
 from tenants.api.endpoints.usage.usage import Costs, UsageList
+from tenants.api.endpoints.users import Users
 from tenants.api.endpoints.webhooks import (
     Deliveries,
     InstallationDeliveries,
@@ -114,6 +117,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "installation/webhook-deliveries/<int:pk>/replay",
         InstallationDeliveries.as_view({"post": "replay"}),
     ),
+    path("installation/audit", InstallationAudit.as_view(LIST)),
+    path("audit", TenantAudit.as_view(LIST)),
+    path("users", Users.as_view(LIST)),
+    path("users/<int:pk>", Users.as_view(READ | EDIT)),
+    path("isolation", IsolationChecks.as_view(LIST | {"post": "check"})),
     path("usage", UsageList.as_view()),
     path("costs", Costs.as_view()),
     path("metrics", Metrics.as_view()),

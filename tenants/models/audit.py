@@ -25,8 +25,29 @@ from tenants.models.keys import ApiKey
 
 KINDS = ("user", "key", "system")
 """The kinds of actors."""
-
-
+SUBJECTS = {
+    "tenant": "tenant",
+    "member": "member",
+    "invitation": "invitation",
+    "key": "API key",
+    "limits": "limits",
+    "adapter": "adapter",
+    "version": "adapter version",
+    "alias": "alias",
+    "price": "price",
+    "credential": "engine credential",
+    "quarantined": "quarantined entry",
+    "conversation": "conversation",
+    "base model": "base model",
+    "revision": "revision",
+    "rollout": "rollout",
+    "turn": "turn in a rollout",
+    "webhook": "webhook",
+    "content": "stored prompt",
+    "content key": "key of stored prompts",
+}
+"""What changes: kinds of entries, in words."""
+ACTIONS = ("created", "changed", "deleted", "viewed", "read")
 STEPS = (State.UPLOADING, State.VALIDATING, State.PROBING)
 """The states of a version whose checks are under way."""
 

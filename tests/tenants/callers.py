@@ -24,7 +24,7 @@ SCOPES = {
 
 OF_NO_TENANT = {
     "tenants", "base-models", "engines", "engine-credentials", "quarantine", "revisions",
-    "rollouts", "schema", "installation",
+    "rollouts", "schema", "installation", "users", "isolation",
 }  # fmt: skip
 """Addresses that take no `?tenant=`."""
 

@@ -8,7 +8,7 @@ from rest_framework.exceptions import ValidationError
 
 from tenants.adapters.quota import Storage
 from tenants.api.serializers.strict import Creator, PatchMixin, StrictMixin
-from tenants.models import Invitation, Membership, Role, Tenant, User
+from tenants.models import AuditEntry, Invitation, Membership, Role, Tenant, User
 
 
 class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tenant]):
@@ -84,3 +84,48 @@ class NewInvitationSerializer(InvitationSerializer):
 
     class Meta(InvitationSerializer.Meta):
         fields = [*InvitationSerializer.Meta.fields, "url"]
+
+
+class JoinedTenantSerializer(serializers.ModelSerializer[Membership]):
+    """A tenant that a person is a member of."""
+
+    tenant = serializers.CharField(source="tenant.slug", read_only=True)
+
+    class Meta:
+        model = Membership
+        fields = ["tenant", "role"]
+
+
+class UserSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[User]):
+    """A person who can sign in."""
+
+    email = serializers.CharField(read_only=True, help_text="Empty if it is not known.")
+    active = serializers.BooleanField(source="is_active", help_text="Whether they can sign in.")
+    operator = serializers.BooleanField(source="is_staff")
+    created_at = serializers.DateTimeField(source="date_joined", read_only=True)
+    memberships = JoinedTenantSerializer(many=True, read_only=True)
+
+    class Meta:
+        model = User
+        fields = [
+            "id", "username", "email", "active", "operator", "memberships", "created_at",
+            "last_login",
+        ]  # fmt: skip
+        read_only_fields = ["username", "email", "last_login"]
+
+
+class AuditEntrySerializer(serializers.ModelSerializer[AuditEntry]):
+    """A change: `before` and `after` hold the columns that differ, never secrets."""
+
+    tenant = serializers.CharField(
+        source="tenant.slug", default=None, allow_null=True, read_only=True
+    )
+    before = serializers.DictField(allow_null=True)
+    after = serializers.DictField(allow_null=True)
+
+    class Meta:
+        model = AuditEntry
+        fields = [
+            "id", "at", "tenant", "actor_kind", "actor_id", "actor_name", "address", "request_id",
+            "action", "kind", "name", "object_id", "before", "after",
+        ]  # fmt: skip

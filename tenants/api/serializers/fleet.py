@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from tenants.api.serializers.strict import MODEL_NAME, Creator, PatchMixin, StrictMixin
 from tenants.billing import decisions
-from tenants.models import BaseModel, EngineCredential, QuarantinedEntry, User
+from tenants.models import BaseModel, EngineCredential, IsolationCheck, QuarantinedEntry, User
 from tenants.models.adapters import DEFAULTS
 
 
@@ -226,3 +226,19 @@ class EnginesSerializer(serializers.Serializer[Any]):
             "from the list."
         ),
     )
+
+
+class IsolationCheckSerializer(serializers.ModelSerializer[IsolationCheck]):
+    """The last check whether data of one tenant reaches another on a base model's engines."""
+
+    passed = serializers.BooleanField(
+        allow_null=True, help_text="null: it could not be made, for the reasons in `findings`."
+    )
+    findings = serializers.ListField(child=serializers.CharField())
+    engines = serializers.ListField(
+        child=serializers.CharField(), help_text="Engines that answered."
+    )
+
+    class Meta:
+        model = IsolationCheck
+        fields = ["base_model", "at", "passed", "findings", "engines", "revision"]
