@@ -64,11 +64,15 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which requests to show. `ttft_s` and `total_s` are minima, in seconds."""
+    """Which requests to show. `member_id` is a user who made the key, `reason` a finish reason or
+    an error's code, `ttft_s` and `total_s` are minima, in seconds."""
 
     model: str = ""
     key_id: int | None = None
     outcome: str = ""
+    member_id: int | None = None
+    engine: str = ""
+    reason: str = ""
     ttft_s: float | None = None
     total_s: float | None = None
     words: Words | None = None
@@ -90,6 +94,12 @@ class Filter:
             events = events.of_model(self.model)
         if self.key_id is not None:
             events = events.filter(key=self.key_id)
+        if self.member_id is not None:
+            events = events.filter(key__created_by=self.member_id)
+        if self.engine:
+            events = events.filter(engine_id=self.engine)
+        if self.reason:
+            events = events.filter(finish_reason=self.reason)
         if self.outcome == WRONG:
             events = events.wrong()
         elif self.outcome:
@@ -99,8 +109,9 @@ class Filter:
         return events.filter(total_s__gte=self.total_s) if self.total_s else events
 
     def refused(self, refused: RefusedRequestQuerySet) -> RefusedRequestQuerySet:
-        """Refused requests that match; none if a time is filtered, because they have no times."""
-        if self.ttft_s or self.total_s or self.outcome not in OF_REFUSED:
+        """Refused requests that match; none if an engine or a time is filtered, because they have
+        neither."""
+        if self.engine or self.ttft_s or self.total_s or self.outcome not in OF_REFUSED:
             return refused.none()
         if self.words is not None:
             refused = refused.filter(self.words.of_refused)
@@ -108,6 +119,10 @@ class Filter:
             refused = refused.of_model(self.model)
         if self.key_id is not None:
             refused = refused.filter(key=self.key_id)
+        if self.member_id is not None:
+            refused = refused.filter(key__created_by=self.member_id)
+        if self.reason:
+            refused = refused.filter(code=self.reason)
         if self.outcome in (Outcome.FAILED, Outcome.REFUSED):
             refused = refused.that(Outcome(self.outcome))
         return refused

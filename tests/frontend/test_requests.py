@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from tenants.listing import Filter, Where, mark_of, text_of
 from tenants.models import ApiKey, Membership, SavedView, SupersededAttempt, Tenant, UsageEvent
 from tenants.models.usage.ledger import COMMON
 from tenants.models.usage.listed import REASONS, Mark, Outcome
+from tenants.utc import HOUR
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.refusing import met, refuse
@@ -621,11 +622,64 @@ def test_counts_are_of_all_requests_in_the_time(tenant: Tenant, key: ApiKey, adm
     assert told(period="7d") == (149, 2, 7)
     assert told(key=other.pk) == told(model="support") == (2, 2, 0)
     assert told(outcome="failed") is None and told(q="support") is None
+    assert told(reason="stop") is None and told(member=user_of(admin).pk) is None
     client = client_of(tenant, "developer")
     assert client.get(at(tenant)).context["counts"] is None
     own = make_key(tenant, created_by=user_of(client))[0]
     spend(own, ago(5)), met(own, ago(5), requests=3)
     assert client.get(at(tenant)).context["counts"].requests == 3
+
+
+@pytest.mark.usefixtures("one_moment")
+def test_when_the_requests_were(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    """A bar leads to the requests of its time."""
+    late, early = spend(key, ago(5)), spend(key, ago(50))
+    met(key, ago(5), requests=3)
+    met(key, ago(50), "failed", 2), met(key, ago(50), "refused", 1)
+    page = admin.get(at(tenant), {"period": "1h"})
+    assert listed(admin, at(tenant)) == [late.id, early.id]
+    bars = [bar for bar in page.context["counts"].bars if bar.requests]
+    assert len(page.context["counts"].bars) == 30
+    assert [(bar.requests, bar.failed, bar.refused) for bar in bars] == [(3, 2, 1), (3, 0, 0)]
+    assert [name for name, _, _ in bars[0].parts] == ["warn", "bad"]
+    assert bars[0].parts[1][1] == "0.0", "the highest bar fills the height"
+    for bar, event in zip(bars, (early, late), strict=True):
+        assert listed(admin, f"{at(tenant)}?{bar.during}") == [event.id]
+        assertContains(page, bar.during.replace("&", "&amp;"))
+
+
+@pytest.mark.parametrize(
+    ("length", "count"),
+    [(timedelta(hours=24), 24), (timedelta(days=7), 28), (timedelta(days=90), 13)],
+)
+def test_a_longer_period_has_longer_bars(
+    tenant: Tenant, key: ApiKey, admin: Client, length: timedelta, count: int
+) -> None:
+    until = datetime(2026, 7, 6, tzinfo=UTC)
+    spend(key, until - HOUR)
+    query = {"since": f"{until - length:%Y-%m-%dT%H:%M}", "until": f"{until:%Y-%m-%dT%H:%M}"}
+    assert len(admin.get(at(tenant), query).context["counts"].bars) in (count, count + 1)
+
+
+def test_filters_by_engine_member_and_reason(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    ada = client_of(tenant, "developer")
+    hers = make_key(tenant, created_by=user_of(ada))[0]
+    one = spend(hers, ago(1), engine_id="engine-1", finish_reason="length")
+    two = spend(hers, ago(2), engine_id="engine-2")
+    spend(key, ago(3), engine_id="engine-2")
+    refused = refuse(hers, ago(4), code="context_length_exceeded")
+
+    def found(**query: Any) -> list[str]:
+        return listed(admin, at(tenant), **query)
+
+    member = user_of(ada).pk
+    assert found(member=member) == [one.id, two.id, refused.id]
+    assert found(member=member, engine="engine-2") == [two.id]
+    assert found(member=member, engine="engine-2", reason="length") == []
+    assert found(reason="length") == [one.id]
+    assert found(reason="context_length_exceeded") == [refused.id]
+    stranger = user_of(client_of(make_tenant(), "owner")).pk
+    assert admin.get(at(tenant), {"member": stranger}).status_code == 422
 
 
 def test_the_csv_has_what_the_filter_lets_through(

@@ -34,12 +34,13 @@ def spend(
         "model": "base",
         "base_model": "base",
         "finish_reason": "stop",
+        "engine_id": "e1",
     }
     names = defaults | fields
     with connection.cursor() as cursor:
         cursor.execute("SELECT tenants_usage_partition(%s)", [at])
     event = UsageEvent.objects.create(
-        started_at=at, tenant=key.tenant, key=key, engine_id="e1", journal="j1",
+        started_at=at, tenant=key.tenant, key=key, journal="j1",
         prompt_price=PRICE.prompt, cached_prompt_price=PRICE.cached_prompt,
         output_price=PRICE.output, cost=PRICE.cost(usage),
         queue_s=usage.queue_s, load_s=usage.load_s, ttft_s=usage.ttft_s, total_s=usage.total_s,

@@ -14,6 +14,7 @@ from frontend.views.requests.counts import counts
 from frontend.views.requests.requests import (
     RequestFilter,
     context_of,
+    engines_offered,
     models_of,
     rows_of,
     search,
@@ -46,7 +47,7 @@ class InstallationFilter(RequestFilter):
 def requests(request: HttpRequest) -> HttpResponse:
     """The list, newest first."""
     models = models_of(None)
-    form = InstallationFilter(request.GET, models=models)
+    form = InstallationFilter(request.GET, models=models, engines=engines_offered())
     found, tenant, told = FoundRows(), None, None
     if form.is_valid():
         tenant = form.cleaned_data["tenant"]

@@ -30,9 +30,12 @@ from frontend.periods import PERIODS
 from frontend.templatetags.lorikeet import options
 from frontend.times import MinuteField
 from frontend.views.requests.counts import counts
+from inference.errors import BY_CODE
 from tenants.billing.money import amount
+from tenants.fleet.gateways import gateways
 from tenants.listing import HORIZON, OUTCOMES, Filter, FoundRows, ListEntry, Where, Words, mark_of
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
+from tenants.models.usage.ledger import COMMON
 from tenants.models.usage.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
 
@@ -43,7 +46,7 @@ TITLES = {"1h": "Last hour"} | {
 """The titles of the periods."""
 MAX_CHOICES = 200
 """Maximum number of keys (the newest) and of models offered as choices."""
-NARROWING = ("q", "model", "key", "outcome", "ttft", "total")
+NARROWING = ("q", "model", "key", "member", "outcome", "reason", "engine", "ttft", "total")
 """Filters other than those of time."""
 PAST = frozenset({"period", "since"})
 """Filters that every future request passes."""
@@ -52,6 +55,8 @@ NOT_LIVE = frozenset({"before", "until"})
 TTFTS_S = (0.2, 0.5, 1, 2, 5, 10)
 TOTALS_S = (1, 2, 5, 10, 30, 60)
 """Choices of the filters by time."""
+REASONS_OFFERED = [*COMMON, *sorted(BY_CODE.keys() - set(COMMON))]
+"""Choices of the filter by finish reason or error."""
 WHOLE_ID = 32
 """Characters of a request's id; a search text as long is looked up in all periods."""
 KEYS_FOUND = 50
@@ -109,6 +114,14 @@ class RequestFilter(forms.Form):
     key: forms.Field = forms.ModelChoiceField(
         ApiKey.objects.none(), required=False, label="Key", empty_label="Key", widget=chip()
     )
+    member: forms.Field = forms.ChoiceField(required=False, label="Member", widget=chip())
+    reason = forms.ChoiceField(
+        required=False,
+        choices=[("", "Reason"), *((one, one) for one in REASONS_OFFERED)],
+        label="Finish reason or error",
+        widget=chip(),
+    )
+    engine = forms.CharField(required=False, max_length=64, label="Engine", widget=chip())
     ttft = at_least("TTFT over", TTFTS_S)
     total = at_least("Total over", TOTALS_S)
     since = MinuteField(required=False, label="From, UTC")
@@ -119,20 +132,29 @@ class RequestFilter(forms.Form):
     """The period suggested on an empty page."""
 
     def __init__(
-        self, given: Any, keys: QuerySet[ApiKey] | None = None, models: Sequence[str] = ()
+        self,
+        given: Any,
+        keys: QuerySet[ApiKey] | None = None,
+        models: Sequence[str] = (),
+        engines: Sequence[str] = (),
     ) -> None:
-        """`keys` are the choices; None if there is no filter by key."""
+        """`keys` are the choices; None if there is no filter by key, or by member."""
         # Older links have the id in a parameter of its own.
         super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
         self._keys = keys
         self.offered: dict[int | None, str] = {}
         """The names of the keys that can be chosen, by their ids."""
         self._offer("model", [("", "Model"), *((name, name) for name in models)])
+        self._offer("engine", [("", "Engine"), *((name, name) for name in engines)])
         for name in ("ttft", "total"):
             self._offer(name, self.fields[name].widget.choices)
         if keys is None:
-            del self.fields["key"]
+            del self.fields["key"], self.fields["member"]
             return
+        members = keys.exclude(created_by=None).order_by("created_by__username")
+        named = members.values_list("created_by", "created_by__username").distinct()
+        people = [(str(pk), name) for pk, name in named[:MAX_CHOICES]]
+        self.fields["member"].choices = [("", "Member"), *people]  # type: ignore[attr-defined]
         field = self.fields["key"]
         assert isinstance(field, forms.ModelChoiceField)
         field.queryset = keys
@@ -148,7 +170,7 @@ class RequestFilter(forms.Form):
         """Offer these choices, and the current value."""
         chosen = self.data.get(name, "")
         known = chosen in {value for value, _ in choices}
-        title = chosen if name == "model" else f"{self.fields[name].label} {chosen} s"
+        title = f"{self.fields[name].label} {chosen} s" if name in ("ttft", "total") else chosen
         more = [] if known else [(chosen, title)]
         self.fields[name].widget.choices = [*choices, *more]
 
@@ -202,6 +224,9 @@ class RequestFilter(forms.Form):
             given["model"],
             key and key.pk,
             given["outcome"],
+            int(given["member"]) if given.get("member") else None,
+            given["engine"],
+            given["reason"],
             given["ttft"] or None,
             given["total"] or None,
             self._words(given["q"]),
@@ -319,6 +344,7 @@ def context_of(request: HttpRequest, form: RequestFilter, found: FoundRows) -> d
         "query": query_of(request),
         "failed_query": query_of(request, outcome=Outcome.FAILED),
         "refused_query": query_of(request, outcome=Outcome.REFUSED),
+        "during_query": query_of(request, period="", since="", until=""),
         "horizon": HORIZON,
     }
 
@@ -331,9 +357,16 @@ def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
     return urlencode({name: value for name, value in asked.items() if value})
 
 
-def form_of(request: HttpRequest, caller: Caller, models: Sequence[str] = ()) -> RequestFilter:
+def form_of(
+    request: HttpRequest, caller: Caller, models: Sequence[str] = (), engines: Sequence[str] = ()
+) -> RequestFilter:
     """The filter form, with the keys whose requests the caller may see."""
-    return RequestFilter(request.GET, keys_of(caller), models)
+    return RequestFilter(request.GET, keys_of(caller), models, engines)
+
+
+def engines_offered() -> list[str]:
+    """The ids of the engines that are connected."""
+    return sorted(str(engine["id"]) for engine in gateways().fleet().engines)[:MAX_CHOICES]
 
 
 def keys_of(caller: Caller) -> QuerySet[ApiKey]:
@@ -348,7 +381,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list: of the whole tenant or of the caller's own keys, depending on permissions."""
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
     models = models_of(tenant)
-    form = form_of(request, caller, models)
+    form = form_of(request, caller, models, engines_offered())
     found, told = FoundRows(), None
     if form.is_valid():
         found = search(form, Where.of(caller), request.GET.get("before", ""))
