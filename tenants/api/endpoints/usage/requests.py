@@ -26,6 +26,8 @@ MAX_NAME = 255
 PARAMETERS = [
     OpenApiParameter("model", str, description="Name of an adapter or model, as requests had it."),
     OpenApiParameter("key", int, description="Id of the API key."),
+    OpenApiParameter("engine", str, description="Id of the engine that answered."),
+    OpenApiParameter("reason", str, description="A finish reason, or an error's code."),
     OpenApiParameter("outcome", str, enum=NAMES, description="`wrong`: `failed` or `refused`."),
     OpenApiParameter(
         "start", datetime, description="Start of the period. Default: one day before the end."
@@ -78,12 +80,14 @@ class OneRequest(TenantView):
 
 
 def _filter(params: dict[str, str]) -> Filter:
-    outcome, model = params.get("outcome", ""), params.get("model", "")
+    outcome = params.get("outcome", "")
     if outcome and outcome not in NAMES:
         raise ValidationError({"outcome": f"{outcome[:64]!r} is not one of {', '.join(NAMES)}."})
-    if "\0" in model or len(model) > MAX_NAME:
-        raise ValidationError({"model": f"The name must have at most {MAX_NAME} characters."})
-    return Filter(model, _number(params, "key", 10**18), outcome)
+    names = {name: params.get(name, "") for name in ("model", "engine", "reason")}
+    for name, value in names.items():
+        if "\0" in value or len(value) > MAX_NAME:
+            raise ValidationError({name: f"It must have at most {MAX_NAME} characters."})
+    return Filter(key_id=_number(params, "key", 10**18), outcome=outcome, **names)
 
 
 def _window(params: dict[str, str]) -> Window:
