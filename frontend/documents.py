@@ -19,6 +19,7 @@ from markdown_it.token import Token
 
 GROUPS = {
     "Use": (
+        "is-it-for-me",
         "quick-start",
         "adapters",
         "keys-and-limits",
