@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from gateway import start
 from gateway.database import parse_url
 from gateway.process_secrets import secrets_of
-from gateway.start import ROOT
 from inference.link.wire import MAX_BODY_BYTES
 from inference.process import environ
 
-start.load_settings(ROOT / ".env")
+start.load_settings(start.settings_file())
 VAR = start.var_folder()
 """Everything that this installation writes: database, adapters, logs, secrets."""
 start.load_settings(VAR / "secrets.env")  # made by `manage.py up`; the environment has precedence

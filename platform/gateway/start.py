@@ -16,6 +16,10 @@ from gateway.process_secrets import environment_of
 from inference.process.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
+"""The checkout, if it is one."""
+IS_CHECKOUT = (ROOT / "manage.py").is_file()
+MANAGE = [sys.executable, *([str(ROOT / "manage.py")] if IS_CHECKOUT else ["-P", "-m", "gateway"])]
+"""Runs one of Lorikeet's commands, whose name follows."""
 SECRETS = (
     "LORIKEET_SECRET_KEY",
     "LORIKEET_KEY_PEPPER",
@@ -39,14 +43,28 @@ process = ""
 
 
 def var_folder() -> Path:
-    """The folder that this installation writes to."""
-    return Path(os.environ.get("LORIKEET_VAR") or ROOT / "var")
+    """The folder that this installation writes to: `var` in a checkout, otherwise the user's folder
+    for data (XDG)."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return Path(
+        os.environ.get("LORIKEET_VAR") or (ROOT / "var" if IS_CHECKOUT else data / "lorikeet")
+    )
 
 
 def documents_folder() -> Path:
     """The documentation: `docs` in a checkout, `frontend/docs` in a wheel."""
     here = ROOT / "docs"
     return here if here.is_dir() else Path(frontend.__file__).with_name("docs")
+
+
+def settings_file() -> Path:
+    """Settings that the environment lacks: `.env` of the checkout, otherwise in `var_folder`."""
+    return (ROOT if IS_CHECKOUT else var_folder()) / ".env"
+
+
+def command() -> None:
+    """`lorikeet`, as the wheel installs it."""
+    main(sys.argv)
 
 
 def main(arguments: list[str]) -> None:
@@ -81,7 +99,7 @@ def _forget_others_secrets() -> None:
 
 def _prepare() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
-    load_settings(ROOT / ".env")
+    load_settings(settings_file())
     var = var_folder()
     _make_private(var)
     if process not in PRODUCTION:

@@ -23,8 +23,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-ROOT = Path(__file__).resolve().parents[3]
-LOCK = ROOT / "requirements" / "smollm2.txt"
+LOCK = Path(__file__).with_name("lock.txt")
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TEMPLATE = Path(__file__).with_name("template.jinja")
 CONTEXT = 32_768

@@ -21,16 +21,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import structlog
 
 from gateway.scaling.fleet import UnknownFleet, ask
+from gateway.start import MANAGE
 from inference.agent.__main__ import parser as engine_parser
 from inference.agent.__main__ import profile_of
 from inference.agent.engines.profile import BadProfile, EngineProfile, is_cpu_build
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-ROOT = Path(__file__).resolve().parents[3]
 HELP = (
     "Run the engines of one pool on a Ray cluster, as many as the demand needs. The "
     "options after `--` are those of `manage.py engine`; the gateways of its --gateway "
@@ -98,7 +96,7 @@ class RayEngine:
 
     def __init__(self, arguments: list[str], credential: str) -> None:
         id = f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
-        command = [sys.executable, str(ROOT / "manage.py"), "engine", "--id", id, *arguments]
+        command = [*MANAGE, "engine", "--id", id, *arguments]
         environment = os.environ | {"LORIKEET_ENGINE_CREDENTIAL": credential}
         environment.pop("LORIKEET_METRICS_TOKEN", None)
         self._process = subprocess.Popen(command, env=environment)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,13 +31,13 @@ from gateway.database import redis_command, redis_socket
 from gateway.local import seed
 from gateway.local.supervisor import Child, Supervisor
 from gateway.process_secrets import environment_of
+from gateway.start import MANAGE
 from inference.process import environ
 from tenants.fleet.gateways import gateways
 
 RETRY_S = 1.0
 READY_S = 900.0
 """Longest wait for the engine: a big model takes minutes to load."""
-MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
 MENDED_PYTHON = (3, 11, 10)
 """Earlier releases hang on some cookies and archives. Lorikeet never passes such input to them, but
 other programs on this machine may."""
@@ -188,6 +189,7 @@ class _Up:
 
     async def _work(self) -> None:
         self._warn_of_python()
+        self._require_vllm()
         self.logs.mkdir(parents=True, exist_ok=True)
         self._require_free_ports()
         fetching = asyncio.create_task(self._fetch_demo())
@@ -258,6 +260,13 @@ class _Up:
                 "3.11.10 (CVE-2024-7592, CVE-2024-6232). Upgrade it.",
                 style="yellow",
                 markup=False,
+            )
+
+    def _require_vllm(self) -> None:
+        kind = _engine_of(self.options["engine_options"]) or "vllm"
+        if self.options["engines"] and kind == "vllm" and find_spec("vllm") is None:
+            raise seed.SeedFailed(
+                "vLLM is not installed: install lorikeet[cpu,demo] or lorikeet[gpu,demo]"
             )
 
     def _require_free_ports(self) -> None:
