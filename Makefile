@@ -61,6 +61,7 @@ lint: .venv/.ready-dev
 	$(PY) -m ruff check .
 	$(PY) tools/class_names.py
 	PYTHONPATH=platform:. .venv/bin/lint-imports
+	.venv/bin/zizmor --offline --quiet .github
 
 format: .venv/.ready-dev
 	$(PY) -m ruff check --fix .
