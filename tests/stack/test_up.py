@@ -24,6 +24,7 @@ from gateway.process_secrets import SECRETS_OF
 from gateway.start import SECRETS
 from tests.otlp import Collector, collector
 from tests.stack.asking import until
+from tests.stack.keeping import HAS
 from tests.stack.rolling import FIRST, answered_by, revisions
 from tests.stack.running import ROOT, Stack, gone, settings_free, signed_in, up
 
@@ -117,30 +118,6 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         _other_engines_take_over(second)
 
 
-HAS = """
-import hashlib, json
-from django.core.files.storage import storages
-from tenants.models import AdapterVersion, ApiKey, Tenant, UsageEvent
-from tenants.billing.receipts import describe, signer
-
-adapters = {
-    f"{one.adapter}@{one.number}": [
-        hashlib.sha256(storages["adapters"].open(f"{one.folder}/{name}").read()).hexdigest()
-        for name in ("adapter_config.json", "adapter_model.safetensors")
-    ]
-    for one in AdapterVersion.objects.select_related("adapter")
-}
-events = list(UsageEvent.objects.order_by("id"))
-print(json.dumps({
-    "adapters": adapters,
-    "events": [describe(one) for one in events],
-    "receipt": signer().sign(describe(events[0])),
-    "key": ApiKey.objects.find(KEY).name,
-}, default=str))
-"""
-"""What an installation has, as JSON."""
-
-
 def _all_comes_back_elsewhere(tmp_path: Path, var: Path, key: str) -> None:
     """From a backup, when this installation is gone: the ledger, adapters, keys and secrets."""
     other = tmp_path / "elsewhere" / "var"
@@ -154,7 +131,7 @@ def _all_comes_back_elsewhere(tmp_path: Path, var: Path, key: str) -> None:
         return done.stdout
 
     manage(other, "restore", str(tmp_path / "backup.tar"))
-    shell = ("shell", "--no-imports", "-c", HAS.replace("KEY", repr(key)))
+    shell = ("shell", "--no-imports", "-c", HAS.format(key=key))
     had, has = (json.loads(manage(folder, *shell)) for folder in (var, other))
     assert has == had and len(has["events"]) >= 2 and len(has["adapters"]) == len(TENANTS)
     assert (other / "secrets.env").read_bytes() == (var / "secrets.env").read_bytes()
