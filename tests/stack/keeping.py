@@ -3,7 +3,7 @@
 HAS = """
 import hashlib, json
 from django.core.files.storage import storages
-from tenants.models import AdapterVersion, ApiKey, Tenant, UsageEvent
+from tenants.models import AdapterVersion, ApiKey, UsageEvent
 from tenants.billing.receipts import describe, signer
 
 adapters = {{
@@ -11,9 +11,9 @@ adapters = {{
         hashlib.sha256(storages["adapters"].open(f"{{one.folder}}/{{name}}").read()).hexdigest()
         for name in ("adapter_config.json", "adapter_model.safetensors")
     ]
-    for one in AdapterVersion.objects.select_related("adapter")
+    for one in AdapterVersion.objects.filter(adapter__tenant__internal=False)
 }}
-events = list(UsageEvent.objects.order_by("id"))
+events = list(UsageEvent.objects.filter(tenant__internal=False).order_by("id"))
 print(json.dumps({{
     "adapters": adapters,
     "events": [describe(one) for one in events],
@@ -21,5 +21,5 @@ print(json.dumps({{
     "key": ApiKey.objects.find("{key}").name,
 }}, default=str))
 """
-"""Prints its adapters, its ledger with a receipt and the name of the `key`, as JSON: a program for
-`manage.py shell`."""
+"""Of all but internal tenants: prints adapters, the ledger with a receipt, and the name of the `key`,
+as JSON. A program for `manage.py shell`."""
