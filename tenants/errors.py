@@ -125,6 +125,12 @@ class NoContentKey(Refused):
     code = "no_content_key"
 
 
+class ExportUnderWay(Refused):
+    """An export of this tenant is already being written. Wait until it is finished."""
+
+    code = "export_under_way"
+
+
 class TooManyTargets(Refused):
     """The maximum number of webhooks is reached. Delete some first."""
 

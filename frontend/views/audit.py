@@ -44,8 +44,9 @@ KINDS = {
     "webhook": "webhook",
     "content": "stored prompt",
     "content key": "key of stored prompts",
+    "export": "export",
 }
-ACTIONS = ("created", "changed", "deleted", "viewed", "read")
+ACTIONS = ("created", "changed", "deleted", "viewed", "read", "downloaded")
 COLUMNS = (
     "id", "at", "actor_kind", "actor_id", "actor_name", "address", "request_id", "action", "kind",
     "name", "object_id", "before", "after",

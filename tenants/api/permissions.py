@@ -67,7 +67,8 @@ class Allowed(BasePermission):
             return True  # the view does not support the method: 405 follows
         view.caller = caller(request, view.kwargs.get("slug"))
         view.caller.require(view.needs[action])
-        _require_active(request, view.caller)
+        if not view.while_suspended:
+            _require_active(request, view.caller)
         return True
 
 
@@ -91,5 +92,7 @@ class TenantView(StrictView):
 
     takes_tenant = True
     permission_classes = [Allowed]
+    while_suspended: ClassVar[bool] = False
+    """Whether members may make changes although the tenant is suspended."""
     needs: ClassVar[Mapping[str, Permission]] = {}
     caller: Caller

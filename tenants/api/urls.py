@@ -14,6 +14,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
 from tenants.api.endpoints.content import Content, ContentKeys
+from tenants.api.endpoints.exports import Exports
 from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.fleet.engines import BaseModels, EngineList
 from tenants.api.endpoints.fleet.rollouts import Revisions, Rollouts, Turns
@@ -99,6 +100,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("content", Content.as_view(READ | EDIT)),
     path("content/keys", ContentKeys.as_view(LIST)),
     path("content/destroy", ContentKeys.as_view({"post": "destroy_all"})),
+    path("exports", Exports.as_view(LIST | CREATE)),
+    path("exports/<str:pk>", Exports.as_view(READ)),
+    path("exports/<str:pk>/archive", Exports.as_view({"get": "archive"})),
     path("webhooks", Webhooks.as_view(LIST | CREATE)),
     path("webhooks/<int:pk>", Webhooks.as_view(READ | DELETE)),
     path("webhooks/<int:pk>/rotate", Webhooks.as_view({"post": "rotate"})),

@@ -169,6 +169,10 @@ ROWS = [
     Row("PATCH content", {"owner", "admin", "admin key"}, body={"days": 0}),
     Row("GET content/keys", {*READERS, *KEYS}),
     Row("POST content/destroy", {"owner", "admin"}, 409),
+    Row("GET exports", {"owner", "operator"}),
+    Row("POST exports", {"owner", "operator"}, 202),
+    Row("GET exports/<pk>", {"owner", "operator"}),
+    Row("GET exports/<pk>/archive", {"owner", "operator"}, 404),
     Row("GET webhooks", ADMINS),
     Row("POST webhooks", ADMINS, 201, {"url": "https://a.example/", "events": ["adapter.ready"]}),
     Row("GET webhooks/<pk>", ADMINS),
@@ -229,6 +233,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         for folder, whose in (("installation/", None), ("", acme))
         for name, pk in _notified(whose).items()
     }
+    export = acme.exports.create(asked_by="x", content=False, finished_at=timezone.now())
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return notified | {
         "GET base-models/<name>": "base",
@@ -239,6 +244,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "prices/<pk>": f"prices/{price.pk}",
         "engine-credentials/<pk>": f"engine-credentials/{credential.pk}",
         "quarantine/<pk>": f"quarantine/{entry.pk}",
+        "exports/<pk>": f"exports/{export.pk}",
         "revisions/<pk>": f"revisions/{rollout.revision_id}",
         "rollouts/<pk>": f"rollouts/{rollout.pk}",
         "<name>": "support",

@@ -1,0 +1,65 @@
+"""Jobs that write archives of tenants. A job that is killed begins again."""
+
+from __future__ import annotations
+
+import procrastinate
+import structlog
+from django.db import transaction
+from procrastinate.contrib.django import app as django_app
+
+from tenants.adapters.jobs import Backoff
+from tenants.models import AuditEntry, TenantExport
+from tenants.models.audit import Actor
+from tenants.offboarding import exports
+from tenants.permissions import Caller, Permission
+from tenants.queueing import defer_once
+
+app: procrastinate.App = django_app
+log = structlog.get_logger(__name__)
+
+QUEUE = "offboarding"
+"""A queue of its own: a job may take hours."""
+
+
+def export_later(caller: Caller, actor: Actor | None) -> TenantExport:
+    """Have a worker write an archive of the caller's tenant; with what only members read if the
+    caller is one who may. `actor` is for the audit log.
+
+    Raises:
+        ExportUnderWay: the previous one is not finished.
+    """
+    assert caller.user is not None, "keys may not export"
+    content = caller.may(Permission.READ_CONTENT)
+    by = caller.user.get_username()
+    with transaction.atomic():
+        export = TenantExport.objects.ask(caller.tenant, by=by, content=content)
+        AuditEntry.objects.note(actor, caller.tenant, "created", export.pk, kind="export")
+        _queue(export)
+    return export
+
+
+def _queue(export: TenantExport) -> None:
+    defer_once(write_export, export.pk, export_id=export.pk)
+
+
+@app.task(name="write_export", queue=QUEUE, retry=Backoff())
+def write_export(export_id: str) -> None:
+    """Write an archive.
+
+    Raises:
+        OSError: the disk is full, for example; it is tried again.
+    """
+    unfinished = TenantExport.objects.filter(finished_at=None).select_related("tenant")
+    export = unfinished.filter(pk=export_id).first()
+    if export is not None:
+        exports.make(export)
+        log.info("tenant_exported", tenant=export.tenant.slug, export=export_id)
+
+
+@app.periodic(cron="*/10 * * * *")
+@app.task(name="tend_offboarding", queueing_lock="tend_offboarding")
+def tend_offboarding(timestamp: int) -> None:
+    """Every ten minutes: delete expired archives, and resume what waits without a job."""
+    exports.remove_expired()
+    for export in TenantExport.objects.filter(finished_at=None):
+        _queue(export)
