@@ -44,7 +44,7 @@ TENANT = (
     NavigationEntry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
     NavigationEntry("content", "Stored prompts", P.READ_TENANT, "archive", ACCESS),
     NavigationEntry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
-    NavigationEntry("data", "Export", P.EXPORT_TENANT, "download", ACCESS),
+    NavigationEntry("data", "Export and deletion", P.EXPORT_TENANT, "download", ACCESS),
 )
 OPERATOR = (
     ("operate", "Overview", "house", ""),

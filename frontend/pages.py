@@ -71,6 +71,8 @@ def tenant_page(
             may_change = caller.tenant.active or caller.operator or while_suspended
             if request.method == "POST" and not may_change:
                 raise PermissionDenied("The tenant is suspended.")
+            if request.method == "POST" and caller.tenant.deleted:
+                raise PermissionDenied("The tenant is deleted.")
             _note_look(request, caller)
             return view(request, caller, **kwargs)
 

@@ -45,6 +45,7 @@ KINDS = {
     "content": "stored prompt",
     "content key": "key of stored prompts",
     "export": "export",
+    "deletion": "deletion of the tenant",
 }
 ACTIONS = ("created", "changed", "deleted", "viewed", "read", "downloaded")
 COLUMNS = (

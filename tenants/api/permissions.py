@@ -67,14 +67,9 @@ class Allowed(BasePermission):
             return True  # the view does not support the method: 405 follows
         view.caller = caller(request, view.kwargs.get("slug"))
         view.caller.require(view.needs[action])
-        if not view.while_suspended:
-            _require_active(request, view.caller)
+        if request.method not in SAFE_METHODS and not view.caller.tenant.active:
+            view.require_changeable()
         return True
-
-
-def _require_active(request: Request, caller: Caller) -> None:
-    if request.method not in SAFE_METHODS and not caller.tenant.active and not caller.operator:
-        raise PermissionDenied("The tenant is suspended.", "tenant_suspended")
 
 
 class Operating(BasePermission):
@@ -96,3 +91,10 @@ class TenantView(StrictView):
     """Whether members may make changes although the tenant is suspended."""
     needs: ClassVar[Mapping[str, Permission]] = {}
     caller: Caller
+
+    def require_changeable(self) -> None:
+        """Raises PermissionDenied if the caller may not change this tenant, which is suspended."""
+        if self.caller.tenant.deleted:
+            raise PermissionDenied("The tenant is deleted.", "tenant_deleted")
+        if not self.while_suspended and not self.caller.operator:
+            raise PermissionDenied("The tenant is suspended.", "tenant_suspended")

@@ -14,6 +14,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
 from tenants.api.endpoints.content import Content, ContentKeys
+from tenants.api.endpoints.deletions import OneDeletion
 from tenants.api.endpoints.exports import Exports
 from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.fleet.engines import BaseModels, EngineList
@@ -46,6 +47,10 @@ READ_ONLY = {"http_method_names": ["get", "head"]}
 urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants", Tenants.as_view(LIST | CREATE)),
     path("tenants/<str:slug>", OneTenant.as_view(READ | EDIT)),
+    path(
+        "tenants/<str:slug>/deletion",
+        OneDeletion.as_view(READ | CREATE | {"delete": "take_back"}),
+    ),
     path("members", Members.as_view(LIST)),
     path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
     path("invitations", Invitations.as_view(LIST | CREATE)),

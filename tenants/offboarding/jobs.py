@@ -1,4 +1,5 @@
-"""Jobs that write archives of tenants. A job that is killed begins again."""
+"""Jobs that write archives of tenants, and delete tenants. A job that is killed is run again: an
+archive begins anew, a deletion goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from procrastinate.contrib.django import app as django_app
 from tenants.adapters.jobs import Backoff
 from tenants.models import AuditEntry, TenantExport
 from tenants.models.audit import Actor
-from tenants.offboarding import exports
+from tenants.offboarding import deletion, exports
 from tenants.permissions import Caller, Permission
 from tenants.queueing import defer_once
 
@@ -59,7 +60,22 @@ def write_export(export_id: str) -> None:
 @app.periodic(cron="*/10 * * * *")
 @app.task(name="tend_offboarding", queueing_lock="tend_offboarding")
 def tend_offboarding(timestamp: int) -> None:
-    """Every ten minutes: delete expired archives, and resume what waits without a job."""
+    """Every ten minutes: delete expired archives and tenants whose time has come, and resume what
+    waits without a job."""
     exports.remove_expired()
     for export in TenantExport.objects.filter(finished_at=None):
         _queue(export)
+    for one in deletion.due():
+        defer_once(delete_tenant, f"deletion-{one.pk}", deletion_id=one.pk)
+
+
+@app.task(name="delete_tenant", queue=QUEUE, retry=Backoff())
+def delete_tenant(deletion_id: int) -> None:
+    """Delete a tenant whose time has come.
+
+    Raises:
+        OSError: files or the mail server are not available; it is tried again.
+    """
+    found = deletion.due().select_related("tenant").filter(pk=deletion_id).first()
+    if found is not None:
+        deletion.run(found, lambda said: None)

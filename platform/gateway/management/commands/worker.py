@@ -74,7 +74,8 @@ class Command(BaseCommand):
             type=int,
             default=1,
             help=(
-                "maximum number of tenants being exported, in addition to these jobs (%(default)s)"
+                "maximum number of tenants being exported or deleted, in addition to these jobs "
+                "(%(default)s)"
             ),
         )
 
