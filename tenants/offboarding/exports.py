@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import IO, Any
@@ -20,7 +21,7 @@ from inference.content import FILES
 from tenants.adapters import storage
 from tenants.files import disk
 from tenants.models import AdapterVersion, Tenant, TenantExport
-from tenants.offboarding.archive import ArchiveWriter
+from tenants.offboarding.archive import ArchiveWriter, Pulse, uninterrupted
 from tenants.offboarding.sections import LEFT_OUT, sections
 from tenants.permissions import Caller, Permission
 
@@ -30,30 +31,41 @@ LIFETIME = timedelta(days=7)
 Report = Callable[[str], None]
 
 
-def write(tenant: Tenant, file: IO[bytes], report: Report, *, by: str, content: bool) -> None:
-    """Write the tenant's archive to a file that can seek; reports each of its parts.
+@dataclass(frozen=True)
+class ExportOrder:
+    """What to export: `content` is what only members read, such as stored prompts, conversations
+    and saved prompts; `by` is who asked for it."""
 
-    `content`: with what only members read: stored prompts and answers, conversations, and saved
-    prompts.
+    tenant: Tenant
+    by: str
+    content: bool
+
+
+def write(
+    order: ExportOrder, file: IO[bytes], report: Report, pulse: Pulse = uninterrupted
+) -> None:
+    """Write the tenant's archive to a file that can seek; reports each of its parts. `pulse` is
+    called very often; what it raises ends the archive.
 
     Raises:
         OSError: the disk is full, for example.
     """
-    archive = ArchiveWriter(file)
-    for section in sections(tenant):
-        if content or not section.private:
-            count = archive.lines(f"{section.name}.jsonl", section)
-            report(f"{section.name}: {count:,}")
-    report(f"adapters' files: {_adapters(tenant, archive):,}")
-    report(f"files: {_files(tenant, archive):,}")
-    about = {
-        "format": FORMAT,
-        "tenant": tenant.slug,
-        "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "by": by,
-        "content": content,
-    }
-    archive.close(about, _readme(tenant, content=content))
+    tenant = order.tenant
+    with ArchiveWriter(file, pulse) as archive:
+        for section in sections(tenant):
+            if order.content or not section.private:
+                count = archive.lines(f"{section.name}.jsonl", section)
+                report(f"{section.name}: {count:,}")
+        report(f"adapters' files: {_adapters(tenant, archive):,}")
+        report(f"files: {_files(tenant, archive):,}")
+        about = {
+            "format": FORMAT,
+            "tenant": tenant.slug,
+            "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "by": order.by,
+            "content": order.content,
+        }
+        archive.describe(about, _readme(tenant, content=order.content))
 
 
 def _adapters(tenant: Tenant, archive: ArchiveWriter) -> int:
@@ -116,14 +128,15 @@ def _readme(tenant: Tenant, *, content: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def make(export: TenantExport) -> None:
+def make(export: TenantExport, pulse: Pulse) -> None:
     """Write the archive that was asked for; it can be downloaded for LIFETIME.
 
     Raises:
         OSError: the disk is full, for example; it can be made again.
     """
     with disk.made(export.pk) as file:
-        write(export.tenant, file, lambda said: None, by=export.asked_by, content=export.content)
+        order = ExportOrder(export.tenant, export.asked_by, export.content)
+        write(order, file, lambda said: None, pulse)
         size, digest = file.tell(), _digest(file)
     now = timezone.now()
     unfinished = TenantExport.objects.filter(pk=export.pk, finished_at=None)

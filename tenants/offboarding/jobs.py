@@ -6,12 +6,15 @@ from __future__ import annotations
 import procrastinate
 import structlog
 from django.db import transaction
+from procrastinate import JobContext
 from procrastinate.contrib.django import app as django_app
+from procrastinate.exceptions import JobAborted
 
 from tenants.adapters.jobs import Backoff
 from tenants.models import AuditEntry, TenantExport
 from tenants.models.audit import Actor
 from tenants.offboarding import deletion, exports
+from tenants.offboarding.archive import Pulse
 from tenants.permissions import Caller, Permission
 from tenants.queueing import defer_once
 
@@ -43,8 +46,18 @@ def _queue(export: TenantExport) -> None:
     defer_once(write_export, export.pk, export_id=export.pk)
 
 
-@app.task(name="write_export", queue=QUEUE, retry=Backoff())
-def write_export(export_id: str) -> None:
+def _stopping(context: JobContext) -> Pulse:
+    """What ends a job, to be run again, as soon as its worker is stopped."""
+
+    def pulse() -> None:
+        if context.should_abort():
+            raise JobAborted("the worker stops")
+
+    return pulse
+
+
+@app.task(name="write_export", queue=QUEUE, retry=Backoff(), pass_context=True)
+def write_export(context: JobContext, export_id: str) -> None:
     """Write an archive.
 
     Raises:
@@ -53,7 +66,7 @@ def write_export(export_id: str) -> None:
     unfinished = TenantExport.objects.filter(finished_at=None).select_related("tenant")
     export = unfinished.filter(pk=export_id).first()
     if export is not None:
-        exports.make(export)
+        exports.make(export, _stopping(context))
         log.info("tenant_exported", tenant=export.tenant.slug, export=export_id)
 
 
@@ -69,8 +82,8 @@ def tend_offboarding(timestamp: int) -> None:
         defer_once(delete_tenant, f"deletion-{one.pk}", deletion_id=one.pk)
 
 
-@app.task(name="delete_tenant", queue=QUEUE, retry=Backoff())
-def delete_tenant(deletion_id: int) -> None:
+@app.task(name="delete_tenant", queue=QUEUE, retry=Backoff(), pass_context=True)
+def delete_tenant(context: JobContext, deletion_id: int) -> None:
     """Delete a tenant whose time has come.
 
     Raises:
@@ -78,4 +91,5 @@ def delete_tenant(deletion_id: int) -> None:
     """
     found = deletion.due().select_related("tenant").filter(pk=deletion_id).first()
     if found is not None:
-        deletion.run(found, lambda said: None)
+        pulse = _stopping(context)
+        deletion.run(found, lambda said: pulse())

@@ -137,7 +137,7 @@ def sections(tenant: Tenant) -> list[Section]:
         _saved("prompt_sets", _all(PromptSet, **of_members)),
         _saved("prompt_set_runs", _all(SetRun, **of_members)),
         _saved("conversations", _all(Conversation, **of_members)),
-        Section("stored_content", _all(StoredContent, **mine), private=True, read=_opened),
+        Section("stored_content", _contents(tenant), private=True, read=_opened),
         Section("usage_events", _events(tenant)),
         Section("receipts", _events(tenant), read=_receipts),
         Section("usage_hours", UsageRollup.objects.filter(**mine).order_by("hour", "pk")),
@@ -180,11 +180,15 @@ def _lines(lines: models.QuerySet[BatchLine]) -> Iterator[Row]:
         yield told | {"body": _text(bytes(line.body))}
 
 
+def _contents(tenant: Tenant) -> models.QuerySet[StoredContent]:
+    """In any order: sorting would write all of it to disk."""
+    return StoredContent.objects.live().filter(tenant=tenant).order_by()
+
+
 def _opened(contents: models.QuerySet[StoredContent]) -> Iterator[Row]:
-    """Stored content that can be read, decrypted."""
-    live, keys = StoredContent.objects.live(), dict[int, TenantKey]()
-    found = contents.filter(pk__in=live.values("pk")).select_related("content_key")
-    for one in found.iterator(chunk_size=LARGE_ROWS):
+    """Stored content, decrypted."""
+    keys = dict[int, TenantKey]()
+    for one in contents.select_related("content_key").iterator(chunk_size=LARGE_ROWS):
         told = {"kind": one.kind, "name": one.name, "at": one.at, "expires_at": one.expires_at}
         try:
             text = _key(keys, one.content_key).open(_location(one), bytes(one.data))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.utils import timezone
+from procrastinate.exceptions import JobAborted
 
 from tenants.errors import ExportUnderWay
 from tenants.files import disk, keeping
@@ -21,10 +22,30 @@ from tests.tenants.making import make_key, make_user
 pytestmark = pytest.mark.django_db
 
 
+class _Job:
+    """A job's context, of a worker that is stopped or not."""
+
+    def __init__(self, *, stops: bool) -> None:
+        self._stops = stops
+
+    def should_abort(self) -> bool:
+        return self._stops
+
+
+def run_write(id: str, *, stops: bool = False) -> None:
+    context: Any = _Job(stops=stops)
+    write_export(context, id)
+
+
+def run_deletion(id: int, *, stops: bool = False) -> None:
+    context: Any = _Job(stops=stops)
+    delete_tenant(context, id)
+
+
 def finished(tenant: Tenant) -> TenantExport:
     """The newest export, after its job."""
     newest = TenantExport.objects.filter(tenant=tenant)[0]
-    write_export(newest.pk)
+    run_write(newest.pk)
     newest.refresh_from_db()
     return newest
 
@@ -42,7 +63,7 @@ def test_an_owner_gets_one_from_a_worker(tenant: Tenant) -> None:
         TenantExport.objects.ask(tenant, by="x", content=True)
     assert owner.post("/t/acme/data", follow=True).text.count("already being written") == 1
     export = finished(tenant)
-    write_export(export.pk)  # does nothing
+    run_write(export.pk)  # does nothing
     answer = download(owner, export)
     data = disk.path(export.pk).read_bytes()
     assert (
@@ -148,7 +169,7 @@ def test_after_it_operators_have_the_receipt_and_nobody_changes_anything(tenant:
     asked = TenantDeletion.objects.get()
     assert operator.get("/t/acme/data/receipt").status_code == 404
     asked.hasten()
-    delete_tenant(asked.pk)
+    run_deletion(asked.pk)
     assert not ApiKey.objects.exists()
     assert owner.get("/t/acme/data").status_code == 404
     page = operator.get("/t/acme/data").text
@@ -183,7 +204,7 @@ def test_the_management_api_does_the_same(tenant: Tenant) -> None:
     owner("POST", path, {"confirm": "acme"})
     asked = TenantDeletion.objects.get()
     asked.hasten()
-    delete_tenant(asked.pk)
+    run_deletion(asked.pk)
     ended = operator("GET", path).json()
     assert ended["receipt"].count(".") == 2 and ended["deleted"]["memberships"] == 1
     again = operator("PATCH", "tenants/acme", {"name": "Again"})
@@ -195,8 +216,28 @@ def test_a_worker_finds_what_is_due(tenant: Tenant) -> None:
     tend_offboarding(0)
     asked = TenantDeletion.objects.get()
     assert not has_job(f"deletion-{asked.pk}")
-    delete_tenant(asked.pk)  # does nothing: it is not due
+    run_deletion(asked.pk)  # does nothing: it is not due
     assert Tenant.objects.get().memberships.exists()
     asked.hasten()
     tend_offboarding(0)
     assert has_job(f"deletion-{asked.pk}")
+
+
+def test_a_worker_that_is_stopped_leaves_the_rest_to_another(tenant: Tenant) -> None:
+    owner = client_of(tenant, "owner")
+    make_key(tenant)
+    owner.post("/t/acme/data")
+    export = TenantExport.objects.get()
+    with pytest.raises(JobAborted):
+        run_write(export.pk, stops=True)
+    assert not disk.path(export.pk).exists()
+    assert finished(tenant).size_bytes > 0
+    owner.post("/t/acme/data/delete", WORD)
+    asked = TenantDeletion.objects.get()
+    asked.hasten()
+    with pytest.raises(JobAborted):
+        run_deletion(asked.pk, stops=True)
+    assert ApiKey.objects.exists()
+    run_deletion(asked.pk)
+    asked.refresh_from_db()
+    assert not ApiKey.objects.exists() and asked.counts["api keys"] == 1

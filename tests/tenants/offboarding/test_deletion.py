@@ -174,6 +174,7 @@ def test_a_second_run_does_nothing(furnished: Furnished) -> None:
     deleting.run(first, lambda said: None)
     first.refresh_from_db()
     assert counts(furnished.tenant) == before and first.receipt == told
+    assert deleting._redact(furnished.tenant) == 0
 
 
 def test_a_run_that_was_killed_goes_on_and_counts_nothing_twice(

@@ -32,7 +32,8 @@ def furnished(tenant: Tenant) -> Furnished:
 
 def archive_of(tenant: Tenant, *, content: bool = True) -> ZipFile:
     file = BytesIO()
-    exports.write(tenant, file, lambda said: None, by="ann", content=content)
+    order = exports.ExportOrder(tenant, "ann", content)
+    exports.write(order, file, lambda said: None)
     return ZipFile(file)
 
 

@@ -38,12 +38,13 @@ class Command(BaseCommand):
             raise CommandError(f"There is no tenant {options['slug']}.", returncode=1)
         if out.exists():
             raise CommandError(f"{out} exists already.", returncode=1)
+        order = exports.ExportOrder(tenant, "the command line", content)
         try:
             with TemporaryDirectory(dir=out.parent, prefix=".export-") as place:
-                draft, by = Path(place) / out.name, "the command line"
+                draft = Path(place) / out.name
                 draft.touch(mode=0o600)
                 with draft.open("wb") as file:
-                    exports.write(tenant, file, self.stdout.write, by=by, content=content)
+                    exports.write(order, file, self.stdout.write)
                 draft.rename(out)
         except OSError as error:
             raise CommandError(str(error), returncode=1) from None
