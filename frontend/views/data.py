@@ -58,6 +58,9 @@ def _page(request: HttpRequest, caller: Caller, form: DeletionForm) -> HttpRespo
         "with_content": caller.may(Permission.READ_CONTENT),
         "days": exports.LIFETIME.days,
         "deletion": deletion,
+        "deleted": [(name.replace("_", " "), n) for name, n in deletion.counts.items()]
+        if deletion
+        else [],
         "may_take_back": deletion is not None and deletions.may_take_back(caller, deletion),
         "grace_days": settings.DELETION_GRACE_DAYS,
         "form": form,

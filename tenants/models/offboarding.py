@@ -115,7 +115,7 @@ class TenantDeletion(models.Model):
     stays after its end. While there is one, the tenant is suspended.
 
     `was_active` is how the tenant was before, `counts` what was deleted so far, by the names of
-    models. `owners` are the addresses to send the receipt to, until it is sent.
+    steps. `owners` are the addresses to send the receipt to, until it is sent.
     """
 
     tenant = models.OneToOneField(Tenant, models.PROTECT, related_name="deletion")

@@ -134,16 +134,14 @@ def _clear_versions(ids: list[int]) -> None:
 
 @dataclass(frozen=True)
 class DeletionStep:
-    """Rows to delete: those of which the path of fields leads to the tenant. `clear` first deletes
+    """Rows to delete, by their name in the receipt: those of which the path of fields leads to the
+    tenant. `clear` first deletes
     the files of the rows with these keys."""
 
+    name: str
     model: type[models.Model]
     path: str
     clear: Callable[[list[Any]], None] | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.model._meta.verbose_name_plural)
 
     @property
     def batch(self) -> int:
@@ -155,39 +153,39 @@ class DeletionStep:
 
 
 STEPS = (
-    DeletionStep(BackgroundResponse, "tenant"),
-    DeletionStep(StoredContent, "tenant"),
-    DeletionStep(IdempotentAnswer, "key__tenant"),
-    DeletionStep(BatchLine, "batch__tenant"),
-    DeletionStep(Batch, "tenant"),
-    DeletionStep(UploadPart, "upload__tenant", _clear_bytes),
-    DeletionStep(Upload, "tenant"),
-    DeletionStep(StoredFile, "tenant", _clear_bytes),
-    DeletionStep(TenantExport, "tenant", _clear_bytes),
-    DeletionStep(UploadSession, "tenant", _clear_uploads),
-    DeletionStep(LimitSet, "tenant"),
-    DeletionStep(Alias, "adapter__tenant"),
-    DeletionStep(Trial, "version__adapter__tenant"),
-    DeletionStep(AdapterVersion, "adapter__tenant", _clear_versions),
-    DeletionStep(Adapter, "tenant"),
-    DeletionStep(Delivery, "notification__tenant"),
-    DeletionStep(Notification, "tenant"),
-    DeletionStep(Target, "tenant"),
-    DeletionStep(Muted, "tenant"),
-    DeletionStep(SetRun, "member__tenant"),
-    DeletionStep(PromptSet, "member__tenant"),
-    DeletionStep(SavedPrompt, "member__tenant"),
-    DeletionStep(SavedView, "member__tenant"),
-    DeletionStep(Conversation, "member__tenant"),
-    DeletionStep(Invitation, "tenant"),
-    DeletionStep(Membership, "tenant"),
-    DeletionStep(ApiKey, "tenant"),
-    DeletionStep(RolloutTenant, "tenant"),
-    DeletionStep(RefusedRequest, "tenant"),
-    DeletionStep(RequestMinute, "tenant"),
-    DeletionStep(RequestHour, "tenant"),
-    DeletionStep(TotalMinute, "tenant"),
-    DeletionStep(TotalHour, "tenant"),
+    DeletionStep("background_responses", BackgroundResponse, "tenant"),
+    DeletionStep("stored_content", StoredContent, "tenant"),
+    DeletionStep("repeatable_answers", IdempotentAnswer, "key__tenant"),
+    DeletionStep("batch_lines", BatchLine, "batch__tenant"),
+    DeletionStep("batches", Batch, "tenant"),
+    DeletionStep("upload_parts", UploadPart, "upload__tenant", _clear_bytes),
+    DeletionStep("uploads", Upload, "tenant"),
+    DeletionStep("files", StoredFile, "tenant", _clear_bytes),
+    DeletionStep("archives", TenantExport, "tenant", _clear_bytes),
+    DeletionStep("adapter_uploads", UploadSession, "tenant", _clear_uploads),
+    DeletionStep("limits", LimitSet, "tenant"),
+    DeletionStep("aliases", Alias, "adapter__tenant"),
+    DeletionStep("trials", Trial, "version__adapter__tenant"),
+    DeletionStep("adapter_versions", AdapterVersion, "adapter__tenant", _clear_versions),
+    DeletionStep("adapters", Adapter, "tenant"),
+    DeletionStep("deliveries", Delivery, "notification__tenant"),
+    DeletionStep("notifications", Notification, "tenant"),
+    DeletionStep("webhooks", Target, "tenant"),
+    DeletionStep("muted_notifications", Muted, "tenant"),
+    DeletionStep("prompt_set_runs", SetRun, "member__tenant"),
+    DeletionStep("prompt_sets", PromptSet, "member__tenant"),
+    DeletionStep("saved_prompts", SavedPrompt, "member__tenant"),
+    DeletionStep("saved_views", SavedView, "member__tenant"),
+    DeletionStep("conversations", Conversation, "member__tenant"),
+    DeletionStep("invitations", Invitation, "tenant"),
+    DeletionStep("members", Membership, "tenant"),
+    DeletionStep("api_keys", ApiKey, "tenant"),
+    DeletionStep("rollout_turns", RolloutTenant, "tenant"),
+    DeletionStep("refused_requests", RefusedRequest, "tenant"),
+    DeletionStep("request_minutes", RequestMinute, "tenant"),
+    DeletionStep("request_hours", RequestHour, "tenant"),
+    DeletionStep("total_minutes", TotalMinute, "tenant"),
+    DeletionStep("total_hours", TotalHour, "tenant"),
 )
 """What is deleted, in an order in which nothing refers to what is gone."""
 

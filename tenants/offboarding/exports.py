@@ -116,7 +116,8 @@ def _readme(tenant: Tenant, *, content: bool) -> str:
         "`manage.py verify_receipt` and any JOSE library verify with the public key.",
         "Costs are in pico-units (1e-12) of the currency.",
         "",
-        "Not in it: secrets, which are not stored or would be of use to a thief; and",
+        "Not in it:",
+        "- secrets, which are not stored or would be of use to a thief",
         *(f"- {reason}" for reason in omitted),
     ]
     if not content:

@@ -67,21 +67,22 @@ Reader = Callable[[models.QuerySet[Any]], Iterator[Row]]
 ROWS, LARGE_ROWS = 1000, 20
 """Rows in memory at a time; large ones have up to half a megabyte each."""
 LEFT_OUT: Mapping[type[models.Model], str] = {
-    IdempotentAnswer: "kept for a day only, for requests that are repeated",
-    RequestMinute: "sums up `request_hours.jsonl`",
-    RolloutTenant: "the operator's plan",
-    TenantDeletion: "its receipt comes after the end",
-    TenantExport: "the list of archives such as this one",
-    TenantSum: "a view of `usage_hours.jsonl`",
-    TotalHour: "sums up `request_hours.jsonl`",
-    TotalMinute: "sums up `request_hours.jsonl`",
-    Trial: "the operator's tests of new engines",
+    IdempotentAnswer: "answers that are kept for a day, for requests that are repeated",
+    RequestMinute: "figures by the minute: `request_hours.jsonl` has their sums",
+    RolloutTenant: "the operator's plans and tests",
+    TenantDeletion: "a request to delete the tenant",
+    TenantExport: "other archives",
+    TenantSum: "sums of `usage_hours.jsonl`",
+    TotalHour: "sums of `request_hours.jsonl`",
+    TotalMinute: "figures by the minute: `request_hours.jsonl` has their sums",
+    Trial: "the operator's plans and tests",
     Upload: "unfinished uploads",
     UploadPart: "unfinished uploads",
     UploadSession: "unfinished uploads",
-    UsageSum: "a view of `usage_hours.jsonl`",
-    UsageTotal: "sums up `usage_hours.jsonl`",
+    UsageSum: "sums of `usage_hours.jsonl`",
+    UsageTotal: "sums of `usage_hours.jsonl`",
 }
+"""The models of which an archive has no rows, and what its README says of them."""
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def test_after_it_operators_have_the_receipt_and_nobody_changes_anything(tenant:
     page = operator.get("/t/acme/data").text
     assert "Only the ledger is left" in page and "Api keys" in page
     told = operator.get("/t/acme/data/receipt").json()
-    assert (told["object"], told["receipt"]["deleted"]["api keys"]) == ("tenant.deleted", 1)
+    assert (told["object"], told["receipt"]["deleted"]["api_keys"]) == ("tenant.deleted", 1)
     assert "Deleted on" in operator.get("/operate/tenants/acme").text
     changes: dict[str, dict[str, str]] = {
         "/t/acme/data": {},
@@ -206,7 +206,7 @@ def test_the_management_api_does_the_same(tenant: Tenant) -> None:
     asked.hasten()
     run_deletion(asked.pk)
     ended = operator("GET", path).json()
-    assert ended["receipt"].count(".") == 2 and ended["deleted"]["memberships"] == 1
+    assert ended["receipt"].count(".") == 2 and ended["deleted"]["members"] == 1
     again = operator("PATCH", "tenants/acme", {"name": "Again"})
     assert (again.status_code, again.json()["code"]) == (403, "tenant_deleted")
 
@@ -240,4 +240,4 @@ def test_a_worker_that_is_stopped_leaves_the_rest_to_another(tenant: Tenant) -> 
     assert ApiKey.objects.exists()
     run_deletion(asked.pk)
     asked.refresh_from_db()
-    assert not ApiKey.objects.exists() and asked.counts["api keys"] == 1
+    assert not ApiKey.objects.exists() and asked.counts["api_keys"] == 1

@@ -274,7 +274,7 @@ def test_the_receipt_says_what_was_deleted_and_verifies(
     keys = [signer().public_key]
     said = verify(signed, keys, type=TYPE, format=FORMAT)
     assert (said["tenant"], said["asked_by"]) == ("acme", "ann")
-    assert said["deleted"]["memberships"] == 1
+    assert said["deleted"]["members"] == 1
     assert said["kept"] == {"requests": 1, "cost_pico": 7}
     with pytest.raises(InvalidReceipt):  # it passes for no receipt of a request
         verify(signed, keys)
