@@ -44,6 +44,7 @@ TENANT = (
     NavigationEntry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
     NavigationEntry("content", "Stored prompts", P.READ_TENANT, "archive", ACCESS),
     NavigationEntry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
+    NavigationEntry("data", "Export and deletion", P.EXPORT_TENANT, "download", ACCESS),
 )
 OPERATOR = (
     ("operate", "Overview", "house", ""),
@@ -74,6 +75,7 @@ GO = {
     "notifications": "n",
     "content": "z",
     "audit": "h",
+    "data": "0",
     "operate": "i",
     "operate_tenants": "t",
     "operate_users": "w",

@@ -47,13 +47,15 @@ def signed_in(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
     return guarded
 
 
-def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpResponseBase]]:
+def tenant_page(
+    permission: Permission, *, while_suspended: bool = False
+) -> Callable[[View], Callable[..., HttpResponseBase]]:
     """For views under `/t/<slug>/`: requires a sign-in, a tenant the user can see, and a
     permission.
 
     A tenant that the user does not belong to is 404, a page that their role may not see is 403. For
     changes the view requires further permissions with `caller.require`. A suspended tenant is
-    read-only.
+    read-only, except for views that work `while_suspended`.
     """
 
     def decorate(view: View) -> Callable[..., HttpResponseBase]:
@@ -66,8 +68,11 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
                 raise Http404
             request.caller = caller  # type: ignore[attr-defined] # for the page's sidebar
             caller.require(permission)
-            if request.method == "POST" and not caller.tenant.active and not caller.operator:
+            may_change = caller.tenant.active or caller.operator or while_suspended
+            if request.method == "POST" and not may_change:
                 raise PermissionDenied("The tenant is suspended.")
+            if request.method == "POST" and caller.tenant.deleted:
+                raise PermissionDenied("The tenant is deleted.")
             _note_look(request, caller)
             return view(request, caller, **kwargs)
 

@@ -18,6 +18,7 @@ class TenantsConfig(AppConfig):
         from tenants.batches import jobs as of_batches  # noqa: F401
         from tenants.files import jobs as of_files  # noqa: F401
         from tenants.notifications import watching  # noqa: F401
+        from tenants.offboarding import jobs as of_offboarding  # noqa: F401
 
     @cached_property
     def gateways(self) -> "LiveGateways":

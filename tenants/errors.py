@@ -125,6 +125,36 @@ class NoContentKey(Refused):
     code = "no_content_key"
 
 
+class ExportUnderWay(Refused):
+    """An export of this tenant is already being written. Wait until it is finished."""
+
+    code = "export_under_way"
+
+
+class TenantBeingDeleted(Refused):
+    """This tenant is to be deleted, or was. Take the deletion back first, if that is possible."""
+
+    code = "tenant_being_deleted"
+
+
+class NotBeingDeleted(Refused):
+    """Nobody has asked for the deletion of this tenant."""
+
+    code = "not_being_deleted"
+
+
+class DeletionBegun(Refused):
+    """The deletion has begun and cannot be taken back."""
+
+    code = "deletion_begun"
+
+
+class NotDeletable(Refused):
+    """The installation checks itself as this tenant. It cannot be deleted."""
+
+    code = "not_deletable"
+
+
 class TooManyTargets(Refused):
     """The maximum number of webhooks is reached. Delete some first."""
 

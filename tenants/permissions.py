@@ -54,6 +54,8 @@ class Permission(Enum):
     DESTROY_CONTENT = "destroy stored prompts and answers"
     USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
+    EXPORT_TENANT = "export the tenant"
+    DELETE_TENANT = "delete the tenant"
     OPERATE = "operate this installation"
 
 
@@ -87,6 +89,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.DESTROY_CONTENT: (Role.ADMIN, frozenset()),
     P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # the role that may make such keys
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
+    P.EXPORT_TENANT: (Role.OWNER, frozenset()),
+    P.DELETE_TENANT: (Role.OWNER, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
 }

@@ -109,6 +109,7 @@ STATES = {
     "completed": "ok",
     "in progress": "busy",
     "finalizing": "busy",
+    "being written": "busy",
     "cancelling": "warn",
 }
 

@@ -22,7 +22,7 @@ ROLES = {
     Role.VIEWER: "Viewer: sees everything but the audit log",
     Role.DEVELOPER: "Developer: also creates keys and uploads adapters",
     Role.ADMIN: "Admin: also manages members, limits and all keys, and sees the audit log",
-    Role.OWNER: "Owner: also manages owners",
+    Role.OWNER: "Owner: also manages owners, and exports or deletes the tenant",
 }
 
 

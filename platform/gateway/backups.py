@@ -30,11 +30,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from gateway.local.postgres import BIN, ENVIRONMENT, site_packages
 from gateway.start import SECRETS
+from tenants.files.disk import EXPORT_PREFIX, SCRATCH_PREFIX
 
 FORMAT = 1
 ABOUT, DUMP, KEPT_SECRETS, FACTS = "backup.json", "database.dump", "secrets.env", "up.json"
 JOURNALS = "journals"
 TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+NOT_KEPT = (EXPORT_PREFIX, SCRATCH_PREFIX)
+"""Archives of tenants, which have stored prompts in plain text and can be made again."""
 SECRET_NAMES = (*SECRETS, "LORIKEET_CONTENT_KEY_PREVIOUS")
 """The secrets without which data can't be read: keys, receipts and stored content depend on
 them."""
@@ -100,7 +103,7 @@ def _add_folder(tar: tarfile.TarFile, name: str, folder: Path, added: set[str]) 
         if inside in added:
             continue
         try:
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not path.is_file() or path.name.startswith(NOT_KEPT):
                 continue
             with path.open("rb") as file:  # of a journal that grows meanwhile as much as there is
                 member = tar.gettarinfo(arcname=inside, fileobj=file)

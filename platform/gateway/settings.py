@@ -409,6 +409,8 @@ HISTORY_DAYS = environ.integer("LORIKEET_HISTORY_DAYS", 90, low=1, high=3660)
 """How long hourly figures of requests are kept."""
 REFUSED_REQUESTS_DAYS = environ.integer("LORIKEET_REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
 """How long refused and failed requests are kept, with their messages."""
+DELETION_GRACE_DAYS = environ.integer("LORIKEET_DELETION_GRACE_DAYS", 30, high=3660)
+"""How long the deletion of a tenant can be taken back."""
 
 WEBHOOKS_PRIVATE = environ.boolean("LORIKEET_WEBHOOKS_PRIVATE", False)
 """Whether webhooks may go to private networks and this machine, also without TLS."""

@@ -54,6 +54,19 @@ def remove(folder: str) -> None:
             storage().delete(home)
 
 
+def remove_all(folder: str) -> None:
+    """Delete all files below the folder, such as a tenant's slug; no error if there are none."""
+    try:
+        folders, files = storage().listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in folders:
+        remove_all(f"{folder}/{name}")
+    for name in files:
+        storage().delete(f"{folder}/{name}")
+    storage().delete(folder)
+
+
 def target_modules_of(base_model: BaseModel) -> TargetModules:
     return TargetModules(base_model.modules, base_model.max_lora_rank)
 

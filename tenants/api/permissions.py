@@ -67,13 +67,9 @@ class Allowed(BasePermission):
             return True  # the view does not support the method: 405 follows
         view.caller = caller(request, view.kwargs.get("slug"))
         view.caller.require(view.needs[action])
-        _require_active(request, view.caller)
+        if request.method not in SAFE_METHODS and not view.caller.tenant.active:
+            view.require_changeable()
         return True
-
-
-def _require_active(request: Request, caller: Caller) -> None:
-    if request.method not in SAFE_METHODS and not caller.tenant.active and not caller.operator:
-        raise PermissionDenied("The tenant is suspended.", "tenant_suspended")
 
 
 class Operating(BasePermission):
@@ -91,5 +87,14 @@ class TenantView(StrictView):
 
     takes_tenant = True
     permission_classes = [Allowed]
+    while_suspended: ClassVar[bool] = False
+    """Whether members may make changes although the tenant is suspended."""
     needs: ClassVar[Mapping[str, Permission]] = {}
     caller: Caller
+
+    def require_changeable(self) -> None:
+        """Raises PermissionDenied if the caller may not change this tenant, which is suspended."""
+        if self.caller.tenant.deleted:
+            raise PermissionDenied("The tenant is deleted.", "tenant_deleted")
+        if not self.while_suspended and not self.caller.operator:
+            raise PermissionDenied("The tenant is suspended.", "tenant_suspended")

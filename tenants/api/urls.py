@@ -15,6 +15,8 @@ from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
 from tenants.api.endpoints.audit import InstallationAudit, TenantAudit
 from tenants.api.endpoints.content import Content, ContentKeys
+from tenants.api.endpoints.deletions import OneDeletion
+from tenants.api.endpoints.exports import Exports
 from tenants.api.endpoints.fleet.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.fleet.engines import BaseModels, EngineList
 from tenants.api.endpoints.fleet.isolation import IsolationChecks
@@ -48,6 +50,10 @@ READ_ONLY = {"http_method_names": ["get", "head"]}
 urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants", Tenants.as_view(LIST | CREATE)),
     path("tenants/<str:slug>", OneTenant.as_view(READ | EDIT)),
+    path(
+        "tenants/<str:slug>/deletion",
+        OneDeletion.as_view(READ | CREATE | {"delete": "take_back"}),
+    ),
     path("members", Members.as_view(LIST)),
     path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
     path("invitations", Invitations.as_view(LIST | CREATE)),
@@ -102,6 +108,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("content", Content.as_view(READ | EDIT)),
     path("content/keys", ContentKeys.as_view(LIST)),
     path("content/destroy", ContentKeys.as_view({"post": "destroy_all"})),
+    path("exports", Exports.as_view(LIST | CREATE)),
+    path("exports/<str:pk>", Exports.as_view(READ)),
+    path("exports/<str:pk>/archive", Exports.as_view({"get": "archive"})),
     path("webhooks", Webhooks.as_view(LIST | CREATE)),
     path("webhooks/<int:pk>", Webhooks.as_view(READ | DELETE)),
     path("webhooks/<int:pk>/rotate", Webhooks.as_view({"post": "rotate"})),

@@ -134,31 +134,37 @@ class PublicKey:
         return jwk | {"kid": self.id, "alg": ALGORITHM, "use": "sig"}
 
 
-def verify(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[str, Any]:
-    """The signed part of a receipt.
+def verify(
+    signed: Mapping[str, Any],
+    keys: Collection[PublicKey],
+    *,
+    type: str = TYPE,
+    format: str = FORMAT,
+) -> Mapping[str, Any]:
+    """The signed part of a receipt, or of another kind of document that this key signs.
 
     Raises:
         InvalidReceipt: it is not a receipt, or none of the keys signed it in this form.
     """
     if not isinstance(jws := signed.get("jws"), str):
         raise InvalidReceipt("it is not a receipt: it has no `jws`")
-    receipt = _verify_jws(jws, keys)
+    receipt = _verify_jws(jws, keys, type, format)
     if signed.get("receipt", receipt) != receipt:
         raise InvalidReceipt("`receipt` differs from the payload of `jws`")
     return receipt
 
 
-def _verify_jws(jws: str, keys: Collection[PublicKey]) -> Mapping[str, Any]:
+def _verify_jws(jws: str, keys: Collection[PublicKey], type: str, format: str) -> Mapping[str, Any]:
     try:
         header = PyJWS().get_unverified_header(jws)
-        if header.get("typ") != TYPE:
-            raise InvalidReceipt(f"its type is not {TYPE}")
+        if header.get("typ") != type:
+            raise InvalidReceipt(f"its type is not {type}")
         key = _named(header.get("kid"), keys)
         receipt = load_object(PyJWS().decode(jws, key.key, algorithms=[ALGORITHM]))
     except (PyJWTError, BadJson) as error:
         raise InvalidReceipt("the signature does not match the receipt") from error
-    if receipt.get("format") != FORMAT:
-        raise InvalidReceipt(f"it is not a receipt of the format {FORMAT}")
+    if receipt.get("format") != format:
+        raise InvalidReceipt(f"it is not a receipt of the format {format}")
     return receipt
 
 

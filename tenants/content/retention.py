@@ -54,8 +54,9 @@ def keep_for(tenant: Tenant, days: int) -> None:
     tenant.content_days = days
 
 
-def destroy(tenant: Tenant, by: User) -> ContentKey:
+def destroy(tenant: Tenant, by: User | str) -> ContentKey:
     """Destroy the tenant's key, so that nobody can read its content, and keep nothing from now on.
+    `by` is a user, or the name of one.
 
     Returns the destroyed key's row, with a signed confirmation.
 
@@ -76,7 +77,7 @@ def destroy(tenant: Tenant, by: User) -> ContentKey:
     return key
 
 
-def _confirmed(key: ContentKey, by: User) -> dict[str, Any]:
+def _confirmed(key: ContentKey, by: User | str) -> dict[str, Any]:
     """The confirmation that is signed."""
     assert key.destroyed_at is not None
     return {
@@ -85,7 +86,7 @@ def _confirmed(key: ContentKey, by: User) -> dict[str, Any]:
         "key": key.pk,
         "created_at": _written(key.created_at),
         "destroyed_at": _written(key.destroyed_at),
-        "destroyed_by": by.username,
+        "destroyed_by": str(by),
         "items": StoredContent.objects.filter(content_key=key).count(),
     }
 

@@ -10,12 +10,14 @@ from django.http import StreamingHttpResponse
 from django.utils.http import content_disposition_header
 
 from tenants.files import disk
-from tenants.models import StoredFile
+from tenants.models import StoredFile, TenantExport
 
 CHUNK_BYTES = 256 << 10
 
 
-def answer_with(file: StoredFile, *, attached: bool = False) -> StreamingHttpResponse:
+def answer_with(
+    file: StoredFile | TenantExport, *, attached: bool = False
+) -> StreamingHttpResponse:
     """A response with the whole file; a browser saves an `attached` one under its name."""
     headers = {"Content-Length": str(file.size_bytes), "X-Content-Type-Options": "nosniff"}
     if attached:

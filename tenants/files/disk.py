@@ -1,4 +1,5 @@
-"""The bytes of files, one file for each id in FILES_DIR, a folder that consoles and workers share.
+"""The bytes of files and of archives of tenants, one file for each id in FILES_DIR, a folder that
+consoles and workers share.
 
 A complete file is renamed into the folder, and never written to again.
 """
@@ -15,7 +16,8 @@ from typing import IO
 
 from django.conf import settings
 
-ID = re.compile(r"(file-|part_)[0-9a-f]{24}")
+EXPORT_PREFIX = "export-"
+ID = re.compile(rf"(file-|part_|{EXPORT_PREFIX})[0-9a-f]{{24}}")
 SCRATCH_PREFIX = "making-"
 
 

@@ -20,7 +20,7 @@ from inference.errors import FileInUse, NotFound, StorageFull
 from tenants.adapters import quota
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.files import disk
-from tenants.models import Batch, StoredFile, Tenant, UploadPart
+from tenants.models import Batch, StoredFile, Tenant, TenantExport, UploadPart
 
 ABANDONED_AFTER = timedelta(hours=24)
 """Longer than an upload, or writing a batch's output file, can take."""
@@ -107,7 +107,7 @@ def remove_strays() -> None:
     names = [one.name for one in old]
     known = {
         id
-        for model in (StoredFile, UploadPart)
+        for model in (StoredFile, UploadPart, TenantExport)
         for id in model.objects.filter(pk__in=names).values_list("pk", flat=True)
     }
     for one in old:

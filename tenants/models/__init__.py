@@ -19,6 +19,7 @@ from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.notifications import Delivery, Muted, Notification, Target
+from tenants.models.offboarding import TenantDeletion, TenantExport
 from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
@@ -89,6 +90,8 @@ __all__ = [
     "SupersededAttempt",
     "Target",
     "Tenant",
+    "TenantDeletion",
+    "TenantExport",
     "TenantSum",
     "Tier",
     "TotalHour",

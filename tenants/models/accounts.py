@@ -7,10 +7,10 @@ import secrets
 from django.contrib.auth.models import AbstractUser, AnonymousUser
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
-from django.db import models, transaction
+from django.db import IntegrityError, models, transaction
 from django.db.models import Q
 
-from tenants.errors import LastOperator, LastOwner
+from tenants.errors import LastOperator, LastOwner, TenantBeingDeleted
 from tenants.naming import ACTIVE, cache_salt
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
@@ -131,10 +131,24 @@ class Tenant(models.Model):
     def active(self) -> bool:
         return self.status == self.Status.ACTIVE
 
+    @property
+    def deleted(self) -> bool:
+        """Whether its deletion has begun: nothing can be changed any more."""
+        return not self.active and hasattr(self, "deletion") and bool(self.deletion.started_at)
+
     def set_status(self, status: Status) -> None:
-        """Suspend or activate the tenant. Gateways are notified."""
-        self.status = status
-        self.save(update_fields=["status"])
+        """Suspend or activate the tenant. Gateways are notified.
+
+        Raises:
+            TenantBeingDeleted: it would be active although it is to be deleted.
+        """
+        before, self.status = self.status, status
+        try:
+            with transaction.atomic():
+                self.save(update_fields=["status"])
+        except IntegrityError as error:  # the database trigger
+            self.status = before
+            raise TenantBeingDeleted from error
 
     @property
     def salt(self) -> str:

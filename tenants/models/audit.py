@@ -45,9 +45,11 @@ SUBJECTS = {
     "webhook": "webhook",
     "content": "stored prompt",
     "content key": "key of stored prompts",
+    "export": "export",
+    "deletion": "deletion of the tenant",
 }
 """What changes: kinds of entries, in words."""
-ACTIONS = ("created", "changed", "deleted", "viewed", "read")
+ACTIONS = ("created", "changed", "deleted", "viewed", "read", "downloaded")
 STEPS = (State.UPLOADING, State.VALIDATING, State.PROBING)
 """The states of a version whose checks are under way."""
 
@@ -64,6 +66,7 @@ class Actor:
     request_id: str = ""
 
 
+SYSTEM = Actor("system", 0, "")
 ACTING = "SELECT set_config('lorikeet.actor', %s, false)"
 """Sets the actor on a connection: an actor as JSON, or an empty string for the system."""
 
@@ -119,17 +122,18 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         return self.exclude(steps)
 
     def note(
-        self, actor: Actor, tenant: Tenant, action: str, name: str, kind: str = "tenant"
+        self, actor: Actor | None, tenant: Tenant, action: str, name: str, kind: str = "tenant"
     ) -> AuditEntry:
         """Write an entry for something other than a change, such as an operator's view of a
-        tenant."""
+        tenant. `actor`: None is the system."""
+        by = asdict(actor or SYSTEM)
         return self.create(
             tenant=tenant,
-            actor_kind=actor.kind,
-            actor_id=actor.id,
-            actor_name=actor.name,
-            address=actor.address,
-            request_id=actor.request_id,
+            actor_kind=by["kind"],
+            actor_id=by["id"] or None,
+            actor_name=by["name"],
+            address=by["address"],
+            request_id=by["request_id"],
             action=action,
             kind=kind,
             name=name,

@@ -110,7 +110,16 @@ CREATE OR REPLACE TRIGGER zz_audit_shared AFTER UPDATE OF shared_as ON tenants_c
     EXECUTE FUNCTION tenants_audit_conversation();
 
 CREATE OR REPLACE FUNCTION tenants_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    details constant text[] := ARRAY['name', 'address', 'before', 'after'];
 BEGIN
+    -- Of a deleted tenant's entries only the details may go.
+    IF TG_OP = 'UPDATE' AND OLD.kind <> 'deletion' AND tenants_is_deleted(OLD.tenant_id)
+        AND NEW.name = '' AND NEW.address = '' AND NEW.before IS NULL AND NEW.after IS NULL
+        AND to_jsonb(NEW) - details = to_jsonb(OLD) - details
+    THEN
+        RETURN NEW;
+    END IF;
     RAISE EXCEPTION 'the audit log is never changed'
         USING ERRCODE = 'check_violation', CONSTRAINT = 'audit_is_append_only';
 END $$;

@@ -7,6 +7,7 @@ BEGIN
     IF TG_OP = 'UPDATE' AND NEW.role = 'owner' AND NEW.tenant_id = OLD.tenant_id THEN
         RETURN NULL;
     END IF;
+    IF tenants_is_deleted(OLD.tenant_id) THEN RETURN NULL; END IF;
     PERFORM 1 FROM tenants_tenant WHERE id = OLD.tenant_id FOR UPDATE;
     IF FOUND AND NOT EXISTS (
         SELECT 1 FROM tenants_membership WHERE tenant_id = OLD.tenant_id AND role = 'owner'

@@ -41,6 +41,8 @@ PASSING = frozenset(
         "join",
         "invitation",
         "content-confirmation",
+        "data-download",
+        "data-receipt",
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",
@@ -49,7 +51,8 @@ PASSING = frozenset(
     }
 )
 """Addresses that redirect, or need something that does not always exist: an invitation, an engine,
-a conversation, a prompt or a prompt set of one's own, a key that was destroyed."""
+a conversation, a prompt or a prompt set of one's own, a key that was destroyed, an archive, a
+deletion."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
 """The permission that these addresses need for what other members made."""
 ACCOUNT = {

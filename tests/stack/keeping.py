@@ -21,5 +21,5 @@ print(json.dumps({{
     "key": ApiKey.objects.find("{key}").name,
 }}, default=str))
 """
-"""Of all but internal tenants: prints adapters, the ledger with a receipt, and the name of the `key`,
-as JSON. A program for `manage.py shell`."""
+"""Of all but internal tenants: prints adapters, the ledger with a receipt, and the name of the
+`key`, as JSON. A program for `manage.py shell`."""

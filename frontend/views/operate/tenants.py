@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, DecimalField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -18,12 +19,20 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
 from frontend.lists import page_of, words_of
-from frontend.pages import operator_page
+from frontend.pages import operator_page, refusals_told
 from frontend.views.limits import shown
 from tenants.adapters.quota import Storage
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS
-from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageMonth
+from tenants.models import (
+    Adapter,
+    ApiKey,
+    LimitScope,
+    Membership,
+    Tenant,
+    TenantDeletion,
+    UsageMonth,
+)
 from tenants.models.accounts import TenantQuerySet
 from tenants.utc import month_start
 
@@ -48,6 +57,7 @@ SECTIONS = {
     "limits": "Limits and ceilings",
     "usage": "Usage",
     "audit": "Audit log",
+    "data": "Export and deletion",
 }
 """The pages of a tenant that are linked from here."""
 SUSPEND = bulk.Action(
@@ -142,6 +152,8 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
     """One tenant: its name and weight, and links to its pages."""
     tenant = get_object_or_404(_with_counts(Tenant.objects.all()), slug=tenant_slug)
     form = TenantForm(request.POST or None, instance=tenant)
+    if request.method == "POST" and tenant.deleted:
+        raise PermissionDenied("The tenant is deleted.")
     if request.method == "POST" and form.is_valid():
         tenant.save(update_fields=list(form.fields))  # it may have been suspended meanwhile
         messages.success(request, f"{tenant.name} saved.")
@@ -154,6 +166,7 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
         "sections": _sections(tenant.slug),
         "storage": Storage.of(tenant),
         "ceilings": _ceilings(tenant),
+        "deletion": TenantDeletion.objects.of(tenant),
     }
     return render(request, "operate/tenant.html", context, status=422 if form.errors else 200)
 
@@ -187,8 +200,9 @@ def _set_status(
     request: HttpRequest, slug: str, status: Tenant.Status, follows: str
 ) -> HttpResponse:
     tenant = get_object_or_404(Tenant, slug=slug)
-    tenant.set_status(status)
-    messages.success(request, f"{tenant.name} is {status}. {follows}")
+    with refusals_told(request):
+        tenant.set_status(status)
+        messages.success(request, f"{tenant.name} is {status}. {follows}")
     return redirect("operate_tenants-edit", tenant.slug)
 
 

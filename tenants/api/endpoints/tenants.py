@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import models
+from django.db import models, transaction
 from rest_framework import mixins
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import IsAuthenticated
@@ -61,7 +61,11 @@ class OneTenant(
     def perform_update(self, serializer: BaseSerializer[Tenant]) -> None:
         if OPERATORS_FIELDS & serializer.validated_data.keys():
             self.caller.require(Permission.OPERATE)
-        serializer.save()
+        status = serializer.validated_data.pop("status", None)
+        with transaction.atomic():
+            tenant = serializer.save()
+            if status is not None:
+                tenant.set_status(status)
 
 
 class Members(

@@ -17,6 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from tenants.models import Tenant, User
+from tests.environment import ROOT
 from tests.frontend.clients import client_of
 from tests.frontend.sign_in.doors import Door, doors
 from tests.tenants.making import make_member, make_user
@@ -143,7 +144,7 @@ def test_only_allauth_signs_users_in() -> None:
     sources = [
         file
         for folder in ("frontend", "tenants", "platform/gateway")
-        for file in (configured.ROOT / folder).rglob("*.py")
+        for file in (ROOT / folder).rglob("*.py")
     ]
     assert len(sources) > 100
     assert [file for file in sources if any(way in file.read_text() for way in ways)] == []

@@ -86,6 +86,9 @@ ROWS = [
     Row("POST tenants", STAFF, 201, {"slug": "new", "name": "New"}, strangers=403),
     Row("GET tenants/<slug>", {*READERS, *KEYS}),
     Row("PATCH tenants/<slug>", ADMINS, body={"name": "Renamed"}),
+    Row("GET tenants/<slug>/deletion", {"owner", "operator"}, 404),
+    Row("POST tenants/<slug>/deletion", {"owner", "operator"}, 201, {"confirm": "acme"}),
+    Row("DELETE tenants/<slug>/deletion", {"owner", "operator"}, 409),
     Row("GET members", {*READERS, "admin key"}),
     Row("GET members/<pk>", {*READERS, "admin key"}),
     Row("PATCH members/<pk>", ADMINS, body={"role": "developer"}),
@@ -169,6 +172,10 @@ ROWS = [
     Row("PATCH content", {"owner", "admin", "admin key"}, body={"days": 0}),
     Row("GET content/keys", {*READERS, *KEYS}),
     Row("POST content/destroy", {"owner", "admin"}, 409),
+    Row("GET exports", {"owner", "operator"}),
+    Row("POST exports", {"owner", "operator"}, 202),
+    Row("GET exports/<pk>", {"owner", "operator"}),
+    Row("GET exports/<pk>/archive", {"owner", "operator"}, 404),
     Row("GET webhooks", ADMINS),
     Row("POST webhooks", ADMINS, 201, {"url": "https://a.example/", "events": ["adapter.ready"]}),
     Row("GET webhooks/<pk>", ADMINS),
@@ -236,6 +243,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         for folder, whose in (("installation/", None), ("", acme))
         for name, pk in _notified(whose).items()
     }
+    export = acme.exports.create(asked_by="x", content=False, finished_at=timezone.now())
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return notified | {
         "GET base-models/<name>": "base",
@@ -247,6 +255,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "engine-credentials/<pk>": f"engine-credentials/{credential.pk}",
         "quarantine/<pk>": f"quarantine/{entry.pk}",
         "users/<pk>": f"users/{member.user_id}",
+        "exports/<pk>": f"exports/{export.pk}",
         "revisions/<pk>": f"revisions/{rollout.revision_id}",
         "rollouts/<pk>": f"rollouts/{rollout.pk}",
         "<name>": "support",

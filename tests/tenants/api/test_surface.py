@@ -122,7 +122,7 @@ def test_a_key_comes_in_one_of_three_headers(tenant: Tenant, path: str) -> None:
 def lists() -> list[str]:
     """The paths of all lists."""
     return [
-        path.removeprefix("/api/v1/").replace("{name}", "support")
+        path.removeprefix("/api/v1/").replace("{name}", "support").replace("{slug}", "acme")
         for path, item in document()["paths"].items()
         if path.startswith("/api/v1/") and not path.endswith("}") and "get" in item
     ]

@@ -21,11 +21,13 @@ from tenants.billing.receipts import (
     verify,
 )
 from tenants.models import UsageEvent
+from tenants.offboarding import deletion
 
 
 class Command(BaseCommand):
     help = (
-        "Verify a receipt, or a list of them, as returned by /v1/usage/receipts. The exit "
+        "Verify a receipt, or a list of them, as returned by /v1/usage/receipts; or the receipt "
+        "of a tenant's deletion. The exit "
         "status is 0 if every signature is valid, no request occurs twice and the ledger "
         "agrees on those that it has; otherwise 1."
     )
@@ -48,6 +50,9 @@ class Command(BaseCommand):
         read = _read(options["file"])
         for signed in read:
             try:
+                if signed.get("object") == deletion.OBJECT:
+                    self.stdout.write(_deletion(signed, keys))
+                    continue
                 receipt = verify(signed, keys)
             except InvalidReceipt as error:
                 valid, words = False, f"INVALID: {error}"
@@ -63,6 +68,13 @@ class Command(BaseCommand):
             raise CommandError("Not all receipts are valid.", returncode=1)
         if len(read) != 1:
             self.stdout.write(f"{len(read)} receipts, {amount(sum(costs.values()))} in total")
+
+
+def _deletion(signed: Mapping[str, Any], keys: list[PublicKey]) -> str:
+    """The line to print. Raises InvalidReceipt."""
+    said = verify(signed, keys, type=deletion.TYPE, format=deletion.FORMAT)
+    rows = sum(said["deleted"].values())
+    return f"valid: deletion of the tenant {said['tenant']} at {said['ended_at']}, {rows:,} rows"
 
 
 def _compared(receipt: Mapping[str, Any]) -> tuple[bool, str]:

@@ -20,6 +20,7 @@ from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
 from tenants.batches.runner import BatchRunner
 from tenants.notifications import sending
+from tenants.offboarding import jobs as offboarding
 from tenants.rollouts import pool_checks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,8 +29,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Command(BaseCommand):
     help = (
         "Run one worker process: it reads, checks and probes uploads, cleans up, runs "
-        "batches, drives rollouts and sends notifications. Any number of them may run; "
-        "the others take over the jobs of one that is killed."
+        "batches, drives rollouts, exports tenants and sends notifications. Any number of "
+        "them may run; the others take over the jobs of one that is killed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -68,6 +69,16 @@ class Command(BaseCommand):
             ),
         )
 
+        parser.add_argument(
+            "--offboarding-concurrency",
+            type=int,
+            default=1,
+            help=(
+                "maximum number of tenants being exported or deleted, in addition to these jobs "
+                "(%(default)s)"
+            ),
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         configure("worker", settings.LOG_LEVEL)
@@ -76,6 +87,7 @@ class Command(BaseCommand):
             UPLOADS: options["upload_concurrency"],
             trials.QUEUE: options["trial_concurrency"],
             batches.QUEUE: options["batch_concurrency"],
+            offboarding.QUEUE: options["offboarding_concurrency"],
         }
         asyncio.run(_work(queues))
 

@@ -1,0 +1,1 @@
+"""A tenant leaves: everything that it has in one archive."""
