@@ -145,10 +145,11 @@ def _keys(at: Addresses, key: Any) -> Iterator[AttentionItem]:
     if key is None:
         return
     if key.count == 1:
-        title: str = format_html("Key <strong>{}</strong> expires {}", key.name, ago(key.expires_at))
-        used = (
-            format_html("Last used {}", ago(key.last_used_at)) if key.last_used_at else "Not used"
+        title: str = format_html(
+            "Key <strong>{}</strong> expires {}", key.name, ago(key.expires_at)
         )
+        last = key.last_used_at
+        used = format_html("Last used {}", ago(last)) if last else "Not used"
         yield AttentionItem("key-round", "warn", title, used, at.of("keys", q=key.name), "Rotate")
     else:
         title = f"{number(key.count)} keys expire within {EXPIRES_SOON.days} days"

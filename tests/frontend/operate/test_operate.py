@@ -43,6 +43,7 @@ from tests.tenants.making import (
     make_key,
     make_member,
     make_tenant,
+    make_version,
 )
 from tests.tenants.refusing import met
 
@@ -438,11 +439,34 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     page = operator.get(reverse("operate_engines"))
     (row,) = page.context["rows"]
     assert (row.cache_hits, row.engine["running"]) == (0.4, 3)
-    assert row.held == [("globex/secret", "b" * 64), ("acme/support", "a" * 64)]
+    assert [(one.adapter, one.version) for one in row.resident.shown] == [
+        ("secret", "bbbbbbbb"), ("support", "aaaaaaaa")
+    ]  # fmt: skip
     assert "globex/secret@bbbbbbbb<" in page.content.decode()
     assert '<live-part topic="fleet"' in page.content.decode()
     fleet.clear()
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
+
+
+def test_loaded_adapters_are_named_and_filtered(
+    operator: Client,
+    tenant: Tenant,
+    fleet: list[dict[str, Any]],
+    django_assert_max_num_queries: Any,
+) -> None:
+    versions = [make_version(make_adapter(tenant, f"a{number:02}")) for number in range(9)]
+    fleet[0]["resident_adapters"] = [one.lora_name for one in versions]
+    where = reverse("operate_engines")
+    with django_assert_max_num_queries(12):
+        page = operator.get(where).text
+    assert "<summary>9 adapters</summary>" in page and "acme/a03@1</code>" in page
+    found = operator.get(where, {"q": "A03@1"}).text
+    assert "1 of 9:" in found and "acme/a03@1</code>" in found and "acme/a04" not in found
+    assert 'src="/operate/live/fleet?q=A03%401"' in found
+    part = operator.get("/operate/live/fleet", {"q": "nothing"}).json()["html"]
+    assert "0 of 9" in part and "acme/" not in part
+    own = client_of(tenant, "viewer").get(f"/t/{tenant.slug}/engines", {"q": "a07"}).text
+    assert 'href="/t/acme/adapters/a07/versions/1"' in own and "<code>a07@1</code>" in own
 
 
 def test_an_engine_that_did_not_start_is_named_with_the_cause(
@@ -492,7 +516,7 @@ def test_a_tenant_sees_whether_it_is_served_and_nothing_of_others(
         page = client.get(f"/t/{tenant.slug}/engines")
     ((engine, _, resident),) = page.context["rows"]
     assert engines.OPERATORS_FIELDS.isdisjoint(engine)
-    assert resident == [("support", "a" * 64)]
+    assert [(one.adapter, one.digest) for one in resident.shown] == [("support", "a" * 64)]
     assert "globex" not in page.content.decode()
     assert page.context["missing"] == []
     fleet[0]["draining"] = True
