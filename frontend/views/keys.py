@@ -43,6 +43,8 @@ from tenants.permissions import Caller, Permission
 from tenants.utc import month_end, month_start
 
 EXPIRES_SOON = timedelta(days=14)
+EXPIRING, REVOKED = "expiring", "revoked"
+"""What `?show=` lists: only the keys that expire soon, or the revoked ones too."""
 MAX_CHOICES = 50
 """Maximum number of adapters offered as choices; with more, their names are typed."""
 LIFETIMES = {
@@ -216,12 +218,15 @@ def _list(
     request: HttpRequest, caller: Caller, form: KeyForm, limits: LimitsForm | None
 ) -> HttpResponse:
     now, show = timezone.now(), request.GET.get("show", "")
-    if show == "expiring":
+    if show == EXPIRING:
         found = expiring_keys(caller, now).order_by("-pk")
     else:
         found = caller.tenant.keys.with_text()
     if words := words_of(request):
         found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
+    revoked = 0 if show == EXPIRING else found.exclude(revoked_at=None).count()
+    if show != REVOKED:
+        found = found.filter(revoked_at=None)
     rows, last = older_page_of(request, found.select_related("created_by"))
     refused = bool(form.errors or (limits and limits.errors))
     context = {
@@ -231,6 +236,7 @@ def _list(
         "last": last,
         "words": words,
         "show": show,
+        "revoked": revoked,
         "form": form,
         "limits_form": limits,
         "refused": refused,

@@ -195,6 +195,21 @@ def test_a_viewer_is_offered_no_change_of_a_key_that_he_made_before(tenant: Tena
     assert b"own" in page.content and revoke not in page.content
 
 
+def test_revoked_keys_are_shown_on_request(tenant: Tenant) -> None:
+    client, where = client_of(tenant, "owner"), address(tenant, "keys")
+    live, _ = make_key(tenant)
+    for _ in range(3):
+        make_key(tenant)[0].revoke()
+    make_key(make_tenant())[0].revoke()
+    page = client.get(where, {"q": live.name})
+    assert [row.key for row in page.context["keys"]] == [live]
+    assert '&amp;show=revoked">Show 3 revoked</a>' in page.text
+    page = client.get(where, {"show": "revoked"})
+    assert len(page.context["keys"]) == 4 and 'href="?">Hide revoked</a>' in page.text
+    live.revoke()
+    assert "All keys are revoked." in client.get(where).text
+
+
 def test_keys_are_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
     client = client_of(tenant, "owner")
     for i in range(52):
