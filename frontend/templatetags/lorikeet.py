@@ -23,6 +23,7 @@ from frontend.lists import Column, address
 from frontend.live.topics import TOPICS
 from frontend.sign_in.wording import reworded
 from tenants.models import User
+from tenants.sizes import size
 
 register = template.Library()
 
@@ -34,6 +35,7 @@ for _form in (
     formats.price,
     formats.percent,
     formats.rate,
+    size,
     formats.duration,
     formats.day,
     formats.month,

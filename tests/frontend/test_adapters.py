@@ -360,7 +360,7 @@ def test_the_form_takes_no_more_than_the_limit(
     settings.MAX_ADAPTER_BYTES = 5
     page = client_of(tenant, "developer").post(url(tenant, "upload"), sent())
     assert page.status_code == 422
-    assert "exceeds this server&#x27;s limit of 5 bytes" in text(page)
+    assert "exceeds this server&#x27;s limit of 5\u00a0bytes" in text(page)
     assert not Adapter.objects.exists()
 
 

@@ -162,6 +162,7 @@ def _list(
     sort = Sort.of(wanted.get("sort", ""), SORTS, unique="name", usual="state")
     matching = _matching(caller, sort, wanted.get("q", ""), wanted.get("state", ""))
     found, last = page_of(sort.behind(matching, wanted.get("after", "")))
+    unfinished = list(caller.tenant.uploads.unfinished().named().select_related("created_by"))
     context = {
         "rows": _rows(caller.tenant, found),
         "last": last,
@@ -173,7 +174,8 @@ def _list(
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "filtered": any(wanted.get(name) for name in ("q", "state")),
         "paged": bool(wanted.get("after")),
-        "unfinished": caller.tenant.uploads.unfinished().named().select_related("created_by"),
+        "unfinished": unfinished,
+        "largest_upload": max((one.length_bytes for one in unfinished), default=0),
         "storage": Storage.of(caller.tenant),
         "base_models": BaseModel.objects.values_list("name", flat=True),
         "fingerprint": seen,
@@ -336,6 +338,7 @@ def _page(
         "aliases": aliases,
         "versions": _annotated(adapter, rows, aliases),
         "last": last,
+        "largest": max((row.size_bytes for row in rows), default=0),
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),

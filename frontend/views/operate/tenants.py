@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
@@ -70,6 +71,7 @@ class NewTenant(TenantFormBase):
         help_texts = {
             "slug": "Used in URLs. It cannot be changed later.",
         }
+        widgets = {"slug": forms.TextInput({"data-proposed-from": "name"})}
 
 
 class TenantForm(TenantFormBase):
@@ -92,7 +94,15 @@ def tenants(request: HttpRequest) -> HttpResponse:
         form = NewTenant(request.POST)
         if form.is_valid():
             made = form.save()
-            messages.success(request, f"{made.name} created. Invite its first owner.")
+            messages.success(
+                request,
+                format_html(
+                    '<a href="{}">{}</a> created. <a href="{}">Invite its first owner</a>',
+                    reverse("overview", args=[made.slug]),
+                    made.name,
+                    reverse("members", args=[made.slug]),
+                ),
+            )
             return redirect("operate_tenants-edit", made.slug)
     return _list(request, form)
 

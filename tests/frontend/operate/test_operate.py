@@ -262,9 +262,10 @@ def test_a_thousand_tenants_are_paged_without_loss(
 
 
 def test_a_tenant_is_made(operator: Client) -> None:
-    body = {"name": "Globex", "slug": "globex", "weight": "2.5"}
+    body = {"name": "Glo<bex", "slug": "globex", "weight": "2.5"}
     made = operator.post(reverse("operate_tenants"), body)
     assert made["Location"] == reverse("operate_tenants-edit", args=["globex"])
+    assert '<a href="/t/globex/">Glo&lt;bex</a> created.' in operator.get(made["Location"]).text
     assert Tenant.objects.get(slug="globex").weight == 2.5
     entry = AuditEntry.objects.filter(kind="tenant", action="created", name="globex").get()
     assert entry.actor_kind == "user"
