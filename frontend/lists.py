@@ -1,4 +1,4 @@
-"""Filtering and keyset pagination, shared by all lists.
+"""Filtering, sorting and keyset pagination, shared by all lists.
 
 A URL names a position in a list by the last row before it, so every page costs the same, however
 far down it is.
@@ -6,11 +6,13 @@ far down it is.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 
 PAGE = 50
@@ -59,3 +61,70 @@ def page_of(found: QuerySet[Row], rows: int = PAGE) -> tuple[list[Row], Row | No
     """The first `rows` rows, and the last of them if more follow."""
     page = list(found[: rows + 1])
     return page[:rows], page[rows - 1] if len(page) > rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column header: `state` is aria-sort, `query` sorts by it, or reverses the order."""
+
+    title: str
+    numeric: bool
+    state: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A column to sort by; another one, which is `unique`, breaks ties."""
+
+    field: str
+    descending: bool
+    unique: str
+
+    @classmethod
+    def of(cls, text: str, fields: Collection[str], *, unique: str, usual: str = "") -> Sort:
+        """Parse `weight` or `-weight`; anything that is not one of `fields` sorts by the `usual`
+        one, which is the unique one unless given."""
+        field = text.removeprefix("-")
+        if field in fields:
+            return cls(field, text.startswith("-"), unique)
+        return cls(usual or unique, False, unique)
+
+    def __str__(self) -> str:
+        return f"-{self.field}" if self.descending else self.field
+
+    def behind(self, rows: Rows, after: str) -> Rows:
+        """The rows in this order, after the one whose unique column is `after`, if not empty."""
+        named = rows.filter(**{self.unique: after}) if after else rows.none()
+        last = named.values_list(self.field, flat=True).first()
+        if last is not None:
+            beyond = f"{self.field}__{'lt' if self.descending else 'gt'}"
+            tie = {self.field: last, f"{self.unique}__gt": after}
+            rows = rows.filter(Q(**{beyond: last}) | Q(**tie))
+        return rows.order_by(f"{'-' if self.descending else ''}{self.field}", self.unique)
+
+    def columns(
+        self,
+        titles: Mapping[str, str],
+        query: QueryDict,
+        *,
+        numbers: Collection[str],
+        times: Collection[str] = (),
+    ) -> dict[str, Column]:
+        """The headers by field. A first click on `numbers` shows the highest first, on `times` the
+        latest; a second click reverses the order."""
+        return {
+            field: self._column(field, title, query, field in numbers, field in times)
+            for field, title in titles.items()
+        }
+
+    def _column(
+        self, field: str, title: str, query: QueryDict, numeric: bool, time: bool
+    ) -> Column:
+        here = field == self.field
+        turned = Sort(field, not self.descending if here else numeric or time, self.unique)
+        copy = query.copy()
+        copy.pop("after", None)
+        copy["sort"] = str(turned)
+        state = ("descending" if self.descending else "ascending") if here else "none"
+        return Column(title, numeric, state, f"?{copy.urlencode()}")

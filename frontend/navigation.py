@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -90,6 +91,7 @@ GO = {
     "operate_audit": "j",
 }
 """Keyboard shortcuts: the key to press after `g`, by URL name."""
+TENANTS_PATH = re.compile(r"/t/([-a-zA-Z0-9_]+)/")
 MAX_CHOICES = 100
 """Tenants in the tenant menu; operators find the others on the tenants page."""
 SEARCHED_FROM = 8
@@ -113,7 +115,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
         return page_facts()
     match = request.resolver_match
     here = ((match.url_name if match else "") or "").partition("-")[0]
-    slug = match.kwargs.get("slug") if match else None
+    slug = match.kwargs.get("slug") if match else _slug_in(request.path)
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     visible = Tenant.objects.visible_to(user).customers()
     choices = list(visible.values_list("slug", "name")[: MAX_CHOICES + 1])
@@ -128,6 +130,12 @@ def navigation(request: HttpRequest) -> dict[str, object]:
         "more_tenants": len(choices) > MAX_CHOICES,
         "tenants_searched": len(choices) >= SEARCHED_FROM,
     }
+
+
+def _slug_in(path: str) -> str | None:
+    """The tenant's slug in an address that leads to no page."""
+    found = TENANTS_PATH.match(path)
+    return found[1] if found else None
 
 
 def page_facts() -> dict[str, object]:

@@ -237,6 +237,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     name="members-withdraw-some",
                 ),
                 path(
+                    "members/invitations/<int:pk>/resend",
+                    members.resend,
+                    name="members-resend",
+                ),
+                path(
                     "members/invitations/<int:pk>/withdraw",
                     members.withdraw,
                     name="members-withdraw",

@@ -19,10 +19,11 @@ from django.utils.safestring import SafeString, mark_safe
 
 from frontend import documents, formats
 from frontend.causes import cause
-from frontend.lists import address
+from frontend.lists import Column, address
 from frontend.live.topics import TOPICS
 from frontend.sign_in.wording import reworded
 from tenants.models import User
+from tenants.sizes import size
 
 register = template.Library()
 
@@ -34,6 +35,7 @@ for _form in (
     formats.price,
     formats.percent,
     formats.rate,
+    size,
     formats.duration,
     formats.day,
     formats.month,
@@ -197,6 +199,20 @@ def table(content: str, label: str, look: str = "") -> SafeString:
         label,
         format_html(' class="{}"', look) if look else "",
         content,
+    )
+
+
+@register.simple_tag
+def sort_head(column: Column) -> SafeString:
+    """The header cell of a column by which the list can be sorted."""
+    arrow = {"ascending": "\u2191", "descending": "\u2193"}.get(column.state)
+    return format_html(
+        '<th scope="col"{}{}><a class="sort" href="{}">{}{}</a></th>',
+        mark_safe(' class="num"') if column.numeric else "",
+        format_html(' aria-sort="{}"', column.state) if arrow else "",
+        column.query,
+        column.title,
+        format_html(' <span aria-hidden="true">{}</span>', arrow) if arrow else "",
     )
 
 

@@ -120,6 +120,7 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
         "ended": found.status in ENDED,
         "may_cancel": found.status in CANCELLABLE,
         "cost": _cost(found),
+        "largest": max((file.size_bytes for file in kept.values()), default=0),
         "files": [(role, title, kept.get(ids[role])) for role, title in FILES.items() if ids[role]],
     }
 

@@ -38,10 +38,13 @@ from tenants.models import (
     State,
     Tenant,
 )
+from tenants.models.keys import ApiKeyQuerySet
 from tenants.permissions import Caller, Permission
 from tenants.utc import month_end, month_start
 
 EXPIRES_SOON = timedelta(days=14)
+EXPIRING, REVOKED = "expiring", "revoked"
+"""What `?show=` lists: only the keys that expire soon, or the revoked ones too."""
 MAX_CHOICES = 50
 """Maximum number of adapters offered as choices; with more, their names are typed."""
 LIFETIMES = {
@@ -200,14 +203,31 @@ def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     return shown_once.redirect(request, reverse("keys", args=[caller.tenant.slug]), secret)
 
 
+def expiring_keys(caller: Caller, now: datetime) -> ApiKeyQuerySet:
+    """The keys that expire soon and that the caller may rotate: all of the tenant, or only the
+    caller's own. The first to expire comes first."""
+    keys = caller.tenant.keys.with_text().filter(
+        revoked_at=None, expires_at__gt=now, expires_at__lt=now + EXPIRES_SOON
+    )
+    if not caller.may(Permission.EDIT_KEYS):
+        keys = keys.filter(created_by=caller.user)
+    return keys.order_by("expires_at")
+
+
 def _list(
     request: HttpRequest, caller: Caller, form: KeyForm, limits: LimitsForm | None
 ) -> HttpResponse:
-    found = ApiKey.objects.with_text().filter(tenant=caller.tenant).select_related("created_by")
+    now, show = timezone.now(), request.GET.get("show", "")
+    if show == EXPIRING:
+        found = expiring_keys(caller, now).order_by("-pk")
+    else:
+        found = caller.tenant.keys.with_text()
     if words := words_of(request):
         found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
-    rows, last = older_page_of(request, found)
-    now = timezone.now()
+    revoked = 0 if show == EXPIRING else found.exclude(revoked_at=None).count()
+    if show != REVOKED:
+        found = found.filter(revoked_at=None)
+    rows, last = older_page_of(request, found.select_related("created_by"))
     refused = bool(form.errors or (limits and limits.errors))
     context = {
         "keys": rows_of(caller, rows, now),
@@ -215,6 +235,8 @@ def _list(
         "may_limit": caller.may(Permission.EDIT_LIMITS),
         "last": last,
         "words": words,
+        "show": show,
+        "revoked": revoked,
         "form": form,
         "limits_form": limits,
         "refused": refused,

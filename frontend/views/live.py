@@ -16,6 +16,7 @@ from django.urls import URLPattern, path
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from frontend.lists import words_of
 from frontend.live.tail import MOST
 from frontend.live.topics import TOPICS
 from frontend.pages import operator_page, tenant_page
@@ -39,7 +40,7 @@ Shown = tuple[str, Mapping[str, Any]]
 
 
 def engines(request: HttpRequest, caller: Caller) -> Shown:
-    return "engines/engines_part.html", engines_page.state(caller.tenant)
+    return "engines/engines_part.html", engines_page.state(caller.tenant, words_of(request))
 
 
 def steps(request: HttpRequest, caller: Caller) -> Shown:
@@ -64,7 +65,7 @@ def health_of_all(request: HttpRequest) -> Shown:
 
 
 def fleet(request: HttpRequest) -> Shown:
-    return "operate/engines/engines_table.html", fleet_page.fleet()
+    return "operate/engines/engines_table.html", fleet_page.fleet(words_of(request))
 
 
 def figures(request: HttpRequest) -> Shown:

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 from frontend import bulk, shown_once
 from frontend.lists import id_in_url, page_of, words_of
 from frontend.pages import refusals_told, tenant_page
+from tenants.errors import Refused
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
 
@@ -75,13 +76,15 @@ def members(request: HttpRequest, caller: Caller) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.EDIT_MEMBERS)
 def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Give a member another role."""
+    """Give a member another role; one's own only with a confirmation."""
     member, form = _member(caller, pk), RoleForm(caller, request.POST)
     if not form.is_valid():
         messages.error(request, "You cannot assign this role.")
         return redirect("members", caller.tenant.slug)
     role = Role(form.cleaned_data["role"])
     with refusals_told(request):
+        if member.user == caller.user and request.POST.get("own") != "yes":
+            raise Refused("Confirm that you want to change your own role.")
         member.change_role(role)
         messages.success(request, f"{member.user.username} now has the role {role.label.lower()}.")
     return redirect("members", caller.tenant.slug)
@@ -90,9 +93,10 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.EDIT_MEMBERS)
 def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """End somebody's membership."""
+    """End somebody else's membership."""
     member = _member(caller, pk)
     with refusals_told(request):
+        _require_another(caller, member)
         member.remove()
         messages.success(request, f"{member.user.username} is no longer a member.")
     return redirect("members", caller.tenant.slug)
@@ -104,7 +108,9 @@ def remove_some(request: HttpRequest, caller: Caller) -> HttpResponse:
     """End the chosen memberships."""
 
     def one(id: str) -> None:
-        _member(caller, bulk.number(id)).remove()
+        member = _member(caller, bulk.number(id))
+        _require_another(caller, member)
+        member.remove()
 
     bulk.act(request, one, "member,members", "removed")
     return redirect("members", caller.tenant.slug)
@@ -120,6 +126,18 @@ def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
         messages.success(request, f"You have left {caller.tenant.name}.")
         return redirect("console")
     return redirect("members", caller.tenant.slug)
+
+
+@never_cache
+@require_POST
+@tenant_page(Permission.EDIT_MEMBERS)
+def resend(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Give an invitation a new link, which the list then shows once, in place of the old one."""
+    invitation = _invitation(caller, pk)
+    page = reverse("members", args=[caller.tenant.slug])
+    with refusals_told(request):
+        return shown_once.redirect(request, page, _link(request, invitation.renew()))
+    return redirect(page)
 
 
 @require_POST
@@ -152,6 +170,10 @@ def _invite(request: HttpRequest, caller: Caller, form: InviteForm) -> str:
     _, token = Invitation.objects.invite(
         caller.tenant, role=Role(given["role"]), note=given["note"], by=caller.user
     )
+    return _link(request, token)
+
+
+def _link(request: HttpRequest, token: str) -> str:
     return request.build_absolute_uri(reverse("invitation", args=[token]))
 
 
@@ -178,7 +200,7 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpRespons
 
 
 def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:
-    """Open invitations, each with whether the caller may withdraw it."""
+    """Open invitations, each with whether the caller may change it."""
     found = Invitation.objects.open().filter(tenant=caller.tenant).select_related("created_by")
     return [(row, _may_touch(caller, row.role)) for row in found]
 
@@ -197,6 +219,12 @@ def _require_may_touch(caller: Caller, role: str) -> None:
         caller.require(Permission.EDIT_OWNERS)
 
 
+def _require_another(caller: Caller, member: Membership) -> None:
+    """Members end their own membership only where the page says so."""
+    if member.user == caller.user:
+        raise Refused("To end your own membership, choose “Leave tenant”.")
+
+
 def _member(caller: Caller, pk: int) -> Membership:
     """A member of the tenant whom the caller may change."""
     member = get_object_or_404(caller.tenant.memberships.select_related("user"), pk=pk)
@@ -205,7 +233,7 @@ def _member(caller: Caller, pk: int) -> Membership:
 
 
 def _invitation(caller: Caller, pk: int) -> Invitation:
-    """An invitation of the tenant that the caller may withdraw."""
+    """An invitation of the tenant that the caller may change."""
     invitation = get_object_or_404(caller.tenant.invitations, pk=pk)
     _require_may_touch(caller, invitation.role)
     return invitation

@@ -19,6 +19,7 @@ from django.db.models import Aggregate, Count, QuerySet, Subquery, Sum
 
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import AdapterVersion, Tenant, UploadSession
+from tenants.sizes import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,9 @@ class Storage:
         """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
             told = (
-                f"it has {self.stored_bytes} bytes of adapters and files, and {more_bytes} "
-                f"more would exceed the limit of {self.max_stored_bytes}"
+                f"it has {size(self.stored_bytes)} of adapters and files, and "
+                f"{size(more_bytes)} more would exceed the limit of "
+                f"{size(self.max_stored_bytes)}"
             )
         elif self.versions + more_versions > self.max_versions:
             told = f"it has {self.versions} versions; at most {self.max_versions} are allowed"

@@ -110,6 +110,19 @@ class Invitation(models.Model):
             )
         return membership
 
+    def renew(self) -> str:
+        """Replace the link by a new one, which is valid as long as that of a new invitation;
+        returns its token.
+
+        Raises:
+            InvitationOver: it was accepted, withdrawn, or has expired.
+        """
+        token = secrets.token_urlsafe(32)
+        fields = {"token_digest": digest_of(token), "expires_at": timezone.now() + VALID_FOR}
+        if not Invitation.objects.open().filter(pk=self.pk).update(**fields):
+            raise InvitationOver
+        return token
+
     def withdraw(self) -> None:
         """Make the link invalid.
 

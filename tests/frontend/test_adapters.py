@@ -22,6 +22,7 @@ from tenants.models import (
     Adapter,
     AdapterVersion,
     Alias,
+    ApiKey,
     Membership,
     PromptSet,
     SetRun,
@@ -33,6 +34,7 @@ from tenants.models.saved.votes import Run
 from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of, user_of
+from tests.frontend.every_page.test_lists import ways
 from tests.tenants.making import (
     make_adapter,
     make_base,
@@ -181,26 +183,66 @@ def listed(client: Client, tenant: Tenant, **query: str) -> list[str]:
 def test_the_list_shows_the_newest_and_the_live_version(
     tenant: Tenant, ready: AdapterVersion
 ) -> None:
-    make_version(ready.adapter, state=State.REJECTED)
-    (row,) = client_of(tenant, "viewer").get(url(tenant)).context["rows"]
-    assert (row.newest.number, row.newest.state) == (2, "rejected")
-    assert row.live == 1 and row.live_since
+    reason = "rank 128 is above <b>64</b>"
+    rejected = make_version(ready.adapter, state=State.REJECTED)
+    rejected.report = {"findings": [{"code": "rank", "message": reason}]}
+    rejected.save()
+    page = client_of(tenant, "viewer").get(url(tenant))
+    (row,) = page.context["rows"]
+    assert (row.newest.number, row.newest.state, row.live) == (2, "rejected", 1)
+    assert row.updated == rejected.created_at
+    assert row.rejected == reason and "@2: rank 128 is above &lt;b&gt;64" in text(page)
 
 
-def test_the_list_is_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
-    base = make_base()
-    names = [f"a{number:03}" for number in range(51)]
-    Adapter.objects.bulk_create(Adapter(tenant=tenant, name=n, base_model=base) for n in names)
+def test_the_list_is_filtered_in_the_address(tenant: Tenant) -> None:
+    for name in ("a06", "a07", "a08"):
+        make_adapter(tenant, name)
     make_adapter(make_tenant(), "a-foreign")
-    make_version(Adapter.objects.get(name="a007"), state=State.PROBING)
+    make_version(Adapter.objects.get(name="a07"), state=State.PROBING)
     client = client_of(tenant, "viewer")
-    assert listed(client, tenant) == names[:50]
-    assert listed(client, tenant, after="a049") == ["a050"]
-    assert listed(client, tenant, q="07") == ["a007"]
-    assert listed(client, tenant, state="probing") == ["a007"]
+    assert listed(client, tenant, q="07") == ["a07"]
+    assert listed(client, tenant, state="probing") == ["a07"]
     assert listed(client, tenant, state="ready") == []
-    assert listed(client, tenant, state="nonsense", q="\0") == names[:50]
+    assert listed(client, tenant, state="nonsense", q="\0") == ["a07", "a06", "a08"]
     assert "No adapter matches" in text(client.get(url(tenant), {"q": "zzz"}))
+
+
+def test_the_list_is_sorted_in_the_address(tenant: Tenant, key: ApiKey) -> None:
+    client = client_of(tenant, "viewer")
+    for name, state in (
+        ("a", State.REJECTED), ("b", State.ARCHIVED), ("c", None), ("d", State.PROBING),
+        ("e", State.READY), ("f", State.READY), ("g", State.READY),
+    ):  # fmt: skip
+        adapter = make_adapter(tenant, name)
+        version = make_version(adapter, state=state) if state else None
+        if version and name in "fg":
+            adapter.promote(version)
+    make_version(Adapter.objects.get(name="g"), state=State.REJECTED)
+    assert listed(client, tenant) == list("fgedcab")
+    assert listed(client, tenant, sort="-state", state="rejected") == list("ag")
+    assert listed(client, tenant, sort="name") == list("abcdefg")
+    assert listed(client, tenant, sort="-updated") == list("gfedcba")
+    Adapter.objects.get(name="e").promote(AdapterVersion.objects.get(adapter__name="e"))
+    assert listed(client, tenant, sort="-updated") == list("egfdcba")
+    met(key, timezone.now(), requests=3, adapter="c")
+    met(key, timezone.now() - timedelta(hours=2), requests=2, adapter="d")
+    met(make_key(make_tenant())[0], timezone.now(), requests=9, adapter="a")
+    assert listed(client, tenant, sort="-requests") == list("cdabefg")
+
+
+@pytest.mark.parametrize("sort", ["", "-name", "updated", "-requests"])
+def test_pages_keep_the_order_and_the_filter(tenant: Tenant, sort: str) -> None:
+    base = make_base()
+    names = {f"a{number:03}" for number in range(101)}
+    Adapter.objects.bulk_create(Adapter(tenant=tenant, name=n, base_model=base) for n in names)
+    make_adapter(tenant, "other")
+    client, seen = client_of(tenant, "viewer"), []
+    where: str | None = f"?sort={sort}&q=a"
+    while where:
+        page = client.get(url(tenant) + where)
+        seen += [row.adapter.name for row in page.context["rows"]]
+        where = ways(page).get("Next")
+    assert len(seen) == 101 and set(seen) == names
 
 
 def test_an_empty_list_offers_the_upload(tenant: Tenant) -> None:
@@ -318,7 +360,7 @@ def test_the_form_takes_no_more_than_the_limit(
     settings.MAX_ADAPTER_BYTES = 5
     page = client_of(tenant, "developer").post(url(tenant, "upload"), sent())
     assert page.status_code == 422
-    assert "exceeds this server&#x27;s limit of 5 bytes" in text(page)
+    assert "exceeds this server&#x27;s limit of 5\u00a0bytes" in text(page)
     assert not Adapter.objects.exists()
 
 

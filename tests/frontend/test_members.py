@@ -89,13 +89,31 @@ def test_an_admin_makes_no_owner(tenant: Tenant) -> None:
 def test_the_last_owner_stays(tenant: Tenant, owner: Client) -> None:
     one = Membership.objects.get()
     for what, body in (
-        (f"members/{one.pk}/role", {"role": "viewer"}),
-        (f"members/{one.pk}/remove", {}),
+        (f"members/{one.pk}/role", {"role": "viewer", "own": "yes"}),
         ("members/leave", {}),
     ):
         assert "at least one owner" in say(owner, address(tenant, what), body)
     one.refresh_from_db()
     assert one.role == Role.OWNER
+
+
+def test_nobody_leaves_or_loses_a_role_by_accident(tenant: Tenant, owner: Client) -> None:
+    make_member(tenant, "owner")
+    one = Membership.objects.get(user=user_of(owner))
+    page = owner.get(address(tenant, "members")).text
+    assert f'name="row" value="{one.pk}"' not in page and f"/members/{one.pk}/remove" not in page
+    assert "Leave this tenant</button>" in page
+    for what, body, said in (
+        (f"members/{one.pk}/role", {"role": "viewer"}, "Confirm that you want to change your own"),
+        (f"members/{one.pk}/remove", {}, "choose “Leave tenant”"),
+        ("members/remove", {"row": one.pk}, "choose “Leave tenant”"),
+    ):
+        assert said in say(owner, address(tenant, what), body)
+    one.refresh_from_db()
+    assert one.role == Role.OWNER
+    say(owner, address(tenant, f"members/{one.pk}/role"), {"role": "viewer", "own": "yes"})
+    one.refresh_from_db()
+    assert one.role == Role.VIEWER
 
 
 def test_a_member_of_another_tenant_is_not_found(tenant: Tenant, owner: Client) -> None:
@@ -129,6 +147,21 @@ def test_an_invitation_is_made_shown_once_and_withdrawn(tenant: Tenant) -> None:
     assert "was accepted or withdrawn" in say(admin, where)
 
 
+def test_an_invitation_is_sent_again_with_a_new_link(tenant: Tenant) -> None:
+    admin = client_of(tenant, "admin")
+    made, old = Invitation.objects.invite(tenant, role=Role.VIEWER, note="Bo", by=user_of(admin))
+    where = address(tenant, f"members/invitations/{made.pk}/resend")
+    page = admin.post(where, follow=True)
+    link = page.context["shown_once"].text
+    assert Invitation.objects.find(link.rsplit("/", 1)[1]) == made
+    assert Invitation.objects.find(old) is None
+    entry = AuditEntry.objects.filter(kind="invitation", action="changed").get()
+    assert entry.name == "Bo" and entry.after is not None and "expires_at" in entry.after
+    made.withdraw()
+    assert "was accepted or withdrawn" in say(admin, where)
+    assert not Invitation.objects.open().exists()
+
+
 def test_a_tenant_has_so_many_open_invitations_and_no_more(tenant: Tenant, owner: Client) -> None:
     for _ in range(50):
         Invitation.objects.invite(tenant, role=Role.VIEWER, note="", by=user_of(owner))
@@ -144,8 +177,9 @@ def test_those_who_may_not_invite_see_no_invitations(tenant: Tenant, role: str) 
     client = client_of(tenant, role)
     assert "Secret Bo" not in client.get(address(tenant, "members")).content.decode()
     assert client.post(address(tenant, "members"), {"role": "viewer"}).status_code == 403
-    where = address(tenant, f"members/invitations/{made.pk}/withdraw")
-    assert client.post(where).status_code == 403
+    for action in ("withdraw", "resend"):
+        where = address(tenant, f"members/invitations/{made.pk}/{action}")
+        assert client.post(where).status_code == 403
 
 
 def test_invitations_of_owners_and_of_others_are_out_of_reach(tenant: Tenant) -> None:
@@ -154,8 +188,9 @@ def test_invitations_of_owners_and_of_others_are_out_of_reach(tenant: Tenant) ->
     foreign, _ = Invitation.objects.invite(other, role=Role.VIEWER, note="", by=by)
     admin = client_of(tenant, "admin")
     for invitation, status in ((own, 403), (foreign, 404)):
-        where = address(tenant, f"members/invitations/{invitation.pk}/withdraw")
-        assert admin.post(where).status_code == status
+        for action in ("withdraw", "resend"):
+            where = address(tenant, f"members/invitations/{invitation.pk}/{action}")
+            assert admin.post(where).status_code == status
     assert Invitation.objects.open().count() == 2
 
 

@@ -103,6 +103,15 @@ document.addEventListener("input", ({ target }) => {
   document.getElementById(`${target.id}-wrong`).textContent = wrong ? target.dataset.rule : "";
 });
 
+// A slug is proposed from the name until it is edited.
+const slugOf = (name) =>
+  name.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/[^a-z0-9]+/g, "-").slice(0, 63).replace(/^-|-$/g, "");
+
+document.addEventListener("input", ({ target }) => {
+  const slug = target.form?.querySelector(`[data-proposed-from="${CSS.escape(target.name)}"]`);
+  if (slug && slug.value === (slug.dataset.proposed ?? "")) slug.value = slug.dataset.proposed = slugOf(target.value);
+});
+
 // The next user of this tab must not get these drafts.
 document.addEventListener("submit", (event) => {
   if (!event.target.matches("[data-signs-out]")) return;

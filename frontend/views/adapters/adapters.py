@@ -11,7 +11,18 @@ from uuid import UUID
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import (
+    Case,
+    Exists,
+    IntegerField,
+    OuterRef,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
+from django.db.models.fields.json import KT
+from django.db.models.functions import Greatest
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -19,10 +30,15 @@ from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
-from frontend.lists import older_page_of, page_of
+from frontend.lists import Sort, older_page_of, page_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.fingerprints import fingerprint, not_modified
-from frontend.views.adapters.traffic import AdapterTraffic, of_adapters, of_versions
+from frontend.views.adapters.traffic import (
+    AdapterTraffic,
+    of_adapters,
+    of_versions,
+    requests_of_day,
+)
 from tenants.adapters.quota import Storage
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
@@ -57,6 +73,17 @@ READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 VERSIONS = 25
 LISTED = ("name", "pinned", "tenant", "base_model__name")
 """Columns of the adapter itself that the list shows."""
+SORTS = {"name": "Adapter", "state": "State", "updated": "Updated", "requests": "Requests"}
+PLACES = {
+    State.READY: 1,
+    State.UPLOADING: 2,
+    State.VALIDATING: 2,
+    State.PROBING: 2,
+    State.REJECTED: 4,
+    State.ARCHIVED: 5,
+}
+"""Order by state: an adapter with a live version comes before all others; these are the places of
+the others by the state of their newest version. Without one it is 3."""
 MAX_CHOICES = 100
 """Maximum number of ready versions offered as choices, newest first; older ones are promoted on
 their page."""
@@ -67,6 +94,7 @@ class FilterForm(forms.Form):
 
     q = forms.CharField(required=False)
     state = forms.ChoiceField(required=False, choices=[("", "Any state"), *State.choices])
+    sort = forms.CharField(required=False)
     after = forms.CharField(required=False)
 
 
@@ -102,20 +130,22 @@ class PromoteForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class AdapterRow:
-    """An adapter in the list, with its newest version, and its live version's number and start."""
+    """An adapter in the list, with its newest version, and its live version's number."""
 
     adapter: Adapter
+    updated: datetime
     traffic: AdapterTraffic
     newest: AdapterVersion | None = None
+    rejected: str = ""
+    """Why the newest version was rejected, if it was."""
     live: int | None = None
-    live_since: datetime | None = None
     engines: Sequence[str] = ()
     """The engines on which its live version is loaded."""
 
 
 @tenant_page(READ)
 def adapters(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The tenant's adapters by name."""
+    """The tenant's adapters; by default those that serve come first."""
     return _list(request, caller, {})
 
 
@@ -129,17 +159,23 @@ def _list(
     form = FilterForm(request.GET)
     form.is_valid()
     wanted = form.cleaned_data
-    found, last = page_of(_matching(caller, **wanted))
+    sort = Sort.of(wanted.get("sort", ""), SORTS, unique="name", usual="state")
+    matching = _matching(caller, sort, wanted.get("q", ""), wanted.get("state", ""))
+    found, last = page_of(sort.behind(matching, wanted.get("after", "")))
+    unfinished = list(caller.tenant.uploads.unfinished().named().select_related("created_by"))
     context = {
         "rows": _rows(caller.tenant, found),
         "last": last,
         "words": wanted.get("q", ""),
         "state": wanted.get("state", ""),
+        "sort": sort,
+        "columns": sort.columns(SORTS, request.GET, numbers={"requests"}, times={"updated"}),
         "states": form.fields["state"].choices,  # type: ignore[attr-defined]
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "filtered": any(wanted.get(name) for name in ("q", "state")),
         "paged": bool(wanted.get("after")),
-        "unfinished": caller.tenant.uploads.unfinished().named().select_related("created_by"),
+        "unfinished": unfinished,
+        "largest_upload": max((one.length_bytes for one in unfinished), default=0),
         "storage": Storage.of(caller.tenant),
         "base_models": BaseModel.objects.values_list("name", flat=True),
         "fingerprint": seen,
@@ -220,19 +256,35 @@ def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
     return redirect("adapters", caller.tenant.slug)
 
 
-def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> QuerySet[Adapter]:
+def _matching(caller: Caller, sort: Sort, words: str, state: str) -> QuerySet[Adapter]:
+    """The tenant's adapters with what the list is sorted by, and `updated`: the last upload, or the
+    last time that another version became live."""
+    newest = AdapterVersion.objects.filter(adapter=OuterRef("pk")).order_by("-number")
+    live = Alias.objects.filter(adapter=OuterRef("pk"), name=LIVE)
     found = caller.tenant.adapters.select_related("base_model").only(*LISTED)
-    if q:
-        found = found.filter(name__icontains=q)
+    found = found.alias(newest=Subquery(newest.values("state")[:1])).annotate(
+        updated=Greatest(
+            "created_at",
+            Subquery(newest.values("created_at")[:1]),
+            Subquery(live.values("changed_at")),
+        )
+    )
+    if words:
+        found = found.filter(name__icontains=words)
     if state:
-        newest = AdapterVersion.objects.filter(adapter=OuterRef("pk")).order_by("-number")
-        found = found.alias(newest=Subquery(newest.values("state")[:1])).filter(newest=state)
-    if after:
-        found = found.filter(name__gt=after)
+        found = found.filter(newest=state)
+    if sort.field == "state":
+        places = [When(newest=one, then=Value(place)) for one, place in PLACES.items()]
+        first = When(Exists(live), then=Value(0))
+        found = found.annotate(
+            state=Case(first, *places, default=Value(3), output_field=IntegerField())
+        )
+    if sort.field == "requests":
+        found = found.annotate(requests=requests_of_day(caller.tenant))
     return found
 
 
-def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[AdapterRow]:
+def _rows(tenant: Tenant, adapters: Sequence[Any]) -> list[AdapterRow]:
     """One page of the list, in three queries, however many versions each adapter has."""
     versions = AdapterVersion.objects.filter(adapter__in=adapters)
     newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
@@ -241,19 +293,20 @@ def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[AdapterRow]:
     found = found.annotate(
         live=Subquery(live.values("version__number")),
         live_digest=Subquery(live.values("version__digest")),
-        live_since=Subquery(live.values("changed_at")),
+        reason=KT("report__findings__0__message"),
     )
     by_adapter = {version.adapter_id: version for version in found}
     traffic = of_adapters(tenant, [one.name for one in adapters])
     holding = engines_by_adapter()
 
-    def row(adapter: Adapter) -> AdapterRow:
+    def row(adapter: Any) -> AdapterRow:
         version: Any = by_adapter.get(adapter.pk)
+        told = adapter, adapter.updated, traffic[adapter.name]
         if version is None:
-            return AdapterRow(adapter, traffic[adapter.name])
+            return AdapterRow(*told)
         name = lora_name(tenant.slug, adapter.name, version.live_digest or "")
-        since, engines = version.live_since, holding.get(name, [])
-        return AdapterRow(adapter, traffic[adapter.name], version, version.live, since, engines)
+        reason = (version.reason or "") if version.state == State.REJECTED else ""
+        return AdapterRow(*told, version, reason, version.live, holding.get(name, []))
 
     return [row(one) for one in adapters]
 
@@ -285,6 +338,7 @@ def _page(
         "aliases": aliases,
         "versions": _annotated(adapter, rows, aliases),
         "last": last,
+        "largest": max((row.size_bytes for row in rows), default=0),
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),

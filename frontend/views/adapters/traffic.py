@@ -8,7 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Aggregate, BigIntegerField, Max, Q, Sum
+from django.db.models import (
+    Aggregate,
+    BigIntegerField,
+    F,
+    Func,
+    JSONField,
+    Max,
+    Q,
+    Sum,
+    TextField,
+    Value,
+)
 from django.db.models.functions import Cast, Coalesce, Extract
 from django.utils import timezone
 
@@ -103,6 +114,23 @@ def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[i
     for row in _sums(hours, "version"):
         found[row["version"]].add(row)
     return found
+
+
+def requests_of_day(tenant: Tenant) -> Coalesce:
+    """An expression for the tenant's adapters: the requests of the last 24 hours.
+
+    The sums are read first and are looked up in a JSON object: figures are not indexed by adapter,
+    so a subquery would read all of the day's for each adapter.
+    """
+    hours = RequestHour.objects.filter(tenant=tenant, at__in=last_day()).exclude(adapter="")
+    sums = dict(hours.order_by().values_list("adapter").annotate(Sum("requests")))
+    found = Func(
+        Value(sums, output_field=JSONField()),
+        F("name"),
+        function="jsonb_extract_path_text",
+        output_field=TextField(),
+    )
+    return Coalesce(Cast(found, BigIntegerField()), 0)
 
 
 def _seconds(at: datetime) -> int:

@@ -12,9 +12,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
+from frontend.lists import words_of
 from frontend.pages import operator_page
+from frontend.views.engines import ResidentList, residents
 from inference.gateway.measuring.history import LoadSample, RequestRate
 from tenants.fleet.gateways import gateways
+from tenants.models import AdapterVersion
 
 MAX_ID_CHARS = 200
 
@@ -28,24 +31,33 @@ class ListedEngine:
     rate: RequestRate | None
     cache_hits: float | None
     """Share of prompt tokens found in the prefix cache, 0 to 1; None before there are any."""
-    held: list[tuple[str, str]]
-    """Adapters loaded on it with their digests, last used first."""
+    resident: ResidentList
+    """Adapters loaded on it, last used first."""
 
     @classmethod
-    def of(cls, engine: dict[str, Any], rate: RequestRate | None) -> ListedEngine:
+    def of(
+        cls, engine: dict[str, Any], rate: RequestRate | None, resident: ResidentList
+    ) -> ListedEngine:
         asked = engine["prompt_tokens"]
         hits = engine["cached_tokens"] / asked if asked else None
-        names = [name.rpartition("@") for name in reversed(engine["resident_adapters"])]
-        held = [(name, digest) for name, _, digest in names]
-        return cls(engine, datetime.fromisoformat(engine["connected_at"]), rate, hits, held)
+        return cls(engine, datetime.fromisoformat(engine["connected_at"]), rate, hits, resident)
 
 
-def fleet() -> dict[str, Any]:
-    """All engines, by id, those that failed to start, and the gateways that did not answer."""
+def fleet(words: str) -> dict[str, Any]:
+    """All engines, by id, with the loaded adapters that match the words; those that failed to
+    start, and the gateways that did not answer."""
     found = gateways().fleet()
-    rows = [ListedEngine.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
+    known = residents(found.engines, AdapterVersion.objects.all())
+    rows = [
+        ListedEngine.of(
+            engine,
+            found.rates.get(engine["id"]),
+            ResidentList.of(engine["resident_adapters"][::-1], known, words),
+        )
+        for engine in found.engines
+    ]
     failures = [(one, datetime.fromtimestamp(one.at, UTC)) for one in found.start_failures]
-    return {"rows": rows, "failures": failures, "silent": found.silent}
+    return {"rows": rows, "failures": failures, "silent": found.silent, "words": words}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +104,10 @@ def chosen(request: HttpRequest) -> str:
 @require_GET
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
-    """The connected engines and their history; `?engine=` selects one for the charts."""
+    """The connected engines and their history; `?engine=` selects one for the charts, `?q=`
+    filters the adapters loaded on them."""
     engine = chosen(request)
-    context = {"chosen": engine} | fleet() | past(engine)
+    context = {"chosen": engine} | fleet(words_of(request)) | past(engine)
     return render(request, "operate/engines/engines.html", context)
 
 

@@ -19,6 +19,7 @@ from procrastinate.exceptions import AlreadyEnqueued
 from frontend.pages import operator_page
 from frontend.periods import PERIODS, USUAL
 from frontend.views.overview import health
+from frontend.views.overview.attention import FEW, is_large
 from frontend.views.requests.failures import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
@@ -47,6 +48,8 @@ def overview(request: HttpRequest) -> HttpResponse:
     day = used_by_customers().sums([], USUAL.start(now), now)
     by, most = tops(day_start(now) - 6 * DAY, day_end(now))
     alive, lost = GatewayProcess.objects.alive_and_lost()
+    isolation_checks = list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS])
+    strip = health.of_all(health.chosen(request), now)
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
@@ -58,9 +61,11 @@ def overview(request: HttpRequest) -> HttpResponse:
         "limits": limits(len(alive)),
         **counts(),
         "failures": failures(None, USUAL.start(now), now),
-        "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
+        "isolation": isolation_checks,
+        "leaking": [one.base_model for one in isolation_checks if one.passed is False],
         "periods": PERIODS.values(),
-        **health.of_all(health.chosen(request), now),
+        "wrong": is_large(strip["sums"]) and strip["sums"].wrong >= FEW,
+        **strip,
     }
     return render(request, "operate/overview.html", context)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,15 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, DecimalField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk
-from frontend.lists import page_of, words_of
+from frontend.lists import Sort, page_of, words_of
 from frontend.pages import operator_page, refusals_told
 from frontend.views.limits import shown
 from tenants.adapters.quota import Storage
@@ -81,6 +81,7 @@ class NewTenant(TenantFormBase):
         help_texts = {
             "slug": "Used in URLs. It cannot be changed later.",
         }
+        widgets = {"slug": forms.TextInput({"data-proposed-from": "name"})}
 
 
 class TenantForm(TenantFormBase):
@@ -94,44 +95,6 @@ class TenantForm(TenantFormBase):
         help_texts = dict.fromkeys(labels, "Leave empty for the installation's default.")
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
-    """A column to sort by; slugs break ties."""
-
-    field: str
-    descending: bool
-
-    @classmethod
-    def of(cls, text: str) -> Sort:
-        """Parse `weight` or `-weight`; anything that is not a column sorts by slug."""
-        field = text.removeprefix("-")
-        return cls(field, text.startswith("-")) if field in SORTS else cls("slug", False)
-
-    def __str__(self) -> str:
-        return f"-{self.field}" if self.descending else self.field
-
-    def behind(self, tenants: TenantQuerySet, after: str) -> TenantQuerySet:
-        """The tenants in this order, after the one with the slug `after`."""
-        sign = "-" if self.descending else ""
-        last = tenants.filter(slug=after).values_list(self.field, flat=True).first()
-        if last is not None:
-            beyond = f"{self.field}__{'lt' if self.descending else 'gt'}"
-            tenants = tenants.filter(
-                Q(**{beyond: last}) | Q(**{self.field: last, "slug__gt": after})
-            )
-        return tenants.order_by(f"{sign}{self.field}", "slug")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column header: `state` is aria-sort, `query` sorts by it, or reverses the order."""
-
-    title: str
-    numeric: bool
-    state: str
-    query: str
-
-
 @require_http_methods(["GET", "POST"])
 @operator_page
 def tenants(request: HttpRequest) -> HttpResponse:
@@ -141,7 +104,15 @@ def tenants(request: HttpRequest) -> HttpResponse:
         form = NewTenant(request.POST)
         if form.is_valid():
             made = form.save()
-            messages.success(request, f"{made.name} created. Invite its first owner.")
+            messages.success(
+                request,
+                format_html(
+                    '<a href="{}">{}</a> created. <a href="{}">Invite its first owner</a>',
+                    reverse("overview", args=[made.slug]),
+                    made.name,
+                    reverse("members", args=[made.slug]),
+                ),
+            )
             return redirect("operate_tenants-edit", made.slug)
     return _list(request, form)
 
@@ -208,7 +179,7 @@ def _set_status(
 
 def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
     words, status = words_of(request), request.GET.get("status", "")
-    sort = Sort.of(request.GET.get("sort", ""))
+    sort = Sort.of(request.GET.get("sort", ""), SORTS, unique="slug")
     found = _with_cost(Tenant.objects.customers())
     if words:
         found = found.filter(Q(slug__icontains=words) | Q(name__icontains=words))
@@ -218,7 +189,7 @@ def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
     context = {
         "tenants": rows,
         "last": last,
-        "columns": _columns(request.GET, sort),
+        "columns": sort.columns(SORTS, request.GET, numbers=NUMBERS).values(),
         "sort": sort,
         "words": words,
         "status": status,
@@ -231,25 +202,6 @@ def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
         ],
     }
     return render(request, "operate/tenants.html", context, status=422 if form.errors else 200)
-
-
-def _columns(query: QueryDict, sort: Sort) -> list[Column]:
-    columns = []
-    for field, title in SORTS.items():
-        here = field == sort.field
-        turned = Sort(field, not sort.descending if here else field in NUMBERS)
-        state = ("descending" if sort.descending else "ascending") if here else "none"
-        columns.append(Column(title, field in NUMBERS, state, _query(query, sort=str(turned))))
-    return columns
-
-
-def _query(query: QueryDict, **changed: str) -> str:
-    """The URL's query with some values changed, starting at the first page."""
-    copy = query.copy()
-    copy.pop("after", None)
-    for name, value in changed.items():
-        copy[name] = value
-    return "?" + copy.urlencode()
 
 
 def _with_cost(found: TenantQuerySet) -> TenantQuerySet:

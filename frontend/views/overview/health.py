@@ -93,8 +93,12 @@ class RequestSums:
         self._tokens, self._seconds = int(total("decode_tokens")), float(total("decode_s"))
 
     @property
+    def wrong(self) -> int:
+        return self.refused + self.failed
+
+    @property
     def wrong_share(self) -> float | None:
-        return (self.refused + self.failed) / self.requests if self.requests else None
+        return self.wrong / self.requests if self.requests else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -142,9 +146,14 @@ def context_of(
     sums: QuerySet[Any, dict[str, Any]] = figures.between(window.before, window.end).figures(
         "start", step=period.step, times=["first_tokens"]
     )
-    rows = list(sums)
+    compared = ComparedSums.of(window, list(sums))
     usage += f"?period={USUAL.name if period.length < DAY else period.name}"
-    return {"period": period, "figures": strip(window, rows, requests, usage)}
+    return {
+        "period": period,
+        "sums": compared.now,
+        "wrong_url": requests and _wrong_url(requests),
+        "figures": strip(compared, requests, usage),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +182,8 @@ class ComparedSums:
         return path([value(one) if one else empty for one in self.steps])
 
 
-def strip(window: HealthWindow, rows: Sequence[Row], requests: str, usage: str) -> list[Figure]:
-    """The six figures; `rows` are sums by step, of both periods."""
-    sums = ComparedSums.of(window, rows)
+def strip(sums: ComparedSums, requests: str, usage: str) -> list[Figure]:
+    """The six figures."""
     return [
         _requests(sums, requests),
         _wrong(sums, requests),
@@ -204,8 +212,12 @@ def _wrong(sums: ComparedSums, url: str) -> Figure:
         tone(share, before, least=0.0005),
         f"{number(sums.now.refused)} refused, {number(sums.now.failed)} failed",
         sums.line(lambda one: one.wrong_share),
-        url and f"{url}&outcome=wrong",
+        url and _wrong_url(url),
     )
+
+
+def _wrong_url(requests: str) -> str:
+    return f"{requests}&outcome=wrong"
 
 
 def _ttft(sums: ComparedSums, share: float, url: str) -> Figure:

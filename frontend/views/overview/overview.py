@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, Subquery
+from django.db.models import Count, Exists, OuterRef, Subquery, Window
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -16,10 +16,11 @@ from django.utils import timezone
 from frontend.formats import utc
 from frontend.pages import tenant_page
 from frontend.periods import PERIODS, USUAL, pace_of_month
-from frontend.views.keys import EXPIRES_SOON
+from frontend.views.keys import expiring_keys
 from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
-from frontend.views.requests.failures import failures
+from frontend.views.overview.attention import Rejections
+from frontend.views.requests.failures import MOST, EndedRequests
 from inference.interfaces.directory import MICRO
 from tenants.fleet.gateways import gateways
 from tenants.limits import ceilings
@@ -36,7 +37,6 @@ from tenants.models import (
 from tenants.permissions import Caller, Permission
 from tenants.utc import DAY, day_start, month_end, month_start
 
-MAX_EXPIRING = 5
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
@@ -90,20 +90,28 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         "base_url": f"{settings.API_URL}/v1",
     }
     context["done"] = all(step.done for step in context["steps"])
-    context |= health.of_tenant(caller, health.chosen(request), now)
+    strip = health.of_tenant(caller, health.chosen(request), now)
+    context |= strip
     context["periods"] = PERIODS.values()
     if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
+    ended = None
     if caller.may(Permission.READ_USAGE):
-        context["failures"] = failures(caller.tenant, USUAL.start(now), now)
-    expiring = _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else []
+        ended = EndedRequests.of(caller.tenant, USUAL.start(now), now)
+        context["failures"] = ended.reasons[:MOST]
+    expiring = expiring_keys(caller, now).annotate(count=Window(Count("pk")))
+    may_rotate, may_upload = (
+        caller.may(one) for one in (Permission.EDIT_OWN_KEYS, Permission.EDIT_ADAPTERS)
+    )
     context["attention"] = attention.items(
         caller.tenant,
-        context.get("failures", ()),
-        context.get("budgets", ()),
-        expiring,
-        found.rejected if caller.may(Permission.EDIT_ADAPTERS) else None,
+        ended,
+        strip,
+        budgets=context.get("budgets", ()),
+        expiring=expiring.first() if may_rotate else None,
+        rejected=Rejections(found.rejected_count or 0, found.rejected if may_upload else None),
     )
+    context["too_few"] = attention.is_large(strip["sums"])
     return render(request, "overview/overview.html", context)
 
 
@@ -161,16 +169,6 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime, since: str
     return f"Runs out on {utc(end)} at the rate of {since}."
 
 
-def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
-    """Keys that expire soon: all of the tenant, or only the caller's own."""
-    keys = caller.tenant.keys.filter(
-        revoked_at=None, expires_at__gt=now, expires_at__lt=now + EXPIRES_SOON
-    )
-    if not caller.may(Permission.EDIT_KEYS):
-        keys = keys.filter(created_by=caller.user)
-    return list(keys.order_by("expires_at")[:MAX_EXPIRING])
-
-
 def progress(tenant: Tenant) -> Any:
     """The tenant, annotated for the checklist and the snippets, in one query."""
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
@@ -178,11 +176,13 @@ def progress(tenant: Tenant) -> Any:
     keys = ApiKey.objects.with_text().filter(
         tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
     )
+    rejected = Rejections.of_tenants()
     return Tenant.objects.annotate(
         live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
         base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
         has_key=Exists(keys),
-        rejected=Subquery(attention.last_rejected()),
+        rejected=Subquery(rejected["last"]),
+        rejected_count=Subquery(rejected["count"]),
         has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)
 

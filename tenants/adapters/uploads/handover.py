@@ -26,6 +26,7 @@ from tenants.adapters.uploads.selection import is_archive_name, select
 from tenants.models import Tenant, UploadSession
 from tenants.models.audit import Actor
 from tenants.models.uploads import expiry
+from tenants.sizes import size
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 0.02, 0.5
 """Pauses between checks for the outcome, which takes a worker at least 0.1 s."""
@@ -104,9 +105,9 @@ def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
         limit = f"{used['n']} unfinished uploads; at most {settings.MAX_TENANT_UPLOADS} are allowed"
     elif (used["bytes"] or 0) + length > settings.MAX_TENANT_UPLOAD_BYTES:
         limit = (
-            f"unfinished uploads of {used['bytes'] or 0} bytes; together with this "
-            f"upload's {length} bytes, they exceed the limit of "
-            f"{settings.MAX_TENANT_UPLOAD_BYTES} bytes"
+            f"unfinished uploads of {size(used['bytes'] or 0)}; together with this "
+            f"upload's {size(length)}, they exceed the limit of "
+            f"{size(settings.MAX_TENANT_UPLOAD_BYTES)}"
         )
     else:
         return

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from tenants.sizes import size
+
 
 class UploadRefusal(StrEnum):
     """Part of the API: a code is never renamed or reused."""
@@ -84,5 +86,5 @@ class UploadRefused(Exception):
 def too_large(max_bytes: int) -> UploadRefused:
     return UploadRefused(
         UploadRefusal.PAYLOAD_TOO_LARGE,
-        f"The adapter exceeds this server's limit of {max_bytes} bytes.",
+        f"The adapter exceeds this server's limit of {size(max_bytes)}.",
     )

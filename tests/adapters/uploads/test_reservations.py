@@ -27,6 +27,7 @@ from tenants.adapters.uploads.guard import BodyGuard
 from tenants.adapters.uploads.intake import UploadIntake
 from tenants.adapters.uploads.reservations import UploadReservation
 from tenants.models import AdapterVersion, ApiKey, State, Tenant, UploadSession, User
+from tenants.sizes import size
 from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_archives import make_tar, make_zip
 from tests.adapters.checks.test_checks import BAD_WEIGHTS
@@ -118,7 +119,7 @@ def test_what_has_no_room_is_refused_before_it_is_received(door: Door, tenant: T
     answer = door.upload(sound())
     assert outcome(answer) == FULL
     assert door.read_bytes == 0
-    assert f"would exceed the limit of {SIZE - 1}" in answer.json()["detail"]
+    assert f"would exceed the limit of {size(SIZE - 1)}" in answer.json()["detail"]
     assert not UploadSession.objects.exists()
 
 

@@ -245,7 +245,7 @@ def test_too_large_once_parsed(sent: Any, storage: Any, settings: Settings) -> N
     settings.MAX_ADAPTER_BYTES = 2000
     status, body = upload(sent)
     assert (status, body["code"]) == (413, "payload_too_large")
-    assert "2000 bytes" in body["detail"]
+    assert "limit of 2\u00a0KB" in body["detail"]
     assert_nothing_left(storage, settings)
 
 

@@ -469,8 +469,8 @@ def test_bytes_of_open_uploads_are_bounded(client: Tus, settings: Settings) -> N
     url = client.begin(600)
     refused = client.create(401)
     assert refused.status_code == 429
-    assert "600 bytes; together with this upload's 401 bytes" in refused.json()["detail"]
-    assert "limit of 1000 bytes" in refused.json()["detail"]
+    assert "600\u00a0bytes; together with this upload's 401\u00a0bytes" in refused.json()["detail"]
+    assert "limit of 1,000\u00a0bytes" in refused.json()["detail"]
     assert client.create(400).status_code == 201
     client("DELETE", url)
     assert client.create(600).status_code == 201

@@ -68,15 +68,14 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
 
 def tenant_with_invitation(operator: Page, name: str) -> str:
     """Create a tenant as an operator does for a new customer. Returns its first invitation."""
-    slug = name.lower().replace(" ", "-")
     go(operator, "Tenants")
     operator.get_by_role("button", name="Create tenant").first.click()
     dialog = operator.get_by_role("dialog", name="Create tenant")
     dialog.get_by_label("Name").fill(name)
-    dialog.get_by_label("Slug").fill(slug)
+    expect(dialog.get_by_label("Slug")).to_have_value(name.lower().replace(" ", "-"))
     follow(operator, dialog.get_by_role("button", name="Create"))
     expect(operator.get_by_text(f"{name} created.")).to_be_visible()
-    follow(operator, operator.get_by_role("link", name="Members"))
+    follow(operator, operator.get_by_role("link", name="Invite its first owner"))
     return invite(operator, "admin")
 
 

@@ -39,6 +39,7 @@ def revoke(page: Page, name: str) -> None:
     dialog = page.get_by_role("dialog", name=f"Revoke “{name}”?")
     follow(page, dialog.get_by_role("button", name="Revoke"))
     expect(page.get_by_text(f"“{name}” is revoked.")).to_be_visible()
+    follow(page, page.get_by_role("link", name=re.compile(r"Show \d+ revoked")))
     expect(row).to_contain_text("Revoked")
 
 
@@ -60,6 +61,7 @@ def test_keys_are_found_as_one_types_and_revoked_together(owner: Page) -> None:
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     follow(owner, dialog.get_by_role("button", name="Revoke"))
     expect(owner.get_by_text("2 keys are revoked.")).to_be_visible()
+    follow(owner, owner.get_by_role("link", name="Show 2 revoked"))
     expect(owner.get_by_role("row", name="Revoked")).to_have_count(2)
     expect(owner.get_by_label("Select beta")).to_be_visible()
 

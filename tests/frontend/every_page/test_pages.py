@@ -57,6 +57,22 @@ def test_outsiders_and_anonymous_users_get_no_page(tenant: Tenant) -> None:
         assert (away.status_code, away["Location"]) == (302, f"/account/login/?next={where}")
 
 
+def test_a_missing_page_keeps_the_sidebar_of_who_is_signed_in(tenant: Tenant) -> None:
+    sidebar, heading = f'<nav aria-label="{tenant.name}">', "<h1>Not found</h1>"
+    client, other = client_of(tenant, "viewer"), client_of(tenant, "outsider")
+    for where in (address(tenant, "adapters/nothing/"), address(tenant, "no-such-page")):
+        page = client.get(where)
+        assert page.status_code == 404 and sidebar in page.text and heading in page.text
+        page = other.get(where)
+        assert page.status_code == 404 and 'id="sidebar"' in page.text
+        assert tenant.name not in page.text
+    for where in ("/operate/", "/no-such-page"):
+        page = client.get(where)
+        assert page.status_code == 404 and 'id="sidebar"' in page.text
+    page = client_of(tenant, "nobody").get("/no-such-page")
+    assert page.status_code == 404 and heading in page.text and "sidebar" not in page.text
+
+
 def test_a_forbidden_page_says_why_in_a_sentence(tenant: Tenant) -> None:
     page = client_of(tenant, "viewer").get(address(tenant, "audit"))
     assert (page.status_code, "<p>You may not see the audit log. " in page.content.decode()) == (
@@ -193,6 +209,21 @@ def test_a_viewer_is_offered_no_change_of_a_key_that_he_made_before(tenant: Tena
     user_of(client).memberships.update(role="viewer")
     page = client.get(address(tenant, "keys"))
     assert b"own" in page.content and revoke not in page.content
+
+
+def test_revoked_keys_are_shown_on_request(tenant: Tenant) -> None:
+    client, where = client_of(tenant, "owner"), address(tenant, "keys")
+    live, _ = make_key(tenant)
+    for _ in range(3):
+        make_key(tenant)[0].revoke()
+    make_key(make_tenant())[0].revoke()
+    page = client.get(where, {"q": live.name})
+    assert [row.key for row in page.context["keys"]] == [live]
+    assert '&amp;show=revoked">Show 3 revoked</a>' in page.text
+    page = client.get(where, {"show": "revoked"})
+    assert len(page.context["keys"]) == 4 and 'href="?">Hide revoked</a>' in page.text
+    live.revoke()
+    assert "All keys are revoked." in client.get(where).text
 
 
 def test_keys_are_filtered_and_paged_in_the_address(tenant: Tenant) -> None:

@@ -1,12 +1,15 @@
-"""A page makes at most twelve database queries, however many rows there are.
+"""A page makes at most twelve database queries, however many rows there are; and its links and
+buttons have names that begin with what they show, which is what people who speak to it say.
 
 Tested on a small crowd; `make bench ARGS=pages` measures how long pages take on a big one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from html import unescape
 
 import pytest
 from django.db import connection, transaction
@@ -23,6 +26,8 @@ from tests.frontend.clients import client_of
 from tests.tenants.making import make_batch, make_rollout, make_user
 
 MAX_QUERIES = 12
+LABELLED = re.compile(r'<(a|button)\b[^>]* aria-label="([^"]*)"[^>]*>(.*?)</\1>', re.DOTALL)
+TAG = re.compile(r"<[^>]*>")
 SIZE = Size(
     tenants=30,
     adapters=300,
@@ -63,6 +68,7 @@ def test_a_page_needs_few_queries(tenant: Tenant, name: str) -> None:
     looks = [page for page in pages(tenant) if page.name == name]
     for page in dict.fromkeys((*looks[:1], *looks[-1:])):
         body = asked(visitor(tenant, page), page)
+        assert not misnamed(body.decode())
         assert body.lstrip().startswith(b"<!doctype html>"), f"{name} belongs to addresses.PARTS"
 
 
@@ -72,6 +78,15 @@ def test_a_part_of_a_page_needs_few_queries(tenant: Tenant, name: str) -> None:
     assert looks
     for part in looks:
         asked(visitor(tenant, part), part)
+
+
+def misnamed(html: str) -> list[tuple[str, str]]:
+    """Names of links and buttons that do not begin with their text (WCAG 2.5.3), and the texts."""
+    labels = [
+        (unescape(label), " ".join(unescape(TAG.sub(" ", text)).split()))
+        for _, label, text in LABELLED.findall(html)
+    ]
+    return [(label, text) for label, text in labels if not label.startswith(text)]
 
 
 def visitor(tenant: Tenant, page: Page) -> Client:

@@ -43,6 +43,7 @@ from tests.tenants.making import (
     make_key,
     make_member,
     make_tenant,
+    make_version,
 )
 from tests.tenants.refusing import met
 
@@ -261,9 +262,10 @@ def test_a_thousand_tenants_are_paged_without_loss(
 
 
 def test_a_tenant_is_made(operator: Client) -> None:
-    body = {"name": "Globex", "slug": "globex", "weight": "2.5"}
+    body = {"name": "Glo<bex", "slug": "globex", "weight": "2.5"}
     made = operator.post(reverse("operate_tenants"), body)
     assert made["Location"] == reverse("operate_tenants-edit", args=["globex"])
+    assert '<a href="/t/globex/">Glo&lt;bex</a> created.' in operator.get(made["Location"]).text
     assert Tenant.objects.get(slug="globex").weight == 2.5
     entry = AuditEntry.objects.filter(kind="tenant", action="created", name="globex").get()
     assert entry.actor_kind == "user"
@@ -438,11 +440,34 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     page = operator.get(reverse("operate_engines"))
     (row,) = page.context["rows"]
     assert (row.cache_hits, row.engine["running"]) == (0.4, 3)
-    assert row.held == [("globex/secret", "b" * 64), ("acme/support", "a" * 64)]
+    assert [(one.adapter, one.version) for one in row.resident.shown] == [
+        ("secret", "bbbbbbbb"), ("support", "aaaaaaaa")
+    ]  # fmt: skip
     assert "globex/secret@bbbbbbbb<" in page.content.decode()
     assert '<live-part topic="fleet"' in page.content.decode()
     fleet.clear()
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
+
+
+def test_loaded_adapters_are_named_and_filtered(
+    operator: Client,
+    tenant: Tenant,
+    fleet: list[dict[str, Any]],
+    django_assert_max_num_queries: Any,
+) -> None:
+    versions = [make_version(make_adapter(tenant, f"a{number:02}")) for number in range(9)]
+    fleet[0]["resident_adapters"] = [one.lora_name for one in versions]
+    where = reverse("operate_engines")
+    with django_assert_max_num_queries(12):
+        page = operator.get(where).text
+    assert "<summary>9 adapters</summary>" in page and "acme/a03@1</code>" in page
+    found = operator.get(where, {"q": "A03@1"}).text
+    assert "1 of 9:" in found and "acme/a03@1</code>" in found and "acme/a04" not in found
+    assert 'src="/operate/live/fleet?q=A03%401"' in found
+    part = operator.get("/operate/live/fleet", {"q": "nothing"}).json()["html"]
+    assert "0 of 9" in part and "acme/" not in part
+    own = client_of(tenant, "viewer").get(f"/t/{tenant.slug}/engines", {"q": "a07"}).text
+    assert 'href="/t/acme/adapters/a07/versions/1"' in own and "<code>a07@1</code>" in own
 
 
 def test_an_engine_that_did_not_start_is_named_with_the_cause(
@@ -492,7 +517,7 @@ def test_a_tenant_sees_whether_it_is_served_and_nothing_of_others(
         page = client.get(f"/t/{tenant.slug}/engines")
     ((engine, _, resident),) = page.context["rows"]
     assert engines.OPERATORS_FIELDS.isdisjoint(engine)
-    assert resident == [("support", "a" * 64)]
+    assert [(one.adapter, one.digest) for one in resident.shown] == [("support", "a" * 64)]
     assert "globex" not in page.content.decode()
     assert page.context["missing"] == []
     fleet[0]["draining"] = True
@@ -677,5 +702,4 @@ def test_a_lost_gateway_is_told_on_top(operator: Client) -> None:
         GatewayProcess.objects.filter(url=f"http://{url}:8000").update(heartbeat_at=heard)
     said = operator.get(reverse("operate")).text
     assert "No gateway is running" not in said and "http://old:8000" not in said
-    assert "<code>http://gone:8000</code> is lost:" in said
-    assert "<code>http://alive:8000</code> is lost:" not in said
+    assert "A gateway is lost</strong>, without having shut down: <code>http://gone:8000" in said

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from frontend.periods import PERIODS
 from frontend.views.overview import health
-from frontend.views.overview.health import HEIGHT, WIDTH, HealthWindow
+from frontend.views.overview.health import HEIGHT, WIDTH, ComparedSums, HealthWindow
 from inference.gateway.measuring.sums import BUCKETS
 from inference.interfaces.directory import PICO
 from tenants.models import ApiKey, Tenant
@@ -59,7 +59,8 @@ def row(start: datetime, **figures: int) -> dict[str, Any]:
 
 
 def strip(*rows: dict[str, Any]) -> dict[str, health.Figure]:
-    made = health.strip(HealthWindow(PERIODS["24h"], NOW), rows, "/requests?period=24h", "/usage")
+    sums = ComparedSums.of(HealthWindow(PERIODS["24h"], NOW), rows)
+    made = health.strip(sums, "/requests?period=24h", "/usage")
     return {one.title: one for one in made}
 
 

@@ -145,7 +145,11 @@ def test_keys_that_expire_soon_are_told_to_those_who_can_rotate_them(
     make_key(tenant, expires_at=soon)[0].revoke()
     own, _ = make_key(tenant, expires_at=soon, created_by=user_of(developer))
     where = address(tenant, "overview")
-    assert len(admin.get(where).context["attention"]) == 2
+    (both,) = admin.get(where).context["attention"]
+    assert both.title == "2 keys expire within 14 days"
+    listed = {row.key.expires_at for row in admin.get(both.url).context["keys"]}
+    assert listed == {soon} and len(admin.get(both.url).context["keys"]) == 2
+    assert [row.key for row in developer.get(both.url).context["keys"]] == [own]
     (item,) = developer.get(where).context["attention"]
     assert own.name in item.title and "expires" in item.title and item.action == "Rotate"
     viewers = client_of(tenant, "viewer").get(where)
@@ -168,6 +172,58 @@ def test_a_rejected_version_needs_attention_until_there_is_a_newer_one(
     assert admin.get(address(make_tenant("other"), "overview")).status_code == 404
     make_version(adapter)
     assert admin.get(where).context["attention"] == []
+
+
+def test_rejected_versions_are_one_line_that_leads_to_all_of_them(
+    tenant: Tenant, admin: Client
+) -> None:
+    for number in range(7):
+        make_version(make_adapter(tenant, f"bad-{number}"), state=State.REJECTED)
+    mended = make_adapter(tenant, "mended")
+    make_version(mended, state=State.REJECTED)
+    make_version(mended)
+    (item,) = admin.get(address(tenant, "overview")).context["attention"]
+    assert item.title == "7 versions were rejected" and "@1</strong>" in item.why
+    listed = [row.adapter.name for row in admin.get(item.url).context["rows"]]
+    assert listed == [f"bad-{number}" for number in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "answered", "listed"),
+    [
+        ("model_not_found", 1, 0, False),
+        ("model_not_found", 9, 0, False),
+        ("model_not_found", 10, 190, True),
+        ("model_not_found", 10, 191, False),
+        ("invalid_request", 400, 600, True),
+        ("rate_limit_exceeded", 1, 9999, True),
+    ],
+)
+def test_a_few_refusals_that_are_clients_faults_need_no_attention(
+    tenant: Tenant, key: ApiKey, admin: Client, code: str, refused: int, answered: int, listed: bool
+) -> None:
+    met(key, timezone.now(), "refused", refused, code=code)
+    met(key, timezone.now(), requests=answered)
+    page = admin.get(address(tenant, "overview"))
+    titles = [item.title for item in page.context["attention"]]
+    s = "" if refused == 1 else "s"
+    assert titles == ([f"{refused} request{s} refused in 24 hours"] if listed else [])
+
+
+@pytest.mark.parametrize("role", ["admin", "developer", "viewer"])
+def test_where_many_requests_fail_something_needs_attention(tenant: Tenant, role: str) -> None:
+    client = client_of(tenant, role)
+    key, _ = make_key(tenant, created_by=user_of(client))
+    met(key, timezone.now(), "refused", 4, code="model_not_found")
+    met(key, timezone.now(), requests=6)
+    where = address(tenant, "overview")
+    few = client.get(where)
+    assert "4 of 10 requests failed or were refused in 24 hours: too few to judge." in few.text
+    met(key, timezone.now() - timedelta(days=3), "failed", 393, code="engine_lost")
+    met(key, timezone.now() - timedelta(days=3), requests=597)
+    week = client.get(where, {"period": "7d"})
+    assert "39.7% of requests failed or were refused in 7 days" in week.text
+    assert "Nothing needs attention" not in few.text + week.text
 
 
 def test_the_checklist_turns_green_and_goes(

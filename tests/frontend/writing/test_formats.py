@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from frontend import formats
 from inference.interfaces.directory import PICO
+from tenants.sizes import size
 
 pytestmark = pytest.mark.pure
 
@@ -31,6 +32,25 @@ pytestmark = pytest.mark.pure
 )
 def test_money(pico: int, rounded: str, exact: str) -> None:
     assert (formats.money(pico), formats.exact_money(pico)) == (rounded, exact)
+
+
+@pytest.mark.parametrize(
+    ("number", "beside", "said"),
+    [
+        (0, 0, "0 bytes"),
+        (812, 0, "812 bytes"),
+        (1024, 0, "1 KB"),
+        (26_214_400, 0, "25 MB"),
+        (3 * 2**29, 0, "1.5 GB"),
+        (2**60, 0, "1,048,576 TB"),
+        (26_214_400, 26_214_400, "25.0 MB"),
+        (300 * 1024, 26_214_400, "0.3 MB"),
+        (1, 26_214_400, "<0.1 MB"),
+        (0, 26_214_400, "0.0 MB"),
+    ],
+)
+def test_sizes(number: int, beside: int, said: str) -> None:
+    assert size(number, beside).replace("\u00a0", " ") == said
 
 
 def test_a_currency_without_a_sign_is_told_by_its_code(settings: Any) -> None:
