@@ -76,7 +76,7 @@ def test_a_program_is_told_and_verifies_by_whom(owner: Page, customer: Customer)
 
         row = owner.get_by_role("row", name="key.expiring").last
         until(lambda: owner.reload() and row.filter(has_text="Delivered").count())
-        follow(owner, row.get_by_role("button", name="Send key.expiring"))
+        follow(owner, row.get_by_role("button", name="Send again: key.expiring"))
         expect(owner.get_by_text("is being sent again")).to_be_visible()
         until(lambda: len(program.got) > 1)
         assert program.got[1][1]["webhook-id"] == headers["webhook-id"]

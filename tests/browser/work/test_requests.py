@@ -64,7 +64,7 @@ def test_a_refused_request_comes_by_itself_and_says_why(owner: Page, customer: C
         expect(drawer.get_by_text("does not exist or you do not have access")).to_be_visible()
         owner.keyboard.press("Escape")
     go(owner, "Overview")
-    wrong = owner.get_by_role("link", name=re.compile("Errors and refusals: 50%"))
+    wrong = owner.get_by_role("link", name=re.compile("50%: Errors and refusals"))
     wrong.click()
     expect(owner).to_have_url(re.compile("outcome=wrong"))
     expect(refused).to_have_count(1)
