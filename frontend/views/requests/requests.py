@@ -137,8 +137,10 @@ class RequestFilter(forms.Form):
         keys: QuerySet[ApiKey] | None = None,
         models: Sequence[str] = (),
         engines: Sequence[str] = (),
+        *,
+        by_member: bool = False,
     ) -> None:
-        """`keys` are the choices; None if there is no filter by key, or by member."""
+        """`keys` are the choices; None if there is no filter by key."""
         # Older links have the id in a parameter of its own.
         super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
         self._keys = keys
@@ -148,13 +150,13 @@ class RequestFilter(forms.Form):
         self._offer("engine", [("", "Engine"), *((name, name) for name in engines)])
         for name in ("ttft", "total"):
             self._offer(name, self.fields[name].widget.choices)
+        if by_member and keys is not None:
+            self.fields["member"].choices = _members(keys)  # type: ignore[attr-defined]
+        else:
+            del self.fields["member"]
         if keys is None:
-            del self.fields["key"], self.fields["member"]
+            del self.fields["key"]
             return
-        members = keys.exclude(created_by=None).order_by("created_by__username")
-        named = members.values_list("created_by", "created_by__username").distinct()
-        people = [(str(pk), name) for pk, name in named[:MAX_CHOICES]]
-        self.fields["member"].choices = [("", "Member"), *people]  # type: ignore[attr-defined]
         field = self.fields["key"]
         assert isinstance(field, forms.ModelChoiceField)
         field.queryset = keys
@@ -240,6 +242,13 @@ class RequestFilter(forms.Form):
             named |= Q(name__icontains=text)
         keys = (ApiKey.objects.all() if self._keys is None else self._keys).filter(named)
         return Words(text, list(keys.values_list("pk", flat=True)[:KEYS_FOUND]))
+
+
+def _members(keys: QuerySet[ApiKey]) -> list[tuple[str, str]]:
+    """The members who made these keys, as choices."""
+    made = keys.exclude(created_by=None).order_by("created_by__username")
+    named = made.values_list("created_by", "created_by__username").distinct()
+    return [("", "Member"), *((str(pk), name) for pk, name in named[:MAX_CHOICES])]
 
 
 def search(
@@ -361,7 +370,8 @@ def form_of(
     request: HttpRequest, caller: Caller, models: Sequence[str] = (), engines: Sequence[str] = ()
 ) -> RequestFilter:
     """The filter form, with the keys whose requests the caller may see."""
-    return RequestFilter(request.GET, keys_of(caller), models, engines)
+    by_member = caller.may(Permission.READ_USAGE)
+    return RequestFilter(request.GET, keys_of(caller), models, engines, by_member=by_member)
 
 
 def engines_offered() -> list[str]:
