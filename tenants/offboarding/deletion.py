@@ -135,8 +135,7 @@ def _clear_versions(ids: list[int]) -> None:
 @dataclass(frozen=True)
 class DeletionStep:
     """Rows to delete, by their name in the receipt: those of which the path of fields leads to the
-    tenant. `clear` first deletes
-    the files of the rows with these keys."""
+    tenant. `clear` first deletes the files of the rows with these keys."""
 
     name: str
     model: type[models.Model]

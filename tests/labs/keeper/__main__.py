@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import httpx
 import psutil
@@ -230,12 +230,9 @@ def restore(day: Day, facts: Facts, had: Facts) -> Installation:
 
 
 def upgrade(day: Day) -> None:
-    """From the commit before the newest migration, with a full database."""
-    newest = max((ROOT / "tenants" / "migrations").glob("0*.py"))
-    added = run("git", "log", "--diff-filter=A", "--format=%H", "--", str(newest)).splitlines()
-    if not added or newest.name.startswith("0001"):
-        day.console.print("        upgrade: there is no second migration yet")
-        return
+    """From the last commit that had only the first migration, with a full database."""
+    (second,) = (ROOT / "tenants" / "migrations").glob("0002_*.py")
+    added = run("git", "log", "--diff-filter=A", "--format=%H", "--", str(second)).splitlines()
     before = run("git", "rev-parse", f"{added[-1]}^")
     old = day.checked_out("before", before)
     with old.up() as facts:
@@ -254,10 +251,11 @@ def depart(day: Day, place: Installation, facts: Facts) -> None:
     leaving, staying = TENANTS[0], TENANTS[1]
     own = key(facts, staying.slug)
     had = place.has(own)
-    archive = day.scratch / "export.tar"
+    archive = day.scratch / "export.zip"
     place.run("export_tenant", leaving.slug, "--out", str(archive))
-    with tarfile.open(archive) as tar:
-        day.step("export", lambda: f"{len(tar.getnames())} files, {archive.stat().st_size:,} bytes")
+    with ZipFile(archive) as content:
+        names = content.namelist()
+    day.step("export", lambda: f"{len(names)} files, {archive.stat().st_size:,} bytes")
     told = place.run("delete_tenant", leaving.slug, "--now", "--confirm", leaving.slug)
     day.step("delete", lambda: told.splitlines()[-1])
     has = place.has(own)
