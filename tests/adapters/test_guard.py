@@ -121,7 +121,7 @@ async def test_announced_too_large(settings: Settings) -> None:
     length = str(1000 + FRAMING_BYTES + 1).encode()
     status, problem = await ask(BodyGuard(Application()), [BEARER, (b"content-length", length)])
     assert (status, problem["code"]) == (413, "payload_too_large")
-    assert "1000 bytes" in problem["detail"]
+    assert "1,000\N{NO-BREAK SPACE}bytes" in problem["detail"]
 
 
 @pytest.mark.django_db(transaction=True)

