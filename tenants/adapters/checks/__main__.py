@@ -35,8 +35,8 @@ from tenants.adapters.uploads.refusals import UploadRefused
 Task = Mapping[str, Any]
 COMPUTE = "--compute"
 """The option of a process whose children compute with PEFT."""
-NICE = 19
-"""Lowest CPU priority: checking uploads can wait for streams of the same machine."""
+NICE = 10
+"""As a worker's: checks give way to streams of the same machine, but get on beside them."""
 IDLE_S = 60
 PATH_MAX = 4_096
 EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
