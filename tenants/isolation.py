@@ -33,8 +33,10 @@ import httpx
 import procrastinate
 import structlog
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
+from procrastinate.exceptions import AlreadyEnqueued
 
 from inference.operations.chat import CHAT
 from inference.operations.operation import Operation
@@ -409,6 +411,16 @@ def _events(shown_ids: Sequence[str]) -> list[UsageEvent]:
 def checkable() -> list[BaseModel]:
     """The base models for which there is a question."""
     return [base for base in BaseModel.objects.order_by("name") if questions_of(base)]
+
+
+def check_soon() -> bool:
+    """Have a worker check all base models now; false if it is about to anyway."""
+    try:
+        with transaction.atomic():
+            check_all.defer()
+    except AlreadyEnqueued:
+        return False
+    return True
 
 
 @app.periodic(cron="41 */6 * * *")

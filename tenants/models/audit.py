@@ -116,6 +116,10 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
             found |= Q(actor_kind=kind)
         return self.filter(found)
 
+    def of_customers(self) -> Self:
+        """Without those of the tenants as which the installation checks itself."""
+        return self.exclude(tenant__in=Tenant.objects.internal())
+
     def without_steps(self) -> Self:
         """Without the steps of a version's checks, of which only the end tells people something."""
         steps = Q(kind="version", action="changed", after__state__in=STEPS)

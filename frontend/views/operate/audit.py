@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
 from frontend.views.audit import AuditFilter, context_of
-from tenants.models import AuditEntry, Tenant
+from tenants.models import AuditEntry
 from tenants.models.audit import AuditEntryQuerySet
 
 
@@ -25,7 +25,7 @@ class AuditLogFilter(AuditFilter):
         found = super().narrow(entries)
         if slug:
             return found.filter(tenant__slug=slug)
-        return found.exclude(tenant__in=Tenant.objects.internal())
+        return found.of_customers()
 
 
 @require_GET

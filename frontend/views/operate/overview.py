@@ -14,7 +14,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
-from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
 from frontend.periods import PERIODS, USUAL
@@ -74,12 +73,11 @@ def overview(request: HttpRequest) -> HttpResponse:
 @operator_page
 def check_isolation(request: HttpRequest) -> HttpResponse:
     """Have a worker check isolation now instead of at the next scheduled time."""
-    try:
-        isolation.check_all.defer()
+    if isolation.check_soon():
         messages.success(
             request, "A worker is checking isolation now. The result appears here within a minute."
         )
-    except AlreadyEnqueued:
+    else:
         messages.info(request, "A check is already running.")
     return redirect("operate")
 

@@ -10,7 +10,7 @@ from tenants.api.pagination import NewestFirst
 from tenants.api.permissions import Operating, TenantView
 from tenants.api.serializers.accounts import AuditEntrySerializer
 from tenants.api.strict_view import StrictView
-from tenants.models import AuditEntry, Tenant
+from tenants.models import AuditEntry
 from tenants.models.audit import AuditEntryQuerySet
 from tenants.permissions import Permission
 
@@ -41,6 +41,4 @@ class InstallationAudit(StrictView, mixins.ListModelMixin, GenericViewSet[AuditE
 
     def get_queryset(self) -> AuditEntryQuerySet:
         entries = AuditEntry.objects.without_steps().select_related("tenant")
-        if "tenant" in self.request.query_params:
-            return entries
-        return entries.exclude(tenant__in=Tenant.objects.internal())
+        return entries if "tenant" in self.request.query_params else entries.of_customers()

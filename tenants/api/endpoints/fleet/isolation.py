@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from django.db import models, transaction
+from django.db import models
 from drf_spectacular.utils import extend_schema
-from procrastinate.exceptions import AlreadyEnqueued
 from rest_framework import mixins, status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -30,6 +27,5 @@ class IsolationChecks(StrictView, mixins.ListModelMixin, GenericViewSet[Isolatio
     @extend_schema(request=None, responses={202: None})
     def check(self, request: Request) -> Response:
         """Have a worker check all base models now, unless it is about to."""
-        with suppress(AlreadyEnqueued), transaction.atomic():
-            isolation.check_all.defer()
+        isolation.check_soon()
         return Response(status=status.HTTP_202_ACCEPTED)
