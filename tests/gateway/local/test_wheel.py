@@ -10,9 +10,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.client_cli.test_wheel import BUILD
 from tests.environment import ROOT
-
-BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")
