@@ -38,7 +38,7 @@ client would take a twentieth of a second to read the full bundle."""
 AUTHORITIES.write_text(Path(certifi.where()).read_text().partition(END_OF_ONE)[0] + END_OF_ONE)
 for name in (
     "LORIKEET_REDIS_URL",
-    "LORIKEET_ADAPTER_S3_BUCKET",
+    "LORIKEET_S3_BUCKET",
     "LORIKEET_MODEL",
     "LORIKEET_DEBUG",
 ):

@@ -24,19 +24,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from django.conf import settings
-from django.core.files.storage import storages
+from django.core.files.storage import FileSystemStorage, storages
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from gateway.local.postgres import BIN, ENVIRONMENT, site_packages
 from gateway.start import SECRETS
-from tenants.files.disk import EXPORT_PREFIX, SCRATCH_PREFIX
+from tenants.files import blobs
+from tenants.storage import SCRATCH_PREFIX
 
 FORMAT = 1
 ABOUT, DUMP, KEPT_SECRETS, FACTS = "backup.json", "database.dump", "secrets.env", "up.json"
 JOURNALS = "journals"
 TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
-NOT_KEPT = (EXPORT_PREFIX, SCRATCH_PREFIX)
+NOT_KEPT = (blobs.EXPORT_PREFIX, SCRATCH_PREFIX)
 """Archives of tenants, which have stored prompts in plain text and can be made again."""
 SECRET_NAMES = (*SECRETS, "LORIKEET_CONTENT_KEY_PREVIOUS")
 """The secrets without which data can't be read: keys, receipts and stored content depend on
@@ -48,13 +49,15 @@ class BackupFailed(Exception):
 
 
 def folders() -> dict[str, Path]:
-    """The folders to keep, by their names in the archive. Adapters in S3 are kept there."""
-    adapters = getattr(storages["adapters"], "location", "")  # empty in S3
-    found = {
-        "files": Path(settings.FILES_DIR),
-        JOURNALS: Path(os.environ.get("LORIKEET_ENGINE_JOURNAL_DIR") or settings.VAR / "journal"),
+    """The folders to keep, by their names in the archive. What is in S3 is kept there."""
+    places = {name: storages[name] for name in ("adapters", blobs.PLACE)}
+    local = {
+        name: Path(place.location)
+        for name, place in places.items()
+        if isinstance(place, FileSystemStorage)
     }
-    return {"adapters": Path(adapters), **found} if adapters else found
+    journals = os.environ.get("LORIKEET_ENGINE_JOURNAL_DIR") or settings.VAR / "journal"
+    return local | {JOURNALS: Path(journals)}
 
 
 def back_up(archive: Path, report: Callable[[str], None]) -> str:

@@ -19,7 +19,7 @@ STORAGE = frozenset(
         "AWS_S3_SESSION_TOKEN",
     }
 )
-"""For LORIKEET_ADAPTER_S3_BUCKET: the variables that boto3 and django-storages read."""
+"""For LORIKEET_S3_BUCKET: the variables that boto3 and django-storages read."""
 
 TRACES = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
 """Headers with which traces are sent, often a collector's key."""
@@ -39,7 +39,8 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "LORIKEET_METRICS_TOKEN",
     },
     "console": frozenset(
-        {
+        STORAGE
+        | {
             "LORIKEET_DATABASE_URL",
             "LORIKEET_REDIS_URL",
             "LORIKEET_SECRET_KEY",

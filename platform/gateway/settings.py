@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import Any
 
 from gateway import start
 from gateway.database import parse_url
@@ -143,15 +144,13 @@ Face cache for each."""
 PARITY_BYTES = environ.size("LORIKEET_PARITY_BYTES", 2 << 30)
 """The weights of a base model that is compared may take so much of a worker's memory."""
 FILE_UPLOAD_TEMP_DIR = environ.text("LORIKEET_UPLOAD_DIR", str(VAR / "uploads"))
+"""Temporary files of this machine."""
 os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 # --- Files and batches ---------------------------------------------------------------------------
-FILES_DIR = environ.text("LORIKEET_FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
-"""Tenants' files, shared by consoles and workers; on the same file system as UPLOAD_DIR."""
-os.makedirs(FILES_DIR, mode=0o700, exist_ok=True)
 MAX_FILE_BYTES = environ.size("LORIKEET_MAX_FILE_BYTES", 512 << 20)
 TENANT_FILES = environ.integer("LORIKEET_TENANT_FILES", 1000, low=1)
 """Their bytes count together with adapters towards TENANT_STORED_BYTES."""
@@ -161,24 +160,30 @@ TENANT_BACKGROUND_RESPONSES = environ.integer("LORIKEET_TENANT_BACKGROUND_RESPON
 """Unfinished background responses of one tenant."""
 FORWARDED_BYTES_PER_S = environ.size("LORIKEET_FORWARDED_BYTES_PER_S", 32 << 20)
 """Total rate at which each gateway process forwards files to consoles."""
-_S3_BUCKET = environ.text("LORIKEET_ADAPTER_S3_BUCKET", "")
+_STORAGE_DIR = environ.text("LORIKEET_STORAGE_DIR", str(VAR))
+_S3_BUCKET = environ.text("LORIKEET_S3_BUCKET", "")
+_S3 = {
+    "bucket_name": _S3_BUCKET,
+    "endpoint_url": environ.text("LORIKEET_S3_ENDPOINT", "") or None,
+    "region_name": environ.text("LORIKEET_S3_REGION", "") or None,
+    "file_overwrite": True,  # names are unique
+    "max_memory_size": 1 << 20,  # larger files are read through a temporary file
+}
+
+
+def _place(name: str, folder: str) -> dict[str, Any]:
+    """A storage that all processes share: a prefix of the bucket, or a folder."""
+    if _S3_BUCKET:
+        return {"BACKEND": "storages.backends.s3.S3Storage", "OPTIONS": _S3 | {"location": name}}
+    options = {"location": os.path.join(_STORAGE_DIR, folder), "allow_overwrite": True}
+    return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": options}
+
+
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "adapters": {
-        "BACKEND": "storages.backends.s3.S3Storage",
-        "OPTIONS": {
-            "bucket_name": _S3_BUCKET,
-            "endpoint_url": environ.text("LORIKEET_ADAPTER_S3_ENDPOINT", "") or None,
-            "region_name": environ.text("LORIKEET_ADAPTER_S3_REGION", "") or None,
-            "file_overwrite": False,
-            "max_memory_size": 1 << 20,  # larger files are read through a temporary file
-        },
-    }
-    if _S3_BUCKET
-    else {
-        "BACKEND": "django.core.files.storage.FileSystemStorage",
-        "OPTIONS": {"location": str(VAR / "adapters")},
-    },
+    "adapters": _place("adapters", "adapters"),
+    "files": _place("files", "uploads/files"),
+    "uploads": _place("uploads", "uploads/parts"),
     "staticfiles": {"BACKEND": "gateway.storage.HashedStaticFiles"},
 }
 MEDIA_ROOT = str(VAR / "media")

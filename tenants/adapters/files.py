@@ -11,9 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
-
-from django.core.files import File
+from typing import IO, Any
 
 from inference.content import FILES, TICKET_HEADER
 from inference.errors import InferenceError, Unavailable
@@ -98,7 +96,7 @@ class AdapterFiles:
         return rows[0].folder
 
 
-async def _stream(file: File[bytes] | None, send: Send) -> None:
+async def _stream(file: IO[bytes] | None, send: Send) -> None:
     while file and (chunk := await asyncio.to_thread(file.read, CHUNK_BYTES)):
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

@@ -11,17 +11,11 @@ exists gets a new one.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import time
-from collections.abc import Iterable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import procrastinate
 import structlog
-from django.conf import settings
 from django.db import transaction
 from django.db.models.signals import post_delete
 from django.dispatch import receiver
@@ -36,9 +30,10 @@ from tenants.adapters.uploads.keeping import Destination, keep
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.adapters.uploads.unpacking import unpacked
 from tenants.errors import IllegalTransition
-from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
+from tenants.models import AdapterVersion, GatewayProcess, State, UploadChunk, UploadSession
 from tenants.models.audit import Actor, acting
 from tenants.queueing import has_job
+from tenants.storage import ABANDONED_AFTER, remove_scratch, remove_strays
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -49,7 +44,6 @@ LONGEST_WAIT_S = 60
 LOAD_ATTEMPTS = 5
 """Failed loads before a version is rejected: a single one may be the engine's fault (memory, a
 restart)."""
-ABANDONED_AFTER = timedelta(days=1)
 KEEP_JOBS_HOURS = 24 * 7
 
 
@@ -83,7 +77,7 @@ def unpack_upload(upload_id: str) -> None:
     """Turn an upload into a version, or refuse it with a reason.
 
     Raises:
-        OSError: its files are missing here, or the disk is full; the upload stays as it is.
+        OSError: its files are missing, or the disk is full; the upload stays as it is.
     """
     uploads = UploadSession.objects.unfinished().select_related("tenant", "created_by")
     session = uploads.filter(pk=upload_id).exclude(received_at=None).first()
@@ -110,7 +104,7 @@ def _outcome(session: UploadSession) -> dict[str, Any]:
         return {"refusal": told}
     except objects.OtherFileNeeded:
         waits = {"oid": objects.WAITING_COMMIT, "received_at": None, "actor": None}
-        return waits | {"length_bytes": parts.durable_size(session.pk)}
+        return waits | {"length_bytes": parts.size(session.pk)}
     return {"version": version, "known": not kept}
 
 
@@ -272,19 +266,8 @@ def remove_abandoned() -> None:
     before = timezone.now() - ABANDONED_AFTER
     for version in AdapterVersion.objects.filter(state=State.UPLOADING, created_at__lt=before):
         version.delete()
-    oldest = time.time() - ABANDONED_AFTER.total_seconds()
-    folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
-    for path in _older(oldest, [*folder.glob("*.upload*"), *folder.glob(parts.PATTERN)]):
-        path.unlink(missing_ok=True)
-    for path in _older(oldest, folder.glob(parts.FOLDER_PATTERN)):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _older(oldest: float, paths: Iterable[Path]) -> Iterable[Path]:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # its upload ended just now
-            if path.stat().st_mtime < oldest:
-                yield path
+    remove_strays(parts.PLACE, UploadChunk)
+    remove_scratch()
 
 
 def remove_expired() -> None:

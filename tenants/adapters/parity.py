@@ -21,10 +21,10 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from inference.content import FILES
-from tenants.adapters import sandbox, store
+from tenants.adapters import sandbox
 from tenants.adapters.checks.findings import Code, Finding, message_of
 from tenants.adapters.probe import ProbeReport
-from tenants.adapters.storage import ORIGINALS
+from tenants.adapters.storage import ORIGINALS, open_file
 from tenants.models import AdapterVersion
 
 TOLERANCE = 0.02
@@ -146,7 +146,7 @@ def _reference(
     sent = served | {name: f"{ORIGINALS}/{name}" for name in version.converted}
     with ExitStack() as opened:
         files: sandbox.Files = {
-            stored: (opened.enter_context(store.on_disk(version.folder, stored)), "rb")
+            stored: (opened.enter_context(open_file(version.folder, stored)), "rb")
             for stored in {*sent.values(), *served.values()}
         }
         task = {

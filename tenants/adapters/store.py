@@ -6,17 +6,13 @@ two folders; the later one removes its own.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
-from django.conf import settings
 from django.core.files import File
-from django.core.files.storage import FileSystemStorage
 
 from inference.content import FILES, digest_of
 from tenants.adapters import sandbox
@@ -106,7 +102,8 @@ def check(version: AdapterVersion) -> StoreVerdict:
     try:
         with ExitStack() as opened:
             files = {
-                name: (opened.enter_context(on_disk(version.folder, name)), "rb") for name in FILES
+                name: (opened.enter_context(open_file(version.folder, name)), "rb")
+                for name in FILES
             }
             found = sandbox.run(task, files, limits)
     except sandbox.LimitExceeded as error:
@@ -120,21 +117,3 @@ def check(version: AdapterVersion) -> StoreVerdict:
     if digest_of(found["config_sha256"], found["weights_sha256"]) != version.digest:
         raise StoredFileDamaged(f"{version} in {version.folder} is not what was uploaded")
     return StoreVerdict(found["report"], found["config"])
-
-
-@contextmanager
-def on_disk(folder: str, name: str) -> Iterator[IO[bytes]]:
-    """A file of the folder, with a descriptor: a temporary copy unless the storage is local.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
-    with open_file(folder, name) as stored:
-        if isinstance(storage(), FileSystemStorage):
-            yield stored
-            return
-        with TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as copy:
-            shutil.copyfileobj(stored, copy)
-            copy.flush()
-            copy.seek(0)
-            yield copy

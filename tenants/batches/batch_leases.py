@@ -14,7 +14,7 @@ from tenants.batches import jobs
 from tenants.batches.leases import LEASE_S, Lease, Lost, Result
 from tenants.batches.sources import FileLines
 from tenants.batches.writing import OK
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import Batch, BatchLine
 from tenants.models.usage.sums import TOKENS
 
@@ -92,7 +92,7 @@ class BatchLease(Lease):
 
     def open(self) -> FileLines:
         """See `Lease.open`."""
-        return FileLines(disk.path(self.file_id).open("rb"), self.done)
+        return FileLines(blobs.open(self.file_id), self.done)
 
     def renew(self, results: Sequence[Result] = ()) -> Status:
         """See `Lease.renew`."""

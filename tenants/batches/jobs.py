@@ -21,7 +21,7 @@ from tenants.adapters.jobs import Backoff
 from tenants.batch_states import Status
 from tenants.batches import response_leases, writing
 from tenants.batches.reading import MAX_BYTES
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import AdapterVersion, BaseModel, Batch, State
 from tenants.queueing import has_job
 
@@ -72,7 +72,7 @@ def _read(batch: Batch) -> dict[str, Any]:
         "max_body_bytes": settings.MAX_REQUEST_BYTES,
     }
     try:
-        with disk.path(batch.input_file_id).open("rb") as file:
+        with blobs.open(batch.input_file_id) as file:
             return sandbox.run(task, {"batch": (file, "rb")}, sandbox.SandboxLimits.for_bytes(size))
     except sandbox.LimitExceeded as error:
         return _refused("file_unreadable", f"Reading the file exceeded a resource limit ({error}).")

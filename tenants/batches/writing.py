@@ -12,7 +12,7 @@ import msgspec
 from inference.gateway.lines.seals import line_id
 from tenants.batch_states import Status
 from tenants.batches.reading import BatchRequest, lines, request_of
-from tenants.files import disk, keeping
+from tenants.files import blobs, keeping
 from tenants.models import Batch, BatchLine, Purpose, StoredFile
 from tenants.models.files import new_file_id
 
@@ -56,7 +56,7 @@ def files_of(batch: Batch) -> Iterator[dict[str, StoredFile]]:
         with ExitStack() as open_files:
             for role in ("output", "error"):
                 id = new_file_id()
-                file = open_files.enter_context(disk.made(id))
+                file = open_files.enter_context(blobs.made(id))
                 written.append(BatchOutput(role, id, file))
             _write(batch, *written)
             sizes = {one.id: one.size_bytes for one in written}
@@ -65,11 +65,11 @@ def files_of(batch: Batch) -> Iterator[dict[str, StoredFile]]:
         }
     except BaseException:
         for one in written:
-            disk.remove(one.id)
+            blobs.remove(one.id)
         raise
     for one in written:
         if not sizes[one.id]:
-            disk.remove(one.id)
+            blobs.remove(one.id)
 
 
 def _row(batch: Batch, output: BatchOutput, size_bytes: int) -> StoredFile:
@@ -86,7 +86,7 @@ def _row(batch: Batch, output: BatchOutput, size_bytes: int) -> StoredFile:
 def _write(batch: Batch, answers: BatchOutput, failures: BatchOutput) -> None:
     rows = iter(batch.lines.order_by("number").iterator(chunk_size=AT_ONCE))
     row = next(rows, None)
-    with disk.path(batch.input_file_id).open("rb") as file:
+    with blobs.open(batch.input_file_id) as file:
         for line in lines(file, batch.input_file.size_bytes):
             request, id = request_of(line.text), line_id(batch.pk, line.number)
             if row is None or row.number != line.number:

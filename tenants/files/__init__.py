@@ -1,1 +1,1 @@
-"""Tenants' files: received by consoles, stored on a disk that consoles and workers share."""
+"""Tenants' files: received and stored by consoles, read and written by workers."""

@@ -9,7 +9,7 @@ from contextlib import closing
 from django.http import StreamingHttpResponse
 from django.utils.http import content_disposition_header
 
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import StoredFile, TenantExport
 
 CHUNK_BYTES = 256 << 10
@@ -28,6 +28,6 @@ def answer_with(
 
 
 async def _chunks(id: str) -> AsyncIterator[bytes]:
-    with closing(await asyncio.to_thread(disk.path(id).open, "rb")) as file:
+    with closing(await asyncio.to_thread(blobs.open, id)) as file:
         while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
             yield chunk

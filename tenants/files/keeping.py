@@ -3,13 +3,10 @@ reads them."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile
@@ -17,13 +14,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from inference.errors import FileInUse, NotFound, StorageFull
+from tenants import storage
 from tenants.adapters import quota
 from tenants.adapters.uploads.refusals import UploadRefused
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import Batch, StoredFile, Tenant, TenantExport, UploadPart
-
-ABANDONED_AFTER = timedelta(hours=24)
-"""Longer than an upload, or writing a batch's output file, can take."""
 
 
 def require_room(tenant: Tenant, size_bytes: int) -> None:
@@ -53,14 +48,13 @@ def keep(file: StoredFile, upload: TemporaryUploadedFile) -> None:
 
 @contextmanager
 def adopted(id: str, upload: TemporaryUploadedFile) -> Iterator[None]:
-    """Move an upload's bytes to the file with this id, and delete them if the block fails."""
-    upload.flush()
-    os.chmod(upload.temporary_file_path(), 0o600)
+    """Keep an upload's bytes as the file with this id, and delete them if the block fails."""
+    assert upload.file is not None
     try:
-        disk.adopt(id, upload.temporary_file_path())
+        blobs.keep(id, upload.file)
         yield
     except BaseException:
-        disk.remove(id)
+        blobs.remove(id)
         raise
 
 
@@ -89,7 +83,7 @@ def _delete(files: Iterable[StoredFile]) -> None:
     ids = [file.pk for file in files]
     StoredFile.objects.filter(pk__in=ids).delete()
     for id in ids:
-        transaction.on_commit(partial(disk.remove, id))
+        transaction.on_commit(partial(blobs.remove, id))
 
 
 def remove_expired() -> None:
@@ -102,24 +96,7 @@ def remove_expired() -> None:
 def remove_strays() -> None:
     """Delete files without a row: leftovers of killed consoles and workers, and of deleted
     tenants."""
-    oldest = time.time() - ABANDONED_AFTER.total_seconds()
-    old = [one for one in Path(settings.FILES_DIR).iterdir() if _is_older(one, oldest)]
-    names = [one.name for one in old]
-    known = {
-        id
-        for model in (StoredFile, UploadPart, TenantExport)
-        for id in model.objects.filter(pk__in=names).values_list("pk", flat=True)
-    }
-    for one in old:
-        if one.name not in known:
-            one.unlink(missing_ok=True)
-
-
-def _is_older(path: Path, oldest: float) -> bool:
-    try:
-        return path.stat().st_mtime < oldest
-    except FileNotFoundError:
-        return False
+    storage.remove_strays(blobs.PLACE, StoredFile, UploadPart, TenantExport)
 
 
 def expiry(seconds: int | None) -> datetime | None:

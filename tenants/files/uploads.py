@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from inference.errors import InvalidRequest, NotFound, RateLimitExceeded, UploadEnded
 from tenants.adapters import quota
-from tenants.files import disk, keeping
+from tenants.files import blobs, keeping
 from tenants.models import StoredFile, Tenant, Upload, UploadPart
 from tenants.models.files import UploadStatus
 
@@ -96,7 +96,7 @@ def complete(tenant: Tenant, id: str, part_ids: Sequence[str], md5: str | None) 
             file.save(force_insert=True)
             _end(upload, UploadStatus.COMPLETED, file=file)
         except BaseException:
-            disk.remove(file.pk)
+            blobs.remove(file.pk)
             raise
     return upload
 
@@ -152,9 +152,9 @@ def _require_all(upload: Upload, kept: Mapping[str, UploadPart], part_ids: Seque
 
 def _join(id: str, part_ids: Sequence[str], md5: str | None) -> None:
     digest = hashlib.md5(usedforsecurity=False)
-    with disk.made(id) as whole:
+    with blobs.made(id) as whole:
         for part_id in part_ids:
-            with disk.path(part_id).open("rb") as part:
+            with blobs.open(part_id) as part:
                 while chunk := part.read(CHUNK_BYTES):
                     whole.write(chunk)
                     digest.update(chunk)
@@ -166,7 +166,7 @@ def _join(id: str, part_ids: Sequence[str], md5: str | None) -> None:
 def _end(upload: Upload, status: UploadStatus, file: StoredFile | None = None) -> None:
     """Set the final status and delete the parts; their bytes are deleted after the commit."""
     for id in upload.parts.values_list("pk", flat=True):
-        transaction.on_commit(partial(disk.remove, id))
+        transaction.on_commit(partial(blobs.remove, id))
     upload.parts.all().delete()
     upload.status, upload.file = status, file
     upload.save(update_fields=["status", "file"])

@@ -24,7 +24,7 @@ from tenants.adapters.uploads.intake import (
     copy_body,
     nothing,
 )
-from tenants.adapters.uploads.parts import OffsetMoved, Writer, discard
+from tenants.adapters.uploads.parts import OffsetMoved, UploadGone, Writer, discard, restart
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.models import UploadSession
 
@@ -72,13 +72,10 @@ async def _take(id: UUID, most: int, receive: Receive) -> None:
         ClientGone: the client disconnected.
     """
     try:
-        writer = Writer(id, 0)
-        try:
-            writer.restart()
+        await database_sync_to_async(restart)(id)
+        with Writer(id, 0) as writer:
             await copy_body(writer, most, receive)
-        finally:
-            writer.close()
-    except (OffsetMoved, FileNotFoundError) as error:
+    except (OffsetMoved, UploadGone) as error:
         message = "Another request is sending this object or has already committed it."
         raise UploadRefused(UploadRefusal.OFFSET_MISMATCH, message) from error
     except OSError as error:

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from inference.content import FILES, WEIGHTS
 from tenants.adapters.checks.findings import shown
-from tenants.adapters.uploads import handover, objects, parts
+from tenants.adapters.uploads import handover, objects
 from tenants.adapters.uploads.content import COMMIT
 from tenants.adapters.uploads.keeping import Destination, check_name, refuse_suspended
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused, too_large
@@ -199,7 +199,6 @@ def _announced(caller: Caller, name: str, one: LargeObject) -> UploadSession:
 def _admitted(session: UploadSession) -> UploadSession:
     with transaction.atomic():
         handover.admit(session)
-        parts.create(session.pk)
     return session
 
 

@@ -24,7 +24,7 @@ from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
 from tenants.models.saved.votes import SetRun
-from tenants.models.uploads import UploadSession
+from tenants.models.uploads import UploadChunk, UploadSession
 from tenants.models.usage.ledger import EngineJournal, SupersededAttempt, UsageEvent
 from tenants.models.usage.outcomes import (
     RefusedRequest,
@@ -99,6 +99,7 @@ __all__ = [
     "Trial",
     "Turn",
     "Upload",
+    "UploadChunk",
     "UploadPart",
     "UploadSession",
     "UsageEvent",

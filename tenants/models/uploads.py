@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from datetime import datetime, timedelta
 
@@ -18,6 +19,10 @@ LIFETIME = timedelta(hours=24)
 
 def expiry() -> datetime:
     return timezone.now() + LIFETIME
+
+
+def new_chunk_id() -> str:
+    return f"chunk_{secrets.token_hex(12)}"
 
 
 RESERVED = timedelta(hours=1)
@@ -45,7 +50,7 @@ class UploadSession(models.Model):
     """Files of `length_bytes` bytes that are to become a version of the adapter `adapter_name`.
 
     It is an archive, or an adapter's two files, of which `file_name` names the weights. Until
-    `received_at` it is being received, and only the size of its file tells how much has arrived.
+    `received_at` it is being received, and its chunks tell how much has arrived.
     Then a worker checks it on behalf of `actor` (`audit.Actor`), and it ends: with the version that
     it became (`known`: that existed before with this content), or with the reason for its refusal,
     `{"status", "code", "detail"}` of the answer. `metadata` is the header Upload-Metadata as the
@@ -99,3 +104,22 @@ class UploadSession(models.Model):
     @property
     def ended(self) -> bool:
         return self.version_id is not None or self.refusal is not None
+
+
+class UploadChunk(models.Model):
+    """The bytes of one of an upload's files from `offset` on; `uploads.parts` stores them under the
+    chunk's id."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=new_chunk_id, editable=False)
+    upload = models.ForeignKey(UploadSession, models.CASCADE, related_name="chunks")
+    file = models.CharField(max_length=32, blank=True)
+    offset = models.PositiveBigIntegerField()
+    size_bytes = models.PositiveBigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["upload", "file", "offset"], name="chunk_begins_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.id

@@ -23,6 +23,7 @@ from typing import Any
 
 import structlog
 from django.conf import settings
+from django.core.files.storage import storages
 from django.core.mail import EmailMessage
 from django.db import models, transaction
 from django.db.models import Q, Sum
@@ -33,7 +34,7 @@ from tenants.adapters.uploads import parts
 from tenants.billing.receipts import signer
 from tenants.content import retention
 from tenants.errors import NoContentKey, NotBeingDeleted
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -73,6 +74,7 @@ from tenants.models import (
     TotalMinute,
     Trial,
     Upload,
+    UploadChunk,
     UploadPart,
     UploadSession,
     UsageEvent,
@@ -116,12 +118,12 @@ Report = Callable[[str], None]
 
 def _clear_bytes(ids: Iterable[str]) -> None:
     for id in ids:
-        disk.remove(id)
+        blobs.remove(id)
 
 
-def _clear_uploads(ids: Iterable[Any]) -> None:
+def _clear_chunks(ids: Iterable[str]) -> None:
     for id in ids:
-        parts.remove(id)
+        storages[parts.PLACE].delete(id)
 
 
 def _clear_versions(ids: list[int]) -> None:
@@ -161,7 +163,8 @@ STEPS = (
     DeletionStep("uploads", Upload, "tenant"),
     DeletionStep("files", StoredFile, "tenant", _clear_bytes),
     DeletionStep("archives", TenantExport, "tenant", _clear_bytes),
-    DeletionStep("adapter_uploads", UploadSession, "tenant", _clear_uploads),
+    DeletionStep("adapter_upload_chunks", UploadChunk, "upload__tenant", _clear_chunks),
+    DeletionStep("adapter_uploads", UploadSession, "tenant"),
     DeletionStep("limits", LimitSet, "tenant"),
     DeletionStep("aliases", Alias, "adapter__tenant"),
     DeletionStep("trials", Trial, "version__adapter__tenant"),

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from inference.content import FILES
 from tenants.adapters import storage
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import AdapterVersion, Tenant, TenantExport
 from tenants.offboarding.archive import ArchiveWriter, Pulse, uninterrupted
 from tenants.offboarding.sections import LEFT_OUT, sections
@@ -83,9 +83,7 @@ def _adapters(tenant: Tenant, archive: ArchiveWriter) -> int:
 
 def _files(tenant: Tenant, archive: ArchiveWriter) -> int:
     ids = tenant.files.order_by("pk").values_list("pk", flat=True)
-    return sum(
-        _copy(archive, f"files/{id}", partial(disk.path(id).open, "rb")) for id in ids.iterator()
-    )
+    return sum(_copy(archive, f"files/{id}", partial(blobs.open, id)) for id in ids.iterator())
 
 
 def _copy(archive: ArchiveWriter, name: str, opened: Callable[[], Any]) -> bool:
@@ -135,7 +133,7 @@ def make(export: TenantExport, pulse: Pulse) -> None:
     Raises:
         OSError: the disk is full, for example; it can be made again.
     """
-    with disk.made(export.pk) as file:
+    with blobs.made(export.pk) as file:
         order = ExportOrder(export.tenant, export.asked_by, export.content)
         write(order, file, lambda said: None, pulse)
         size, digest = file.tell(), _digest(file)
@@ -143,7 +141,7 @@ def make(export: TenantExport, pulse: Pulse) -> None:
     unfinished = TenantExport.objects.filter(pk=export.pk, finished_at=None)
     ended = {"finished_at": now, "expires_at": now + LIFETIME, "size_bytes": size}
     if not unfinished.update(sha256=digest, **ended):
-        disk.remove(export.pk)  # deleted meanwhile
+        blobs.remove(export.pk)  # deleted meanwhile
 
 
 def _digest(file: IO[bytes]) -> str:
@@ -155,7 +153,7 @@ def remove(export: TenantExport) -> None:
     """Delete an archive, and the request for it."""
     with transaction.atomic():
         export.delete()
-        transaction.on_commit(lambda: disk.remove(export.pk))
+        transaction.on_commit(lambda: blobs.remove(export.pk))
 
 
 def remove_expired() -> None:
@@ -173,4 +171,4 @@ def visible_to(caller: Caller) -> models.QuerySet[TenantExport]:
 
 def is_kept(export: TenantExport) -> bool:
     """Whether its archive is there."""
-    return disk.path(export.pk).exists()
+    return blobs.exists(export.pk)

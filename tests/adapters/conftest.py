@@ -19,41 +19,20 @@ from pytest_django import Settings
 from tenants.models import BaseModel, GatewayProcess, Tenant
 from tests.adapters.checks.builder import modules
 from tests.adapters.working import unpacking
+from tests.storing import FOLDERS, MEMORY, store_in
 from tests.tenants.making import make_gateway
 
 
 @pytest.fixture(params=["local folder", "object storage"])
 def storage(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Any:
-    """Storage of adapter files: a local folder, or one without paths. Sets an upload folder too."""
-    backend = "django.core.files.storage.FileSystemStorage"
-    options: dict[str, Any] = {"location": str(tmp_path / "adapters")}
-    if request.param == "object storage":
-        backend, options = "django.core.files.storage.InMemoryStorage", {}
-    adapters = {"BACKEND": backend, "OPTIONS": options}
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
-    (tmp_path / "uploads").mkdir(exist_ok=True)
+    """Storage of adapter files: a local folder, or one without paths. The others are folders."""
+    store_in(settings, tmp_path, adapters=FOLDERS if request.param == "local folder" else MEMORY)
     return storages["adapters"]
-
-
-def stored_files(storage: Any, folder: str = "") -> list[str]:
-    """The paths of all files in the storage."""
-    try:
-        folders, files = storage.listdir(folder)
-    except FileNotFoundError:
-        return []
-    found = [f"{folder}/{name}".lstrip("/") for name in files]
-    for name in folders:
-        found += stored_files(storage, f"{folder}/{name}".lstrip("/"))
-    return sorted(found)
 
 
 @pytest.fixture
 def object_storage(settings: Settings, tmp_path: Path) -> InMemoryStorage:
-    adapters = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
-    (tmp_path / "uploads").mkdir(exist_ok=True)
+    store_in(settings, tmp_path, adapters=MEMORY)
     found = storages["adapters"]
     assert isinstance(found, InMemoryStorage)
     return found

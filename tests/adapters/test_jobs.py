@@ -24,10 +24,12 @@ from tenants.adapters.jobs import Backoff, clean_up, judge_later, judge_version
 from tenants.adapters.probe import LoadFailed, ProbeUnavailable
 from tenants.errors import IllegalTransition
 from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, State, Tenant
+from tenants.storage import ABANDONED_AFTER
 from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_checks import BAD_CONFIGS, BAD_WEIGHTS
-from tests.adapters.conftest import FakeGateway, stored_files
+from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker
+from tests.storing import stored_files
 from tests.tenants.making import make_gateway
 
 pytestmark = pytest.mark.usefixtures("no_jobs")
@@ -321,13 +323,13 @@ def test_abandoned_uploads_go(
     young = kept(version.adapter, config_bytes(lora_alpha=1), SOUND[1])
     AdapterVersion.objects.update(state=State.UPLOADING)
     AdapterVersion.objects.filter(pk=version.pk).update(
-        created_at=timezone.now() - jobs.ABANDONED_AFTER - timedelta(hours=1)
+        created_at=timezone.now() - ABANDONED_AFTER - timedelta(hours=1)
     )
     uploads = Path(settings.FILE_UPLOAD_TEMP_DIR)
     old, fresh, foreign = (uploads / name for name in ("a.upload", "b.upload", "c"))
     for path in (old, fresh, foreign):
         path.write_bytes(b"")
-    day_ago = time.time() - jobs.ABANDONED_AFTER.total_seconds() - 60
+    day_ago = time.time() - ABANDONED_AFTER.total_seconds() - 60
     os.utime(old, (day_ago, day_ago))
     os.utime(foreign, (day_ago, day_ago))
     clean_up(timestamp=0)

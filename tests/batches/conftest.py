@@ -16,6 +16,7 @@ from tenants.directory.auth import PostgresDirectory
 from tenants.files.intake import FileIntake
 from tenants.models import BaseModel, Tenant
 from tests.adapters.conftest import no_jobs
+from tests.storing import store_in
 from tests.tenants.making import make_base, make_key, make_tenant
 
 __all__ = ["no_jobs"]
@@ -26,9 +27,7 @@ Ask = Callable[..., httpx.Response]
 @pytest.fixture(autouse=True)
 def files_dir(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> None:
     """Give the test its own folders of files and uploads."""
-    for name in ("FILES_DIR", "FILE_UPLOAD_TEMP_DIR"):
-        (tmp_path / name).mkdir()
-        setattr(settings, name, str(tmp_path / name))
+    store_in(settings, tmp_path)
 
 
 @pytest.fixture

@@ -6,17 +6,19 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from django.core.files.storage import storages
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
-from tenants.files import disk, keeping
+from tenants.files import blobs, keeping
 from tenants.models import Batch, StoredFile, Tenant
+from tenants.models.files import new_file_id
 from tests.batches.conftest import Ask
+from tests.storing import make_bytes, stored_files
 from tests.tenants.making import make_key, make_tenant
 
 
@@ -35,7 +37,7 @@ def test_a_file_is_kept_listed_read_and_deleted(ask: Ask) -> None:
     assert (content.content, content.headers["content-length"]) == (b"one\ntwo\n", "8")
     gone = ask("DELETE", f"files/{made['id']}")
     assert gone.json() == {"id": made["id"], "object": "file", "deleted": True}
-    assert not disk.path(made["id"]).exists()
+    assert not blobs.exists(made["id"])
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
         assert ask(method, f"files/{made['id']}{path}").status_code == 404
 
@@ -105,7 +107,7 @@ def test_which_bodies_are_refused(ask: Ask) -> None:
 def test_a_file_that_is_too_large_is_refused(ask: Ask, settings: Settings) -> None:
     settings.MAX_FILE_BYTES = 1000
     assert upload(ask, content=b"x" * 200_000).status_code == 413
-    assert not [*Path(settings.FILES_DIR).iterdir()]
+    assert not stored_files(storages["files"])
 
 
 def test_quotas(ask: Ask, tenant: Tenant, settings: Settings) -> None:
@@ -138,22 +140,20 @@ def test_files_expire(ask: Ask, tenant: Tenant) -> None:
         expires_at=timezone.now() + timedelta(hours=1),
     )
     keeping.remove_expired()
-    assert disk.path(made["id"]).exists(), "a batch reads it"
+    assert blobs.exists(made["id"]), "a batch reads it"
     batch.cancel()
     keeping.remove_expired()
     assert [*tenant.files.values_list("pk", flat=True)] == [kept["id"]]
-    assert not disk.path(made["id"]).exists() and disk.path(kept["id"]).exists()
+    assert not blobs.exists(made["id"]) and blobs.exists(kept["id"])
 
 
-def test_files_left_by_killed_processes_are_removed_after_a_day(
-    ask: Ask, settings: Settings
-) -> None:
-    kept = disk.path(upload(ask).json()["id"])
-    stray, young = (Path(settings.FILES_DIR) / name for name in ("making-x", "making-y"))
-    for path in (stray, young):
-        path.touch()
+def test_files_left_by_killed_processes_are_removed_after_a_day(ask: Ask) -> None:
+    kept = upload(ask).json()["id"]
+    stray, young = new_file_id(), new_file_id()
+    for id in (stray, young):
+        make_bytes(id, b"")
     old = time.time() - 2 * 86_400
-    for path in (stray, kept):
-        os.utime(path, (old, old))
+    for id in (stray, kept):
+        os.utime(storages["files"].path(id), (old, old))
     keeping.remove_strays()
-    assert kept.exists() and young.exists() and not stray.exists()
+    assert stored_files(storages["files"]) == sorted([kept, young])

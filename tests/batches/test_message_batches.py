@@ -13,7 +13,7 @@ from pytest_django.fixtures import Settings
 from inference.gateway.lines.seals import holds
 from tenants.batch_states import Status
 from tenants.batches import reading, writing
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import BaseModel, Batch, StoredFile, Tenant
 from tests.batches.conftest import Ask
 from tests.tenants.making import make_key, make_tenant
@@ -61,7 +61,7 @@ def test_it_is_a_batch_of_lines(ask: Ask, settings: Settings) -> None:
     assert (whole.processing_status, whole.request_counts.processing) == ("in_progress", 2)
     batch = Batch.objects.get()
     assert holds(settings.INTERNAL_TOKEN, batch.opening(), batch.seal)
-    with disk.path(batch.input_file_id).open("rb") as file:
+    with blobs.open(batch.input_file_id) as file:
         found = [reading.request_of(one.text) for one in reading.lines(file, 10_000)]
     assert [one.custom_id for one in found] == ["a", "b"]
     assert {one.url for one in found} == {"/v1/messages"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from django.core.files.storage import storages
 from django.utils import timezone
 from openai.types.uploads import UploadPart as SentPart
 from pytest_django.fixtures import Settings
@@ -17,6 +17,7 @@ from tenants.adapters.quota import Storage
 from tenants.files import jobs, uploads
 from tenants.models import Tenant, Upload, UploadPart
 from tests.batches.conftest import Ask
+from tests.storing import stored_files
 from tests.tenants.making import make_key, make_tenant
 
 CONTENT = b"one\ntwo\nthree\n"
@@ -38,7 +39,7 @@ def complete(ask: Ask, upload: Any, *parts: Any, **more: Any) -> Any:
 
 
 def left(settings: Settings) -> set[str]:
-    return {path.name for path in Path(settings.FILES_DIR).iterdir()}
+    return {*stored_files(storages["files"])}
 
 
 def test_a_file_in_parts(ask: Ask, settings: Settings) -> None:

@@ -20,9 +20,9 @@ from tenants.batches import runner
 from tenants.batches.batch_leases import BatchLease
 from tenants.batches.leases import Lease, Result
 from tenants.batches.runner import MAX_RESULT_BYTES, RunningBatch
-from tenants.files import disk
 from tests.inference.operations.examples import EXAMPLES
 from tests.inference.rig import HANGS_S
+from tests.storing import make_bytes
 
 T = TypeVar("T")
 FILE = "file-" + "0" * 24
@@ -67,7 +67,7 @@ def lease() -> Lease:
     body = EXAMPLES["chat"].body()
     line = {"method": "POST", "url": CHAT.path, "body": body}
     content = [json.dumps(line | {"custom_id": str(number)}) for number in range(LINES)]
-    disk.path(FILE).write_text("\n".join(content))
+    make_bytes(FILE, "\n".join(content).encode())
     opening = OpenBatch("batch_1", 1, 0.0, CHAT.name, "")
     return BatchLease(opening, 1, timezone.now() + timedelta(hours=1), file_id=FILE)
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.files.storage import storages
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.test import Client
@@ -35,6 +36,7 @@ from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of, user_of
 from tests.frontend.every_page.test_lists import ways
+from tests.storing import make_chunk, store_in, stored_files
 from tests.tenants.making import (
     make_adapter,
     make_base,
@@ -281,10 +283,7 @@ def test_pages_take_few_queries(
 @pytest.fixture
 def folders(settings: Settings, tmp_path: Path) -> Path:
     """The folder of stored adapters and unfinished uploads."""
-    backend = "django.core.files.storage.FileSystemStorage"
-    adapters = {"BACKEND": backend, "OPTIONS": {"location": str(tmp_path / "adapters")}}
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    store_in(settings, tmp_path)
     return tmp_path
 
 
@@ -406,7 +405,7 @@ def unfinished(tenant: Tenant, folders: Path) -> UploadSession:
     session: UploadSession = tenant.uploads.create(
         adapter_name="dispatcher", file_name="dispatcher.tar", length_bytes=100
     )
-    parts.create(session.pk)
+    make_chunk(session, b"x" * 10)
     return session
 
 
@@ -432,14 +431,14 @@ def test_an_unfinished_upload_is_discarded(
     where = url(tenant, "uploads", unfinished.pk, "discard")
     assert client_of(tenant, role).post(where).status_code == status
     assert UploadSession.objects.exists() == (status != 302)
-    assert parts.path(unfinished.pk).exists() == (status != 302)
+    assert bool(stored_files(storages[parts.PLACE])) == (status != 302)
 
 
 def test_another_tenants_upload_is_not_discarded(unfinished: UploadSession) -> None:
     other = make_tenant()
     where = url(other, "uploads", unfinished.pk, "discard")
     assert client_of(other, "owner").post(where).status_code == 404
-    assert parts.path(unfinished.pk).exists()
+    assert stored_files(storages[parts.PLACE])
 
 
 # --- Aliases -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from django.utils import timezone
 from procrastinate.exceptions import JobAborted
 
 from tenants.errors import ExportUnderWay
-from tenants.files import disk, keeping
+from tenants.files import blobs, keeping
 from tenants.models import ApiKey, AuditEntry, Tenant, TenantDeletion, TenantExport
 from tenants.offboarding.jobs import delete_tenant, tend_offboarding, write_export
 from tenants.queueing import has_job
@@ -65,7 +65,8 @@ def test_an_owner_gets_one_from_a_worker(tenant: Tenant) -> None:
     export = finished(tenant)
     run_write(export.pk)  # does nothing
     answer = download(owner, export)
-    data = disk.path(export.pk).read_bytes()
+    with blobs.open(export.pk) as file:
+        data = file.read()
     assert (
         answer.status_code == 200
         and export.content
@@ -105,7 +106,7 @@ def test_it_is_deleted_after_a_week(tenant: Tenant) -> None:
     export = finished(tenant)
     keeping.remove_strays()
     tend_offboarding(0)
-    assert disk.path(export.pk).exists()
+    assert blobs.exists(export.pk)
     assert export.expires_at is not None and export.expires_at > timezone.now()
     TenantExport.objects.update(expires_at=timezone.now())
     assert download(client_of(tenant, "owner"), export).status_code == 404
@@ -230,7 +231,7 @@ def test_a_worker_that_is_stopped_leaves_the_rest_to_another(tenant: Tenant) -> 
     export = TenantExport.objects.get()
     with pytest.raises(JobAborted):
         run_write(export.pk, stops=True)
-    assert not disk.path(export.pk).exists()
+    assert not blobs.exists(export.pk)
     assert finished(tenant).size_bytes > 0
     owner.post("/t/acme/data/delete", WORD)
     asked = TenantDeletion.objects.get()

@@ -38,10 +38,11 @@ from tenants.adapters.storage import ORIGINALS
 from tenants.adapters.uploads import objects
 from tenants.models import AdapterVersion, AuditEntry, State, Tenant, UploadSession
 from tests.adapters.checks.builder import config_bytes, lora
-from tests.adapters.conftest import FakeGateway, stored_files
+from tests.adapters.conftest import FakeGateway
 from tests.adapters.working import run_worker
 from tests.hub.conftest import Hub
 from tests.stack.asking import until
+from tests.storing import left_of_uploads, stored_files
 from tests.tenants.making import make_key, make_tenant
 
 pytestmark = [
@@ -102,11 +103,6 @@ def put(url: str, data: Any = FILES[WEIGHTS]) -> httpx.Response:
     return httpx.put(url, content=data, timeout=60)
 
 
-def left(settings: Settings) -> list[Path]:
-    """The remaining upload files, which a worker removes last, after the upload's answer."""
-    return list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
-
-
 # --- Pushing -------------------------------------------------------------------------------------
 
 
@@ -120,7 +116,7 @@ def test_a_push_is_a_version_that_is_being_validated(
     assert info.oid == version.digest[:40]
     assert info.repo_url.repo_id == "acme/pirate"
     assert [name.rsplit("/")[-1] for name in stored_files(object_storage)] == sorted(FILES)
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert AuditEntry.objects.filter(kind="adapter", actor_kind="key").exists()
 
 
@@ -163,7 +159,7 @@ def test_a_folder_is_pushed_whole(hub: Hub, tmp_path: Path) -> None:
 def test_large_weights_come_before_their_commit(hub: Hub, settings: Settings) -> None:
     version = push(hub).oid
     assert AdapterVersion.objects.get().digest[:40] == version
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert not UploadSession.objects.exclude(oid="").exists()
 
 
@@ -190,7 +186,7 @@ def test_a_refused_push_says_why_and_leaves_no_files(
 ) -> None:  # fmt: skip
     with pytest.raises(BadRequestError, match=told):
         push(hub, files=files)
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert stored_files(object_storage) == []
     assert not AdapterVersion.objects.exists()
 
@@ -263,14 +259,14 @@ def test_the_files_may_come_one_by_one(
     assert oid == version.digest[:40]
     assert push(hub).oid == oid
     assert not UploadSession.objects.unfinished().exists()
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 def test_a_file_whose_other_never_comes_expires(hub: Hub, settings: Settings) -> None:
     push(hub, files={CONFIG: FILES[CONFIG]})
     UploadSession.objects.update(expires_at=timezone.now())
     jobs.remove_expired()
-    assert not UploadSession.objects.exists() and left(settings) == []
+    assert not UploadSession.objects.exists() and left_of_uploads(settings) == []
 
 
 def test_a_commit_may_follow_the_last_version_or_the_live_one(
@@ -489,7 +485,7 @@ def test_adapters_of_other_tenants_look_like_missing_ones(
     answer = other("POST", "api/repos/create", json={"organization": "acme", "name": "pirate"})
     assert answer.status_code == 403 and "other" in answer.json()["error"]
     assert AdapterVersion.objects.count() == 1
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 def test_permitted_requests_by_scope(hub: Hub, live: AdapterVersion, tenant: Tenant) -> None:
@@ -518,7 +514,7 @@ def test_a_key_that_is_revoked_meanwhile(hub: Hub, tenant: Tenant, settings: Set
     key, text = make_key(tenant, "adapters:write")
     key.revoke()
     assert Hub(hub.url, text)("POST", COMMIT, content=b"x" * 1000).status_code == 401
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 def test_whoami_names_the_tenant_of_the_key(hub: Hub) -> None:
@@ -539,7 +535,7 @@ def test_a_commit_is_bounded_before_it_is_received(hub: Hub, settings: Settings)
             yield b"x" * 1000
 
     assert hub("POST", COMMIT, content=chunks()).status_code == 413
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert not UploadSession.objects.exists()
 
 
@@ -560,7 +556,7 @@ def test_a_commit_that_breaks_off_leaves_nothing(hub: Hub, settings: Settings) -
     with pytest.raises(ConnectionError):
         hub("POST", COMMIT, content=half(), headers={"Content-Length": "5000"})
     until(lambda: not UploadSession.objects.exists())
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 @pytest.mark.parametrize(
@@ -593,7 +589,7 @@ def test_malformed_requests_get_a_clear_400(
     answer = hub("POST", path, content=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"] and answer.headers["x-error-message"].isascii()
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 def test_files_of_a_question_are_counted(hub: Hub) -> None:
@@ -613,7 +609,7 @@ def test_an_object_and_its_commit(hub: Hub, settings: Settings) -> None:
     assert "actions" not in announce(hub).json()["objects"][0]  # already uploaded
     answer = hub("POST", COMMIT, content=ndjson(sent(CONFIG, FILES[CONFIG]), pointer()))
     assert answer.json()["commitOid"] == AdapterVersion.objects.get().digest[:40]
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert put(url).status_code == 404
 
 
@@ -638,14 +634,14 @@ def test_objects_are_bounded(hub: Hub, settings: Settings) -> None:
 def test_an_object_that_nobody_commits_expires(hub: Hub, settings: Settings) -> None:
     url = address(announce(hub))
     assert put(url).status_code == 200
-    assert len(left(settings)) == 1
+    assert len(left_of_uploads(settings)) == 1
     past = timezone.now() - timedelta(seconds=1)
     assert UploadSession.objects.update(expires_at=past) == 1
     assert put(url).status_code == 404
     body = ndjson(sent(CONFIG, FILES[CONFIG]), pointer())
     assert hub("POST", COMMIT, content=body).status_code == 400
     jobs.clean_up(0)
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 def test_objects_are_only_accepted_at_a_signed_address(hub: Hub, settings: Settings) -> None:
@@ -654,7 +650,7 @@ def test_objects_are_only_accepted_at_a_signed_address(hub: Hub, settings: Setti
                   f"{hub.endpoint}/objects/x"):  # fmt: skip
         assert put(wrong).status_code == 403
     assert hub("GET", url.removeprefix(f"{hub.endpoint}/")).status_code == 405
-    assert [file.stat().st_size for file in left(settings)] == [0]
+    assert left_of_uploads(settings) == []
 
 
 def test_an_object_is_what_its_name_says(hub: Hub, settings: Settings) -> None:
@@ -662,7 +658,7 @@ def test_an_object_is_what_its_name_says(hub: Hub, settings: Settings) -> None:
     assert put(address(announce(hub)), wrong).status_code == 200
     answer = hub("POST", COMMIT, content=ndjson(sent(CONFIG, FILES[CONFIG]), pointer()))
     assert answer.status_code == 400 and "SHA-256" in answer.json()["error"]
-    until(lambda: left(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert not AdapterVersion.objects.exists()
 
 

@@ -13,7 +13,6 @@ from django.utils import timezone
 from inference.link.engine_info import ModelInfo
 from tenants.batch_states import Status
 from tenants.directory import pools
-from tenants.files import disk
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -28,6 +27,7 @@ from tenants.models import (
     Tenant,
     User,
 )
+from tests.storing import make_bytes
 
 _numbers = itertools.count(1)
 
@@ -92,7 +92,7 @@ def make_version(adapter: Adapter, digest: str = "", state: State = State.READY)
 def make_batch(key: ApiKey, **fields: Any) -> Batch:
     """A running batch with a file of requests."""
     file = key.tenant.files.create(purpose=Purpose.BATCH, filename="lines.jsonl", size_bytes=3)
-    disk.path(file.pk).write_bytes(b"{}\n")
+    make_bytes(file.pk, b"{}\n")
     given: dict[str, Any] = {
         "status": Status.IN_PROGRESS,
         "total": 10,

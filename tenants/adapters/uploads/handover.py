@@ -23,7 +23,7 @@ from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.selection import is_archive_name, select
-from tenants.models import Tenant, UploadSession
+from tenants.models import Tenant, UploadChunk, UploadSession
 from tenants.models.audit import Actor
 from tenants.models.uploads import expiry
 from tenants.sizes import size
@@ -56,13 +56,14 @@ def receive(
     session.length_bytes = sum(file.size or 0 for file in by_name.values())
     session.left_out = left_out
     session.created_by, session.expires_at = where.user, expiry()
+    chunks = parts.stored(session.pk, by_name)
     try:
-        parts.adopt(session.pk, by_name)
         with transaction.atomic():
             admit(session)
+            UploadChunk.objects.bulk_create(chunks)
             hand_over(session, actor)
     except BaseException:
-        parts.remove(session.pk)
+        parts.remove_bytes(chunks)
         raise
     return session
 

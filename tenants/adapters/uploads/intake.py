@@ -24,7 +24,7 @@ from tenants.adapters.uploads.guard import (
     content_length,
     refuse,
 )
-from tenants.adapters.uploads.parts import OffsetMoved, Writer
+from tenants.adapters.uploads.parts import OffsetMoved, UploadGone, Writer
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -59,7 +59,7 @@ class UploadIntake:
             await refuse(send, refusal.status_code, refusal.code, refusal.message, TUS)
         except ClientGone:
             pass
-        except FileNotFoundError:  # it was completed or given up meanwhile, and Django knows
+        except UploadGone:  # it was completed or given up meanwhile, and Django knows
             await (await self._ask(scope)).pass_on(send)
         else:
             moved = reached != admitted.number(b"upload-offset")
@@ -114,7 +114,7 @@ async def _take(scope: Scope, admitted: IntakeAnswer, receive: Receive) -> int:
         UploadRefused: it reaches beyond the upload's length, another request has written at this
             offset, or the disk is full.
         ClientGone: the client disconnected.
-        FileNotFoundError: the file is gone.
+        UploadGone: see there.
     """
     offset, length = admitted.number(b"upload-offset"), admitted.number(b"upload-length")
     if offset + content_length(dict(scope["headers"])) > length:
@@ -122,11 +122,8 @@ async def _take(scope: Scope, admitted: IntakeAnswer, receive: Receive) -> int:
     if offset == length:
         return offset
     try:
-        writer = Writer(UUID(scope["path"].rsplit("/", 1)[1]), offset)
-        try:
+        with Writer(UUID(scope["path"].rsplit("/", 1)[1]), offset) as writer:
             await copy_body(writer, length, receive)
-        finally:
-            writer.close()
     except OffsetMoved as moved:
         raise UploadRefused(
             UploadRefusal.OFFSET_MISMATCH,
@@ -143,16 +140,21 @@ async def _take(scope: Scope, admitted: IntakeAnswer, receive: Receive) -> int:
 
 
 async def copy_body(writer: Writer, length: int, receive: Receive) -> None:
+    """Append the body. If the client leaves or sends too much, what arrived before is kept."""
+    fault: Exception | None = None
     more = True
-    while more:
+    while more and not fault:
         message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
         body, more = message.get("body", b""), message.get("more_body", False)
-        if writer.offset + len(body) > length:
-            raise _too_long(length)
-        if body:
-            await asyncio.to_thread(writer.append, body)
+        if message["type"] == "http.disconnect":
+            fault = ClientGone()
+        elif writer.offset + len(body) > length:
+            fault = _too_long(length)
+        elif body:
+            await writer.append(body)
+    await writer.keep()
+    if fault:
+        raise fault
 
 
 def _too_long(length: int) -> UploadRefused:

@@ -48,10 +48,7 @@ def forget_commits(session: UploadSession) -> None:
 
 def is_complete(session: UploadSession) -> bool:
     """Whether all of the object has arrived."""
-    try:
-        return parts.durable_size(session.pk) == session.length_bytes
-    except FileNotFoundError:
-        return False
+    return parts.size(session.pk) == session.length_bytes
 
 
 def take_over(commit: UploadSession, oid: str) -> None:
@@ -60,21 +57,15 @@ def take_over(commit: UploadSession, oid: str) -> None:
     Raises:
         UploadRefused: no such object has arrived completely.
     """
-    weights = parts.path(commit.pk, WEIGHTS)
     for session in waiting(commit.tenant, commit.adapter_name, oid):
-        # The weights may exist already: an earlier worker may have been killed here.
-        if weights.exists() or _taken(session, commit):
+        # The weights may exist already: an earlier worker may have been killed later.
+        if parts.has(commit.pk, WEIGHTS):
             parts.discard(session)
-    if not weights.exists():
+        else:
+            parts.take_weights(session, commit)
+    if not parts.has(commit.pk, WEIGHTS):
         raise UploadRefused(
             UploadRefusal.OBJECT_MISSING,
             f"The commit refers to {WEIGHTS} with the SHA-256 {oid}, but that object was "
             "not sent completely.",
         )
-
-
-def _taken(session: UploadSession, commit: UploadSession) -> bool:
-    try:
-        return parts.take_weights(session.pk, session.length_bytes, commit.pk)
-    except FileNotFoundError:
-        return False

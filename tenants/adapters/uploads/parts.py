@@ -1,99 +1,134 @@
-"""The files of an upload until it is a version.
+"""The bytes of an upload until it is a version.
 
-An upload in parts has one file, an archive, whose size alone says how much has arrived.
-
-Each write holds the file's lock, and happens only if the file ends where the writer expects it to.
-So if two requests send the same bytes, even to different consoles, one writes and the other is
-refused; and a console that is killed leaves a file that is too short but never one that is wrong.
-
-Consoles and workers of one installation share the folder FILE_UPLOAD_TEMP_DIR. On several machines
-that takes a file system with locks (NFS 4, for example).
+Each file of an upload is a row of chunks. A chunk is stored first and gets its row only if the file
+still ends where the chunk begins: so if two requests send the same bytes, even to different
+consoles, one adds them and the other is refused. A console that is killed loses at most the chunk
+that it was receiving.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import asyncio
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import IO, Self
 from uuid import UUID
 
-from django.conf import settings
+from channels.db import database_sync_to_async
+from django.core.files.storage import storages
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
+from django.db import transaction
+from django.db.models import F, Max
 
-from inference.content import FILES, WEIGHTS
-from tenants.models import UploadSession
+from inference.content import WEIGHTS
+from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
+from tenants.models import UploadChunk, UploadSession
+from tenants.storage import opened, scratch, store
 
-PATTERN = "*.part"
-FOLDER_PATTERN = "*.unpacked"
-"""Folders of workers, each for one attempt to unpack one upload."""
+PLACE = "uploads"
+ONLY = ""
+"""The name of the file of an upload that has one: an archive, a commit, or an object of the hub."""
+CHUNK_BYTES = 16 << 20
+SLOW_CHUNK_BYTES, SLOW_CHUNK_S = 256 << 10, 5.0
+"""A chunk that takes longer is kept once it has so many bytes."""
+MAX_CHUNKS = 10_000
+"""Of one file."""
+COPY_BYTES = 1 << 20
 
 
 class OffsetMoved(Exception):
     """Another request has written meanwhile; the argument is where the file now ends."""
 
 
-def path(id: UUID, name: str = "") -> Path:
-    """The path of the archive or, with `name`, of that one of the adapter's two files."""
-    return Path(settings.FILE_UPLOAD_TEMP_DIR) / f"{id}{name}.part"
+class UploadGone(Exception):
+    """The upload was completed or given up meanwhile."""
 
 
-def create(id: UUID) -> None:
-    """Make the empty file."""
-    os.makedirs(settings.FILE_UPLOAD_TEMP_DIR, exist_ok=True)
-    path(id).open("xb").close()
+def size(id: UUID) -> int:
+    """How many bytes of the upload's only file have arrived."""
+    chunks = UploadChunk.objects.filter(upload=id, file=ONLY)
+    found: int | None = chunks.aggregate(end=Max(F("offset") + F("size_bytes")))["end"]
+    return found or 0
 
 
-def adopt(id: UUID, files: Mapping[str, UploadedFile[bytes]]) -> None:
-    """Move a request's files to the upload's paths and sync them; the keys of `files` are the
-    `name` of `path`."""
-    for name, file in files.items():
-        assert isinstance(file, TemporaryUploadedFile), "see FILE_UPLOAD_HANDLERS"
-        file.flush()
-        os.fsync(file.fileno())
-        os.rename(file.temporary_file_path(), path(id, name))
-        file.close()
+def stored(id: UUID, files: Mapping[str, UploadedFile[bytes]]) -> list[UploadChunk]:
+    """Store a request's files, by the names that an upload gives them; no row is saved yet."""
+    kept: list[UploadChunk] = []
+    try:
+        for name, file in files.items():
+            assert isinstance(file, TemporaryUploadedFile), "see FILE_UPLOAD_HANDLERS"
+            assert file.file is not None
+            kept.append(_stored(id, name, 0, file.size or 0, file.file))
+    except BaseException:
+        remove_bytes(kept)
+        raise
+    return kept
 
 
-def durable_size(id: UUID) -> int:
-    """The number of bytes that have been received and synced to disk. Raises FileNotFoundError."""
-    with path(id).open("rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size
+def _stored(id: UUID, name: str, offset: int, size_bytes: int, file: IO[bytes]) -> UploadChunk:
+    chunk = UploadChunk(upload_id=id, file=name, offset=offset, size_bytes=size_bytes)
+    store(PLACE, chunk.pk, file)
+    return chunk
 
 
-def take_weights(object_id: UUID, size: int, id: UUID) -> bool:
-    """Make the file of one upload the weights of another; False if it does not have this size.
-
-    Holds the file's lock: a request that still writes to it finds it gone (`Writer.restart`).
+def fetch(id: UUID, name: str, target: Path) -> None:
+    """Write what has arrived of an upload's file to the path `target`.
 
     Raises:
-        FileNotFoundError: it is gone.
+        FileNotFoundError: a chunk is missing in the storage.
     """
-    with path(object_id).open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_size != size:
+    with target.open("wb") as whole:
+        for chunk in UploadChunk.objects.filter(upload=id, file=name).order_by("offset"):
+            with opened(PLACE, chunk.pk) as part:
+                shutil.copyfileobj(part, whole, COPY_BYTES)
+
+
+def restart(id: UUID) -> None:
+    """Delete what has arrived of the only file; another writer of it then finds that it has moved.
+
+    Raises:
+        UploadGone: see there.
+    """
+    with transaction.atomic():
+        _lock(id)
+        old = list(UploadChunk.objects.filter(upload=id, file=ONLY))
+        UploadChunk.objects.filter(pk__in=[one.pk for one in old]).delete()
+    remove_bytes(old)
+
+
+def take_weights(session: UploadSession, of: UploadSession) -> bool:
+    """Make the only file of one upload the weights `of` another, and end the one; false if it has
+    not arrived completely."""
+    with transaction.atomic():
+        try:
+            _lock(session.pk)
+        except UploadGone:
             return False
-        os.fsync(file.fileno())
-        os.rename(path(object_id), path(id, WEIGHTS))
+        if size(session.pk) != session.length_bytes:
+            return False
+        session.chunks.update(upload=of, file=WEIGHTS)
+        session.delete()
     return True
 
 
-@contextmanager
-def scratch_folder(id: UUID) -> Iterator[Path]:
-    """An empty folder on the same file system, for one attempt to unpack the upload."""
-    parent, suffix = settings.FILE_UPLOAD_TEMP_DIR, FOLDER_PATTERN.removeprefix("*")
-    with TemporaryDirectory(prefix=f"{id}-", suffix=suffix, dir=parent) as folder:
-        yield Path(folder)
+def has(id: UUID, name: str) -> bool:
+    return UploadChunk.objects.filter(upload=id, file=name).exists()
 
 
 def remove(id: UUID) -> None:
-    """Delete its files; no error if they are gone."""
-    for name in ("", *FILES):
-        path(id, name).unlink(missing_ok=True)
+    """Delete what has arrived of an upload."""
+    chunks = list(UploadChunk.objects.filter(upload=id))
+    UploadChunk.objects.filter(pk__in=[one.pk for one in chunks]).delete()
+    remove_bytes(chunks)
+
+
+def remove_bytes(chunks: Iterable[UploadChunk]) -> None:
+    """Delete the stored bytes of chunks without rows."""
+    for one in chunks:
+        storages[PLACE].delete(one.pk)
 
 
 def discard(session: UploadSession) -> None:
@@ -103,55 +138,71 @@ def discard(session: UploadSession) -> None:
 
 
 class Writer:
-    """Appends to the file from `offset` on. Its methods block, and any thread may call them."""
+    """Appends to an upload's only file from `offset` on; a context manager."""
 
     def __init__(self, id: UUID, offset: int) -> None:
-        """Raises FileNotFoundError."""
         self.offset = offset
-        self._path = path(id)
-        # Not by mode "ab", which would create the file of an ended upload anew.
-        self._file = open(os.open(self._path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
-        # A cancelled request closes the file while a thread may still be writing to it.
-        self._mutex = threading.Lock()
+        self._id, self._kept, self._since = id, offset, time.monotonic()
+        self._scratch = ExitStack()
 
-    def restart(self) -> None:
-        """Empty the file; another writer of it then finds that it has moved.
+    def __enter__(self) -> Self:
+        self._file = self._scratch.enter_context(scratch())
+        return self
 
-        Raises:
-            FileNotFoundError: it was taken over meanwhile (`take_weights`).
-        """
-        with self._mutex, self._locked():
-            if not os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno())):
-                raise FileNotFoundError(self._path)
-            self._file.truncate(0)
-            self.offset = 0
+    def __exit__(self, *error: object) -> None:
+        self._scratch.close()
 
-    def append(self, data: bytes) -> None:
+    async def append(self, data: bytes) -> None:
         """Write all of `data` at `offset`, and move `offset` on.
 
         Raises:
-            OffsetMoved: the file does not end at `offset`. Nothing is written.
-            OSError: the disk is full, for example. Bytes written before the error count.
+            OffsetMoved, UploadGone, UploadRefused, OSError: see `keep`.
         """
-        with self._mutex, self._locked():
-            end = os.fstat(self._file.fileno()).st_size
-            if end != self.offset:
+        await asyncio.to_thread(self._file.write, data)
+        self.offset += len(data)
+        slow = time.monotonic() - self._since >= SLOW_CHUNK_S
+        if self.offset - self._kept >= (SLOW_CHUNK_BYTES if slow else CHUNK_BYTES):
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Make everything that was appended durable.
+
+        Raises:
+            OffsetMoved: the file does not end where this writer began or went on.
+            UploadGone: see there.
+            UploadRefused: the file has arrived in too many pieces.
+            OSError: the disk is full, for example.
+        """
+        if size := self.offset - self._kept:
+            chunk = await asyncio.to_thread(_stored, self._id, ONLY, self._kept, size, self._file)
+            await database_sync_to_async(_add)(chunk)
+            self._kept, self._since = self.offset, time.monotonic()
+            self._scratch.close()
+            self._file = self._scratch.enter_context(scratch())
+
+
+def _add(chunk: UploadChunk) -> None:
+    try:
+        with transaction.atomic():
+            session = _lock(chunk.upload_id)
+            if (end := size(session.pk)) != chunk.offset:
                 raise OffsetMoved(end)
-            rest = memoryview(data)
-            while rest:
-                written = self._file.write(rest) or 0
-                self.offset += written
-                rest = rest[written:]
+            if session.chunks.count() >= MAX_CHUNKS:
+                raise UploadRefused(
+                    UploadRefusal.TOO_MANY_PIECES,
+                    f"The upload was sent in {MAX_CHUNKS} pieces, the maximum. Begin again with "
+                    "larger ones.",
+                )
+            chunk.save(force_insert=True)
+    except BaseException:
+        remove_bytes([chunk])
+        raise
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def close(self) -> None:
-        with self._mutex:
-            self._file.close()
+def _lock(id: UUID) -> UploadSession:
+    """The upload, whose chunks nobody else changes until the end of the transaction."""
+    receiving = UploadSession.objects.select_for_update().filter(pk=id, received_at=None)
+    session = receiving.first()
+    if session is None:
+        raise UploadGone(id)
+    return session

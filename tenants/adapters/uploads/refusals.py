@@ -45,6 +45,7 @@ class UploadRefusal(StrEnum):
     CONTENT_TYPE_UNSUPPORTED = "content_type_unsupported"
     OFFSET_MISMATCH = "offset_mismatch"
     TOO_MANY_UPLOADS = "too_many_uploads"
+    TOO_MANY_PIECES = "too_many_pieces"
     STORAGE_FULL = "storage_full"
     QUOTA_EXCEEDED = "storage_quota_exceeded"
     COMMIT_INVALID = "commit_invalid"

@@ -29,13 +29,7 @@ from tenants.adapters.uploads.content import (
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
 from tenants.adapters.uploads.selection import is_archive_name
 from tenants.models import LIVE, AdapterVersion, UploadSession
-
-
-class _Movable(File):  # type: ignore[type-arg]
-    """A file that a storage on the same file system may move instead of copying it."""
-
-    def temporary_file_path(self) -> str:
-        return str(self.name)
+from tenants.storage import Movable, scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +51,7 @@ class Unpacked:
             names = [*FILES, *(f"{ORIGINALS}/{name}" for name in self.contents.converted)]
             paths = {name: self.folder / name for name in names}
             yield [
-                (name, _Movable(opened.enter_context(path.open("rb")), str(path)))
+                (name, Movable(opened.enter_context(path.open("rb")), str(path)))
                 for name, path in paths.items()
             ]
 
@@ -71,9 +65,9 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
     Raises:
         UploadRefused: they are not an adapter's two files, or reading the upload failed.
         OtherFileNeeded: it is a commit with one of them.
-        OSError: the upload's files are missing here, or the disk is full.
+        OSError: the upload's files are missing, or the disk is full.
     """
-    with parts.scratch_folder(session.pk) as folder:
+    with scratch_folder() as folder:
         try:
             oid, left_out = _reader(session)(session, folder)
             contents = _looked_at(folder, oid, left_out)
@@ -117,8 +111,10 @@ def _written(
 ) -> dict[str, Any]:
     """The outcome of a task that extracts the two files from the upload's single file; it also gets
     empty files of the names in `scratch`."""
+    sent = folder / f"sent-{source_name}"
+    parts.fetch(session.pk, parts.ONLY, sent)
     with (
-        parts.path(session.pk).open("rb") as source,
+        sent.open("rb") as source,
         _new_files(folder, [*FILES, *scratch]) as targets,
     ):
         return sandbox.run(task, {source_name: (source, "rb"), **targets}, limits)
@@ -142,8 +138,7 @@ def _read_commit(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
         oid = _take_over(session, name, folder / name) or oid
     if oid:
         objects.take_over(session, oid)
-        (folder / WEIGHTS).unlink()
-        _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
+        parts.fetch(session.pk, WEIGHTS, folder / WEIGHTS)
     return oid, written["left_out"]
 
 
@@ -193,7 +188,7 @@ def _take_from_waiting(session: UploadSession, name: str, target: Path) -> str:
     first = objects.waiting_commit(session.tenant, session.adapter_name)
     if first is None:
         raise objects.OtherFileNeeded
-    with parts.scratch_folder(first.pk) as folder:
+    with scratch_folder() as folder:
         written = _read_lines(first, folder)
         if name in written["missing"]:
             raise objects.OtherFileNeeded
@@ -203,7 +198,7 @@ def _take_from_waiting(session: UploadSession, name: str, target: Path) -> str:
 
 def _read(session: UploadSession, folder: Path) -> tuple[str, list[str]]:
     for name in FILES:
-        _link(parts.path(session.pk, name), folder / name)
+        parts.fetch(session.pk, name, folder / name)
     return "", session.left_out
 
 
@@ -224,12 +219,3 @@ def _looked_at(folder: Path, oid: str, left_out: list[str]) -> UploadContents:
         (folder / name).rename(folder / ORIGINALS / name)
         (folder / f"{CONVERTED}{name}").rename(folder / name)
     return replace(contents, left_out=left_out)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # not every shared file system has hard links
-        shutil.copyfile(source, target)

@@ -29,6 +29,7 @@ from tests.adapters.uploads.uploading import files, upload
 from tests.adapters.working import run_worker
 from tests.batches.test_reading import line
 from tests.stack.asking import until
+from tests.storing import left_of_uploads
 
 ROOMY = SandboxLimits(cpu_s=60, time_s=300, memory_bytes=1 << 30, file_bytes=64 << 20)
 CHECK = {"task": "check", "modules": modules(), "max_lora_rank": 16}
@@ -278,7 +279,7 @@ def test_bombs_are_refused(bomb: str, settings: Settings) -> None:
     answer, body = upload(files((name, make())))
     assert (answer, body["code"]) == (status, code)
     assert not AdapterVersion.objects.exists()
-    until(lambda: not os.listdir(settings.FILE_UPLOAD_TEMP_DIR))  # the worker's last step
+    until(lambda: not left_of_uploads(settings))  # the worker's last step
 
 
 HEADER = b'{"a":' + b"[" * 3_000 + b"]" * 3_000 + b"}"

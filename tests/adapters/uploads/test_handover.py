@@ -8,10 +8,11 @@ from pytest_django import Settings
 
 from tenants.adapters import jobs
 from tenants.models import Adapter, Tenant, UploadSession
-from tests.adapters.uploads.test_uploads import TAR, Tus, folder, id_of
+from tests.adapters.uploads.test_uploads import TAR, Tus, id_of
 from tests.adapters.uploads.uploading import sound
 from tests.adapters.working import unpacking
 from tests.stack.asking import until
+from tests.storing import left_of_uploads
 from tests.tenants.making import make_key, make_tenant
 
 pytestmark = [
@@ -53,7 +54,7 @@ def test_asked_again_where_a_worker_takes_longer(client: Tus, settings: Settings
     told = client("GET", url).json()
     assert (told["state"], told["version"]["number"]) == ("complete", 1)
     assert client("GET").json() == []
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 def test_an_upload_without_a_job_gets_one(client: Tus, settings: Settings) -> None:
@@ -72,5 +73,5 @@ def test_an_upload_that_is_given_up_while_it_waits(client: Tus, settings: Settin
     client.append(url, 0, TAR)
     assert client("DELETE", url).status_code == 204
     jobs.unpack_upload(upload_id=str(id_of(url)))
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert not Adapter.objects.exists()

@@ -31,11 +31,12 @@ from tenants.sizes import size
 from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_archives import make_tar, make_zip
 from tests.adapters.checks.test_checks import BAD_WEIGHTS
-from tests.adapters.conftest import FakeGateway, stored_files
+from tests.adapters.conftest import FakeGateway
 from tests.adapters.test_guard import Keys
 from tests.adapters.uploads.test_uploads import Tus, at_once
 from tests.adapters.uploads.uploading import Files, files, sound
 from tests.adapters.working import run_worker
+from tests.storing import stored_files
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 pytestmark = [

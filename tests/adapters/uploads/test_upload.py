@@ -22,10 +22,10 @@ from tenants.adapters.storage import open_file, storage
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, User
 from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_archives import make_tar, make_zip
-from tests.adapters.conftest import stored_files
 from tests.adapters.uploads.uploading import KEY, chunked, files, sound, upload
 from tests.adapters.working import run_worker
 from tests.stack.asking import until
+from tests.storing import left_of_uploads, store_in, stored_files
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -44,8 +44,7 @@ def assert_nothing_left(storage: Any, settings: Settings) -> None:
     assert not AdapterVersion.objects.exists()
     assert not judging().exists()
     assert not stored_files(storage)
-    folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
-    until(lambda: not folder.exists() or not list(folder.iterdir()))  # the worker's last step
+    until(lambda: not left_of_uploads(settings))  # the worker's last step
 
 
 # --- Accepted ------------------------------------------------------------------------------------
@@ -71,7 +70,7 @@ def test_new_version(sent: Any, storage: Any, settings: Settings) -> None:
     with open_file(version.folder, WEIGHTS) as file:
         assert file.read() == lora().bytes()
     assert judging().get().args == {"version_id": version.pk}
-    assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
+    until(lambda: not left_of_uploads(settings))
 
 
 def test_body_without_a_length(object_storage: InMemoryStorage) -> None:
@@ -146,7 +145,7 @@ def test_uploads_of_the_same_content_at_once(storage: Any, settings: Settings) -
     assert {body["id"] for _, body in answers} == {version.pk}
     assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
     assert judging().count() == 1
-    assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
+    until(lambda: not left_of_uploads(settings))
 
 
 def test_another_upload_died_in_the_middle(storage: Any) -> None:
@@ -251,11 +250,7 @@ def test_too_large_once_parsed(sent: Any, storage: Any, settings: Settings) -> N
 
 def keep_in(kind: type[FileSystemStorage], settings: Settings, folder: Path) -> None:
     """Configure a storage of class `kind` for adapters, in the folder."""
-    location = {"location": str(folder / "adapters")}
-    adapters = {"BACKEND": f"{__name__}.{kind.__name__}", "OPTIONS": location}
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(folder / "uploads")
-    (folder / "uploads").mkdir()
+    store_in(settings, folder, adapters=f"{__name__}.{kind.__name__}")
 
 
 class FullStorage(FileSystemStorage):
@@ -281,8 +276,7 @@ def test_on_a_full_disk_an_upload_waits(
     jobs_left = ProcrastinateJob.objects.filter(task_name="unpack_upload")
     until(lambda: jobs_left.get().attempts == 1)
     assert not AdapterVersion.objects.exists() and not stored_files(storage())
-    waiting = sorted(path.name for path in (tmp_path / "uploads").iterdir())
-    assert len(waiting) == len(sent) and all(name.startswith(body["id"]) for name in waiting)
+    assert len(left_of_uploads(settings)) == len(sent)
     monkeypatch.setattr(FullStorage, "full", False)
     jobs.unpack_upload(upload_id=body["id"])
     jobs.unpack_upload(upload_id=body["id"])
@@ -290,7 +284,7 @@ def test_on_a_full_disk_an_upload_waits(
     assert version.state == State.VALIDATING
     assert stored_files(storage()) == [f"{version.folder}/{name}" for name in sorted(FILES)]
     assert judging().count() == 1
-    assert not list((tmp_path / "uploads").iterdir())
+    assert not left_of_uploads(settings)
 
 
 class RivalStorage(FileSystemStorage):
@@ -332,13 +326,7 @@ def large_body(weights_bytes: int) -> tuple[str, AsyncIterator[bytes]]:
 
 
 def test_memory_of_a_64_mib_upload(settings: Settings, tmp_path: Path) -> None:
-    adapters = {
-        "BACKEND": "django.core.files.storage.FileSystemStorage",
-        "OPTIONS": {"location": str(tmp_path / "adapters")},
-    }
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
-    (tmp_path / "uploads").mkdir()
+    store_in(settings, tmp_path)
     upload(sound(), name="first")  # excludes what the first request imports and caches
     content_type, body = large_body(64 << 20)
     tracemalloc.start()

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
@@ -22,6 +21,7 @@ import httpx
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
+from django.core.files.storage import storages
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
@@ -38,6 +38,7 @@ from tenants.models import (
     AuditEntry,
     State,
     Tenant,
+    UploadChunk,
     UploadSession,
 )
 from tests.adapters.checks.builder import config_bytes, lora
@@ -45,6 +46,7 @@ from tests.adapters.checks.test_archives import make_tar, make_zip
 from tests.adapters.uploads.test_upload import judging
 from tests.adapters.uploads.uploading import sound
 from tests.stack.asking import until
+from tests.storing import left_of_uploads, make_chunk
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 pytestmark = [
@@ -121,12 +123,6 @@ def client(tenant: Tenant) -> Tus:
     return Tus(make_key(tenant, "adapters:write")[1])
 
 
-def folder(settings: Settings) -> list[Path]:
-    """The contents of the folder of uploads."""
-    found = Path(settings.FILE_UPLOAD_TEMP_DIR)
-    return list(found.iterdir()) if found.exists() else []
-
-
 # --- The protocol --------------------------------------------------------------------------------
 
 
@@ -158,7 +154,7 @@ def test_an_upload_in_two_parts(storage: Any, client: Tus, settings: Settings) -
     assert (told["state"], told["offset"], told["known"]) == ("complete", len(TAR), False)
     assert (told["version"]["number"], told["version"]["state"]) == (1, "validating")
     assert client.offset(url) == len(TAR)
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert judging().count() == 1
 
 
@@ -201,7 +197,7 @@ def test_lengths_that_cannot_be(
     assert answer.status_code == status
     assert words in answer.json()["detail"]
     assert not UploadSession.objects.exists()
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 @pytest.mark.parametrize(
@@ -279,7 +275,7 @@ def test_termination(client: Tus, settings: Settings) -> None:
     url = client.begin()
     client.append(url, 0, TAR[:100])
     assert client("DELETE", url).status_code == 204
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert not UploadSession.objects.exists()
     assert client("HEAD", url).status_code == 404
     assert client.append(url, 100, TAR[100:]).status_code == 404
@@ -336,7 +332,7 @@ def test_refused_as_a_plain_upload_is(
     assert (told["state"], told["problem"]) == ("refused", answer.json())
     assert client("HEAD", url).status_code == status, "never taken for a success"
     assert client.append(url, len(archive), b"").json() == answer.json()
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
     assert not Adapter.objects.exists()
 
 
@@ -357,7 +353,7 @@ def test_the_audit_log_names_who_completed_the_upload(client: Tus, tenant: Tenan
 def test_completed_by_whoever_asks_after_a_crash(client: Tus, method: str) -> None:
     """The gateway died after the last byte, before it created the version."""
     url = client.begin()
-    parts.path(id_of(url)).write_bytes(TAR)
+    make_chunk(UploadSession.objects.get(pk=id_of(url)), TAR)
     assert client("GET", url).json()["state"] == "receiving"
     if method == "HEAD":
         assert client.offset(url) == len(TAR)
@@ -371,7 +367,7 @@ def test_a_suspended_tenant(client: Tus, tenant: Tenant) -> None:
     operator = Client()
     operator.force_login(make_user(is_staff=True))
     url = client.begin()
-    parts.path(id_of(url)).write_bytes(TAR)
+    make_chunk(UploadSession.objects.get(pk=id_of(url)), TAR)
     Tenant.objects.update(status=Tenant.Status.SUSPENDED)
     assert operator.head(url, headers=VERSION).status_code == 403
     Tenant.objects.update(status=Tenant.Status.ACTIVE)
@@ -445,7 +441,7 @@ def test_a_key_that_is_revoked_in_between(tenant: Tenant, settings: Settings) ->
     client.append(url, 0, TAR[:10])
     key.revoke()
     assert client.append(url, 10, TAR[10:]).status_code == 401
-    assert parts.durable_size(id_of(url)) == 10
+    assert parts.size(id_of(url)) == 10
 
 
 # --- Quota and time ------------------------------------------------------------------------------
@@ -511,9 +507,9 @@ def test_an_upload_expires(client: Tus, settings: Settings) -> None:
         assert client(method, url).status_code == 404
     assert client.append(url, 10, TAR[10:]).status_code == 404
     assert client.create().status_code == 201, "it no longer counts"
-    assert len(folder(settings)) == 3
+    assert len(left_of_uploads(settings)) == 1
     jobs.clean_up(0)
-    assert not parts.path(id_of(url)).exists()
+    assert left_of_uploads(settings) == []
     assert not UploadSession.objects.filter(pk=id_of(url)).exists()
     assert client.offset(other) == 0
 
@@ -521,12 +517,14 @@ def test_an_upload_expires(client: Tus, settings: Settings) -> None:
 def test_files_without_an_upload_go_too(client: Tus, settings: Settings) -> None:
     """For example the files of a deleted tenant."""
     url = client.begin()
+    client.append(url, 0, TAR[:10])
+    (chunk,) = UploadChunk.objects.all()
     UploadSession.objects.all().delete()
     jobs.clean_up(0)
-    assert len(folder(settings)) == 1, "younger than any upload that may still come"
-    os.utime(parts.path(id_of(url)), (0, 0))
+    assert left_of_uploads(settings) == [chunk.pk], "younger than any upload that may still come"
+    os.utime(storages[parts.PLACE].path(chunk.pk), (0, 0))
     jobs.clean_up(0)
-    until(lambda: folder(settings) == [])
+    until(lambda: left_of_uploads(settings) == [])
 
 
 # --- Interrupted and concurrent uploads ----------------------------------------------------------
@@ -566,19 +564,10 @@ def test_an_upload_that_ends_before_its_next_bytes(
 
 def test_two_ask_for_the_outcome_at_once(client: Tus) -> None:
     url = client.begin()
-    parts.path(id_of(url)).write_bytes(TAR)
+    make_chunk(UploadSession.objects.get(pk=id_of(url)), TAR)
     answers = at_once(*[lambda: client("HEAD", url)] * 3)
     assert [answer.status_code for answer in answers] == [200] * 3
     assert AdapterVersion.objects.count() == judging().count() == 1
-
-
-def test_the_file_vanished(client: Tus) -> None:
-    """As with a gateway on another machine that does not share the folder."""
-    url = client.begin()
-    parts.remove(id_of(url))
-    assert client("HEAD", url).status_code == 404
-    assert client.append(url, 0, TAR).status_code == 404
-    assert client("GET", url).json()["offset"] == 0
 
 
 class Gateway:
@@ -593,7 +582,11 @@ import uvicorn
 from django.conf import settings
 from tenants.adapters.uploads.intake import UploadIntake
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
-settings.FILE_UPLOAD_TEMP_DIR = sys.argv[2]
+from pathlib import Path
+from tests.storing import store_in
+store_in(settings, Path(sys.argv[2]))
+from tenants.adapters.uploads import parts
+parts.CHUNK_BYTES = 1
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 config = uvicorn.Config(UploadIntake(django), log_config=None, lifespan="off", ws="none")
@@ -601,7 +594,8 @@ uvicorn.Server(config).run([listener])
 """
 
     def __init__(self, settings: Settings) -> None:
-        arguments = [connection.settings_dict["NAME"], settings.FILE_UPLOAD_TEMP_DIR]
+        folder = str(Path(settings.FILE_UPLOAD_TEMP_DIR).parent)
+        arguments = [connection.settings_dict["NAME"], folder]
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.PROGRAM, *arguments],
             stdout=subprocess.PIPE,
@@ -629,8 +623,7 @@ def half_sent(port: int, url: str, client: Tus, sent: bytes) -> socket.socket:
     ]
     wire = socket.create_connection(("127.0.0.1", port))
     wire.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + sent)
-    while parts.path(id_of(url)).stat().st_size < len(sent):
-        time.sleep(0.01)  # the file is the only sign that the server has it
+    until(lambda: parts.size(id_of(url)) == len(sent))
     return wire
 
 

@@ -13,7 +13,6 @@ from django.test import Client
 from django.utils import timezone
 
 from gateway.planes.headers import HeaderLimit
-from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.guard import BodyGuard
 from tenants.adapters.uploads.intake import UploadIntake
 from tenants.models import (
@@ -33,6 +32,7 @@ from tenants.models.notifications import NotificationKind
 from tests.fleet.fake import FakeGateways
 from tests.labs.fuzz_api.fuzzing import Known, fuzz, in_time, operations, schema_of
 from tests.labs.fuzz_api.in_process import URL, InProcess, console
+from tests.storing import store_in
 from tests.tenants.making import (
     make_adapter,
     make_key,
@@ -52,7 +52,8 @@ __all__ = ["in_time"]
 @pytest.fixture
 def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGateways) -> Known:
     """The objects of the tenant acme, keyed by their place in paths and by parameter."""
-    settings.FILE_UPLOAD_TEMP_DIR, settings.UPLOAD_WAIT_S = str(tmp_path), 0
+    store_in(settings, tmp_path)
+    settings.UPLOAD_WAIT_S = 0
     acme = live.adapter.tenant
     make_version(live.adapter)
     make_adapter(acme, "other")
@@ -65,7 +66,6 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
     rollout = make_rollout(live.adapter.base_model)
     rollout.tenants.create(tenant=acme, turn="first")
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=10)
-    parts.create(upload.pk)
     key = make_key(acme)[0]
     invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     credential, _ = EngineCredential.objects.issue(name="gpu-1")

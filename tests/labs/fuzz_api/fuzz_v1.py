@@ -20,7 +20,6 @@ from schemathesis.specs.openapi import checks as openapi
 from inference.errors import InvalidApiKey
 from inference.interfaces.directory import Grant
 from tenants.adapters.uploads.intake import without_body
-from tenants.files import disk
 from tenants.files.intake import FileIntake
 from tenants.models import ApiKey, Scope, Tenant
 from tests.inference.operations.examples import responses
@@ -28,6 +27,7 @@ from tests.inference.rig import rig
 from tests.inference.samples import GRANT, MODEL
 from tests.labs.fuzz_api.fuzzing import CHECKS, fuzz, in_time, operations, schema_of
 from tests.labs.fuzz_api.in_process import URL, InProcess, console
+from tests.storing import make_bytes, store_in
 from tests.tenants.making import make_key
 from tests.tenants.spending import spend
 
@@ -104,10 +104,10 @@ class StoredKeys:
 def test_what_is_kept(
     method: str, path: str, tenant: Tenant, tmp_path: Path, settings: Settings
 ) -> None:
-    settings.FILES_DIR = settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
+    store_in(settings, tmp_path)
     key, secret = make_key(tenant, *Scope.values)
     file = tenant.files.create(purpose="batch", filename="a.jsonl", size_bytes=1)
-    disk.path(file.pk).write_bytes(b"x")
+    make_bytes(file.pk, b"x")
     batch = tenant.batches.create(
         key=key,
         input_file=file,

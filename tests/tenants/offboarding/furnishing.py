@@ -19,7 +19,6 @@ from tenants.adapters import store
 from tenants.adapters.storage import ORIGINALS
 from tenants.content import retention, sealing
 from tenants.content.sealing import Location
-from tenants.files import disk
 from tenants.housekeeping import make_partitions
 from tenants.models import (
     AdapterVersion,
@@ -59,6 +58,7 @@ from tenants.models import (
 )
 from tenants.models.notifications import NotificationKind
 from tenants.naming import REQUEST
+from tests.storing import make_bytes, make_chunk
 from tests.tenants.making import (
     make_adapter,
     make_batch,
@@ -132,10 +132,11 @@ def _files(tenant: Tenant, mark: str) -> None:
     part = upload.parts.create(size_bytes=9)
     export = TenantExport.objects.ask(tenant, by=mark, content=True)
     for id in (file.pk, part.pk, export.pk):
-        disk.path(id).write_bytes(f"bytes of {mark}".encode())
-    UploadSession.objects.create(
+        make_bytes(id, f"bytes of {mark}".encode())
+    session = UploadSession.objects.create(
         tenant=tenant, adapter_name=mark, file_name=mark, metadata=mark, length_bytes=9
     )
+    make_chunk(session, f"bytes of {mark}".encode())
 
 
 def _saved(member: Membership, mark: str) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings as configured
 from django.core import mail as sent
 from django.core.files.storage import storages
 from django.core.management import CommandError, call_command
@@ -76,9 +75,11 @@ def counts(tenant: Tenant) -> dict[type[models.Model], int]:
 
 def files() -> Counter[str]:
     """The files of all tenants, each with the mark that its content ends with."""
-    folders = [Path(configured.FILES_DIR), Path(storages["adapters"].location)]  # type: ignore[attr-defined]
-    found = (one.read_text().split(" ")[-1] for folder in folders for one in _files(folder))
-    return Counter(found)
+    found: Counter[str] = Counter()
+    for place in ("adapters", "files", "uploads"):
+        folder = Path(storages[place].location)  # type: ignore[attr-defined]
+        found.update(one.read_text(errors="replace").split(" ")[-1] for one in _files(folder))
+    return found
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 
 from gateway import backups
 from tenants.billing.receipts import signer, verify
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import AuditEntry, Tenant
 from tenants.offboarding import exports
 from tenants.offboarding.sections import LEFT_OUT, exported, sections
@@ -55,7 +55,7 @@ def test_everything_is_there_with_its_digest(furnished: Furnished) -> None:
     assert archive.testzip() is None
     manifest = json.loads(archive.read("manifest.json"))
     assert (manifest["tenant"], manifest["by"], manifest["missing"]) == ("acme", "ann", [
-        f"files/{one.pk}" for one in furnished.tenant.files.all() if not disk.path(one.pk).exists()
+        f"files/{one.pk}" for one in furnished.tenant.files.all() if not blobs.exists(one.pk)
     ])  # fmt: skip
     told = {one["name"]: one for one in manifest["members"]}
     assert {*told, "manifest.json"} == {*archive.namelist()}

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from tenants.files import disk
+from tenants.files import blobs
 from tenants.models import ApiKey, TenantDeletion, TenantExport
 from tenants.offboarding.jobs import QUEUE, export_later, tend_offboarding
 from tenants.permissions import Caller
@@ -24,10 +24,11 @@ def test_a_worker_writes_an_archive_and_deletes_a_tenant() -> None:
     export = export_later(Caller.of_member(make_member(tenant, "owner"), tenant), None)
     run_worker(QUEUE)
     export.refresh_from_db()
-    assert export.finished_at and disk.path(export.pk).stat().st_size == export.size_bytes > 0
+    with blobs.open(export.pk) as file:
+        assert export.finished_at and len(file.read()) == export.size_bytes > 0
     TenantDeletion.objects.ask(tenant, by="ann", by_operator=False, grace=timedelta(0))
     tend_offboarding(0)
     run_worker(QUEUE)
     assert TenantDeletion.objects.get().ended_at
     assert not ApiKey.objects.exists() and not TenantExport.objects.exists()
-    assert not disk.path(export.pk).exists()
+    assert not blobs.exists(export.pk)

@@ -247,21 +247,8 @@ def _progress(session: UploadSession, offset: int) -> dict[str, str]:
 
 
 def offset_of(session: UploadSession) -> int:
-    """Bytes that have arrived. Read it once per request, because another one may be appending.
-
-    Raises:
-        Http404: its file is gone.
-    """
-    if session.received_at is not None:
-        return session.length_bytes
-    try:
-        return parts.durable_size(session.pk)
-    except FileNotFoundError as error:
-        session.refresh_from_db()
-        if session.received_at is not None:
-            return session.length_bytes
-        log.error("upload_file_missing", upload=str(session.pk), path=str(parts.path(session.pk)))
-        raise Http404 from error
+    """Bytes that have arrived. Read it once per request, because another one may be appending."""
+    return session.length_bytes if session.received_at else parts.size(session.pk)
 
 
 def begin(tenant: Tenant, length: int, header: str, user: User | None) -> UploadSession:
@@ -284,7 +271,6 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
     _check(session)
     with transaction.atomic():
         handover.admit(session)
-        parts.create(session.pk)
     return session
 
 

@@ -19,7 +19,7 @@ from django.utils.datastructures import MultiValueDict
 from inference.errors import InvalidRequest, NotFound
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed, keyed_by_method
-from tenants.files import disk, keeping
+from tenants.files import blobs, keeping
 from tenants.files.content import answer_with
 from tenants.models import ApiKey, Purpose, StoredFile
 from tenants.permissions import TABLE, Permission
@@ -61,7 +61,7 @@ def found(key: ApiKey, id: str) -> StoredFile:
     Raises:
         NotFound: there is none, or it has expired.
     """
-    file = key.tenant.files.current().filter(pk=id).first() if disk.ID.fullmatch(id) else None
+    file = key.tenant.files.current().filter(pk=id).first() if blobs.ID.fullmatch(id) else None
     if file is None:
         raise NotFound(f"No such file: {id[:64]}.")
     return file

@@ -29,7 +29,7 @@ from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed_by_method
 from tenants.batch_states import ENDED, Status
 from tenants.batches.reading import MAX_LINES, lines, request_of
-from tenants.files import disk, keeping
+from tenants.files import blobs, keeping
 from tenants.models import ApiKey, Batch, Purpose, StoredFile
 from tenants.models.files import new_file_id
 
@@ -140,7 +140,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
         raise InvalidRequest(f"The body is not valid: {error}.", param="requests") from None
     id, now = new_file_id(), timezone.now()
     try:
-        with disk.made(id) as written:
+        with blobs.made(id) as written:
             written.writelines(_line(one) for one in requests)
             size_bytes = written.tell()
         with transaction.atomic():
@@ -156,7 +156,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
             )  # fmt: skip
             start(batch, tenant)
     except BaseException:
-        disk.remove(id)
+        blobs.remove(id)
         raise
     return shown(batch)
 
@@ -224,7 +224,7 @@ def _current(key: ApiKey, id: str) -> StoredFile:
 
 def _converted(outputs: list[StoredFile]) -> Generator[bytes]:
     for output in outputs:
-        with disk.path(output.pk).open("rb") as file:
+        with blobs.open(output.pk) as file:
             for text in file:
                 line = _lines.decode(text)
                 yield _json({"custom_id": line.custom_id, "result": _result(line)}) + b"\n"
@@ -244,7 +244,7 @@ def _failures(file: StoredFile, errors: list[dict[str, Any]]) -> Generator[bytes
     by_line = {error["line"]: error["message"] for error in errors}
     number, first = next(iter(by_line.items()))
     why = f"No request of this batch was run, because request {number} is invalid: {first}"
-    with disk.path(file.pk).open("rb") as opened:
+    with blobs.open(file.pk) as opened:
         for line in lines(opened, file.size_bytes):
             error = InvalidRequest(by_line.get(line.number, why))
             body = msgspec.Raw(MESSAGES.errors.body(error))
