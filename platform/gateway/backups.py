@@ -30,6 +30,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from gateway.local.postgres import BIN, ENVIRONMENT, site_packages
 from gateway.start import SECRETS
+from tenants.adapters import storage
 from tenants.files import blobs
 from tenants.storage import SCRATCH_PREFIX
 
@@ -50,7 +51,7 @@ class BackupFailed(Exception):
 
 def folders() -> dict[str, Path]:
     """The folders to keep, by their names in the archive. What is in S3 is kept there."""
-    places = {name: storages[name] for name in ("adapters", blobs.PLACE)}
+    places = {name: storages[name] for name in (storage.PLACE, blobs.PLACE)}
     local = {
         name: Path(place.location)
         for name, place in places.items()

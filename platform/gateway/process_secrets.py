@@ -38,21 +38,19 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "LORIKEET_INTERNAL_TOKEN",
         "LORIKEET_METRICS_TOKEN",
     },
-    "console": frozenset(
-        STORAGE
-        | {
-            "LORIKEET_DATABASE_URL",
-            "LORIKEET_REDIS_URL",
-            "LORIKEET_SECRET_KEY",
-            "LORIKEET_KEY_PEPPER",
-            "LORIKEET_INTERNAL_TOKEN",
-            "LORIKEET_RECEIPT_KEY",
-            "LORIKEET_CONTENT_KEY",
-            "LORIKEET_CONTENT_KEY_PREVIOUS",
-            "LORIKEET_OIDC_CLIENT_SECRET",
-            "LORIKEET_EMAIL_HOST_PASSWORD",
-        }
-    ),
+    "console": STORAGE
+    | {
+        "LORIKEET_DATABASE_URL",
+        "LORIKEET_REDIS_URL",
+        "LORIKEET_SECRET_KEY",
+        "LORIKEET_KEY_PEPPER",
+        "LORIKEET_INTERNAL_TOKEN",
+        "LORIKEET_RECEIPT_KEY",
+        "LORIKEET_CONTENT_KEY",
+        "LORIKEET_CONTENT_KEY_PREVIOUS",
+        "LORIKEET_OIDC_CLIENT_SECRET",
+        "LORIKEET_EMAIL_HOST_PASSWORD",
+    },
     "worker": STORAGE
     | {
         "LORIKEET_DATABASE_URL",

@@ -48,8 +48,8 @@ class BatchOutput:
 
 @contextmanager
 def files_of(batch: Batch) -> Iterator[dict[str, StoredFile]]:
-    """The output files of a batch that ends, by the name of the batch's field. They are on the
-    disk, their rows are not saved yet; a file without lines is left out. If the block fails, they
+    """The output files of a batch that ends, by the name of the batch's field. They are
+    stored, their rows are not saved yet; a file without lines is left out. If the block fails, they
     are removed."""
     written: list[BatchOutput] = []
     try:

@@ -14,7 +14,6 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 from django.core import signing
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
@@ -197,8 +196,7 @@ def _announced(caller: Caller, name: str, one: LargeObject) -> UploadSession:
 
 
 def _admitted(session: UploadSession) -> UploadSession:
-    with transaction.atomic():
-        handover.admit(session)
+    handover.admit(session)
     return session
 
 

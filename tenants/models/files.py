@@ -46,7 +46,7 @@ class StoredFileQuerySet(models.QuerySet["StoredFile"]):
 
 
 class StoredFile(models.Model):
-    """A tenant's file. Its bytes never change; `tenants.files.disk` stores them under its id."""
+    """A tenant's file. Its bytes never change; `tenants.files.blobs` stores them under its id."""
 
     id = models.CharField(primary_key=True, max_length=32, default=new_file_id, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="files")

@@ -41,7 +41,7 @@ class TenantExportQuerySet(models.QuerySet["TenantExport"]):
 
 
 class TenantExport(models.Model):
-    """One archive, or the request for one. `tenants.files.disk` stores it under its id.
+    """One archive, or the request for one. `tenants.files.blobs` stores it under its id.
 
     `content`: it has what only members read, such as stored prompts. Such an archive is not for
     operators.

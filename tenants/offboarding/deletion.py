@@ -23,7 +23,6 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.core.files.storage import storages
 from django.core.mail import EmailMessage
 from django.db import models, transaction
 from django.db.models import Q, Sum
@@ -121,11 +120,6 @@ def _clear_bytes(ids: Iterable[str]) -> None:
         blobs.remove(id)
 
 
-def _clear_chunks(ids: Iterable[str]) -> None:
-    for id in ids:
-        storages[parts.PLACE].delete(id)
-
-
 def _clear_versions(ids: list[int]) -> None:
     """Delete the files here, so that no job has to do it after the receipt."""
     found = AdapterVersion.objects.filter(pk__in=ids)
@@ -163,7 +157,7 @@ STEPS = (
     DeletionStep("uploads", Upload, "tenant"),
     DeletionStep("files", StoredFile, "tenant", _clear_bytes),
     DeletionStep("archives", TenantExport, "tenant", _clear_bytes),
-    DeletionStep("adapter_upload_chunks", UploadChunk, "upload__tenant", _clear_chunks),
+    DeletionStep("adapter_upload_chunks", UploadChunk, "upload__tenant", parts.remove_bytes),
     DeletionStep("adapter_uploads", UploadSession, "tenant"),
     DeletionStep("limits", LimitSet, "tenant"),
     DeletionStep("aliases", Alias, "adapter__tenant"),

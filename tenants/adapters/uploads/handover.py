@@ -63,7 +63,7 @@ def receive(
             UploadChunk.objects.bulk_create(chunks)
             hand_over(session, actor)
     except BaseException:
-        parts.remove_bytes(chunks)
+        parts.remove_bytes(one.pk for one in chunks)
         raise
     return session
 
@@ -87,8 +87,9 @@ def _chosen(
     return WEIGHTS, chosen, selection.told()
 
 
+@transaction.atomic
 def admit(session: UploadSession) -> None:
-    """Save a new upload, inside a transaction.
+    """Save a new upload.
 
     Raises:
         UploadRefused: the tenant has too many unfinished uploads, or no storage left.

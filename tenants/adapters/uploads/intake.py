@@ -1,9 +1,9 @@
 """Receives uploads in parts without Django, which would write each body to disk first.
 
 Django is asked twice. Before the body, with the same request without it: may this caller append at
-this offset? Its 204 says how much is missing. The body is then appended to the file as it arrives,
-so that if the connection or this process fails, what has arrived is kept. After the body, with the
-offset that was reached: Django answers the client, and hands over an upload that is complete.
+this offset? Its 204 says how much is missing. The body is then kept in chunks as it arrives: if the
+connection breaks, all of it; if this process fails, all but the last chunk. After the body, with
+the offset that was reached: Django answers the client, and hands over an upload that is complete.
 """
 
 from __future__ import annotations

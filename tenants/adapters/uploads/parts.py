@@ -21,7 +21,7 @@ from channels.db import database_sync_to_async
 from django.core.files.storage import storages
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from django.db import transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, QuerySet
 
 from inference.content import WEIGHTS
 from tenants.adapters.uploads.refusals import UploadRefusal, UploadRefused
@@ -63,7 +63,7 @@ def stored(id: UUID, files: Mapping[str, UploadedFile[bytes]]) -> list[UploadChu
             assert file.file is not None
             kept.append(_stored(id, name, 0, file.size or 0, file.file))
     except BaseException:
-        remove_bytes(kept)
+        remove_bytes(one.pk for one in kept)
         raise
     return kept
 
@@ -94,8 +94,7 @@ def restart(id: UUID) -> None:
     """
     with transaction.atomic():
         _lock(id)
-        old = list(UploadChunk.objects.filter(upload=id, file=ONLY))
-        UploadChunk.objects.filter(pk__in=[one.pk for one in old]).delete()
+        old = _forget(UploadChunk.objects.filter(upload=id, file=ONLY))
     remove_bytes(old)
 
 
@@ -120,15 +119,20 @@ def has(id: UUID, name: str) -> bool:
 
 def remove(id: UUID) -> None:
     """Delete what has arrived of an upload."""
-    chunks = list(UploadChunk.objects.filter(upload=id))
-    UploadChunk.objects.filter(pk__in=[one.pk for one in chunks]).delete()
-    remove_bytes(chunks)
+    remove_bytes(_forget(UploadChunk.objects.filter(upload=id)))
 
 
-def remove_bytes(chunks: Iterable[UploadChunk]) -> None:
+def _forget(chunks: QuerySet[UploadChunk]) -> list[str]:
+    """Delete the rows of these chunks; returns their ids."""
+    ids = list(chunks.values_list("pk", flat=True))
+    UploadChunk.objects.filter(pk__in=ids).delete()
+    return ids
+
+
+def remove_bytes(ids: Iterable[str]) -> None:
     """Delete the stored bytes of chunks without rows."""
-    for one in chunks:
-        storages[PLACE].delete(one.pk)
+    for id in ids:
+        storages[PLACE].delete(id)
 
 
 def discard(session: UploadSession) -> None:
@@ -142,11 +146,10 @@ class Writer:
 
     def __init__(self, id: UUID, offset: int) -> None:
         self.offset = offset
-        self._id, self._kept, self._since = id, offset, time.monotonic()
+        self._id, self._kept = id, offset
         self._scratch = ExitStack()
 
     def __enter__(self) -> Self:
-        self._file = self._scratch.enter_context(scratch())
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -158,6 +161,8 @@ class Writer:
         Raises:
             OffsetMoved, UploadGone, UploadRefused, OSError: see `keep`.
         """
+        if self.offset == self._kept:
+            self._file, self._since = self._scratch.enter_context(scratch()), time.monotonic()
         await asyncio.to_thread(self._file.write, data)
         self.offset += len(data)
         slow = time.monotonic() - self._since >= SLOW_CHUNK_S
@@ -176,9 +181,8 @@ class Writer:
         if size := self.offset - self._kept:
             chunk = await asyncio.to_thread(_stored, self._id, ONLY, self._kept, size, self._file)
             await database_sync_to_async(_add)(chunk)
-            self._kept, self._since = self.offset, time.monotonic()
+            self._kept = self.offset
             self._scratch.close()
-            self._file = self._scratch.enter_context(scratch())
 
 
 def _add(chunk: UploadChunk) -> None:
@@ -195,7 +199,7 @@ def _add(chunk: UploadChunk) -> None:
                 )
             chunk.save(force_insert=True)
     except BaseException:
-        remove_bytes([chunk])
+        remove_bytes([chunk.pk])
         raise
 
 

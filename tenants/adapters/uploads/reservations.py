@@ -14,7 +14,6 @@ from uuid import UUID
 from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user
-from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -91,8 +90,7 @@ def _reserve(scope: Scope) -> UUID | None:
         length_bytes=announced or settings.MAX_ADAPTER_BYTES + FRAMING_BYTES,
         expires_at=timezone.now() + RESERVED,
     )
-    with transaction.atomic():
-        handover.admit(session)
+    handover.admit(session)
     return session.pk
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import structlog
-from django.db import models, transaction
+from django.db import models
 from django.http import Http404
 from django.utils.http import http_date
 from drf_spectacular.types import OpenApiTypes
@@ -40,8 +39,6 @@ from tenants.models import ApiKey, Tenant, UploadSession, User
 from tenants.models.audit import Actor, actor_of
 from tenants.permissions import Permission
 from tenants.problem_details import problem
-
-log = structlog.get_logger(__name__)
 
 EDIT = Permission.EDIT_ADAPTERS
 UPLOADS = "/api/v1/uploads"
@@ -269,8 +266,7 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
         created_by=user,
     )
     _check(session)
-    with transaction.atomic():
-        handover.admit(session)
+    handover.admit(session)
     return session
 
 
