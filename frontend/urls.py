@@ -9,6 +9,7 @@ from django.urls import URLPattern, URLResolver, include, path
 
 from frontend.sign_in.single_sign_on import callback
 from frontend.views import (
+    account,
     audit,
     batches,
     content,
@@ -207,6 +208,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "account/oidc/<str:provider_id>/login/callback/", callback, name="openid_connect_callback"
     ),  # before allauth's own
     path("account/second-factor", home.ask_for_second_factor, name="second-factor"),
+    path("account/sessions/<int:pk>/end", account.end_session, name="sessions-end"),
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),

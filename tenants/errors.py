@@ -22,6 +22,12 @@ class LastOwner(Refused):
     code = "last_owner"
 
 
+class LacksSecondFactor(Refused):
+    """Set up a second factor for your own account first: you could not open the tenant without."""
+
+    code = "second_factor_required"
+
+
 class LastOperator(Refused):
     """The installation must have at least one operator who can sign in. Add another one first."""
 

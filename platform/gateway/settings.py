@@ -197,6 +197,7 @@ INSTALLED_APPS = [
     "allauth.mfa",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
     "channels",
     "rest_framework",
     "django_filters",
@@ -226,6 +227,7 @@ MIDDLEWARE = [
     "gateway.middleware.Audited",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "frontend.sign_in.devices.SessionNoted",
     "frontend.sign_in.second_factor.SecondFactorRequired",
     "frontend.times.LocalTime",
 ]
@@ -278,9 +280,16 @@ ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
 MFA_FORMS = {
     "authenticate": "frontend.sign_in.accounts.AuthenticateForm",
     "reauthenticate": "frontend.sign_in.accounts.ReauthenticateForm",
+    "add_webauthn": "frontend.sign_in.passkeys.AddForm",
+    "edit_webauthn": "frontend.sign_in.passkeys.EditForm",
+    "authenticate_webauthn": "frontend.sign_in.passkeys.AuthenticateForm",
+    "login_webauthn": "frontend.sign_in.passkeys.LoginForm",
+    "reauthenticate_webauthn": "frontend.sign_in.passkeys.ReauthenticateForm",
 }
+MFA_ADAPTER = "frontend.sign_in.passkeys.Adapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation, not by mail address
-MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_TOTP_ISSUER = "Lorikeet"
 SOCIALACCOUNT_ADAPTER = "frontend.sign_in.accounts.SocialAccountAdapter"
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
