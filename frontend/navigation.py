@@ -115,7 +115,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
         return page_facts()
     match = request.resolver_match
     here = ((match.url_name if match else "") or "").partition("-")[0]
-    slug = match.kwargs.get("slug") if match else _slug_in(request.path)
+    slug = match.kwargs.get("slug") if match else slug_in(request.path)
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     visible = Tenant.objects.visible_to(user).customers()
     choices = list(visible.values_list("slug", "name")[: MAX_CHOICES + 1])
@@ -132,7 +132,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     }
 
 
-def _slug_in(path: str) -> str | None:
+def slug_in(path: str) -> str | None:
     """The tenant's slug in an address that leads to no page."""
     found = TENANTS_PATH.match(path)
     return found[1] if found else None

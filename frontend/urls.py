@@ -230,6 +230,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("limits/adapters/<str:name>", limits.of_adapter, name="limits-adapter"),
                 path("members", members.members, name="members"),
                 path("members/leave", members.leave, name="members-leave"),
+                path(
+                    "members/second-factor",
+                    members.require_second_factor,
+                    name="members-second-factor",
+                ),
                 path("members/remove", members.remove_some, name="members-remove-some"),
                 path("members/<int:pk>/role", members.change_role, name="members-role"),
                 path("members/<int:pk>/remove", members.remove, name="members-remove"),

@@ -36,6 +36,7 @@ class Permission(Enum):
     READ_MEMBERS = "see the members"
     EDIT_MEMBERS = "change the members"
     EDIT_OWNERS = "change the owners"
+    EDIT_SIGN_IN = "change how members sign in"
     READ_KEYS = "see the API keys"
     EDIT_OWN_KEYS = "create API keys"
     EDIT_KEYS = "change other people's API keys"
@@ -71,6 +72,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.READ_MEMBERS: (Role.VIEWER, ADMIN),
     P.EDIT_MEMBERS: (Role.ADMIN, ADMIN),
     P.EDIT_OWNERS: (Role.OWNER, frozenset()),
+    P.EDIT_SIGN_IN: (Role.OWNER, frozenset()),
     P.READ_KEYS: (Role.VIEWER, ADMIN),
     P.EDIT_OWN_KEYS: (Role.DEVELOPER, ADMIN),
     P.EDIT_KEYS: (Role.ADMIN, ADMIN),

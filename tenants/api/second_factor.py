@@ -59,6 +59,4 @@ def require_own(request: HttpRequest, *, required: bool) -> None:
 
 
 def refusal(tenant: Tenant) -> str:
-    return (
-        f"{tenant.name} requires a second factor: set one up in the console, under your account."
-    )
+    return f"{tenant.name} requires a second factor: set one up in the console, under your account."

@@ -51,9 +51,10 @@ def test_each_is_listed_with_browser_and_address(ada: User) -> None:
 def test_one_is_ended_and_all_others(ada: User) -> None:
     here, phone, third = sign_in("ada"), sign_in("ada", PHONE), sign_in("ada", "curl/8")
     there = UserSession.objects.get(user_agent=PHONE)
-    assert "Safari on iPhone is signed out" in here.post(
-        f"{SESSIONS}{there.pk}/end", follow=True
-    ).content.decode()
+    assert (
+        "Safari on iPhone is signed out"
+        in here.post(f"{SESSIONS}{there.pk}/end", follow=True).content.decode()
+    )
     assert (alive(here), alive(phone), alive(third)) == (True, False, True)
     here.post(SESSIONS)
     assert (alive(here), alive(third)) == (True, False)

@@ -23,9 +23,14 @@ SHOWN = re.compile(r"<(title|h1|h2|button|label)\b[^>]*>\s*([^<\s][^<]*)")
 @pytest.mark.parametrize(
     "where",
     [
-        "email/", "password/change/", "2fa/", "2fa/totp/activate/", "2fa/webauthn/", "sessions/",
+        "email/",
+        "password/change/",
+        "2fa/",
+        "2fa/totp/activate/",
+        "2fa/webauthn/",
+        "sessions/",
         "logout/",
-    ],  # fmt: skip
+    ],
 )
 def test_titles_buttons_and_labels_are_in_sentence_case(tenant: Tenant, where: str) -> None:
     page = client_of(tenant, "owner").get(f"/account/{where}", follow=True)
