@@ -72,8 +72,8 @@ def _notifications(
     name: str, page: View, choose_mails: View, replay_some: View, *each: View
 ) -> list[URLPattern]:
     """The pages of a tenant or of the installation. The views `each`: rotate a webhook's secret,
-    remove a webhook, send a delivery again."""
-    named = zip(("rotate", "remove", "replay"), each, strict=True)
+    test a webhook, remove it, send a delivery again."""
+    named = zip(("rotate", "test", "remove", "replay"), each, strict=True)
     return [
         path("notifications", page, name=name),
         path("notifications/mail", choose_mails, name=f"{name}-mail"),
@@ -88,6 +88,7 @@ NOTIFICATIONS_OF_TENANT = _notifications(
     notifications.choose_mails,
     notifications.replay_some,
     notifications.rotate,
+    notifications.test,
     notifications.remove,
     notifications.replay,
 )
@@ -97,6 +98,7 @@ NOTIFICATIONS_OF_ALL = _notifications(
     notifications.choose_mails_of_installation,
     notifications.replay_some_of_installation,
     notifications.rotate_of_installation,
+    notifications.test_of_installation,
     notifications.remove_of_installation,
     notifications.replay_of_installation,
 )

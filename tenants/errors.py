@@ -161,6 +161,18 @@ class NotDeletable(Refused):
     code = "not_deletable"
 
 
+class TooManyTests(Refused):
+    """At most 5 test events are sent in a minute. Try again in a minute."""
+
+    code = "too_many_tests"
+
+
+class WebhookGone(Refused):
+    """The webhook answered 410, so nothing is sent to it. Remove it and add it again."""
+
+    code = "webhook_gone"
+
+
 class TooManyTargets(Refused):
     """The maximum number of webhooks is reached. Delete some first."""
 

@@ -421,6 +421,8 @@ REFUSED_REQUESTS_DAYS = environ.integer("LORIKEET_REFUSED_REQUESTS_DAYS", 30, lo
 DELETION_GRACE_DAYS = environ.integer("LORIKEET_DELETION_GRACE_DAYS", 30, high=3660)
 """How long the deletion of a tenant can be taken back."""
 
+WEBHOOK_TEST_WAIT_S = environ.integer("LORIKEET_WEBHOOK_TEST_WAIT_S", 15, high=60)
+"""How long a request waits for a worker to send a webhook's test event before it is answered."""
 WEBHOOKS_PRIVATE = environ.boolean("LORIKEET_WEBHOOKS_PRIVATE", False)
 """Whether webhooks may go to private networks and this machine, also without TLS."""
 

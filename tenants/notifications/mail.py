@@ -211,4 +211,5 @@ WORDS: Mapping[NotificationKind, Callable[[Data], Words]] = {
     NotificationKind.LEDGER_DRIFT: _drift,
     NotificationKind.ISOLATION_FAILED: _isolation,
     NotificationKind.ROLLOUT_STOPPED: _rollout,
+    NotificationKind.WEBHOOK_TEST: lambda data: ("Test of a webhook", []),
 }
