@@ -10,6 +10,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from frontend.sign_in.single_sign_on import callback
 from frontend.views import (
     account,
+    alerts,
     audit,
     batches,
     content,
@@ -18,6 +19,7 @@ from frontend.views import (
     engines,
     find,
     home,
+    inbox,
     keys,
     limits,
     live,
@@ -179,6 +181,8 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("quarantine/dismiss", quarantine.dismiss_some, name="operate_quarantine-dismiss-some"),
     path("quarantine/<int:pk>/bill", quarantine.bill, name="operate_quarantine-bill"),
     path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
+    path("inbox", inbox.of_installation, name="operate_inbox"),
+    path("inbox/read", inbox.read_of_installation, name="operate_inbox-read"),
     *NOTIFICATIONS_OF_ALL,
     path("audit", whole_log.audit, name="operate_audit"),
 ]
@@ -291,6 +295,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     content.confirmation,
                     name="content-confirmation",
                 ),
+                path("inbox", inbox.of_tenant, name="inbox"),
+                path("inbox/read", inbox.read, name="inbox-read"),
+                path("alerts", alerts.alerts, name="alerts"),
+                path("alerts/<int:pk>/change", alerts.change, name="alerts-change"),
+                path("alerts/<int:pk>/remove", alerts.remove, name="alerts-remove"),
                 *NOTIFICATIONS_OF_TENANT,
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),

@@ -161,6 +161,12 @@ class NotDeletable(Refused):
     code = "not_deletable"
 
 
+class TooManyRules(Refused):
+    """The maximum number of alert rules is reached. Delete one first."""
+
+    code = "too_many_alert_rules"
+
+
 class TooManyTests(Refused):
     """At most 5 test events are sent in a minute. Try again in a minute."""
 

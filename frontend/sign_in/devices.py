@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from allauth.usersessions.internal.flows.sessions import end_other_sessions
+from allauth.account.adapter import get_adapter
 from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib import messages
@@ -40,6 +40,8 @@ SYSTEMS = (
     ("Linux", r"Linux|X11"),
 )
 MAX_DEVICE = 60
+MAX_USER_AGENT = 200
+"""Characters of a User-Agent header that a row has room for."""
 
 
 def device(user_agent: str) -> str:
@@ -64,12 +66,30 @@ class SessionNoted:
         if settings.SESSION_COOKIE_NAME in request.COOKIES and request.user.is_authenticated:
             key = hashlib.sha256((request.session.session_key or "").encode()).hexdigest()
             if cache.add(f"session-noted-{key}", 1, NOTED_FOR_S):
-                UserSession.objects.create_from_request(request)
+                _note(request)
         return self._get_response(request)
+
+
+def _note(request: HttpRequest) -> None:
+    """As allauth's own middleware, in one statement."""
+    seen = UserSession(
+        session_key=request.session.session_key,
+        user_id=request.user.pk,
+        ip=get_adapter().get_client_ip(request),
+        user_agent=request.headers.get("User-Agent", "")[:MAX_USER_AGENT],
+    )
+    UserSession.objects.bulk_create(
+        [seen],
+        update_conflicts=True,
+        unique_fields=["session_key"],
+        update_fields=["user", "ip", "user_agent", "last_seen_at"],
+    )
 
 
 def first_factor_added(request: HttpRequest, user: Any, authenticator: Any, **_: Any) -> None:
     """Receiver of allauth's signal: ends the person's other sessions."""
     if authenticator.type in FACTORS and not is_set_up(user, besides=authenticator.pk):
-        end_other_sessions(request, user)
+        others = UserSession.objects.filter(user=user)
+        for one in others.exclude(session_key=request.session.session_key):
+            one.end()
         messages.info(request, "You are signed out everywhere else.")

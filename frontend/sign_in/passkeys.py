@@ -34,7 +34,7 @@ def are_possible(request: HttpRequest) -> bool:
     return False
 
 
-class Adapter(DefaultMFAAdapter):  # type: ignore[misc]
+class PasskeyAdapter(DefaultMFAAdapter):  # type: ignore[misc]
     """Names in the dialogs of browsers, and for passkeys that have none."""
 
     def generate_authenticator_name(self, user: Any, type: Authenticator.Type) -> str:
@@ -55,7 +55,7 @@ def _in_our_words() -> Iterator[None]:
         raise ValidationError(NOT_ACCEPTED) from error
 
 
-class AddForm(webauthn.AddWebAuthnForm):  # type: ignore[misc]
+class AddPasskeyForm(webauthn.AddWebAuthnForm):  # type: ignore[misc]
     """A new passkey."""
 
     name = forms.CharField(max_length=MAX_NAME, required=False)
@@ -76,25 +76,25 @@ class AddForm(webauthn.AddWebAuthnForm):  # type: ignore[misc]
         return cleaned
 
 
-class EditForm(webauthn.EditWebAuthnForm):  # type: ignore[misc]
+class RenamePasskeyForm(webauthn.EditWebAuthnForm):  # type: ignore[misc]
     """Another name for a passkey."""
 
     name = forms.CharField(max_length=MAX_NAME)
 
 
-class _CredentialInOurWords:
+class _RewordedCredential:
     def clean_credential(self) -> Authenticator:
         with _in_our_words():
-            return super().clean_credential()  # type: ignore[misc, no-any-return]
+            return super().clean_credential()  # type: ignore[misc]
 
 
-class AuthenticateForm(_CredentialInOurWords, webauthn.AuthenticateWebAuthnForm):  # type: ignore[misc]
+class AuthenticatePasskeyForm(_RewordedCredential, webauthn.AuthenticateWebAuthnForm):  # type: ignore[misc]
     """The second step of signing in."""
 
 
-class LoginForm(_CredentialInOurWords, webauthn.LoginWebAuthnForm):  # type: ignore[misc]
+class SignInPasskeyForm(_RewordedCredential, webauthn.LoginWebAuthnForm):  # type: ignore[misc]
     """Signs in without a password."""
 
 
-class ReauthenticateForm(_CredentialInOurWords, webauthn.ReauthenticateWebAuthnForm):  # type: ignore[misc]
+class ReauthenticatePasskeyForm(_RewordedCredential, webauthn.ReauthenticateWebAuthnForm):  # type: ignore[misc]
     """Confirms the identity of a signed-in user."""

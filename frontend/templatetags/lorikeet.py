@@ -108,6 +108,8 @@ STATES = {
     "aborted": "warn",
     "rolled back": "bad",
     "required": "ok",
+    "raised": "bad",
+    "quiet": "ok",
     "revoked": "bad",
     "expired": "bad",
     "suspended": "bad",

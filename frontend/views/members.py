@@ -196,6 +196,8 @@ def _link(request: HttpRequest, token: str) -> str:
 
 def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpResponse:
     found = caller.tenant.memberships.select_related("user")
+    factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=second_factor.FACTORS)
+    found = found.annotate(has_factor=Exists(factors))
     if words := words_of(request):
         found = found.filter(user__username__icontains=words)
     if (after := id_in_url(request, "after")) is not None:
@@ -210,18 +212,11 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpRespons
         "roles": _roles_of(caller),
         "may_edit": may_edit,
         "may_require": caller.may(Permission.EDIT_SIGN_IN),
-        "without_factor": _without_factor(caller) if caller.may(Permission.EDIT_SIGN_IN) else 0,
         "bulk": [REMOVE.of("members-remove-some", caller.tenant.slug)],
         "bulk_of_invitations": [WITHDRAW.of("members-withdraw-some", caller.tenant.slug)],
         "form": form,
     }
     return shown_once.render(request, "members.html", context, status=422 if form.errors else 200)
-
-
-def _without_factor(caller: Caller) -> int:
-    """How many members have set up no second factor of their own."""
-    having = Authenticator.objects.filter(user=OuterRef("user"), type__in=second_factor.FACTORS)
-    return caller.tenant.memberships.exclude(Exists(having)).count()
 
 
 def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:

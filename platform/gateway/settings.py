@@ -280,13 +280,13 @@ ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
 MFA_FORMS = {
     "authenticate": "frontend.sign_in.accounts.AuthenticateForm",
     "reauthenticate": "frontend.sign_in.accounts.ReauthenticateForm",
-    "add_webauthn": "frontend.sign_in.passkeys.AddForm",
-    "edit_webauthn": "frontend.sign_in.passkeys.EditForm",
-    "authenticate_webauthn": "frontend.sign_in.passkeys.AuthenticateForm",
-    "login_webauthn": "frontend.sign_in.passkeys.LoginForm",
-    "reauthenticate_webauthn": "frontend.sign_in.passkeys.ReauthenticateForm",
+    "add_webauthn": "frontend.sign_in.passkeys.AddPasskeyForm",
+    "edit_webauthn": "frontend.sign_in.passkeys.RenamePasskeyForm",
+    "authenticate_webauthn": "frontend.sign_in.passkeys.AuthenticatePasskeyForm",
+    "login_webauthn": "frontend.sign_in.passkeys.SignInPasskeyForm",
+    "reauthenticate_webauthn": "frontend.sign_in.passkeys.ReauthenticatePasskeyForm",
 }
-MFA_ADAPTER = "frontend.sign_in.passkeys.Adapter"
+MFA_ADAPTER = "frontend.sign_in.passkeys.PasskeyAdapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation, not by mail address
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True

@@ -20,7 +20,8 @@ FACTORS = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
 
 def is_set_up(user: User, *, besides: int | None = None) -> bool:
     """Whether the user has a second factor, other than the one with the id `besides`."""
-    return Authenticator.objects.filter(user=user, type__in=FACTORS).exclude(pk=besides).exists()
+    found = Authenticator.objects.filter(user=user, type__in=FACTORS)
+    return bool(found.exclude(pk=besides).exists())
 
 
 def is_missing(request: HttpRequest) -> bool:

@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
+from tenants.api.endpoints.alerts import AlertRules
 from tenants.api.endpoints.audit import InstallationAudit, TenantAudit
 from tenants.api.endpoints.content import Content, ContentKeys
 from tenants.api.endpoints.deletions import OneDeletion
@@ -111,6 +112,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("exports", Exports.as_view(LIST | CREATE)),
     path("exports/<str:pk>", Exports.as_view(READ)),
     path("exports/<str:pk>/archive", Exports.as_view({"get": "archive"})),
+    path("alert-rules", AlertRules.as_view(LIST | CREATE)),
+    path("alert-rules/<int:pk>", AlertRules.as_view(READ | EDIT | DELETE)),
     path("webhooks", Webhooks.as_view(LIST | CREATE)),
     path("webhooks/<int:pk>", Webhooks.as_view(READ | DELETE)),
     path("webhooks/<int:pk>/rotate", Webhooks.as_view({"post": "rotate"})),

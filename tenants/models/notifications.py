@@ -1,4 +1,4 @@
-"""Notifications for webhooks and users: an outbox and its deliveries.
+"""Notifications for webhooks and users: an outbox and its deliveries, and how far users have read.
 
 A notification is written in the transaction of the event that it reports: by a trigger if that is a
 change of a row (`sql/notifications.sql`), else by `tenants.notifications.watching`. The
@@ -45,6 +45,8 @@ class NotificationKind(models.TextChoices):
     ADAPTER_REJECTED = "adapter.rejected", "Adapter rejected"
     BUDGET_REACHED = "budget.reached", "Budget 80% or 100% used"
     KEY_EXPIRING = "key.expiring", "API key expires within a week"
+    ALERT_RAISED = "alert.raised", "Alert raised"
+    ALERT_RESOLVED = "alert.resolved", "Alert resolved"
     ENGINE_LOST = "engine.lost", "Engine lost"
     LEDGER_DRIFT = "ledger.drift", "Ledger differs from an engine"
     ISOLATION_FAILED = "isolation.failed", "Isolation check failed"
@@ -57,8 +59,10 @@ OF_TENANTS: Mapping[NotificationKind, Role] = {
     NotificationKind.ADAPTER_REJECTED: Role.DEVELOPER,
     NotificationKind.BUDGET_REACHED: Role.ADMIN,
     NotificationKind.KEY_EXPIRING: Role.DEVELOPER,
+    NotificationKind.ALERT_RAISED: Role.DEVELOPER,
+    NotificationKind.ALERT_RESOLVED: Role.DEVELOPER,
 }
-"""The kinds of tenants, each with the least role whose members are emailed."""
+"""The kinds of tenants, each with the least role whose members see it and are emailed."""
 OF_INSTALLATION = (
     NotificationKind.ENGINE_LOST,
     NotificationKind.LEDGER_DRIFT,
@@ -212,7 +216,10 @@ class Notification(models.Model):
                 name="notification_once",
             )
         ]
-        indexes = [models.Index(fields=["at"], name="notification_by_time")]
+        indexes = [
+            models.Index(fields=["at"], name="notification_by_time"),
+            models.Index(fields=["tenant", "at"], name="notification_by_tenant"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.at:%Y-%m-%d %H:%M}"
@@ -247,6 +254,25 @@ class Muted(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user}: {', '.join(self.kinds)}"
+
+
+class ReadMark(models.Model):
+    """Up to when a user has read the notifications of a tenant, or of the installation."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
+    until = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "tenant"], nulls_distinct=False, name="read_mark_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.until:%Y-%m-%d %H:%M}"
 
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):

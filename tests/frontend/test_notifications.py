@@ -89,7 +89,7 @@ def checked(client: Client, where: str) -> int:
     )
 
 
-@pytest.mark.parametrize(("role", "offered"), [("admin", 4), ("developer", 3)])
+@pytest.mark.parametrize(("role", "offered"), [("admin", 6), ("developer", 5)])
 def test_people_choose_what_they_are_mailed(tenant: Tenant, role: str, offered: int) -> None:
     client, where = client_of(tenant, role), f"/t/{tenant.slug}/notifications"
     assert checked(client, where) == offered

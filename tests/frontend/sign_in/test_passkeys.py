@@ -113,7 +113,7 @@ def test_they_are_bounded(ada: User) -> None:
     for _ in range(MAX_PASSKEYS):
         Authenticator.objects.create(user=ada, type=Authenticator.Type.WEBAUTHN, data=data)
     client.get("/account/2fa/")
-    form = passkeys.AddForm({"name": "x" * 61, "credential": "1"}, user=ada)
+    form = passkeys.AddPasskeyForm({"name": "x" * 61, "credential": "1"}, user=ada)
     form.fields["credential"].required = False
     form.data = {"name": "x" * 61}
     assert not form.is_valid()
