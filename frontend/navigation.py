@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.db.models import Value
+from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.utils import timezone
 
 from frontend.lists import address
 from frontend.sign_in import second_factor
 from tenants.models import Tenant, User
-from tenants.notifications import mail
+from tenants.notifications import inbox, mail
 from tenants.permissions import Caller, Permission
 
 P = Permission
@@ -35,6 +37,7 @@ TENANT = (
     NavigationEntry("overview", "Overview", P.READ_TENANT, "house"),
     NavigationEntry("playground", "Playground", P.USE_PLAYGROUND, "message-circle"),
     NavigationEntry("adapters", "Adapters", P.READ_ADAPTERS, "layers"),
+    NavigationEntry("inbox", "Inbox", P.GET_NOTIFICATIONS, "bell"),
     NavigationEntry("requests", "Requests", P.READ_OWN_USAGE, "list", OBSERVE),
     NavigationEntry("batches", "Batches", P.USE_FILES, "box", OBSERVE),
     NavigationEntry("usage", "Usage", P.READ_OWN_USAGE, "chart-column", OBSERVE),
@@ -42,7 +45,10 @@ TENANT = (
     NavigationEntry("keys", "API keys", P.READ_KEYS, "key-round", ACCESS),
     NavigationEntry("limits", "Limits", P.READ_LIMITS, "gauge", ACCESS),
     NavigationEntry("members", "Members", P.READ_MEMBERS, "users", ACCESS),
-    NavigationEntry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
+    NavigationEntry("alerts", "Alerts", P.GET_NOTIFICATIONS, "triangle-alert", ACCESS),
+    NavigationEntry(
+        "notifications", "Notifications", P.GET_NOTIFICATIONS, "sliders-horizontal", ACCESS
+    ),
     NavigationEntry("content", "Stored prompts", P.READ_TENANT, "archive", ACCESS),
     NavigationEntry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
     NavigationEntry("data", "Export and deletion", P.EXPORT_TENANT, "download", ACCESS),
@@ -51,10 +57,11 @@ OPERATOR = (
     ("operate", "Overview", "house", ""),
     ("operate_tenants", "Tenants", "building-2", ""),
     ("operate_users", "Users", "user-cog", ""),
+    ("operate_inbox", "Inbox", "bell", ""),
     ("operate_requests", "Requests", "list", OBSERVE),
     ("operate_usage", "Usage", "chart-column", OBSERVE),
     ("operate_engines", "Engines", "server", OBSERVE),
-    ("operate_notifications", "Notifications", "bell", OBSERVE),
+    ("operate_notifications", "Notifications", "sliders-horizontal", OBSERVE),
     ("operate_audit", "Audit log", "file-text", OBSERVE),
     ("operate_models", "Base models", "box", SERVE),
     ("operate_prices", "Prices", "tag", SERVE),
@@ -75,6 +82,8 @@ GO = {
     "engines": "e",
     "notifications": "n",
     "content": "z",
+    "inbox": "1",
+    "alerts": "2",
     "audit": "h",
     "data": "0",
     "operate": "i",
@@ -88,6 +97,7 @@ GO = {
     "operate_engines": "f",
     "operate_quarantine": "x",
     "operate_notifications": "v",
+    "operate_inbox": "3",
     "operate_audit": "j",
 }
 """Keyboard shortcuts: the key to press after `g`, by URL name."""
@@ -115,24 +125,46 @@ def navigation(request: HttpRequest) -> dict[str, object]:
         return page_facts()
     match = request.resolver_match
     here = ((match.url_name if match else "") or "").partition("-")[0]
-    slug = match.kwargs.get("slug") if match else _slug_in(request.path)
+    slug = match.kwargs.get("slug") if match else slug_in(request.path)
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     visible = Tenant.objects.visible_to(user).customers()
-    choices = list(visible.values_list("slug", "name")[: MAX_CHOICES + 1])
+    # One query for both: each costs every page.
+    told = visible.annotate(unread=_unread(user, caller)).values_list("slug", "name", "unread")
+    choices = list(told[: MAX_CHOICES + 1])
     return page_facts() | {
         "caller": caller,
+        "unread": choices[0][2] if choices else 0,
+        "inbox_url": _inbox_url(user, caller),
         "lacks_second_factor": second_factor.is_missing(request),
         "tenant_links": list(tenant_links(caller, here)) if caller else [],
         "operator_links": list(operator_links(here)) if user.is_staff else [],
         "tenant_choices": [
-            (name, address("overview", slug), slug) for slug, name in choices[:MAX_CHOICES]
+            (name, address("overview", slug), slug) for slug, name, _ in choices[:MAX_CHOICES]
         ],
         "more_tenants": len(choices) > MAX_CHOICES,
         "tenants_searched": len(choices) >= SEARCHED_FROM,
     }
 
 
-def _slug_in(path: str) -> str | None:
+def _unread(user: User, caller: Caller | None) -> Combinable:
+    """How many notifications of this place the user has not read, up to `inbox.MOST`. An operator
+    who looks into a tenant is not its addressee."""
+    if caller is not None and caller.role is not None:
+        return inbox.unread(user, caller.tenant, inbox.kinds_for(caller.tenant, caller.role))
+    if caller is None and user.is_staff:
+        return inbox.unread(user, None, inbox.kinds_for(None, None))
+    return Value(0)
+
+
+def _inbox_url(user: User, caller: Caller | None) -> str:
+    """The inbox of this place; empty if the user has none."""
+    if caller is not None:
+        may = caller.may(Permission.GET_NOTIFICATIONS)
+        return address("inbox", caller.tenant.slug) if may else ""
+    return address("operate_inbox") if user.is_staff else ""
+
+
+def slug_in(path: str) -> str | None:
     """The tenant's slug in an address that leads to no page."""
     found = TENANTS_PATH.match(path)
     return found[1] if found else None

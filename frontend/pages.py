@@ -16,7 +16,9 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
+from frontend.sign_in import second_factor
 from frontend.sign_in.throttling import TooManyAttempts
+from tenants.api import second_factor as required
 from tenants.api.tables import TooManyDownloads, download
 from tenants.errors import Refused
 from tenants.models import AuditEntry, Membership, User
@@ -53,7 +55,8 @@ def tenant_page(
     """For views under `/t/<slug>/`: requires a sign-in, a tenant the user can see, and a
     permission.
 
-    A tenant that the user does not belong to is 404, a page that their role may not see is 403. For
+    A tenant that the user does not belong to is 404, a page that their role may not see is 403. One
+    that requires a second factor leads to setting it up first. For
     changes the view requires further permissions with `caller.require`. A suspended tenant is
     read-only, except for views that work `while_suspended`.
     """
@@ -67,6 +70,8 @@ def tenant_page(
             if caller is None:
                 raise Http404
             request.caller = caller  # type: ignore[attr-defined] # for the page's sidebar
+            if required.closes(request, caller.tenant):
+                return second_factor.ask_for(request, caller.tenant)
             caller.require(permission)
             may_change = caller.tenant.active or caller.operator or while_suspended
             if request.method == "POST" and not may_change:

@@ -9,6 +9,8 @@ from django.urls import URLPattern, URLResolver, include, path
 
 from frontend.sign_in.single_sign_on import callback
 from frontend.views import (
+    account,
+    alerts,
     audit,
     batches,
     content,
@@ -17,6 +19,7 @@ from frontend.views import (
     engines,
     find,
     home,
+    inbox,
     keys,
     limits,
     live,
@@ -71,8 +74,8 @@ def _notifications(
     name: str, page: View, choose_mails: View, replay_some: View, *each: View
 ) -> list[URLPattern]:
     """The pages of a tenant or of the installation. The views `each`: rotate a webhook's secret,
-    remove a webhook, send a delivery again."""
-    named = zip(("rotate", "remove", "replay"), each, strict=True)
+    test a webhook, remove it, send a delivery again."""
+    named = zip(("rotate", "test", "remove", "replay"), each, strict=True)
     return [
         path("notifications", page, name=name),
         path("notifications/mail", choose_mails, name=f"{name}-mail"),
@@ -87,6 +90,7 @@ NOTIFICATIONS_OF_TENANT = _notifications(
     notifications.choose_mails,
     notifications.replay_some,
     notifications.rotate,
+    notifications.test,
     notifications.remove,
     notifications.replay,
 )
@@ -96,6 +100,7 @@ NOTIFICATIONS_OF_ALL = _notifications(
     notifications.choose_mails_of_installation,
     notifications.replay_some_of_installation,
     notifications.rotate_of_installation,
+    notifications.test_of_installation,
     notifications.remove_of_installation,
     notifications.replay_of_installation,
 )
@@ -176,6 +181,8 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("quarantine/dismiss", quarantine.dismiss_some, name="operate_quarantine-dismiss-some"),
     path("quarantine/<int:pk>/bill", quarantine.bill, name="operate_quarantine-bill"),
     path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
+    path("inbox", inbox.of_installation, name="operate_inbox"),
+    path("inbox/read", inbox.read_of_installation, name="operate_inbox-read"),
     *NOTIFICATIONS_OF_ALL,
     path("audit", whole_log.audit, name="operate_audit"),
 ]
@@ -207,6 +214,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         "account/oidc/<str:provider_id>/login/callback/", callback, name="openid_connect_callback"
     ),  # before allauth's own
     path("account/second-factor", home.ask_for_second_factor, name="second-factor"),
+    path("account/sessions/<int:pk>/end", account.end_session, name="sessions-end"),
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),
@@ -228,6 +236,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("limits/adapters/<str:name>", limits.of_adapter, name="limits-adapter"),
                 path("members", members.members, name="members"),
                 path("members/leave", members.leave, name="members-leave"),
+                path(
+                    "members/second-factor",
+                    members.require_second_factor,
+                    name="members-second-factor",
+                ),
                 path("members/remove", members.remove_some, name="members-remove-some"),
                 path("members/<int:pk>/role", members.change_role, name="members-role"),
                 path("members/<int:pk>/remove", members.remove, name="members-remove"),
@@ -282,6 +295,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     content.confirmation,
                     name="content-confirmation",
                 ),
+                path("inbox", inbox.of_tenant, name="inbox"),
+                path("inbox/read", inbox.read, name="inbox-read"),
+                path("alerts", alerts.alerts, name="alerts"),
+                path("alerts/<int:pk>/change", alerts.change, name="alerts-change"),
+                path("alerts/<int:pk>/remove", alerts.remove, name="alerts-remove"),
                 *NOTIFICATIONS_OF_TENANT,
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),

@@ -22,6 +22,12 @@ class LastOwner(Refused):
     code = "last_owner"
 
 
+class LacksSecondFactor(Refused):
+    """Set up a second factor for your own account first: you could not open the tenant without."""
+
+    code = "second_factor_required"
+
+
 class LastOperator(Refused):
     """The installation must have at least one operator who can sign in. Add another one first."""
 
@@ -153,6 +159,24 @@ class NotDeletable(Refused):
     """The installation checks itself as this tenant. It cannot be deleted."""
 
     code = "not_deletable"
+
+
+class TooManyRules(Refused):
+    """The maximum number of alert rules is reached. Delete one first."""
+
+    code = "too_many_alert_rules"
+
+
+class TooManyTests(Refused):
+    """At most 5 test events are sent in a minute. Try again in a minute."""
+
+    code = "too_many_tests"
+
+
+class WebhookGone(Refused):
+    """The webhook answered 410, so nothing is sent to it. Remove it and add it again."""
+
+    code = "webhook_gone"
 
 
 class TooManyTargets(Refused):

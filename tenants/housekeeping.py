@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import procrastinate
+from allauth.usersessions.models import UserSession
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
@@ -76,6 +79,8 @@ def forget_tickets() -> None:
 def forget_sessions() -> None:
     """Delete expired sessions; Django itself only stops accepting them."""
     call_command("clearsessions")
+    alive = Session.objects.filter(session_key=OuterRef("session_key"))
+    UserSession.objects.filter(~Exists(alive)).delete()
 
 
 def forget_invitations() -> None:

@@ -36,6 +36,7 @@ class Permission(Enum):
     READ_MEMBERS = "see the members"
     EDIT_MEMBERS = "change the members"
     EDIT_OWNERS = "change the owners"
+    EDIT_SIGN_IN = "change how members sign in"
     READ_KEYS = "see the API keys"
     EDIT_OWN_KEYS = "create API keys"
     EDIT_KEYS = "change other people's API keys"
@@ -49,6 +50,7 @@ class Permission(Enum):
     USE_PLAYGROUND = "use the playground"
     GET_NOTIFICATIONS = "receive notifications"
     EDIT_WEBHOOKS = "change webhooks"
+    EDIT_ALERTS = "change alert rules"
     READ_CONTENT = "read stored prompts and answers"
     EDIT_CONTENT = "choose whether prompts and answers are stored"
     DESTROY_CONTENT = "destroy stored prompts and answers"
@@ -71,6 +73,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.READ_MEMBERS: (Role.VIEWER, ADMIN),
     P.EDIT_MEMBERS: (Role.ADMIN, ADMIN),
     P.EDIT_OWNERS: (Role.OWNER, frozenset()),
+    P.EDIT_SIGN_IN: (Role.OWNER, frozenset()),
     P.READ_KEYS: (Role.VIEWER, ADMIN),
     P.EDIT_OWN_KEYS: (Role.DEVELOPER, ADMIN),
     P.EDIT_KEYS: (Role.ADMIN, ADMIN),
@@ -82,8 +85,9 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
-    P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail
+    P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail, and in the console
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
+    P.EDIT_ALERTS: (Role.ADMIN, ADMIN),
     P.READ_CONTENT: (Role.ADMIN, frozenset()),
     P.EDIT_CONTENT: (Role.ADMIN, ADMIN),  # keys may only shorten it
     P.DESTROY_CONTENT: (Role.ADMIN, frozenset()),

@@ -53,6 +53,7 @@ os.environ |= {
     "LORIKEET_INTERNAL_TOKEN": secrets.token_urlsafe(32),
     "LORIKEET_RECEIPT_KEY": secrets.token_urlsafe(32),
     "LORIKEET_CONTENT_KEY": secrets.token_urlsafe(32),
+    "LORIKEET_WEBHOOK_TEST_WAIT_S": "0",
     "LORIKEET_UPLOAD_WAIT_S": "600",  # on a busy machine a check takes longer than users wait
     "LORIKEET_DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(POSTGRES),
 }

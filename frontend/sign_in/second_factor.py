@@ -1,4 +1,5 @@
-"""Operators see and change everything, so a password alone should not be enough for them.
+"""Operators see and change everything, so a password alone should not be enough for them; and a
+tenant may require more of its members (`tenants.api.second_factor`).
 
 An operator who signed in with only a password is asked to set up a second factor: at sign-in, and
 by a banner on every page. With OPERATOR_SECOND_FACTOR=require they can do nothing else until they
@@ -11,15 +12,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import urlencode
 
-from allauth.account.authentication import get_authentication_records
-from allauth.mfa.models import Authenticator
-from allauth.mfa.utils import is_mfa_enabled
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
-from tenants.api import problems
-from tenants.models import User
+from tenants.api import problems, second_factor
+from tenants.models import Tenant
 
 PAGE = "second-factor"
 ACCOUNT_PAGES = "/account/"
@@ -28,22 +26,8 @@ REFUSAL = "Operators need a second factor here: set one up in the console, under
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Whether an operator signed in by a password alone. Queries the database once per request."""
-    known: bool | None = getattr(request, "_lacks_second_factor", None)
-    if known is None:
-        known = _by_password_alone(request)
-        request._lacks_second_factor = known  # type: ignore[attr-defined]
-    return known
-
-
-def _by_password_alone(request: HttpRequest) -> bool:
-    user = request.user
-    if not isinstance(user, User) or not user.is_staff:
-        return False
-    records = get_authentication_records(request, user)
-    if any(record.get("method") in ("socialaccount", "mfa") for record in records):
-        return False
-    return not is_mfa_enabled(user, [Authenticator.Type.TOTP])
+    """Whether an operator signed in by a password alone."""
+    return bool(getattr(request.user, "is_staff", False)) and second_factor.is_missing(request)
 
 
 def is_required() -> bool:
@@ -73,8 +57,19 @@ class SecondFactorRequired:
 def _refusal(request: HttpRequest) -> HttpResponse:
     if request.path.startswith("/api/"):
         return problems.failure(HTTPStatus.FORBIDDEN, REFUSAL, "second_factor_required")
+    return ask(request, REFUSAL, reverse(PAGE))
+
+
+def ask_for(request: HttpRequest, tenant: Tenant) -> HttpResponse:
+    """The answer in place of a page of a tenant that is closed to this session."""
+    start = page(onward=reverse("overview", args=[tenant.slug]))
+    return ask(request, second_factor.refusal(tenant), start)
+
+
+def ask(request: HttpRequest, message: str, start: str) -> HttpResponse:
+    """Leads to the page that asks for a second factor; what htmx fetches leads to `start`."""
     if "HX-Request" in request.headers:
-        return HttpResponse(status=204, headers={"HX-Redirect": reverse(PAGE)})
+        return HttpResponse(status=204, headers={"HX-Redirect": start})
     if request.method not in ("GET", "HEAD"):
-        return HttpResponse(REFUSAL, status=HTTPStatus.FORBIDDEN, content_type="text/plain")
+        return HttpResponse(message, status=HTTPStatus.FORBIDDEN, content_type="text/plain")
     return HttpResponseRedirect(page(onward=request.get_full_path()))

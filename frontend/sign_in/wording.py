@@ -18,7 +18,18 @@ WORDING: Mapping[str, str] = {
     "An authenticator app is not active.": (
         "Add an app that shows a new code every 30 seconds. Signing in then asks for a code."
     ),
-    "No recovery codes set up.": "You get recovery codes when you set up an authenticator app.",
+    "No recovery codes set up.": "You get recovery codes when you set up a second factor.",
+    # Passkeys.
+    "Security Keys": "Passkeys",
+    "No security keys have been added.": (
+        "Add a passkey: your device then signs you in with its PIN, fingerprint or face."
+    ),
+    "Edit Security Key": "Rename passkey",
+    "Remove Security Key": "Remove passkey",
+    "Are you sure you want to remove this security key?": (
+        "It no longer signs you in. Delete it from your device as well."
+    ),
+    "Use a security key": "Use a passkey",
     "Activate": "Set up",
     "Deactivate": "Remove",
     "Generate": "Create new codes",
@@ -69,6 +80,8 @@ WITH_VARIABLES = {
     re.compile(r"There (?:is|are) (\d+) out of (\d+) recovery codes available\."): (
         r"\1 of \2 recovery codes are left."
     ),
+    re.compile(r"You have added (1) security key\."): r"You have \1 passkey.",
+    re.compile(r"You have added (\d+) security keys\."): r"You have \1 passkeys.",
     re.compile(r"Already have an account\? Then please (<a [^>]*>) ?sign in ?(</a>)\."): (
         r"Already have an account? \1Sign in\2"
     ),

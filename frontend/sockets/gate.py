@@ -302,7 +302,7 @@ def _verdict(ticket: Ticket, notice: Notice | None) -> int | None:
         case Notice(kind="user", user_id=user_id, ended=ended) if user_id == ticket.user_id:
             return NOT_SIGNED_IN if ended else GONE
         case Notice(kind="member", user_id=user_id, tenant_id=tenant_id, ended=ended):
-            if (user_id, tenant_id) != (ticket.user_id, ticket.tenant_id):
+            if tenant_id != ticket.tenant_id or user_id not in (None, ticket.user_id):
                 return None
             return NOT_ALLOWED if ended and not ticket.staff else GONE
     return None

@@ -11,8 +11,10 @@ REDEEM = """
 INSERT INTO tenants_usedticket (id)
 SELECT %(id)s FROM tenants_user u
 LEFT JOIN tenants_membership m ON m.user_id = u.id AND m.tenant_id = %(tenant_id)s
+LEFT JOIN tenants_tenant t ON t.id = %(tenant_id)s
 WHERE u.id = %(user_id)s AND u.is_active AND u.is_staff = %(staff)s
   AND coalesce(m.role, '') = %(role)s
+  AND (%(second_factor)s OR NOT coalesce(t.second_factor_required, false))
 ON CONFLICT DO NOTHING
 """
 
@@ -31,6 +33,7 @@ class PostgresRedeemer:
             "tenant_id": ticket.tenant_id,
             "staff": ticket.staff,
             "role": ticket.role,
+            "second_factor": ticket.second_factor,
         }
         if not await self._database.execute(REDEEM, values):
             raise BadTicket("it was taken before, or the rights of its holder have changed")

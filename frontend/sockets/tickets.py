@@ -47,6 +47,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the holder is an operator."""
     role: str = ""
     """The holder's role in the tenant; empty for an operator who is not a member."""
+    second_factor: bool = False
+    """Whether the session was opened with one."""
     session: str = ""
     """Digest of the session key: signing out closes the sockets that the session has opened."""
     id: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(16))

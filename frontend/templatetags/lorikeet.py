@@ -21,6 +21,8 @@ from frontend import documents, formats
 from frontend.causes import cause
 from frontend.lists import Column, address
 from frontend.live.topics import TOPICS
+from frontend.sign_in import passkeys
+from frontend.sign_in.devices import device
 from frontend.sign_in.wording import reworded
 from tenants.models import User
 from tenants.sizes import size
@@ -47,6 +49,7 @@ for _form in (
 ):
     register.filter(_form)
 register.filter(cause)
+register.filter(device)
 
 
 @register.filter(is_safe=True)
@@ -104,6 +107,9 @@ STATES = {
     "finished": "ok",
     "aborted": "warn",
     "rolled back": "bad",
+    "required": "ok",
+    "raised": "bad",
+    "quiet": "ok",
     "revoked": "bad",
     "expired": "bad",
     "suspended": "bad",
@@ -131,6 +137,12 @@ def live(
     src = reverse(f"live-{topic}", args=[tenant]) if caller else reverse(f"operate_live-{topic}")
     query = query or urlencode({name: value for name, value in given.items() if value})
     return found + format_html(' src="{}"', f"{src}?{query}" if query else src)
+
+
+@register.simple_tag(takes_context=True)
+def passkeys_possible(context: Context) -> bool:
+    """Whether browsers offer passkeys at this page's address."""
+    return passkeys.are_possible(context["request"])
 
 
 @register.simple_tag

@@ -29,8 +29,11 @@ ACTIONS = (
     ("Upload adapter", "adapters", "upload", Permission.EDIT_ADAPTERS),
     ("Invite member", "members", "invite", Permission.EDIT_MEMBERS),
     ("Edit limits", "limits", "edit-tenant", Permission.EDIT_LIMITS),
+    ("Add alert rule", "alerts", "new-rule", Permission.EDIT_ALERTS),
     ("Add webhook", "notifications", "new-webhook", Permission.EDIT_WEBHOOKS),
     ("Open playground", "playground", "", Permission.USE_PLAYGROUND),
+    ("New conversation", "playground", "", Permission.USE_PLAYGROUND),
+    ("Require second factor", "members", "require-factor", Permission.EDIT_SIGN_IN),
     ("Save view of requests", "requests", "save-view", Permission.READ_OWN_USAGE),
 )
 """Title, page, dialog to open there, and required permission."""

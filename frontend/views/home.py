@@ -9,9 +9,11 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods
 
+from frontend.navigation import slug_in
 from frontend.pages import refusals_told, signed_in, too_many_attempts
 from frontend.sign_in import second_factor, throttling
 from frontend.sign_in.accounts import INVITED, invitation_of
+from tenants.api.second_factor import closes
 from tenants.models import Invitation, Tenant, User
 
 
@@ -64,11 +66,22 @@ def _over(request: HttpRequest) -> HttpResponse:
 @require_GET
 @signed_in
 def ask_for_second_factor(request: HttpRequest) -> HttpResponse:
-    """Asks an operator to set one up; others are redirected to where they were going."""
+    """Asks an operator, or a member of a tenant that requires it, to set one up; others are
+    redirected to where they were going."""
     onward = request.GET.get("next", "")
     if not url_has_allowed_host_and_scheme(onward, allowed_hosts=None):
         onward = reverse("console")
-    if not second_factor.is_missing(request):
+    tenant = _closed_tenant(request, onward)
+    if tenant is None and not second_factor.is_missing(request):
         return redirect(onward)
-    context = {"onward": onward, "required": second_factor.is_required()}
+    required = tenant is not None or second_factor.is_required()
+    context = {"onward": onward, "required": required, "tenant": tenant}
     return render(request, "second_factor.html", context)
+
+
+def _closed_tenant(request: HttpRequest, onward: str) -> Tenant | None:
+    """The tenant to which this address leads, if it is closed for want of a second factor."""
+    slug = slug_in(onward)
+    assert isinstance(request.user, User)
+    tenant = Tenant.objects.visible_to(request.user).filter(slug=slug).first() if slug else None
+    return tenant if tenant is not None and closes(request, tenant) else None

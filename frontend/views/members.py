@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from allauth.mfa.models import Authenticator
 from django import forms
 from django.contrib import messages
+from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -15,6 +17,7 @@ from django.views.decorators.http import require_POST
 from frontend import bulk, shown_once
 from frontend.lists import id_in_url, page_of, words_of
 from frontend.pages import refusals_told, tenant_page
+from tenants.api import second_factor
 from tenants.errors import Refused
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
@@ -128,6 +131,20 @@ def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
     return redirect("members", caller.tenant.slug)
 
 
+@require_POST
+@tenant_page(Permission.EDIT_SIGN_IN)
+def require_second_factor(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Require a second factor of everybody who opens the tenant, or no longer."""
+    tenant, required = caller.tenant, request.POST.get("required") == "yes"
+    with refusals_told(request):
+        second_factor.require_own(request, required=required)
+        tenant.second_factor_required = required
+        tenant.save(update_fields=["second_factor_required"])
+        said = "requires a second factor now" if required else "no longer requires a second factor"
+        messages.success(request, f"{tenant.name} {said}.")
+    return redirect("members", tenant.slug)
+
+
 @never_cache
 @require_POST
 @tenant_page(Permission.EDIT_MEMBERS)
@@ -179,6 +196,8 @@ def _link(request: HttpRequest, token: str) -> str:
 
 def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpResponse:
     found = caller.tenant.memberships.select_related("user")
+    factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=second_factor.FACTORS)
+    found = found.annotate(has_factor=Exists(factors))
     if words := words_of(request):
         found = found.filter(user__username__icontains=words)
     if (after := id_in_url(request, "after")) is not None:
@@ -192,6 +211,7 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpRespons
         "invitations": _invitations(caller) if may_edit else [],
         "roles": _roles_of(caller),
         "may_edit": may_edit,
+        "may_require": caller.may(Permission.EDIT_SIGN_IN),
         "bulk": [REMOVE.of("members-remove-some", caller.tenant.slug)],
         "bulk_of_invitations": [WITHDRAW.of("members-withdraw-some", caller.tenant.slug)],
         "form": form,

@@ -16,18 +16,20 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend import bulk, shown_once
+from frontend.formats import duration
 from frontend.lists import older_page_of
-from frontend.pages import operator_page, tenant_page
+from frontend.pages import operator_page, refusals_told, tenant_page
 from tenants.errors import TooManyTargets
 from tenants.models import Tenant, User
 from tenants.models.notifications import (
     OF_INSTALLATION,
     OF_TENANTS,
     Delivery,
+    DeliveryState,
     NotificationKind,
     Target,
 )
-from tenants.notifications import mail
+from tenants.notifications import mail, testing
 from tenants.notifications.addresses import MAX_URL, Forbidden, check_form
 from tenants.permissions import Caller, Permission
 
@@ -87,6 +89,12 @@ def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 
 @require_POST
 @tenant_page(Permission.EDIT_WEBHOOKS)
+def test(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    return _tested(request, caller.tenant, pk)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_WEBHOOKS)
 def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     return _removed(request, caller.tenant, pk)
 
@@ -121,6 +129,12 @@ def choose_mails_of_installation(request: HttpRequest) -> HttpResponse:
 @operator_page
 def rotate_of_installation(request: HttpRequest, pk: int) -> HttpResponse:
     return _rotated(request, None, pk)
+
+
+@require_POST
+@operator_page
+def test_of_installation(request: HttpRequest, pk: int) -> HttpResponse:
+    return _tested(request, None, pk)
 
 
 @require_POST
@@ -194,6 +208,23 @@ def _muted(
 def _rotated(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpResponse:
     target = get_object_or_404(Target.objects.of(tenant), pk=pk)
     return shown_once.redirect(request, _address(tenant), target.rotate(), target.url)
+
+
+def _tested(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpResponse:
+    target = get_object_or_404(Target.objects.of(tenant), pk=pk)
+    with refusals_told(request):
+        sent = testing.outcome(target.test())
+        if sent.state == DeliveryState.WAITING:
+            messages.warning(request, "No worker has sent the test event yet. It is listed below.")
+        elif sent.error:
+            messages.error(request, f"The test event failed after {_took(sent)}: {sent.error}")
+        else:
+            messages.success(request, f"{target} answered {sent.status} in {_took(sent)}.")
+    return redirect(_address(tenant))
+
+
+def _took(sent: Delivery) -> str:
+    return duration((sent.duration_ms or 0) / 1000)
 
 
 def _removed(request: HttpRequest, tenant: Tenant | None, pk: int) -> HttpResponse:

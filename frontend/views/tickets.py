@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST
 from frontend.live.tail import audience
 from frontend.sockets import tickets
 from frontend.sockets.tickets import Ticket, TicketSigner, session_digest
+from tenants.api import second_factor
 from tenants.models import ApiKey, AuditEntry, User
 from tenants.models.audit import acting, actor_of
 from tenants.permissions import Caller, Permission
@@ -45,7 +46,12 @@ def ticket(request: HttpRequest) -> JsonResponse:
     except PermissionDenied as denied:
         return JsonResponse({"detail": str(denied)}, status=403)
     session = session_digest(request.session.session_key or "")
-    granted = msgspec.structs.replace(granted, session=session, staff=request.user.is_staff)
+    granted = msgspec.structs.replace(
+        granted,
+        session=session,
+        staff=request.user.is_staff,
+        second_factor=not second_factor.is_missing(request),
+    )
     signer = TicketSigner(settings.INTERNAL_TOKEN)
     return JsonResponse({"ticket": signer.issue(granted, time.time())})
 
@@ -53,7 +59,7 @@ def ticket(request: HttpRequest) -> JsonResponse:
 def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
     """A ticket to use the playground. Creates the key to which this person's use is billed if there
     is none, and logs an operator's visit."""
-    caller = _caller(user, slug)
+    caller = _caller(request, user, slug)
     caller.require(Permission.USE_PLAYGROUND)
     actor = actor_of(request)
     assert actor is not None
@@ -67,7 +73,7 @@ def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
 def live(request: HttpRequest, user: User, slug: str) -> Ticket:
     """A ticket for live updates, of a tenant or of the whole installation."""
     if slug:
-        caller = _caller(user, slug)
+        caller = _caller(request, user, slug)
         return _of_tenant(tickets.LIVE, caller, audience_of(caller))
     if not user.is_staff:
         raise PermissionDenied("Only operators see the whole installation.")
@@ -88,10 +94,12 @@ def audience_of(caller: Caller) -> str:
     return audience(own.values_list("pk", flat=True)[:MAX_OWN])
 
 
-def _caller(user: User, slug: str) -> Caller:
+def _caller(request: HttpRequest, user: User, slug: str) -> Caller:
     caller = Caller.of_user(user, slug)
     if caller is None:
         raise PermissionDenied("There is no such tenant.")
+    if second_factor.closes(request, caller.tenant):
+        raise PermissionDenied(second_factor.refusal(caller.tenant))
     return caller
 
 

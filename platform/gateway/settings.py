@@ -202,6 +202,7 @@ INSTALLED_APPS = [
     "allauth.mfa",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
     "channels",
     "rest_framework",
     "django_filters",
@@ -231,6 +232,7 @@ MIDDLEWARE = [
     "gateway.middleware.Audited",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "frontend.sign_in.devices.SessionNoted",
     "frontend.sign_in.second_factor.SecondFactorRequired",
     "frontend.times.LocalTime",
 ]
@@ -283,9 +285,16 @@ ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
 MFA_FORMS = {
     "authenticate": "frontend.sign_in.accounts.AuthenticateForm",
     "reauthenticate": "frontend.sign_in.accounts.ReauthenticateForm",
+    "add_webauthn": "frontend.sign_in.passkeys.AddPasskeyForm",
+    "edit_webauthn": "frontend.sign_in.passkeys.RenamePasskeyForm",
+    "authenticate_webauthn": "frontend.sign_in.passkeys.AuthenticatePasskeyForm",
+    "login_webauthn": "frontend.sign_in.passkeys.SignInPasskeyForm",
+    "reauthenticate_webauthn": "frontend.sign_in.passkeys.ReauthenticatePasskeyForm",
 }
+MFA_ADAPTER = "frontend.sign_in.passkeys.PasskeyAdapter"
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation, not by mail address
-MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_TOTP_ISSUER = "Lorikeet"
 SOCIALACCOUNT_ADAPTER = "frontend.sign_in.accounts.SocialAccountAdapter"
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
@@ -417,6 +426,8 @@ REFUSED_REQUESTS_DAYS = environ.integer("LORIKEET_REFUSED_REQUESTS_DAYS", 30, lo
 DELETION_GRACE_DAYS = environ.integer("LORIKEET_DELETION_GRACE_DAYS", 30, high=3660)
 """How long the deletion of a tenant can be taken back."""
 
+WEBHOOK_TEST_WAIT_S = environ.integer("LORIKEET_WEBHOOK_TEST_WAIT_S", 15, high=60)
+"""How long a request waits for a worker to send a webhook's test event before it is answered."""
 WEBHOOKS_PRIVATE = environ.boolean("LORIKEET_WEBHOOKS_PRIVATE", False)
 """Whether webhooks may go to private networks and this machine, also without TLS."""
 

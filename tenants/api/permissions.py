@@ -11,6 +11,7 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from tenants.api import second_factor
 from tenants.api.authentication import KeyHolder
 from tenants.api.strict_view import StrictView
 from tenants.models import ApiKey, Tenant, User
@@ -21,6 +22,7 @@ def caller(request: Request, slug: str | None = None) -> Caller:
     """The caller, and the tenant of that slug, else that of `?tenant=`, else the caller's only one.
 
     Raises:
+        PermissionDenied: the tenant requires a second factor, which the caller's session lacks.
         Http404: the tenant does not exist or is not the caller's; the two are not distinguished.
         ValidationError: it is not clear which tenant is meant.
     """
@@ -33,6 +35,8 @@ def caller(request: Request, slug: str | None = None) -> Caller:
     tenant = tenants.filter(slug=slug).first() if slug else _only(tenants)
     if tenant is None:
         raise Http404
+    if second_factor.closes(request._request, tenant):
+        raise PermissionDenied(second_factor.refusal(tenant), "second_factor_required")
     return Caller.of_member(user, tenant)
 
 

@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.adapters.sessions import Uploads
+from tenants.api.endpoints.alerts import AlertRules
 from tenants.api.endpoints.audit import InstallationAudit, TenantAudit
 from tenants.api.endpoints.content import Content, ContentKeys
 from tenants.api.endpoints.deletions import OneDeletion
@@ -111,15 +112,19 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("exports", Exports.as_view(LIST | CREATE)),
     path("exports/<str:pk>", Exports.as_view(READ)),
     path("exports/<str:pk>/archive", Exports.as_view({"get": "archive"})),
+    path("alert-rules", AlertRules.as_view(LIST | CREATE)),
+    path("alert-rules/<int:pk>", AlertRules.as_view(READ | EDIT | DELETE)),
     path("webhooks", Webhooks.as_view(LIST | CREATE)),
     path("webhooks/<int:pk>", Webhooks.as_view(READ | DELETE)),
     path("webhooks/<int:pk>/rotate", Webhooks.as_view({"post": "rotate"})),
+    path("webhooks/<int:pk>/test", Webhooks.as_view({"post": "test"})),
     path("webhook-deliveries", Deliveries.as_view(LIST)),
     path("webhook-deliveries/<int:pk>", Deliveries.as_view(READ)),
     path("webhook-deliveries/<int:pk>/replay", Deliveries.as_view({"post": "replay"})),
     path("installation/webhooks", InstallationWebhooks.as_view(LIST | CREATE)),
     path("installation/webhooks/<int:pk>", InstallationWebhooks.as_view(READ | DELETE)),
     path("installation/webhooks/<int:pk>/rotate", InstallationWebhooks.as_view({"post": "rotate"})),
+    path("installation/webhooks/<int:pk>/test", InstallationWebhooks.as_view({"post": "test"})),
     path("installation/webhook-deliveries", InstallationDeliveries.as_view(LIST)),
     path("installation/webhook-deliveries/<int:pk>", InstallationDeliveries.as_view(READ)),
     path(

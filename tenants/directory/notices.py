@@ -36,6 +36,7 @@ class Notice(msgspec.Struct, frozen=True):
     platform's defaults, so it concerns all tenants; `engine` means an engine's credential.
     `member`, `user` and `session` mean that a person's permissions have changed: `ended` says that
     the membership or the account has ended, `session` is the digest of an ended session's key.
+    `member` without a user means everybody who looks at the tenant.
     """
 
     kind: Literal[

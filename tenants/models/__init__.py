@@ -2,6 +2,7 @@
 
 from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.models.alerts import AlertRule
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.background import BackgroundResponse
@@ -18,7 +19,7 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
-from tenants.models.notifications import Delivery, Muted, Notification, Target
+from tenants.models.notifications import Delivery, Muted, Notification, ReadMark, Target
 from tenants.models.offboarding import TenantDeletion, TenantExport
 from tenants.models.saved.conversations import Conversation
 from tenants.models.saved.prompts import PromptSet, SavedPrompt
@@ -42,6 +43,7 @@ __all__ = [
     "LIVE",
     "Adapter",
     "AdapterVersion",
+    "AlertRule",
     "Alias",
     "ApiKey",
     "AuditActor",
@@ -71,6 +73,7 @@ __all__ = [
     "PromptSet",
     "Purpose",
     "QuarantinedEntry",
+    "ReadMark",
     "RefusedRequest",
     "RequestHour",
     "RequestMinute",

@@ -101,6 +101,11 @@ class Tenant(models.Model):
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
     content_days = models.PositiveSmallIntegerField(db_default=0, default=0, editable=False)
     """How many days prompts and answers are kept; 0: not at all (`tenants.content`)."""
+    second_factor_required = models.BooleanField(
+        db_default=False,
+        default=False,
+        help_text="Whether members open the tenant only with a second factor, or single sign-on.",
+    )
     internal = models.BooleanField(db_default=False, default=False, editable=False)
     """The installation checks itself as this tenant (`tenants.isolation`): lists and sums of all
     tenants leave it out."""

@@ -43,6 +43,7 @@ SUBJECTS = {
     "rollout": "rollout",
     "turn": "turn in a rollout",
     "webhook": "webhook",
+    "alert rule": "alert rule",
     "content": "stored prompt",
     "content key": "key of stored prompts",
     "export": "export",

@@ -1,4 +1,4 @@
-"""Notifications for webhooks and users: an outbox and its deliveries.
+"""Notifications for webhooks and users: an outbox and its deliveries, and how far users have read.
 
 A notification is written in the transaction of the event that it reports: by a trigger if that is a
 change of a row (`sql/notifications.sql`), else by `tenants.notifications.watching`. The
@@ -12,7 +12,8 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,9 +24,11 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from tenants.errors import TooManyTargets
+from tenants.errors import TooManyTargets, TooManyTests, WebhookGone
 from tenants.models.accounts import Role, Tenant, User
 
+MAX_TESTS = 5
+"""Test events that a tenant, or the installation, may have sent in a minute."""
 MAX_TARGETS = 20
 """At most how many webhooks a tenant, or the installation, has."""
 SECRET_BYTES = 32
@@ -42,10 +45,13 @@ class NotificationKind(models.TextChoices):
     ADAPTER_REJECTED = "adapter.rejected", "Adapter rejected"
     BUDGET_REACHED = "budget.reached", "Budget 80% or 100% used"
     KEY_EXPIRING = "key.expiring", "API key expires within a week"
+    ALERT_RAISED = "alert.raised", "Alert raised"
+    ALERT_RESOLVED = "alert.resolved", "Alert resolved"
     ENGINE_LOST = "engine.lost", "Engine lost"
     LEDGER_DRIFT = "ledger.drift", "Ledger differs from an engine"
     ISOLATION_FAILED = "isolation.failed", "Isolation check failed"
     ROLLOUT_STOPPED = "rollout.stopped", "Rollout rolled back or aborted"
+    WEBHOOK_TEST = "webhook.test", "Test of a webhook"
 
 
 OF_TENANTS: Mapping[NotificationKind, Role] = {
@@ -53,8 +59,10 @@ OF_TENANTS: Mapping[NotificationKind, Role] = {
     NotificationKind.ADAPTER_REJECTED: Role.DEVELOPER,
     NotificationKind.BUDGET_REACHED: Role.ADMIN,
     NotificationKind.KEY_EXPIRING: Role.DEVELOPER,
+    NotificationKind.ALERT_RAISED: Role.DEVELOPER,
+    NotificationKind.ALERT_RESOLVED: Role.DEVELOPER,
 }
-"""The kinds of tenants, each with the least role whose members are emailed."""
+"""The kinds of tenants, each with the least role whose members see it and are emailed."""
 OF_INSTALLATION = (
     NotificationKind.ENGINE_LOST,
     NotificationKind.LEDGER_DRIFT,
@@ -62,6 +70,15 @@ OF_INSTALLATION = (
     NotificationKind.ROLLOUT_STOPPED,
 )
 """The kinds about which operators are emailed."""
+
+
+@contextmanager
+def _locked(tenant_id: int | None) -> Iterator[None]:
+    """A transaction in which nobody else adds a target or a test of this tenant, or of the
+    installation."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s::int)", [LOCK, tenant_id or 0])
+        yield
 
 
 class TargetQuerySet(models.QuerySet["Target"]):
@@ -75,9 +92,7 @@ class TargetQuerySet(models.QuerySet["Target"]):
         Raises:
             TooManyTargets: there are MAX_TARGETS.
         """
-        whose = 0 if tenant is None else tenant.pk
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s::int)", [LOCK, whose])
+        with _locked(None if tenant is None else tenant.pk):
             if self.of(tenant).count() >= MAX_TARGETS:
                 raise TooManyTargets
             return self.create(tenant=tenant, url=url, kinds=kinds, created_by=by)
@@ -124,6 +139,27 @@ class Target(models.Model):
             self.secrets, self.rotated_at = [new_secret(), known[0]], timezone.now()
             self.save(update_fields=["secrets", "rotated_at"])
         return self.secrets[0]
+
+    def test(self) -> Delivery:
+        """Have a test event sent to this webhook alone, once.
+
+        Raises:
+            WebhookGone: it answered 410, so nothing is sent to it any more.
+            TooManyTests: MAX_TESTS were sent in the last minute.
+        """
+        if self.ended_at is not None:
+            raise WebhookGone
+        kind, now = NotificationKind.WEBHOOK_TEST, timezone.now()
+        with _locked(self.tenant_id):
+            recent = Notification.objects.filter(
+                tenant=self.tenant_id, kind=kind, at__gt=now - timedelta(minutes=1)
+            )
+            if recent.count() >= MAX_TESTS:
+                raise TooManyTests
+            told = Notification.objects.create(
+                tenant_id=self.tenant_id, kind=kind, data={}, once="", mailed=True, at=now
+            )
+            return Delivery.objects.create(notification=told, target=self)
 
     def signing_secrets(self, now: datetime) -> list[str]:
         """The secrets to sign with, the newest first."""
@@ -180,7 +216,10 @@ class Notification(models.Model):
                 name="notification_once",
             )
         ]
-        indexes = [models.Index(fields=["at"], name="notification_by_time")]
+        indexes = [
+            models.Index(fields=["at"], name="notification_by_time"),
+            models.Index(fields=["tenant", "at"], name="notification_by_tenant"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.at:%Y-%m-%d %H:%M}"
@@ -217,6 +256,25 @@ class Muted(models.Model):
         return f"{self.user}: {', '.join(self.kinds)}"
 
 
+class ReadMark(models.Model):
+    """Up to when a user has read the notifications of a tenant, or of the installation."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
+    until = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "tenant"], nulls_distinct=False, name="read_mark_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.until:%Y-%m-%d %H:%M}"
+
+
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
     def to_webhooks(self, tenant: Tenant | None) -> DeliveryQuerySet:
         """Deliveries to a tenant's webhooks, or (None) to the installation's."""
@@ -225,7 +283,7 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
 
 
 class Delivery(models.Model):
-    """One notification for one webhook, or by email for one user.
+    """One notification for one webhook, or by email for one user. A test is tried once.
 
     `due_at` is the time of the next attempt, `tried_at` that of the last one; `status` is the HTTP
     status, `error` why the last attempt failed.
@@ -240,6 +298,8 @@ class Delivery(models.Model):
     tried_at = models.DateTimeField(null=True)
     status = models.PositiveSmallIntegerField(null=True)
     error = models.CharField(max_length=300, db_default="")
+    duration_ms = models.PositiveIntegerField(null=True)
+    """How long the last attempt took."""
 
     objects = DeliveryQuerySet.as_manager()
 

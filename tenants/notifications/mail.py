@@ -20,6 +20,7 @@ from inference.interfaces.directory import MICRO
 from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import LimitKind as LimitKind
 from tenants.models import Role, Tenant, User
+from tenants.models.alerts import Metric
 from tenants.models.notifications import (
     OF_INSTALLATION,
     OF_TENANTS,
@@ -114,6 +115,15 @@ def send(delivery: Delivery) -> None:
     EmailMessage(subject, text, None, [delivery.user.email], headers=headers).send()
 
 
+def described(told: Notification) -> Words:
+    """A title of the notification, and lines that say more."""
+    kind = NotificationKind(told.kind)
+    try:
+        return WORDS[kind](told.data)
+    except KeyError:  # another release's data
+        return kind.label, []
+
+
 def written(told: Notification) -> tuple[str, str]:
     """The subject and the text of the email."""
     if told.tenant is None:
@@ -122,7 +132,7 @@ def written(told: Notification) -> tuple[str, str]:
     else:
         whose, where = told.tenant.name, reverse("notifications", args=[told.tenant.slug])
         why = f"You receive this email because you are a member of {told.tenant.name}."
-    title, details = WORDS[NotificationKind(told.kind)](told.data)
+    title, details = described(told)
     lines = [
         f"{title}.", "", *details, *([""] if details else []),
         f"{why} Change your notification settings:", f"{settings.CONSOLE_URL}{where}",
@@ -202,11 +212,26 @@ def _rollout(data: Data) -> Words:
     return f"The rollout {data['rollout']} was {data['state']}", [str(data["reason"])]
 
 
+def _alert(state: str) -> Callable[[Data], Words]:
+    def words(data: Data) -> Words:
+        share = data["metric"] == Metric.ERROR_SHARE
+        figure = "Failed or refused" if share else "TTFT p95"
+        unit, value = "%" if share else " ms", data["value"]
+        now = "too few requests to judge" if value is None else f"{value:g}{unit}"
+        window = f"{data['requests']:,} requests in {data['minutes']} min"
+        limit = f"threshold {data['threshold']:g}{unit}"
+        return f"Alert {state}: {data['rule']}", [f"{figure}: {now}, {limit}, {window}"]
+
+    return words
+
+
 WORDS: Mapping[NotificationKind, Callable[[Data], Words]] = {
     NotificationKind.ADAPTER_READY: _adapter("is ready"),
     NotificationKind.ADAPTER_REJECTED: _adapter("was rejected"),
     NotificationKind.BUDGET_REACHED: _budget,
     NotificationKind.KEY_EXPIRING: _key,
+    NotificationKind.ALERT_RAISED: _alert("raised"),
+    NotificationKind.ALERT_RESOLVED: _alert("resolved"),
     NotificationKind.ENGINE_LOST: _engine,
     NotificationKind.LEDGER_DRIFT: _drift,
     NotificationKind.ISOLATION_FAILED: _isolation,

@@ -15,10 +15,11 @@ import asyncio
 import base64
 import hmac
 import json
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,7 +31,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from tenants.models.notifications import Delivery, DeliveryState, Target
+from tenants.models.notifications import Delivery, DeliveryState, NotificationKind, Target
 from tenants.notifications import mail
 from tenants.notifications.addresses import Forbidden, pin
 
@@ -72,6 +73,7 @@ class SendResult:
 
     error: str = ""
     status: int | None = None
+    duration_ms: int | None = None
 
 
 def sign(secrets: Sequence[str], id: str, at: int, body: bytes) -> str:
@@ -117,13 +119,15 @@ def record(delivery: Delivery, result: SendResult, now: datetime) -> None:
     gone = result.status == 410
     fields: dict[str, Any] = {"state": DeliveryState.DELIVERED}
     if result.error:
-        last = gone or attempts > len(PAUSES)
+        test = delivery.notification.kind == NotificationKind.WEBHOOK_TEST
+        last = gone or test or attempts > len(PAUSES)
         fields["state"] = DeliveryState.FAILED if last else DeliveryState.WAITING
         fields["due_at"] = now if last else now + PAUSES[attempts - 1]
     Delivery.objects.filter(pk=delivery.pk).update(
         attempts=F("attempts") + 1,
         tried_at=now,
         status=result.status,
+        duration_ms=result.duration_ms,
         error=result.error.replace("\0", "")[:MAX_ERROR],
         **fields,
     )
@@ -183,7 +187,9 @@ class Sender:
             log.error("delivery_failed", delivery=delivery.pk, exc_info=error)
 
     async def _deliver(self, delivery: Delivery, now: datetime) -> None:
+        began = time.monotonic()
         result = await self.attempt(delivery, now)
+        result = replace(result, duration_ms=round((time.monotonic() - began) * 1000))
         await database_sync_to_async(record)(delivery, result, timezone.now())
 
     async def attempt(self, delivery: Delivery, now: datetime) -> SendResult:

@@ -1,5 +1,5 @@
 """Checks once a minute for events that no change of a row announces: budgets nearly used up, keys
-that expire, engines that are lost. Each is notified once."""
+that expire, engines that are lost, alerts of requests. Each is notified once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import LimitKind as LimitKind
 from tenants.models import ApiKey, EngineCredential, LimitScope, LimitSet, Tenant, UsageSum
-from tenants.models.notifications import Notification, NotificationKind, Target
+from tenants.models.notifications import Notification, NotificationKind
 from tenants.models.usage.sums import SumSpan
-from tenants.notifications import mail
+from tenants.notifications import alerts
 from tenants.utc import day_start, month_start
 
 app: procrastinate.App = django_app
@@ -44,19 +44,12 @@ def watch(timestamp: int) -> None:
     budgets(now)
     engines(now)
     ledger(now)
+    alerts.judge_all(now)
     Notification.objects.long_past().delete()
-
-
-def _is_wanted(kind: NotificationKind) -> bool:
-    """Whether anybody would receive this kind."""
-    targets = Target.objects.filter(kinds__contains=[kind.value], ended_at=None)
-    return mail.is_sent() or targets.exists()
 
 
 def keys(now: datetime) -> None:
     """Notify of keys that expire within a week."""
-    if not _is_wanted(NotificationKind.KEY_EXPIRING):
-        return
     soon = ApiKey.objects.with_text().filter(
         revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON
     )
@@ -70,8 +63,6 @@ def keys(now: datetime) -> None:
 def budgets(now: datetime) -> None:
     """Notify of budgets of which 80 or 100 % are used, for tenants, keys and adapters with recent
     usage."""
-    if not _is_wanted(NotificationKind.BUDGET_REACHED):
-        return
     lately = UsageSum.objects.filter(span=SumSpan.HOUR, start__gte=now - USED_LATELY)
     for tenant in Tenant.objects.filter(pk__in=lately.values("tenant")):
         _budgets(LimitScope(tenant), now)
@@ -113,8 +104,6 @@ def _named(scope: LimitScope) -> dict[str, str]:
 def engines(now: datetime) -> None:
     """Notify of engines that were connected within the last day and are gone without having
     stopped."""
-    if not _is_wanted(NotificationKind.ENGINE_LOST):
-        return
     gone = EngineCredential.objects.filter(
         revoked_at=None, stopped_at=None,
         last_seen_at__gt=now - FORGOTTEN_AFTER, last_seen_at__lt=now - LOST_AFTER,
@@ -127,8 +116,6 @@ def engines(now: datetime) -> None:
 
 def ledger(now: datetime) -> None:
     """Notify of engines' journals that the ledger differs from, once a day each."""
-    if not _is_wanted(NotificationKind.LEDGER_DRIFT):
-        return
     for drift in drifts():
         if drift:
             data = {"engine": drift.journal.engine_id, "journal": drift.journal.journal,

@@ -19,6 +19,7 @@ from tenants.content.sealing import Location, TenantKey, Unreadable
 from tenants.models import (
     Adapter,
     AdapterVersion,
+    AlertRule,
     Alias,
     ApiKey,
     AuditEntry,
@@ -35,6 +36,7 @@ from tenants.models import (
     Notification,
     Price,
     PromptSet,
+    ReadMark,
     RefusedRequest,
     RequestHour,
     RequestMinute,
@@ -69,6 +71,7 @@ ROWS, LARGE_ROWS = 1000, 20
 """Rows in memory at a time; large ones have up to half a megabyte each."""
 LEFT_OUT: Mapping[type[models.Model], str] = {
     IdempotentAnswer: "answers that are kept for a day, for requests that are repeated",
+    ReadMark: "how far members have read notifications",
     RequestMinute: "figures by the minute: `request_hours.jsonl` has their sums",
     RolloutTenant: "the operator's plans and tests",
     TenantDeletion: "a request to delete the tenant",
@@ -132,6 +135,7 @@ def sections(tenant: Tenant) -> list[Section]:
         Section("background_responses", _all(BackgroundResponse, **mine), SEALED),
         Section("webhooks", _all(Target, **mine), frozenset({"secrets"})),
         Section("notifications", _all(Notification, **mine)),
+        Section("alert_rules", _all(AlertRule, **mine)),
         Section("deliveries", _all(Delivery, notification__tenant=tenant)),
         Section("muted", _all(Muted, **mine), also=("user__username",)),
         Section("content_keys", _all(ContentKey, **mine)),

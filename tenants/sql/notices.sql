@@ -28,6 +28,18 @@ CREATE OR REPLACE TRIGGER notify_changed AFTER UPDATE ON tenants_tenant FOR EACH
 CREATE OR REPLACE TRIGGER notify_deleted AFTER DELETE ON tenants_tenant FOR EACH ROW
     EXECUTE FUNCTION tenants_notify_tenant();
 
+-- Sockets that were opened without the second factor that the tenant now requires. As JSON, because
+-- the first migration runs this file before the column exists.
+CREATE OR REPLACE FUNCTION tenants_notify_second_factor() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM tenants_notify(jsonb_build_object('kind', 'member', 'tenant_id', NEW.id));
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER notify_second_factor AFTER UPDATE ON tenants_tenant FOR EACH ROW
+    WHEN (NOT (to_jsonb(OLD) @> '{"second_factor_required": true}')
+          AND to_jsonb(NEW) @> '{"second_factor_required": true}')
+    EXECUTE FUNCTION tenants_notify_second_factor();
+
 CREATE OR REPLACE FUNCTION tenants_notify_adapters() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     changed record;

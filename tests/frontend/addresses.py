@@ -57,7 +57,13 @@ NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission
 """The permission that these addresses need for what other members made."""
 ACCOUNT = {
     "nobody": ("account_login", "account_reset_password"),
-    "viewer": ("account_change_password", "account_email", "mfa_index"),
+    "viewer": (
+        "account_change_password",
+        "account_email",
+        "mfa_index",
+        "mfa_list_webauthn",
+        "usersessions_list",
+    ),
 }
 """Pages of allauth, by the role that opens them here."""
 

@@ -38,6 +38,21 @@ def test_who_sees_and_manages_webhooks(tenant: Tenant, role: str, sees: int, edi
     ]
 
 
+def test_the_answer_to_a_test_event_is_shown(tenant: Tenant) -> None:
+    admin, target = client_of(tenant, "admin"), listen(tenant)
+    where = f"/t/{tenant.slug}/notifications"
+    assert f'aria-label="Send test: {target}"' in admin.get(where).text
+    shown = admin.post(f"{where}/{target.pk}/test", follow=True).text
+    assert "No worker has sent the test event yet." in shown and "webhook.test" in shown
+    for role, status in (("developer", 403), ("outsider", 404)):
+        assert client_of(tenant, role).post(f"{where}/{target.pk}/test").status_code == status
+    other = listen(make_tenant("other"))
+    assert admin.post(f"{where}/{other.pk}/test").status_code == 404
+    operator, whole = client_of(tenant, "operator"), listen(None)
+    assert operator.post(f"/operate/notifications/{whole.pk}/test").status_code == 302
+    assert Delivery.objects.count() == 2
+
+
 def test_a_secret_is_shown_once_and_loading_the_page_again_adds_nothing(tenant: Tenant) -> None:
     admin, where = client_of(tenant, "admin"), f"/t/{tenant.slug}/notifications"
     new = {"url": "https://hooks.example/x", "kinds": ["adapter.ready"]}
@@ -74,7 +89,7 @@ def checked(client: Client, where: str) -> int:
     )
 
 
-@pytest.mark.parametrize(("role", "offered"), [("admin", 4), ("developer", 3)])
+@pytest.mark.parametrize(("role", "offered"), [("admin", 6), ("developer", 5)])
 def test_people_choose_what_they_are_mailed(tenant: Tenant, role: str, offered: int) -> None:
     client, where = client_of(tenant, role), f"/t/{tenant.slug}/notifications"
     assert checked(client, where) == offered

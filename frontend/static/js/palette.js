@@ -33,11 +33,31 @@ function chosen() {
   return list.querySelector("[aria-selected=true]");
 }
 
-function optionOf({ kind, title, url }, i) {
+// What needs no page of its own: shown after what the server found, once something is typed.
+const HERE = [
+  { title: "Switch theme", act: switchTheme },
+  { title: "Sign out", act: () => document.querySelector("form[data-signs-out]").requestSubmit() },
+];
+
+function switchTheme() {
+  const choice = document.getElementById("theme-choice");
+  const dark = choice.value === "dark" || (choice.value === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+  choice.value = dark ? "light" : "dark";
+  choice.dispatchEvent(new Event("change", { bubbles: true }));
+}
+
+function here() {
+  const typed = words.value.trim().toLowerCase();
+  return HERE.filter(({ title }) => typed && title.toLowerCase().includes(typed)).map((one) => ({ ...one, kind: "Action" }));
+}
+
+const acts = new WeakMap();
+
+function optionOf({ kind, title, url, act }, i) {
   const option = document.createElement("li");
   option.id = `palette-option-${i}`;
   option.setAttribute("role", "option");
-  option.dataset.url = url;
+  acts.set(option, act ?? (() => location.assign(url)));
   const [name, of] = [document.createElement("span"), document.createElement("span")];
   name.textContent = title;
   of.textContent = kind;
@@ -46,12 +66,15 @@ function optionOf({ kind, title, url }, i) {
   return option;
 }
 
-function leave() {
+function leave(option = chosen()) {
   entered = false;
-  if (chosen()) location.assign(chosen().dataset.url);
+  if (!option) return;
+  palette.close();
+  acts.get(option)();
 }
 
-function show(found) {
+function show(answered) {
+  const found = [...answered, ...here()];
   looking = false;
   list.replaceChildren(...found.map(optionOf));
   words.setAttribute("aria-expanded", String(found.length > 0));
@@ -104,7 +127,7 @@ words.addEventListener("keydown", (event) => {
 });
 list.addEventListener("click", (event) => {
   const option = event.target.closest("[role=option]");
-  if (option) location.assign(option.dataset.url);
+  if (option) leave(option);
 });
 palette.addEventListener("close", () => (entered = false)); // closing cancels the pending choice
 palette.addEventListener("click", (event) => {

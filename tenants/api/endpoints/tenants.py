@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
+from tenants.api import second_factor
 from tenants.api.authentication import KeyHolder
 from tenants.api.filters import MemberFilter, TenantFilter
 from tenants.api.permissions import TenantView
@@ -47,7 +48,8 @@ class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, Generi
 class OneTenant(
     TenantView, mixins.RetrieveModelMixin, mixins.UpdateModelMixin, GenericViewSet[Tenant]
 ):
-    """One tenant. Only operators change its status, weight and quota."""
+    """One tenant. Only operators change its status, weight and quota, and only owners and operators
+    whether it requires a second factor."""
 
     takes_tenant = False  # the tenant is in the URL
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_TENANT}
@@ -61,6 +63,10 @@ class OneTenant(
     def perform_update(self, serializer: BaseSerializer[Tenant]) -> None:
         if OPERATORS_FIELDS & serializer.validated_data.keys():
             self.caller.require(Permission.OPERATE)
+        if "second_factor_required" in serializer.validated_data:
+            self.caller.require(Permission.EDIT_SIGN_IN)
+            required = serializer.validated_data["second_factor_required"]
+            second_factor.require_own(self.request._request, required=required)
         status = serializer.validated_data.pop("status", None)
         with transaction.atomic():
             tenant = serializer.save()

@@ -22,6 +22,7 @@ from tenants.api.serializers.webhooks import (
 )
 from tenants.api.strict_view import StrictView
 from tenants.models import Delivery, Target, Tenant, User
+from tenants.notifications import testing
 from tenants.permissions import Permission
 
 
@@ -33,7 +34,7 @@ class _Webhooks(
     GenericViewSet[Target],
 ):
     queryset = Target.objects.none()
-    bodiless = ["rotate"]
+    bodiless = ["rotate", "test"]
     filter_backends = []
 
     def of(self) -> Tenant | None:
@@ -59,6 +60,13 @@ class _Webhooks(
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().destroy(request, *args, **kwargs)
 
+    @extend_schema(request=None, responses=DeliverySerializer)
+    def test(self, request: Request, pk: int) -> Response:
+        """Send a signed `webhook.test` event to this webhook, once, and wait for its answer. In the
+        state `waiting` no worker has sent it yet; ask for the delivery again."""
+        sent = testing.outcome(self.get_object().test())
+        return Response(DeliverySerializer(sent).data)
+
     def _shown_once(self, target: Target, code: int) -> Response:
         body = {**self.get_serializer(target).data, "secret": target.secrets[0]}
         return Response(body, code, headers={"Cache-Control": "no-store"})
@@ -68,7 +76,7 @@ class Webhooks(TenantView, _Webhooks):
     """URLs to which a tenant's events are posted as they happen, signed as in Standard Webhooks."""
 
     needs = dict.fromkeys(
-        ("list", "retrieve", "create", "rotate", "destroy"), Permission.EDIT_WEBHOOKS
+        ("list", "retrieve", "create", "rotate", "test", "destroy"), Permission.EDIT_WEBHOOKS
     )
     serializer_class = WebhookSerializer
 

@@ -111,11 +111,12 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
         model = Delivery
         fields = [
             "id", "webhook", "event", "message_id", "data", "happened_at", "state", "attempts",
-            "tried_at", "due_at", "status", "error",
+            "tried_at", "due_at", "status", "error", "duration_ms",
         ]  # fmt: skip
         read_only_fields = fields
         extra_kwargs = {
             "due_at": {"help_text": "Time of the next attempt while the state is `waiting`."},
             "status": {"help_text": "HTTP status of the last answer. null: there was none."},
             "error": {"help_text": "Why the last attempt failed. Empty: it did not."},
+            "duration_ms": {"help_text": "How long the last attempt took."},
         }

@@ -29,6 +29,15 @@ from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 
+PASSKEY_DEVICE = {
+    "protocol": "ctap2",
+    "transport": "internal",
+    "hasResidentKey": True,
+    "hasUserVerification": True,
+    "isUserVerified": True,
+    "automaticPresenceSimulation": True,
+}
+"""A device of Chromium's own that holds passkeys."""
 STEP_S = 30
 """Validity of an authenticator app's code."""
 
@@ -103,6 +112,29 @@ def code(secret: str) -> str:
     at = digest[-1] & 15
     number = int.from_bytes(digest[at : at + 4], "big") & 0x7FFFFFFF
     return f"{number % 10**6:06d}"
+
+
+def test_a_passkey_is_added_and_signs_in_alone(street: Street, customer: Customer) -> None:
+    name, page = f"keyed-{token_hex(3)}", street.person()
+    street.witness.allow("request elsewhere: http://localhost")
+    console = customer.stack.console_url.replace("127.0.0.1", "localhost")
+    device = page.context.new_cdp_session(page)
+    device.send("WebAuthn.enable")
+    device.send("WebAuthn.addVirtualAuthenticator", {"options": PASSKEY_DEVICE})
+    join(page, customer.invite("viewer").replace("127.0.0.1", "localhost"), name)
+    page.goto(f"{console}/account/2fa/webauthn/add/")
+    page.get_by_label("Password").fill(PASSWORD)
+    follow(page, page.get_by_role("button", name="Confirm"))
+    page.get_by_label("Name").fill("Laptop")
+    follow(page, page.get_by_role("button", name="Add passkey"))
+    expect(page.get_by_role("heading", name="Recovery codes")).to_be_visible()
+    page.goto(f"{console}/account/2fa/webauthn/")
+    expect(page.get_by_text("Laptop")).to_be_visible()
+    page.goto(f"{console}/account/logout/")
+    follow(page, page.get_by_role("button", name="Sign out"))
+    page.goto(f"{console}/account/login/")
+    follow(page, page.get_by_role("button", name="Use a passkey"))
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
 def test_a_forgotten_password_is_replaced_by_mail(

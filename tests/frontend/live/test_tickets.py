@@ -225,11 +225,12 @@ async def test_a_lease_ends_unless_it_is_renewed(viewer: Client) -> None:
             assert await Tab(socket).hear() == {"type": "ping"}
 
 
+@pytest.mark.parametrize("change", ["_demote", "_require_second_factor"])
 async def test_rights_that_changed_before_it_was_shown_are_noticed(
-    acme: Tenant, viewer: Client
+    acme: Tenant, viewer: Client, change: str
 ) -> None:
     ticket = await give(viewer, "live", "acme")
-    await database_sync_to_async(Membership.objects.update)(role=Role.DEVELOPER)
+    await database_sync_to_async(globals()[change])()
     async with door() as app, connected(app, "ws/live", ticket) as socket:
         assert await Tab(socket).closed() == GONE
 
@@ -257,6 +258,10 @@ def _switch_off() -> None:
     User.objects.update(is_active=False)
 
 
+def _require_second_factor() -> None:
+    Tenant.objects.update(second_factor_required=True)
+
+
 def _promote_to_operator() -> None:
     User.objects.update(is_staff=True)
 
@@ -276,6 +281,7 @@ def _break_listener() -> None:
         (_remove, NOT_ALLOWED),
         (_switch_off, NOT_SIGNED_IN),
         (_promote_to_operator, GONE),
+        (_require_second_factor, GONE),
         (_break_listener, GONE),
     ],
 )

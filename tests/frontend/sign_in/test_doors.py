@@ -31,7 +31,7 @@ OPEN = {
     "account_login", "account_signup", "account_inactive", "account_logout",
     "account_reset_password", "account_reset_password_done", "account_reset_password_from_key",
     "account_reset_password_from_key_done", "account_confirm_email",
-    "account_email_verification_sent", "socialaccount_login_cancelled",
+    "account_email_verification_sent", "mfa_login_webauthn", "socialaccount_login_cancelled",
     "socialaccount_login_error", "schema", "docs",
     "/v1/usage/receipts/key", "/v1/usage/receipts/jwks.json",
 }  # fmt: skip

@@ -21,7 +21,16 @@ SHOWN = re.compile(r"<(title|h1|h2|button|label)\b[^>]*>\s*([^<\s][^<]*)")
 
 
 @pytest.mark.parametrize(
-    "where", ["email/", "password/change/", "2fa/", "2fa/totp/activate/", "logout/"]
+    "where",
+    [
+        "email/",
+        "password/change/",
+        "2fa/",
+        "2fa/totp/activate/",
+        "2fa/webauthn/",
+        "sessions/",
+        "logout/",
+    ],
 )
 def test_titles_buttons_and_labels_are_in_sentence_case(tenant: Tenant, where: str) -> None:
     page = client_of(tenant, "owner").get(f"/account/{where}", follow=True)
@@ -38,7 +47,7 @@ def test_the_label_of_a_box_as_well(client: Client) -> None:
 def test_panels_keep_their_titles(tenant: Tenant) -> None:
     page = client_of(tenant, "owner").get("/account/2fa/")
     titles = [text.strip() for tag, text in SHOWN.findall(page.content.decode()) if tag == "h2"]
-    assert titles == ["Authenticator app", "Recovery codes"]
+    assert titles == ["Authenticator app", "Passkeys", "Recovery codes"]
 
 
 ALLAUTH = Path(allauth.__file__).parent

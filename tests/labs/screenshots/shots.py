@@ -50,7 +50,9 @@ def _pages(scenery: Scenery) -> Iterator[Shot]:
     """Each page once, as the role that sees most of it."""
     found: dict[str, Shot] = {}
     for page in pages_of(Subject(**scenery.subject)):
-        if page.role not in LEAST_INTERESTING or page.name.startswith(("account", "mfa")):
+        if page.role not in LEAST_INTERESTING or page.name.startswith(
+            ("account", "mfa", "usersessions")
+        ):
             found.setdefault(page.name, Shot(page.name, page.role, page.url))
     yield from found.values()
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 from tenants.api.urls import urlpatterns
 from tenants.models import (
     AdapterVersion,
+    AlertRule,
     Alias,
     ApiKey,
     EngineCredential,
@@ -176,11 +177,22 @@ ROWS = [
     Row("POST exports", {"owner", "operator"}, 202),
     Row("GET exports/<pk>", {"owner", "operator"}),
     Row("GET exports/<pk>/archive", {"owner", "operator"}, 404),
+    Row("GET alert-rules", ADMINS),
+    Row(
+        "POST alert-rules",
+        ADMINS,
+        201,
+        {"name": "slow", "metric": "ttft_p95", "threshold": 900, "minutes": 5, "min_requests": 20},
+    ),
+    Row("GET alert-rules/<pk>", ADMINS),
+    Row("PATCH alert-rules/<pk>", ADMINS, body={"threshold": 500}),
+    Row("DELETE alert-rules/<pk>", ADMINS, 204),
     Row("GET webhooks", ADMINS),
     Row("POST webhooks", ADMINS, 201, {"url": "https://a.example/", "events": ["adapter.ready"]}),
     Row("GET webhooks/<pk>", ADMINS),
     Row("DELETE webhooks/<pk>", ADMINS, 204),
     Row("POST webhooks/<pk>/rotate", ADMINS),
+    Row("POST webhooks/<pk>/test", ADMINS),
     Row("GET webhook-deliveries", ADMINS),
     Row("GET webhook-deliveries/<pk>", ADMINS),
     Row("POST webhook-deliveries/<pk>/replay", ADMINS),
@@ -195,6 +207,7 @@ ROWS = [
     Row("GET installation/webhooks/<pk>", STAFF, strangers=403),
     Row("DELETE installation/webhooks/<pk>", STAFF, 204, strangers=403),
     Row("POST installation/webhooks/<pk>/rotate", STAFF, strangers=403),
+    Row("POST installation/webhooks/<pk>/test", STAFF, strangers=403),
     Row("GET installation/webhook-deliveries", STAFF, strangers=403),
     Row("GET installation/webhook-deliveries/<pk>", STAFF, strangers=403),
     Row("POST installation/webhook-deliveries/<pk>/replay", STAFF, strangers=403),
@@ -243,6 +256,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         for folder, whose in (("installation/", None), ("", acme))
         for name, pk in _notified(whose).items()
     }
+    rule = AlertRule.objects.add(acme, None, name="x", metric="ttft_p95", threshold=900)
     export = acme.exports.create(asked_by="x", content=False, finished_at=timezone.now())
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return notified | {
@@ -256,6 +270,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "quarantine/<pk>": f"quarantine/{entry.pk}",
         "users/<pk>": f"users/{member.user_id}",
         "exports/<pk>": f"exports/{export.pk}",
+        "alert-rules/<pk>": f"alert-rules/{rule.pk}",
         "revisions/<pk>": f"revisions/{rollout.revision_id}",
         "rollouts/<pk>": f"rollouts/{rollout.pk}",
         "<name>": "support",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from tenants.models import AuditEntry, Delivery, Notification, Target, Tenant
-from tenants.models.notifications import MAX_TARGETS, DeliveryState, NotificationKind
+from tenants.models.notifications import MAX_TARGETS, MAX_TESTS, DeliveryState, NotificationKind
 from tests.tenants.callers import person
+from tests.tenants.making import make_tenant
 from tests.tenants.notifications.test_notifications import listen
 
 pytestmark = pytest.mark.django_db
@@ -45,6 +48,27 @@ def test_an_invalid_webhook_is_refused(tenant: Tenant, change: dict[str, Any]) -
     ask, _ = person(tenant, "owner")
     assert ask("POST", "webhooks", NEW | change).status_code == 400
     assert not Target.objects.exists()
+
+
+def test_a_test_event_goes_to_one_webhook_and_is_bounded(tenant: Tenant) -> None:
+    ask, _ = person(tenant, "admin")
+    target = listen(tenant)
+    listen(tenant, "https://hooks.example/other")
+    others = [listen(make_tenant("other")), listen(None)]
+    sent = ask("POST", f"webhooks/{target.pk}/test").json()
+    assert (sent["event"], sent["webhook"], sent["state"]) == ("webhook.test", target.pk, "waiting")
+    assert Delivery.objects.get().target == target
+    for other in others:
+        assert ask("POST", f"webhooks/{other.pk}/test").status_code == 404
+    for _ in range(MAX_TESTS - 1):
+        assert ask("POST", f"webhooks/{target.pk}/test").status_code == 200
+    refused = ask("POST", f"webhooks/{target.pk}/test")
+    assert (refused.status_code, refused.json()["code"]) == (409, "too_many_tests")
+    assert Delivery.objects.count() == MAX_TESTS
+    Notification.objects.update(at=timezone.now() - timedelta(minutes=2))
+    Target.objects.update(ended_at=timezone.now())
+    assert ask("POST", f"webhooks/{target.pk}/test").json()["code"] == "webhook_gone"
+    assert ask("POST", "webhooks", {**NEW, "events": ["webhook.test"]}).status_code == 400
 
 
 def test_the_number_of_webhooks_is_bounded(tenant: Tenant) -> None:

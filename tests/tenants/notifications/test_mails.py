@@ -19,6 +19,10 @@ from tests.tenants.making import make_member, make_user
 
 pytestmark = pytest.mark.django_db
 
+ALERT = {
+    "rule": "errors", "metric": "error_share", "threshold": 5.0, "minutes": 5, "requests": 120,
+    "value": 12.5, "raised_at": "2026-11-22T20:05:00+00:00",
+}  # fmt: skip
 SAID: Mapping[NotificationKind, Mapping[str, Any]] = {
     NotificationKind.ADAPTER_READY: {"adapter": "support", "version": 3, "digest": "ab"},
     NotificationKind.ADAPTER_REJECTED: {
@@ -37,6 +41,8 @@ SAID: Mapping[NotificationKind, Mapping[str, Any]] = {
         "prefix": "abc",
         "expires_at": "2026-11-30T09:05:00+00:00",
     },
+    NotificationKind.ALERT_RAISED: ALERT,
+    NotificationKind.ALERT_RESOLVED: {**ALERT, "value": None, "requests": 3},
     NotificationKind.ENGINE_LOST: {"engine": "gpu-1", "last_seen_at": "2026-11-22T20:05:00+00:00"},
     NotificationKind.LEDGER_DRIFT: {
         "engine": "gpu-1",
@@ -118,7 +124,7 @@ def test_old_events_are_not_mailed(tenant: Tenant) -> None:
     assert mailed() == []
 
 
-@pytest.mark.parametrize("kind", list(NotificationKind))
+@pytest.mark.parametrize("kind", [*OF_TENANTS, *OF_INSTALLATION])
 def test_each_kind_has_its_words(tenant: Tenant, kind: NotificationKind, settings: Any) -> None:
     settings.CONSOLE_URL = "https://console.example.com"
     whose = tenant if kind in OF_TENANTS else None

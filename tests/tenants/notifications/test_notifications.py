@@ -410,6 +410,31 @@ def test_the_documented_ways_to_verify_a_signature() -> None:
             sdk.verify_signature(body.decode(), headers | wrong)
 
 
+@pytest.mark.parametrize(("status", "state"), [(204, "delivered"), (500, "failed")])
+async def test_a_test_event_is_signed_and_tried_once(
+    transactional_db: None, settings: Any, status: int, state: str
+) -> None:
+    settings.WEBHOOKS_PRIVATE = True
+    async with receiving() as receiver:
+        receiver.status = status
+        target = await sync_to_async(lambda: listen(make_tenant("acme"), receiver.url))()
+        await sync_to_async(target.test)()
+        delivery = await sent()
+    ((headers, body),) = receiver.got
+    assert json.loads(body)["type"] == "webhook.test" and "webhook-signature" in headers
+    assert (delivery.state, delivery.status, delivery.attempts) == (state, status, 1)
+    assert delivery.duration_ms is not None
+
+
+async def test_a_test_event_goes_nowhere_that_others_do_not(transactional_db: None) -> None:
+    async with receiving() as receiver:
+        address = receiver.url.replace("http://localhost", "https://127.0.0.1")
+        target = await sync_to_async(lambda: listen(make_tenant("acme"), address))()
+        await sync_to_async(target.test)()
+        delivery = await sent()
+    assert (delivery.state, delivery.error, receiver.got) == ("failed", NOWHERE, [])
+
+
 @pytest.mark.parametrize("status", [302, 400, 500])
 async def test_a_failed_delivery_is_retried_later(
     transactional_db: None, settings: Any, status: int

@@ -22,6 +22,7 @@ from tenants.content.sealing import Location
 from tenants.housekeeping import make_partitions
 from tenants.models import (
     AdapterVersion,
+    AlertRule,
     BackgroundResponse,
     BatchLine,
     Conversation,
@@ -34,6 +35,7 @@ from tenants.models import (
     Price,
     PromptSet,
     Purpose,
+    ReadMark,
     RefusedRequest,
     RequestHour,
     RequestMinute,
@@ -95,6 +97,8 @@ def furnish(tenant: Tenant, mark: str) -> Furnished:
     target = Target.objects.add(tenant, "https://a.example/" + mark, ["adapter.ready"], owner)
     kind = NotificationKind.ADAPTER_READY
     Notification.objects.post(kind, {"adapter": mark}, tenant=tenant)
+    ReadMark.objects.create(user=owner, tenant=tenant, until=timezone.now())
+    AlertRule.objects.add(tenant, owner, name=mark, metric="ttft_p95", threshold=900)
     Muted.objects.create(user=owner, tenant=tenant, kinds=["adapter.ready"])
     _saved(member, mark)
     _content(tenant, key, mark)

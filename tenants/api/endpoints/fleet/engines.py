@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
+from tenants.api import second_factor
 from tenants.api.authentication import KeyHolder
 from tenants.api.permissions import Operating
 from tenants.api.serializers.fleet import BaseModelSerializer, EnginesSerializer
@@ -59,7 +60,8 @@ class EngineList(StrictView):
         if isinstance(user, KeyHolder):
             engines = [shown_to({user.key.tenant.slug}, engine) for engine in engines]
         elif not user.is_staff:
-            slugs = set(Tenant.objects.visible_to(user).values_list("slug", flat=True))
+            found = second_factor.opened(request._request, Tenant.objects.visible_to(user))
+            slugs = set(found.values_list("slug", flat=True))
             engines = [shown_to(slugs, engine) for engine in engines]
         else:
             failures = [msgspec.to_builtins(one) for one in fleet.start_failures]
