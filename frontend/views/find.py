@@ -31,6 +31,8 @@ ACTIONS = (
     ("Edit limits", "limits", "edit-tenant", Permission.EDIT_LIMITS),
     ("Add webhook", "notifications", "new-webhook", Permission.EDIT_WEBHOOKS),
     ("Open playground", "playground", "", Permission.USE_PLAYGROUND),
+    ("New batch", "batches-new", "", Permission.USE_FILES),
+    ("Upload file", "batches-files", "upload", Permission.USE_FILES),
     ("Save view of requests", "requests", "save-view", Permission.READ_OWN_USAGE),
 )
 """Title, page, dialog to open there, and required permission."""
