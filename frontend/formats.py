@@ -6,6 +6,7 @@ Templates use these as filters (`frontend.templatetags.lorikeet`), views as func
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -56,6 +57,13 @@ def signed_money(pico: int) -> str:
 def exact_money(pico: Any) -> str:
     """A cost in pico-units with all its decimal places, at least two."""
     return _with_currency(_at_least_two(Decimal(int(pico or 0)) / PICO))
+
+
+def aligned_money(pico: Iterable[Any]) -> Callable[[Any], str]:
+    """The form of the costs of a column: as `exact_money`, and all with the same number of decimal
+    places, so that their points are aligned."""
+    places = max((_places(Decimal(int(one or 0)) / PICO) for one in pico), default=0)
+    return lambda one: _with_currency(f"{Decimal(int(one or 0)) / PICO:,.{max(places, 2)}f}")
 
 
 def price(micro: int) -> str:
@@ -172,6 +180,11 @@ def _time(at: datetime, text: str) -> SafeString:
 def _significant(units: Decimal) -> str:
     places = FEWEST_DIGITS - 1 - units.adjusted()
     return f"{units:.{places}f}".rstrip("0")
+
+
+def _places(units: Decimal) -> int:
+    """Decimal places up to the last that is not 0."""
+    return len(f"{units:f}".partition(".")[2].rstrip("0"))
 
 
 def _at_least_two(units: Decimal) -> str:

@@ -12,7 +12,6 @@ from frontend.views import (
     account,
     alerts,
     audit,
-    batches,
     content,
     data,
     documents,
@@ -29,6 +28,7 @@ from frontend.views import (
     usage,
 )
 from frontend.views.adapters import adapters, versions
+from frontend.views.batches import batches, creating, files
 from frontend.views.operate import audit as whole_log
 from frontend.views.operate import credentials, models, prices, quarantine, rollouts, users
 from frontend.views.operate import engines as fleet
@@ -275,6 +275,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("batches", batches.batches, name="batches"),
                 path("batches/cancel", batches.cancel_some, name="batches-cancel-some"),
+                path("batches/new", creating.new_batch, name="batches-new"),
                 path("batches/<str:batch_id>", batches.batch, name="batches-one"),
                 path("batches/<str:batch_id>/cancel", batches.cancel, name="batches-cancel"),
                 path(
@@ -282,6 +283,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     batches.download,
                     name="batches-download",
                 ),
+                path("files", files.files, name="batches-files"),
+                path("files/<str:file_id>", files.download, name="batches-file"),
+                path("files/<str:file_id>/delete", files.delete, name="batches-file-delete"),
                 path("data", data.data, name="data"),
                 path("data/delete", data.delete, name="data-delete"),
                 path("data/keep", data.keep, name="data-keep"),

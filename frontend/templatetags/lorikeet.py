@@ -341,6 +341,7 @@ def dialog(
     verb: str = "Save",
     danger: bool = False,
     opened: object = False,
+    sends_file: bool = False,
 ) -> SafeString:
     """A modal dialog with a form, which posts to the URL `to`, by default the page's own.
 
@@ -350,13 +351,14 @@ def dialog(
     """
     return format_html(
         '<dialog id="{id}" aria-labelledby="{id}-title"{opened}>'
-        '<form method="post"{action}>{csrf}<h2 id="{id}-title">{title}</h2>{content}'
+        '<form method="post"{action}{encoded}>{csrf}<h2 id="{id}-title">{title}</h2>{content}'
         '<div class="actions"><button class="button {look}" type="submit">{verb}</button>'
         '<button class="button plain" type="button" data-closes>Cancel</button></div>'
         "</form></dialog>",
         id=f"{id}-{of}" if of else id,
         opened=mark_safe(" open") if opened else "",
         action=format_html(' action="{}"', to) if to else "",
+        encoded=mark_safe(' enctype="multipart/form-data"') if sends_file else "",
         csrf=CsrfTokenNode().render(context),
         title=format_html(title, *(named or [mark_safe("<span data-named></span>")])),
         content=content,

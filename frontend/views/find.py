@@ -34,6 +34,8 @@ ACTIONS = (
     ("Open playground", "playground", "", Permission.USE_PLAYGROUND),
     ("New conversation", "playground", "", Permission.USE_PLAYGROUND),
     ("Require second factor", "members", "require-factor", Permission.EDIT_SIGN_IN),
+    ("New batch", "batches-new", "", Permission.USE_FILES),
+    ("Upload file", "batches-files", "upload", Permission.USE_FILES),
     ("Save view of requests", "requests", "save-view", Permission.READ_OWN_USAGE),
 )
 """Title, page, dialog to open there, and required permission."""

@@ -20,9 +20,9 @@ from frontend.lists import words_of
 from frontend.live.tail import MOST
 from frontend.live.topics import TOPICS
 from frontend.pages import operator_page, tenant_page
-from frontend.views import batches as batches_page
 from frontend.views import engines as engines_page
 from frontend.views import limits as limits_page
+from frontend.views.batches import batches as batches_page
 from frontend.views.operate import engines as fleet_page
 from frontend.views.operate import overview as installation_page
 from frontend.views.operate import requests as all_requests

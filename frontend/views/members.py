@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -23,11 +24,15 @@ from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
 
 ROLES = {
-    Role.VIEWER: "Viewer: sees everything but the audit log",
-    Role.DEVELOPER: "Developer: also creates keys and uploads adapters",
-    Role.ADMIN: "Admin: also manages members, limits and all keys, and sees the audit log",
-    Role.OWNER: "Owner: also manages owners, and exports or deletes the tenant",
+    Role.VIEWER: "Reads adapters, limits, members, the list of API keys, and the usage of all. "
+    "Sees no single requests, and cannot call models.",
+    Role.DEVELOPER: "Also uses the playground, files and batches, creates API keys, and uploads, "
+    "promotes and deletes adapters. Sees only their own usage and requests.",
+    Role.ADMIN: "Also manages members, all API keys, limits and webhooks, sees the usage and "
+    "requests of all, the audit log and stored prompts, and decides whether those are stored.",
+    Role.OWNER: "Also manages owners, and exports or deletes the tenant.",
 }
+"""What each role can do, beyond the one before it."""
 
 
 REMOVE = bulk.Action(
@@ -43,7 +48,7 @@ WITHDRAW = bulk.Action(
 class RoleForm(forms.Form):
     """A role, one of those that the caller may grant."""
 
-    role = forms.ChoiceField(initial=Role.DEVELOPER)
+    role = forms.ChoiceField(initial=Role.DEVELOPER, widget=forms.RadioSelect)
 
     def __init__(self, caller: Caller, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -226,7 +231,13 @@ def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:
 
 
 def _roles_of(caller: Caller) -> list[tuple[str, str]]:
-    return [(role.value, text) for role, text in ROLES.items() if _may_touch(caller, role)]
+    """The roles that the caller may grant, each with its name and what it can do."""
+    named = '{}<br><span class="help">{}</span>'
+    return [
+        (role.value, format_html(named, role.label, text))
+        for role, text in ROLES.items()
+        if _may_touch(caller, role)
+    ]
 
 
 def _may_touch(caller: Caller, role: str) -> bool:

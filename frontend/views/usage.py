@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from frontend.formats import money, number, percent
+from frontend.formats import aligned_money, money, number, percent
 from frontend.pages import tenant_page
 from frontend.periods import PERIODS, pace_of_month
 from frontend.times import Day, midnight
@@ -284,6 +284,8 @@ def page(
     more_stats, more = scope.more(asked, total, rows)
     month = added_up(totals.sums([], month_start(now), month_end(now)))
     cost, *others = stats(total, added_up(totals.sums([], *asked.before)))
+    left = rest(total, rows) if len(rows) == MAX_ROWS else None
+    table = with_costs([*_with_shares(total, rows), *([left] if left else []), total])
     context = {
         **context,
         "form": form,
@@ -303,10 +305,10 @@ def page(
         ],
         "rows": [
             (names[row[asked.by]], row | {"url": scope.closer(asked, row[asked.by])})
-            for row in _with_shares(total, rows)
+            for row in table[: len(rows)]
         ],
-        "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
-        "total": _with_uncached(total),
+        "rest": table[-2] if left else None,
+        "total": _with_uncached(table[-1]),
         "ever": bool(rows) or totals.exists(),
         "by_title": form.groups[asked.by],
         "show_title": SHOW[asked.show],
@@ -390,6 +392,12 @@ def _with_shares(total: Row, rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [{**row, "share": int(row["cost"]) / whole if whole else None} for row in rows]
 
 
+def with_costs(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Each with its cost as `cost_text`, exact, so that the column adds up to its sum."""
+    text = aligned_money(row["cost"] for row in rows)
+    return [{**row, "cost_text": text(row["cost"])} for row in rows]
+
+
 def rest(total: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
     """The sum of all groups that are not in the rows; None if there are none."""
     shown = added_up(rows)
@@ -444,7 +452,7 @@ def chart(
         Series(name, asked.text(sum(line[i] for _, line in lines if line)), *LOOKS[i])
         for i, name in enumerate(named)
     ]
-    return Chart(series, [(at, [_cell(asked, value) for value in line]) for at, line in lines])
+    return Chart(series, _cells(asked, lines))
 
 
 def _line(asked: UsageQuestion, bucket: Row | None, parts: int) -> list[int]:
@@ -455,8 +463,13 @@ def _line(asked: UsageQuestion, bucket: Row | None, parts: int) -> list[int]:
     return [*values, asked.value(bucket) - sum(values)]
 
 
-def _cell(asked: UsageQuestion, value: int) -> Cell:
-    return Cell(value / PICO if asked.show == "cost" else value, asked.text(value))
+def _cells(
+    asked: UsageQuestion, lines: Sequence[tuple[datetime, Sequence[int]]]
+) -> list[tuple[datetime, Sequence[Cell]]]:
+    if asked.show != "cost":
+        return [(at, [Cell(value, number(value)) for value in line]) for at, line in lines]
+    text = aligned_money(value for _, line in lines for value in line)
+    return [(at, [Cell(value / PICO, text(value)) for value in line]) for at, line in lines]
 
 
 def _names(tenant: Tenant, by: str, found: Sequence[Any]) -> Mapping[Any, str]:

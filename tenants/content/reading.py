@@ -11,6 +11,7 @@ import msgspec
 from inference.gateway.measuring.content import KeptContent
 from tenants.content import sealing
 from tenants.content.sealing import Location, Unreadable
+from tenants.content.turns import SpokenTurn, ToolUse, pretty
 from tenants.models import Tenant
 from tenants.models.content import ContentKind, StoredContent, StoredContentQuerySet
 
@@ -19,7 +20,7 @@ class ContentExchange(msgspec.Struct, frozen=True):
     """A request and its answers, one for each choice. `cut`: it was too long to be kept whole."""
 
     request: str
-    answers: list[str]
+    answers: list[SpokenTurn]
     cut: bool
 
 
@@ -42,7 +43,7 @@ def read(tenant: Tenant, request_id: str) -> ContentExchange | None:
         kept = msgspec.json.decode(key.open(location, bytes(found.data)), type=KeptContent)
     except Unreadable:
         return None
-    return ContentExchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)
+    return ContentExchange(pretty(kept.request), list(answers_of(kept)), kept.cut)
 
 
 def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
@@ -51,37 +52,42 @@ def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
     )
 
 
-def answers_of(kept: KeptContent) -> Iterator[str]:
-    """The answer of each choice: its reasoning, its text, and its tool calls."""
+def answers_of(kept: KeptContent) -> Iterator[SpokenTurn]:
+    """The answer of each choice."""
     if kept.response:
         yield from _whole(kept.response)
     elif kept.chunks:
         yield from _joined(kept.chunks)
     else:
-        yield kept.text
+        yield SpokenTurn("assistant", kept.text)
 
 
-def _whole(response: str) -> list[str]:
+def _whole(response: str) -> list[SpokenTurn]:
     try:
         return [_choice(choice) for choice in json.loads(response)["choices"]]
     except (ValueError, KeyError, TypeError, AttributeError):  # cut, or without choices
-        return [_pretty(response)]
+        return [SpokenTurn("assistant", pretty(response))]
 
 
-def _choice(choice: dict[str, Any]) -> str:
+def _choice(choice: dict[str, Any]) -> SpokenTurn:
     message = choice.get("message", {})
-    texts = message.get("reasoning"), message.get("content") or choice.get("text")
-    return _joined_lines(texts, message.get("tool_calls") or [])
+    text = message.get("content") or choice.get("text") or ""
+    calls = [call.get("function") for call in message.get("tool_calls") or []]
+    return _answer(text, message.get("reasoning") or "", calls)
 
 
-def _joined(chunks: Iterable[str]) -> Iterator[str]:
+def _joined(chunks: Iterable[str]) -> Iterator[SpokenTurn]:
     answers: dict[int, _Answer] = {}
     for chunk in chunks:
         for choice in json.loads(chunk).get("choices", []):
             answers.setdefault(choice.get("index", 0), _Answer()).add(choice)
     for _, answer in sorted(answers.items()):
-        calls = [{"function": call} for call in answer.calls.values()]
-        yield _joined_lines((answer.thoughts, answer.text), calls)
+        yield _answer(answer.text, answer.thoughts, answer.calls.values())
+
+
+def _answer(text: str, reasoning: str, calls: Iterable[Any]) -> SpokenTurn:
+    made = tuple(ToolUse.of(call) for call in calls if isinstance(call, dict))
+    return SpokenTurn("assistant", text, made, reasoning)
 
 
 class _Answer:
@@ -99,17 +105,3 @@ class _Answer:
             known = self.calls.setdefault(call.get("index", 0), {})
             for name, value in (call.get("function") or {}).items():
                 known[name] = known.get(name, "") + (value or "")
-
-
-def _joined_lines(texts: Iterable[str | None], calls: Iterable[dict[str, Any]]) -> str:
-    shown = [f"{one['function'].get('name', '')}({one['function'].get('arguments', '')})"
-             for one in calls if isinstance(one.get("function"), dict)]  # fmt: skip
-    return "\n".join([*filter(None, texts), *shown])
-
-
-def _pretty(body: str) -> str:
-    """The JSON with its fields on lines of their own; unchanged if it was cut."""
-    try:
-        return json.dumps(json.loads(body), ensure_ascii=False, indent=2)
-    except ValueError:
-        return body

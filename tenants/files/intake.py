@@ -1,10 +1,11 @@
-"""Runs before Django for `/v1/` and decides which bodies reach it, because Django writes each body
-to disk before it authenticates the caller.
+"""Runs before Django for `/v1/`, and for the console's forms that send a file, and decides which
+bodies reach it, because Django writes each body to disk before it authenticates the caller.
 
 A file, or a batch of messages, is accepted from a key that may send one, if its tenant has room for
 the announced length, a few at a time, up to MAX_FILE_BYTES (MAX_MESSAGES_BYTES). Parts of files are
-accepted likewise; their room was reserved when their upload began. JSON bodies are small. All other
-requests are passed on without a body.
+accepted likewise; their room was reserved when their upload began. JSON bodies are small. A form is
+accepted from a member who may send files, under the same conditions; a refused one is passed on
+with the reason, which its page shows. All other requests are passed on without a body.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections import Counter
 
 from channels.db import database_sync_to_async
 from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest
 
 from inference.errors import (
     InferenceError,
@@ -31,16 +34,20 @@ from tenants.adapters.uploads.guard import (
     Scope,
     Send,
     content_length,
+    session_of,
 )
 from tenants.adapters.uploads.intake import without_body
 from tenants.files import keeping
 from tenants.files.uploads import MAX_PART_BYTES
-from tenants.models import Tenant
-from tenants.permissions import TABLE, Permission
+from tenants.models import Tenant, User
+from tenants.permissions import TABLE, Caller, Permission
 
 FILES = "/v1/files"
 MESSAGE_BATCHES = "/v1/messages/batches"
 PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
+FORMS = re.compile(r"/t/(?P<tenant>[-a-zA-Z0-9_]+)/(files|batches/new)")
+REFUSED = "lorikeet.file_refused"
+"""Key of the error in the scope of a form whose body was refused."""
 JSON = re.compile(r"/v1/(batches|uploads|uploads/[^/]+/complete)")
 MAX_JSON_BYTES = 64 << 10
 MAX_MESSAGES_BYTES = 32 << 20
@@ -70,6 +77,8 @@ class FileIntake:
             await self._take(MAX_MESSAGES_BYTES, announced, scope, receive, send)
         elif PARTS.fullmatch(path):
             await self._take(MAX_PART_BYTES, None, scope, receive, send)
+        elif form := FORMS.fullmatch(path):
+            await self._take_form(form["tenant"], scope, receive, send)
         else:
             await without_body(self._app)(scope, receive, send)
 
@@ -81,30 +90,52 @@ class FileIntake:
             tenant_id = await self._admit(exchange, announced)
         except InferenceError as error:
             return await exchange.fail(error)
+        await self._receive(tenant_id, most, scope, receive, send)
+
+    async def _receive(
+        self, tenant_id: int, most: int, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self._receiving[tenant_id] += 1
         try:
             await self._bounded(most + FRAMING_BYTES, scope, receive, send)
         finally:
             self._receiving[tenant_id] -= 1
 
+    async def _take_form(self, slug: str, scope: Scope, receive: Receive, send: Send) -> None:
+        most = min(settings.MAX_FILE_BYTES, settings.MAX_ADAPTER_BYTES)
+        announced = content_length(dict(scope["headers"]))
+        tenant_id = await database_sync_to_async(_tenant_of_member)(scope, slug)
+        if tenant_id is None:  # Django answers why
+            return await without_body(self._app)(scope, receive, send)
+        try:
+            if announced > most + FRAMING_BYTES:
+                raise PayloadTooLarge(f"The file is larger than {most} bytes, the maximum.")
+            await self._require_room(tenant_id, slug, announced)
+        except InferenceError as error:
+            return await without_body(self._app)({**scope, REFUSED: error}, receive, send)
+        await self._receive(tenant_id, most, scope, receive, send)
+
     async def _admit(self, exchange: Exchange, announced: int | None) -> int:
         """The id of the tenant, if it may send a file now. `announced` is the length to check room
         for, None if that was reserved before."""
         grant = await self._directory.authenticate(exchange.api_key())
         grant.require(*TABLE[Permission.USE_FILES][1])
-        if self._receiving[grant.tenant_id] >= TENANT_AT_ONCE:
+        await self._require_room(grant.tenant_id, grant.tenant, announced)
+        return grant.tenant_id
+
+    async def _require_room(self, tenant_id: int, slug: str, announced: int | None) -> None:
+        if self._receiving[tenant_id] >= TENANT_AT_ONCE:
             raise RateLimitExceeded(
-                f"Tenant `{grant.tenant}` is already uploading {TENANT_AT_ONCE} files, the "
+                f"Tenant `{slug}` is already uploading {TENANT_AT_ONCE} files, the "
                 "maximum at the same time. Retry when one is complete.",
                 retry_after_s=1,
             )
 
         def require_room() -> None:
-            keeping.require_room(Tenant.objects.get(pk=grant.tenant_id), announced or 0)
+            keeping.require_room(Tenant.objects.get(pk=tenant_id), announced or 0)
 
         if announced is not None:
             await database_sync_to_async(require_room)()
-        return grant.tenant_id
 
     async def _bounded(self, most: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on whose body has at most this many bytes."""
@@ -114,6 +145,22 @@ class FileIntake:
             await exchange.fail(PayloadTooLarge(f"The body has more than {most} bytes."))
 
         await Bounded(self._app, most, refuse).run(scope, receive, send)
+
+
+def refusal_of(request: HttpRequest) -> InferenceError | None:
+    """Why the body of this form was refused, if it was."""
+    found: InferenceError | None = getattr(request, "scope", {}).get(REFUSED)
+    return found
+
+
+def _tenant_of_member(scope: Scope, slug: str) -> int | None:
+    """The id of the tenant, if the request's session is of somebody who may send files there."""
+    request = HttpRequest()
+    request.session = session_of(scope)
+    user = get_user(request)
+    caller = Caller.of_user(user, slug) if isinstance(user, User) else None
+    may = caller is not None and caller.may(Permission.USE_FILES)
+    return caller.tenant.pk if caller is not None and may else None
 
 
 def _exchange(scope: Scope, receive: Receive, send: Send) -> Exchange:

@@ -180,7 +180,7 @@ def invite(page: Page, role: str, note: str = "") -> str:
     """On the page of members: create an invitation. Returns its link."""
     page.get_by_role("button", name="Invite member").first.click()
     dialog = page.get_by_role("dialog", name="Invite member")
-    dialog.get_by_label("Role").select_option(role)
+    dialog.get_by_role("radio", name=role.capitalize()).check()
     dialog.get_by_label("For").fill(note)
     follow(page, dialog.get_by_role("button", name="Create link"))
     return copied(page, page.get_by_role("region", name="Your invitation"))

@@ -163,12 +163,38 @@ def test_a_prompt_set_runs_over_the_panes_and_votes_add_up(page: Page) -> None:
     expect(page.get_by_label("Message")).to_be_focused()
 
 
+def test_a_model_is_found_in_its_group_and_the_last_one_asked_is_the_next(
+    page: Page, customer: Customer
+) -> None:
+    with customer.stack.manager(customer.key("adapters:write")) as manager:
+        upload(manager, "support", ADAPTERS["support"])
+    page.reload()
+    model = pane(page).get_by_label("Model or adapter")
+    expect(model).to_have_value(MODEL_NAME)
+    model.click()
+    found = page.get_by_role("listbox", name="Models")
+    expect(found.get_by_role("group", name="Base models")).to_be_visible()
+    model.fill("supp")
+    expect(found.get_by_role("option")).to_have_text(["support @1 live", "support@1 @1 live"])
+    model.press("ArrowDown")
+    model.press("Escape")
+    expect(found).to_be_hidden()
+    model.fill("supp")
+    model.press("Enter")
+    expect(model).to_have_value("support")
+    ask(page, QUESTION)
+    expect(foot(pane(page))).to_be_visible()
+    tab = page.context.new_page()
+    tab.goto(customer.page("playground"))
+    expect(pane(tab).get_by_label("Model or adapter")).to_have_value("support")
+
+
 def test_votes_are_there_when_the_set_is_opened_again(page: Page, customer: Customer) -> None:
     with customer.stack.manager(customer.key("adapters:write")) as manager:
         upload(manager, "support", ADAPTERS["support"])
     page.reload()
     page.get_by_role("button", name="Add pane").click()
-    expect(pane(page).get_by_label("Model or adapter")).to_have_value("support")
+    expect(pane(page, 2).get_by_label("Model or adapter")).to_have_value("support")
     page.get_by_role("button", name="Prompt sets").click()
     dialog = page.get_by_role("dialog", name="Prompt sets")
     dialog.get_by_text("New prompt set").click()
@@ -180,12 +206,12 @@ def test_votes_are_there_when_the_set_is_opened_again(page: Page, customer: Cust
     votes = run.get_by_role("region", name="Votes").get_by_role("row")
     expect(run.get_by_text("1 of 1 prompts answered")).to_be_visible()
     expect(votes).to_have_count(0)
-    run.get_by_label("B better").check()
+    run.get_by_label("A better").check()
     expect(votes.nth(1)).to_contain_text("1 (100%)")
     assert votes.get_by_role("rowheader").all_inner_texts() == [MODEL_NAME, "support@1"]
     run.get_by_label("Tie").check()
     expect(votes.nth(1)).to_contain_text("0 (0%)")
-    run.get_by_label("B better").check()
+    run.get_by_label("A better").check()
     expect(votes.nth(1)).to_contain_text("1 (100%)")
     page.get_by_role("button", name="New conversation").click()
     page.reload()

@@ -25,6 +25,7 @@ PARTS = (
         {
             "audit-export",
             "batches-download",
+            "batches-file",
             "find",
             "find-tenant",
             "operate_usage-export",
@@ -80,8 +81,8 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The objects that pages show: a tenant by its slug, an adapter of it with a version's number,
-    row ids of a key, a base model and a rollout, a request, the link of a shared conversation, and
-    a batch that has a file of requests. Pages of objects that are None are left out."""
+    row ids of a key, a base model and a rollout, a request, the link of a shared conversation, a
+    batch that has a file of requests, and a file. Pages of objects that are None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -92,6 +93,7 @@ class Subject:
     shared: UUID | None = None
     rollout: int | None = None
     batch: str | None = None
+    file: str | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -112,6 +114,7 @@ class Subject:
             shared.values_list("shared_as", flat=True).first(),
             Rollout.objects.values_list("pk", flat=True).first(),
             tenant.batches.values_list("pk", flat=True).first(),
+            tenant.files.values_list("pk", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -127,6 +130,7 @@ class Subject:
             "request_id": self.request_id,
             "rollout": self.rollout,
             "batch_id": self.batch,
+            "file_id": self.file,
             "role": "input",
             "document": "adapters",
         }

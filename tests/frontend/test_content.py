@@ -149,6 +149,22 @@ CHAT = {
 }  # fmt: skip
 
 
+def test_what_is_stored_is_shown_by_speaker(tenant: Tenant) -> None:
+    owner = client_of(tenant, "owner")
+    tools = [{"type": "function", "function": {"name": "sky"}}]
+    id = stored(tenant, json.dumps(CHAT | {"tools": tools}))
+    shown = owner.post(f"/t/{tenant.slug}/requests/{id}/content")
+    speakers = [turn.role for turn in shown.context["turns"]]
+    assert speakers == ["system", "user", "assistant", "tool", "user"]
+    settings = {"model": "base", "temperature": "0.5", "stop": "END", "tools": "sky"}
+    assert dict(shown.context["settings"]) == settings
+    for words in ("<h3>User</h3>", "Result of a tool", "Calls <code>sky</code>", "1 picture,"):
+        assert words in shown.text
+    assert "<summary>Request as JSON</summary>" in shown.text
+    odd = owner.post(f"/t/{tenant.slug}/requests/{stored(tenant)}/content")
+    assert odd.context["turns"] == [] == odd.context["settings"]
+
+
 def test_a_stored_request_opens_in_the_playground(tenant: Tenant) -> None:
     make_base()
     owner, id = client_of(tenant, "owner"), stored(tenant, json.dumps(CHAT))

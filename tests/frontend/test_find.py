@@ -115,7 +115,7 @@ def test_actions_are_those_that_one_may_take(tenant: Tenant) -> None:
             for one in owner.get(where, {"q": title}).json()["found"]
             if one["title"] == title and one["kind"] == "Action"
         ]
-        assert told["url"] == address(tenant, page) + (opened and f"#{opened}")
+        assert told["url"] == reverse(page, args=[tenant.slug]) + (opened and f"#{opened}")
         body = owner.get(told["url"]).content.decode()
         assert not opened or (f'data-opens="{opened}"' in body and f'<dialog id="{opened}"' in body)
 

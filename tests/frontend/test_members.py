@@ -86,6 +86,16 @@ def test_an_admin_makes_no_owner(tenant: Tenant) -> None:
     assert one.role == "viewer"
 
 
+def test_each_role_that_may_be_given_says_what_it_can_do(tenant: Tenant) -> None:
+    for role, named in (("admin", 3), ("owner", 4)):
+        page = client_of(tenant, role).get(address(tenant, "members"))
+        assert len(page.context["roles"]) == named
+        assert (
+            page.text.count("Also uses the playground") == 3
+        )  # to invite, change, change one's own
+        assert ("Also manages owners" in page.text) == (role == "owner")
+
+
 def test_the_last_owner_stays(tenant: Tenant, owner: Client) -> None:
     one = Membership.objects.get()
     for what, body in (

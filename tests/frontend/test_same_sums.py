@@ -75,8 +75,10 @@ def test_of_what_is_billed(
         assert billed.text == str(3 * ages)
     if period == "24h":
         spend(key, PERIODS[period].start(timezone.now()) - timedelta(minutes=1))  # too early
-        for page in (operator.get(reverse("operate")), admin.get(address(tenant, "overview"))):
-            assert page.context["day"]["requests"] == 3 * ages
+        overview = admin.get(address(tenant, "overview"))
+        assert overview.context["day"]["requests"] == 3 * ages
+    installation = operator.get(reverse("operate"), {"period": period})
+    assert installation.context["billed"]["requests"] == 3 * ages
 
 
 def test_a_list_of_all_requests_has_no_checks(operator: Client, traffic: None) -> None:

@@ -3,9 +3,10 @@
 import { tick } from "./format.js";
 
 const HEIGHT = 240; // pixels
-const HOUR = 3600; // seconds
+const MINUTE = 60; // seconds
+const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
-const STEPS = [1, 2, 3, 6, 12].map((n) => n * HOUR).concat([1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
+const STEPS = [2, 10, 30].map((n) => n * MINUTE).concat([1, 2, 3, 6, 12].map((n) => n * HOUR), [1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
 // The bars are hours and days in UTC, as on bills.
 const hour = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });

@@ -11,7 +11,7 @@ function openMenu(open) {
   document.querySelector("[data-opens=sidebar]")?.setAttribute("aria-expanded", String(open));
 }
 
-const FIELDS = "input:not([type=hidden]):enabled, select:enabled, textarea:enabled";
+const FIELDS = "input:not([type=hidden], [type=radio]:not(:checked)):enabled, select:enabled, textarea:enabled";
 
 // Opens a dialog with the focus on an invalid field, else on its first field; if it only confirms
 // something that cannot be undone, on its Cancel button.
@@ -27,7 +27,10 @@ function concern(dialog, { to, named, value }) {
   form.reset();
   form.setAttribute("action", to);
   for (const place of dialog.querySelectorAll("[data-named]")) place.textContent = named;
-  for (const field of dialog.querySelectorAll("[data-value]")) field.value = value;
+  for (const field of dialog.querySelectorAll("[data-value]")) {
+    if (field.type === "radio") field.checked = field.value === value;
+    else field.value = value;
+  }
 }
 
 document.addEventListener("change", (event) => {

@@ -16,10 +16,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from frontend.pages import operator_page
-from frontend.periods import PERIODS, USUAL
+from frontend.periods import PERIODS
 from frontend.views.overview import health
 from frontend.views.overview.attention import FEW, is_large
-from frontend.views.requests.failures import failures
+from frontend.views.requests.failures import MOST, EndedRequests
 from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
@@ -27,7 +27,6 @@ from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, TenantSum
 from tenants.models.usage.sums import FIGURES
 from tenants.models.usage.totals import TenantSumQuerySet
-from tenants.utc import DAY, day_end, day_start
 
 TOP = 5
 MAX_JOURNALS = 10
@@ -44,14 +43,17 @@ MAX_MODELS = 20
 @operator_page
 def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
-    day = used_by_customers().sums([], USUAL.start(now), now)
-    by, most = tops(day_start(now) - 6 * DAY, day_end(now))
+    period = health.chosen(request)
+    since = period.start(now).replace(minute=0)  # the ledger's sums are of whole hours
+    billed = used_by_customers().sums([], since, now)
+    by, most = tops(since, now)
     alive, lost = GatewayProcess.objects.alive_and_lost()
     isolation_checks = list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS])
-    strip = health.of_all(health.chosen(request), now)
+    strip = health.of_all(period, now)
     context = {
         "fleet": fleet(),
-        "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
+        "billed_since": since,
+        "billed": next(iter(billed), None) or dict.fromkeys(FIGURES, 0),
         "top_by": by,
         "tops": most,
         "journals": journals(),
@@ -59,7 +61,8 @@ def overview(request: HttpRequest) -> HttpResponse:
         "lost": lost,
         "limits": limits(len(alive)),
         **counts(),
-        "failures": failures(None, USUAL.start(now), now),
+        "failures": EndedRequests.lately(None, period, now).reasons[:MOST],
+        "failures_in": f"period={period.name}",
         "isolation": isolation_checks,
         "leaking": [one.base_model for one in isolation_checks if one.passed is False],
         "periods": PERIODS.values(),
@@ -106,7 +109,7 @@ def fleet() -> dict[str, Any]:
 
 def tops(start: datetime, end: datetime) -> tuple[str, list[dict[str, Any]]]:
     """The tenants with the highest cost, or while nothing has a price with the most tokens, and
-    which of the two. The period is whole days, which have few sums."""
+    which of the two."""
     sums = used_by_customers().sums(["tenant"], start, end)
     rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
     by = "cost" if any(row["cost"] for row in rows) else "tokens"

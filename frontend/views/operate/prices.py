@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -100,31 +101,79 @@ class PriceForm(forms.Form):
             self.add_error("cached_prompt", "This is above the price of prompt tokens.")
         return given
 
-    def save(self) -> bool:
-        """Store the price of a valid form; False, with an error, if there is one for that time."""
+    def price(self) -> Price:
+        """The price of a valid form, not stored yet."""
         given = dict(self.cleaned_data)
         of = given.pop("of")
         named = {"base_model": of} if isinstance(of, BaseModel) else {"adapter": of}
+        return Price(**named, **given)
+
+    def save(self) -> Price | None:
+        """Store the price of a valid form; None, with an error, if there is one for that time."""
+        price = self.price()
         try:
             with transaction.atomic():
-                Price.objects.create(**named, **given)
+                price.save()
         except IntegrityError:
+            of = self.cleaned_data["of"]
             self.add_error("starts_at", f"{of} already has a price that starts at this time.")
-            return False
-        return True
+            return None
+        return price
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPrice:
+    """A price to confirm, beside the one that it replaces (None: free until then). `fields` are its
+    form's, to be sent again."""
+
+    price: Price
+    old: Price | None
+    fields: PriceForm
+
+    @classmethod
+    def of(cls, form: PriceForm) -> PlannedPrice:
+        """The price of a valid form."""
+        price = form.price()
+        return cls(price, price.preceding(), PriceForm(form.data, auto_id=False))
+
+    @property
+    def name(self) -> str:
+        return str(self.price.adapter or self.price.base_model)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it takes effect as soon as it is confirmed, and cannot be withdrawn."""
+        return not self.fields.data.get("starts_at")
+
+    @property
+    def changes(self) -> list[tuple[str, int, int]]:
+        """For each kind of tokens its name, the old price and the new one."""
+        names = {"prompt": "Prompt", "cached_prompt": "Cached prompt", "output": "Output"}
+        return [
+            (title, getattr(self.old, name) if self.old else 0, getattr(self.price, name))
+            for name, title in names.items()
+        ]
 
 
 @require_http_methods(["GET", "POST"])
 @operator_page
 def prices(request: HttpRequest) -> HttpResponse:
-    """The list; POST sets a price."""
-    form = PriceForm(initial={"of": request.GET.get("of", "")})
-    if request.method == "POST":
-        form = PriceForm(request.POST)
-        if form.is_valid() and form.save():
-            messages.success(request, "Price saved.")
-            return redirect("operate_prices")
-    return _list(request, form)
+    """The list; POST shows what a price would change, and once `confirmed` sets it."""
+    if request.method != "POST":
+        return _list(request, PriceForm(initial={"of": request.GET.get("of", "")}))
+    form = PriceForm(request.POST)
+    if not form.is_valid():
+        return _list(request, form)
+    if "confirmed" not in request.POST:
+        return _list(request, form, PlannedPrice.of(form))
+    if (price := form.save()) is None:
+        return _list(request, form)
+    if price.starts_at > timezone.now():
+        told = f"It takes effect on {utc(price.starts_at)}, and can be withdrawn until then."
+        messages.success(request, f"Price scheduled. {told}")
+    else:
+        messages.success(request, "Price set. It is in force.")
+    return redirect("operate_prices")
 
 
 @require_POST
@@ -138,7 +187,9 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("operate_prices")
 
 
-def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
+def _list(
+    request: HttpRequest, form: PriceForm, planned: PlannedPrice | None = None
+) -> HttpResponse:
     words, state = words_of(request), request.GET.get("state", "")
     state = state if state in STATES else ""
     found = _after(_narrowed(words, state), id_in_url(request, "after"))
@@ -151,6 +202,7 @@ def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
         "states": CHOICES,
         "filtered": bool(words or state == "past"),
         "form": form,
+        "planned": planned,
         "base_models": list(BaseModel.objects.values_list("name", flat=True)[:MAX_MODELS]),
     }
     return render(request, "operate/prices.html", context, status=422 if form.errors else 200)

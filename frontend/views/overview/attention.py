@@ -29,9 +29,9 @@ NEAR = 0.8
 """Share of a budget from which it is listed; emails are sent from this share on too."""
 FEW, LARGE = 10, 0.05
 """Refusals that are a client's own fault (an unknown model, an invalid parameter) are listed from
-this many in 24 hours on, if they are also this share of all requests: fewer are somebody trying
-something. If as many requests of the period shown failed or were refused for any reason, this is
-listed too, so that it never says that nothing needs attention beside such a figure."""
+this many in the period on, if they are also this share of all requests: fewer are somebody trying
+something. If as many requests of the period failed or were refused for any reason, this is listed
+too, so that it never says that nothing needs attention beside such a figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ def items(
     expiring: Any,
     rejected: Rejections,
 ) -> list[AttentionItem]:
-    """The items, worst first: `ended` are the requests of 24 hours, `strip` is the context of the
+    """The items, worst first: `ended` are the requests of the period, `strip` is the context of the
     health strip, `budgets` are those of the overview, `expiring` is the first key to expire, with
     the `count` of all such keys; each as far as the caller may see it."""
     at = Addresses(tenant.slug)
-    requests = list(_requests(at, ended)) if ended else []
+    requests = list(_requests(at, ended, strip["period"])) if ended else []
     return [
         *(requests or _large_share(strip["sums"], strip["period"], strip["wrong_url"])),
         *_budgets(at, budgets),
@@ -115,15 +115,16 @@ class Rejections:
         }
 
 
-def _requests(at: Addresses, ended: EndedRequests) -> Iterator[AttentionItem]:
+def _requests(at: Addresses, ended: EndedRequests, period: Period) -> Iterator[AttentionItem]:
     for outcome, tone in (("failed", "bad"), ("refused", "warn")):
         found = [one for one in ended.reasons if one["outcome"] == outcome]
         count = sum(one["count"] for one in found)
         faults = sum(one["count"] for one in found if _is_clients_fault(one))
         if count > faults or (faults >= FEW and faults >= LARGE * ended.requests):
-            title = f"{number(count)} request{'' if count == 1 else 's'} {outcome} in 24 hours"
+            requests = f"{number(count)} request{'' if count == 1 else 's'}"
+            title = f"{requests} {outcome} in {period.title}"
             why = found[0]["limit"] or cause(found[0]["code"])
-            url = at.of("requests", period="24h", outcome=outcome)
+            url = at.of("requests", period=period.name, outcome=outcome)
             yield AttentionItem("triangle-alert", tone, title, why, url, "View")
 
 

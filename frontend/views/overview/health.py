@@ -20,6 +20,7 @@ from frontend.formats import duration, money, number, rate
 from frontend.periods import PERIODS, USUAL, Period
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
+from tenants.models.usage.outcomes import FiguresQuerySet
 from tenants.permissions import Caller
 from tenants.utc import DAY
 
@@ -77,7 +78,7 @@ class Figure:
 
 
 class RequestSums:
-    """Counts, cost, TTFT and output speed of requests, summed over rows of figures."""
+    """Counts, tokens, cost, TTFT and output speed of requests, summed over rows of figures."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         found = list(rows)
@@ -88,6 +89,9 @@ class RequestSums:
         self.requests: int = total("requests")
         self.refused: int = total("refused")
         self.failed: int = total("failed")
+        self.prompt_tokens: int = total("prompt_tokens")
+        self.cached_tokens: int = total("cached_tokens")
+        self.output_tokens: int = total("output_tokens")
         self.cost = int(total("cost"))
         self._buckets = [int(total(f"first_tokens{at}")) for at in range(BUCKETS)]
         self._tokens, self._seconds = int(total("decode_tokens")), float(total("decode_s"))
@@ -95,6 +99,10 @@ class RequestSums:
     @property
     def wrong(self) -> int:
         return self.refused + self.failed
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
 
     @property
     def wrong_share(self) -> float | None:
@@ -116,17 +124,26 @@ def chosen(request: HttpRequest) -> Period:
 
 def of_tenant(caller: Caller, period: Period, now: datetime | None = None) -> dict[str, Any]:
     """Context of the strip: of the whole tenant, or of the caller's own keys."""
-    tenant, rows = caller.tenant, RequestMinute if period.minutely else RequestHour
+    tenant = caller.tenant
     if caller.sees_all_sums:
         totals = TotalMinute if period.minutely else TotalHour
         found: Any = totals.objects.filter(tenant=tenant)
     else:
-        own = tenant.keys.filter(created_by=caller.user)
-        found = rows.objects.filter(tenant=tenant, key__in=own)
+        found = rows_of(caller, period)
     requests = ""
     if caller.sees_requests:
         requests = f"{reverse('requests', args=[tenant.slug])}?period={period.name}"
     return context_of(found, period, now, requests, reverse("usage", args=[tenant.slug]))
+
+
+def rows_of(caller: Caller, period: Period) -> FiguresQuerySet[Any]:
+    """Figures by key and adapter, for this period: of the whole tenant, or of the caller's own
+    keys."""
+    rows: Any = RequestMinute if period.minutely else RequestHour
+    found: FiguresQuerySet[Any] = rows.objects.filter(tenant=caller.tenant)
+    if caller.sees_all_sums:
+        return found
+    return found.filter(key__in=caller.tenant.keys.filter(created_by=caller.user))
 
 
 def of_all(period: Period, now: datetime | None = None) -> dict[str, Any]:
@@ -150,6 +167,7 @@ def context_of(
     usage += f"?period={USUAL.name if period.length < DAY else period.name}"
     return {
         "period": period,
+        "compared": compared,
         "sums": compared.now,
         "wrong_url": requests and _wrong_url(requests),
         "figures": strip(compared, requests, usage),

@@ -1,4 +1,5 @@
-"""A tenant's start page: health, what needs attention, budgets, and first steps that are left."""
+"""A tenant's start page: health, traffic, what needs attention, budgets, and first steps that are
+left."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from frontend.views.keys import expiring_keys
 from frontend.views.limits import shown, used_of
 from frontend.views.overview import attention, health
 from frontend.views.overview.attention import Rejections
+from frontend.views.overview.traffic import busiest, chart_of
 from frontend.views.requests.failures import MOST, EndedRequests
 from inference.interfaces.directory import MICRO
 from tenants.fleet.gateways import gateways
@@ -93,12 +95,16 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     strip = health.of_tenant(caller, health.chosen(request), now)
     context |= strip
     context["periods"] = PERIODS.values()
+    if strip["sums"].requests:
+        context |= chart_of(request.GET.get("show", ""), strip["compared"])
+        context["adapters"] = busiest(caller, strip["compared"].window)
     if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
     ended = None
     if caller.may(Permission.READ_USAGE):
-        ended = EndedRequests.of(caller.tenant, USUAL.start(now), now)
+        ended = EndedRequests.lately(caller.tenant, strip["period"], now)
         context["failures"] = ended.reasons[:MOST]
+        context["failures_in"] = f"period={strip['period'].name}"
     expiring = expiring_keys(caller, now).annotate(count=Window(Count("pk")))
     may_rotate, may_upload = (
         caller.may(one) for one in (Permission.EDIT_OWN_KEYS, Permission.EDIT_ADAPTERS)

@@ -201,7 +201,8 @@ def _refusal(error: InferenceError | Refused) -> JsonResponse:
 
 
 def _own(caller: Caller, pk: int) -> Conversation:
-    return get_object_or_404(Conversation.objects.of(caller.tenant, caller.user), pk=pk)
+    found = Conversation.objects.of(caller.tenant, caller.user).select_related("member__user")
+    return get_object_or_404(found, pk=pk)
 
 
 def _shared(caller: Caller, link: UUID) -> Conversation:

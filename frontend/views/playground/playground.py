@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -15,6 +16,7 @@ from django.views.decorators.http import require_GET
 from frontend.lists import id_in_url
 from frontend.pages import tenant_page
 from frontend.views.playground import prompts
+from tenants.fleet.gateways import gateways
 from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
 from tenants.models.adapters import State
 from tenants.permissions import Caller, Permission
@@ -22,6 +24,9 @@ from tenants.permissions import Caller, Permission
 MAX_NAMES = 300
 """Maximum number of names of each kind that the page suggests; any other can be typed."""
 MAX_PANES = 4
+
+Names = list[tuple[str, str]]
+"""Names of models, each with its badge."""
 
 
 @require_GET
@@ -43,14 +48,16 @@ def show(
     bases = list(
         BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)[:MAX_NAMES]
     )
-    models = [*_adapters(caller.tenant), *((name, "base") for name in bases)]
-    models += _versions(caller.tenant)
+    served = {engine["base_model"] for engine in gateways().fleet().engines}
+    bases.sort(key=lambda name: name not in served)  # those that answer now come first
+    adapters, aliases = _aliases(caller.tenant)
     asked = [name for name in request.GET.getlist("model") if name][:MAX_PANES]
     context: dict[str, Any] = {
-        "models": models,
-        "model": next(iter(asked or [name for name, _ in models]), ""),
+        "models": _models(caller.tenant, bases, adapters, aliases),
+        "model": next(iter(asked), ""),
         "asked": [{"model": name} for name in asked] if len(asked) > 1 else None,
-        "other": next(iter(bases), ""),
+        "base": next(iter(bases), ""),
+        "adapter": next((name for name, _ in adapters), ""),
         "base_url": f"{settings.API_URL}/v1",
         "kept": kept,
         "panes": json.loads(kept.panes) if kept else panes,
@@ -73,16 +80,36 @@ def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> st
     return request.build_absolute_uri(path)
 
 
-def _adapters(tenant: Tenant) -> list[tuple[str, str]]:
-    """Adapters with a live version, last promoted first, each with its badge."""
-    live = Alias.objects.filter(adapter__tenant=tenant, name=LIVE)
-    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
-    live = live.order_by("-changed_at")
-    found = live.values_list("adapter__name", "version__number")[:MAX_NAMES]
-    return [(name, f"@{number} live") for name, number in found]
+def _models(
+    tenant: Tenant, bases: Sequence[str], adapters: Names, aliases: Names
+) -> list[tuple[str, Names]]:
+    """The names that can be chosen, in groups, each name with its badge."""
+    groups = {
+        "Base models": [(name, "base") for name in bases],
+        "Adapters": adapters,
+        "Aliases": aliases,
+        "Versions": _versions(tenant),
+    }
+    return [(title, names) for title, names in groups.items() if names]
 
 
-def _versions(tenant: Tenant) -> list[tuple[str, str]]:
+def _aliases(tenant: Tenant) -> tuple[Names, Names]:
+    """Adapters with a live version, by their names alone, and the other aliases of adapters; those
+    that chat, last changed first."""
+    found = Alias.objects.filter(adapter__tenant=tenant)
+    found = found.filter(adapter__base_model__in=BaseModel.objects.that_chat())
+    told = found.annotate(is_live=Q(name=LIVE)).order_by("-is_live", "-changed_at")
+    named = told.values_list("adapter__name", "name", "version__number")[: 2 * MAX_NAMES]
+    adapters, aliases = [], []
+    for adapter, name, number in named:
+        if name == LIVE:
+            adapters.append((adapter, f"@{number} live"))
+        else:
+            aliases.append((f"{adapter}@{name}", f"@{number}"))
+    return adapters, aliases
+
+
+def _versions(tenant: Tenant) -> Names:
     """Versions that are ready, newest first, each with its badge."""
     live = Alias.objects.filter(adapter=OuterRef("adapter"), name=LIVE)
     ready = AdapterVersion.objects.filter(adapter__tenant=tenant, state=State.READY)

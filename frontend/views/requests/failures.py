@@ -8,8 +8,9 @@ from typing import Any
 
 from django.db.models import Sum
 
+from frontend.periods import Period
 from frontend.views.requests.request import limit_words
-from tenants.models import Tenant, TotalHour
+from tenants.models import Tenant, TotalHour, TotalMinute
 from tenants.models.usage.listed import Outcome
 
 WRONG = (Outcome.FAILED.value, Outcome.REFUSED.value)
@@ -30,8 +31,18 @@ class EndedRequests:
     def of(cls, tenant: Tenant | None, start: datetime, end: datetime) -> EndedRequests:
         """Those of a tenant, or of all, in whole hours."""
         since = start.replace(minute=0, second=0, microsecond=0)
-        found = TotalHour.objects.filter(tenant=tenant).between(since, end).order_by()
-        groups = found.values("outcome", "code", "limit_kind", "limit_scope")
+        return cls._counted(TotalHour.objects.filter(tenant=tenant).between(since, end))
+
+    @classmethod
+    def lately(cls, tenant: Tenant | None, period: Period, now: datetime) -> EndedRequests:
+        """Those of a tenant, or of all, in the period until now."""
+        totals: Any = TotalMinute if period.minutely else TotalHour
+        figures = totals.objects.filter(tenant=tenant)
+        return cls._counted(figures.between(period.start(now), period.end(now)))
+
+    @classmethod
+    def _counted(cls, figures: Any) -> EndedRequests:
+        groups = figures.order_by().values("outcome", "code", "limit_kind", "limit_scope")
         counted = list(groups.annotate(count=Sum("requests")).order_by("-count", "code"))
         return cls(
             sum(row["count"] for row in counted),

@@ -3,6 +3,7 @@ answered, where that is stored."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.content import reading
 from tenants.content.reading import ContentExchange
+from tenants.content.turns import turns_of
 from tenants.limits.kinds import KINDS
 from tenants.listing import Listed, ListEntry
 from tenants.models import ApiKey, AuditEntry, RefusedRequest, UsageEvent
@@ -42,6 +44,8 @@ SOURCES = {
     "background": "API, in the background",
 }
 """Where a request came from, by `RefusedRequest.surface`."""
+SPOKEN = ("prompt", "input", "system", "instructions")
+"""Parameters that are texts of a speaker, not settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
     """The stored prompt and answers; the audit log records who read them."""
     found, exchange = _read(request, caller, request_id)
     shown: dict[str, Any] = {"exchange": exchange, "unreadable": exchange is None}
+    if exchange is not None:
+        shown["turns"], shown["settings"] = turns_of(exchange.request), settings_of(exchange)
     if exchange is not None and caller.may(Permission.USE_PLAYGROUND):
         shown["may_open"] = reopened.pane_of(exchange.request, "") is not None
     if "HX-Request" in request.headers:
@@ -91,7 +97,8 @@ def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespons
     _, exchange = _read(request, caller, request_id)
     if exchange is None:
         raise Http404
-    pane = reopened.pane_of(exchange.request, next(iter(exchange.answers), ""))
+    answer = next((one.whole for one in exchange.answers), "")
+    pane = reopened.pane_of(exchange.request, answer)
     if pane is None:
         raise Http404
     return show(request, caller, panes=[msgspec.to_builtins(pane)])
@@ -110,6 +117,31 @@ def _read(
     assert actor is not None
     AuditEntry.objects.note(actor, caller.tenant, "read", f"req_{found.pk}", kind="content")
     return found, reading.read(caller.tenant, found.pk)
+
+
+def settings_of(exchange: ContentExchange) -> list[tuple[str, str]]:
+    """The request's parameters that are a word or a number, and the names of its tools."""
+    try:
+        request = json.loads(exchange.request)
+    except ValueError:  # cut
+        return []
+    if not isinstance(request, dict):
+        return []
+    simple = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in request.items()
+        if isinstance(value, (str, int, float)) and name not in SPOKEN
+    }
+    tools = request.get("tools")
+    names = [_tool_name(one) for one in tools] if isinstance(tools, list) else []
+    return [*simple.items(), *([("tools", ", ".join(names))] if names else [])]
+
+
+def _tool_name(tool: Any) -> str:
+    """The name of a tool in the form of either API."""
+    given = tool if isinstance(tool, dict) else {}
+    function = given.get("function")
+    return str((function if isinstance(function, dict) else given).get("name") or "unnamed")
 
 
 def _page(

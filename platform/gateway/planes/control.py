@@ -27,7 +27,7 @@ from tenants.adapters.uploads.intake import UploadIntake
 from tenants.adapters.uploads.reservations import UploadReservation
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.reader import Reader
-from tenants.files.intake import FileIntake
+from tenants.files.intake import FORMS, FileIntake
 from tenants.hub.bodies import BODIES, HubBodies
 
 REFUSALS = (401, 429)
@@ -78,8 +78,10 @@ def application(parts: ControlParts) -> Any:
     """The ASGI application."""
     django, directory = parts.django, parts.directory
     pages = ServeStaticASGI(django, root=str(settings.STATIC_ROOT), prefix="static")
+    files = FileIntake(django, directory)
     http = [
-        route(r"^v1/", Cors(FileIntake(django, directory), settings.CORS_ORIGINS)),
+        route(r"^v1/", Cors(files, settings.CORS_ORIGINS)),
+        route(f"^{FORMS.pattern[1:]}$", files),
         route(r"^(healthz|health|readyz)$", _health(parts)),
         route(f"^{BODIES.pattern[1:]}$", HubBodies(django)),
         route(r"", BodyGuard(UploadReservation(UploadIntake(pages)), directory)),

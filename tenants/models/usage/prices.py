@@ -119,6 +119,18 @@ class Price(models.Model):
             dearer = f"{self.cached_prompt} is more than the price of uncached prompt tokens."
             raise ValidationError({"cached_prompt": dearer})
 
+    def preceding(self) -> Price | None:
+        """The price of the same tokens until this one starts, as gateways find it; None if they are
+        free until then."""
+        base = self.adapter.base_model if self.adapter else self.base_model
+        whose = Q(base_model=base)
+        if self.adapter:
+            whose |= Q(adapter=self.adapter)
+        found = Price.objects.filter(whose, tier__in={self.tier, Tier.STANDARD})
+        found = found.filter(starts_at__lte=self.starts_at).exclude(pk=self.pk)
+        # The adapter's own first, and "batch" before "standard".
+        return found.order_by(F("adapter").asc(nulls_last=True), "tier", "-starts_at").first()
+
     def withdraw(self) -> None:
         """Delete a price that is not in force yet.
 

@@ -89,6 +89,7 @@ def test_dialogs_toasts_and_secrets(owner: Page, street: Street) -> None:
 
 
 def test_the_head_and_the_actions_of_a_table_stay_in_sight(owner: Page, customer: Customer) -> None:
+    """On a telephone the actions would cover the columns beside them: they scroll with those."""
     for _ in range(30):
         customer.key()
     go(owner, "API keys")
@@ -98,8 +99,18 @@ def test_the_head_and_the_actions_of_a_table_stay_in_sight(owner: Page, customer
         expect(rows).to_have_count(31)
         rows.last.scroll_into_view_if_needed()
         expect(owner.get_by_role("columnheader").first).to_be_in_viewport()
-        expect(rows.last.get_by_role("button", name="Revoke")).to_be_in_viewport(ratio=1)
+        revoke = rows.last.get_by_role("button", name="Revoke")
+        if size == TELEPHONE:
+            assert rows.last.evaluate(COVERS_NOTHING)
+            revoke.scroll_into_view_if_needed()
+        expect(revoke).to_be_in_viewport(ratio=1)
         assert owner.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
+
+
+COVERS_NOTHING = """row => {
+  const [before, last] = [...row.cells].slice(-2).map((cell) => cell.getBoundingClientRect());
+  return before.right <= last.left + 1;
+}"""
 
 
 def test_the_head_of_the_requests_stays_in_sight(owner: Page, customer: Customer) -> None:

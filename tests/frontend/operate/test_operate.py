@@ -20,6 +20,7 @@ from inference.gateway.measuring.start_failures import StartFailure
 from inference.interfaces.directory import PICO
 from tenants.api.endpoints.fleet import engines
 from tenants.models import (
+    Adapter,
     AuditEntry,
     BaseModel,
     EngineJournal,
@@ -137,7 +138,7 @@ def test_an_operator_who_signs_in_lands_on_the_installation(tenant: Tenant) -> N
 # --- overview ------------------------------------------------------------------------------------
 
 
-def test_the_overview_adds_up_the_engines_and_the_last_day(
+def test_the_overview_adds_up_the_engines_and_the_period(
     operator: Client, tenant: Tenant, fleet: list[dict[str, Any]]
 ) -> None:
     fleet.append(ENGINE | {"id": "engine-2", "kv_usage": 0.75, "draining": True})
@@ -146,11 +147,14 @@ def test_the_overview_adds_up_the_engines_and_the_last_day(
     use(other, cost=2, tokens=5)
     use(other, hours_ago=30, cost=4, tokens=5)
     use(other, hours_ago=24 * 8, cost=100, tokens=9999)
-    context = operator.get(reverse("operate")).context
+    day = operator.get(reverse("operate")).context
+    assert (day["billed"]["requests"], day["billed"]["cost"]) == (2, 3 * PICO)
+    assert [row["cost"] / PICO for row in day["tops"]] == [2, 1]
+    context = operator.get(reverse("operate"), {"period": "7d"}).context
     assert context["fleet"] == {
         "engines": 2, "draining": 1, "running": 6, "waiting": 2, "queued": 4, "kv_usage": 0.75,
     }  # fmt: skip
-    assert (context["day"]["requests"], context["day"]["cost"]) == (2, 3 * PICO)
+    assert (context["billed"]["requests"], context["billed"]["cost"]) == (3, 7 * PICO)
     tops = [(row["tenant"].slug, row["cost"] / PICO, row["tokens"]) for row in context["tops"]]
     assert context["top_by"] == "cost"
     assert tops == [(other.slug, Decimal(6), 10), (tenant.slug, Decimal(1), 500)]
@@ -353,7 +357,38 @@ def test_modules_of_one_name_and_two_shapes_are_two_kinds() -> None:
     assert module_kinds(shapes) == [ModuleKind("up", 4, 2, 2), ModuleKind("up", 8, 2, 1)]
 
 
-PRICE = {"of": "base", "prompt": "0.15", "cached_prompt": "0.015", "output": "0.6"}
+PLAN = {"of": "base", "prompt": "0.15", "cached_prompt": "0.015", "output": "0.6"}
+PRICE = PLAN | {"confirmed": "yes"}
+
+
+def test_what_a_price_changes_is_shown_before_it_is_set(operator: Client, tenant: Tenant) -> None:
+    base, now = make_base(), timezone.now()
+    make_adapter(tenant)
+    where, later = reverse("operate_prices"), "2199-01-01T10:30"
+
+    def planned(**changed: str) -> list[tuple[str, int, int]]:
+        page = operator.post(where, PLAN | changed)
+        assert page.status_code == 200 and 'name="confirmed"' in page.text
+        assert ("cannot be undone" in page.text) == ("starts_at" not in changed)
+        changes: list[tuple[str, int, int]] = page.context["planned"].changes
+        return changes
+
+    new = {"Prompt": 150_000, "Cached prompt": 15_000, "Output": 600_000}
+    assert planned() == [(name, 0, price) for name, price in new.items()]
+    for days, prompt, tier in ((-2, 1, "standard"), (-1, 7, "standard"), (-1, 5, "batch")):
+        Price.objects.create(
+            base_model=base, starts_at=now + timedelta(days=days), prompt=prompt, cached_prompt=0,
+            output=prompt, tier=tier,
+        )  # fmt: skip
+    standard, batch = planned(starts_at=later), planned(starts_at=later, tier="batch")
+    assert [old for _, old, _ in standard] == [7, 0, 7]
+    assert [old for _, old, _ in batch] == [5, 0, 5]
+    assert planned(of="acme/support") == standard
+    Price.objects.create(
+        adapter=Adapter.objects.get(), starts_at=now, prompt=9, cached_prompt=9, output=9
+    )
+    assert [old for _, old, _ in planned(of="acme/support", tier="batch")] == [9, 9, 9]
+    assert Price.objects.count() == 4
 
 
 def test_a_price_is_set_from_now_in_units_per_million(operator: Client) -> None:
@@ -661,7 +696,7 @@ def test_the_platforms_own_tenants_are_among_no_customers(operator: Client, tena
     for one in (tenant, *ours):
         use(one, cost=2)
     overview = operator.get(reverse("operate"))
-    assert overview.context["tenants"] == 1 and overview.context["day"]["requests"] == 1
+    assert overview.context["tenants"] == 1 and overview.context["billed"]["requests"] == 1
     listed = operator.get(reverse("operate_tenants"))
     assert [row.slug for row in listed.context["tenants"]] == ["acme"]
     assert [slug for _, _, slug in listed.context["tenant_choices"]] == ["acme"]

@@ -17,6 +17,7 @@ from frontend.views.overview.health import HEIGHT, WIDTH, ComparedSums, HealthWi
 from inference.gateway.measuring.sums import BUCKETS
 from inference.interfaces.directory import PICO
 from tenants.models import ApiKey, Tenant
+from tenants.models.usage.outcomes import COUNTS
 from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.refusing import met
@@ -53,7 +54,7 @@ def test_a_period_has_whole_steps(period: str, start: datetime, end: datetime, s
 
 
 def row(start: datetime, **figures: int) -> dict[str, Any]:
-    names = ("requests", "refused", "failed", "cost", "decode_tokens", "decode_s")
+    names = (*COUNTS, "refused", "failed", "decode_s")
     zeros: dict[str, Any] = {"start": start, **dict.fromkeys(names, 0)}
     return zeros | {f"first_tokens{at}": 0 for at in range(BUCKETS)} | figures
 

@@ -38,6 +38,7 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.hub import Hub
 from inference.link.wire import Delta
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
 from tests.inference.rig import Rig, agent_on, gateway, rig, until
@@ -82,15 +83,30 @@ def test_it_suggests_live_adapters_bases_and_versions_of_the_tenant_alone(
     tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     adapter = make_adapter(tenant, "support")
-    adapter.promote(make_version(adapter))
+    adapter.promote(version := make_version(adapter))
+    adapter.promote(version, "canary")
     make_version(make_adapter(tenant, "waiting"))
     client = client_of(tenant, "developer")
     with django_assert_max_num_queries(12):
         page = client.get(f"/t/{tenant.slug}/playground?model=waiting@1")
     assert page.context["models"] == [
-        ("support", "@1 live"), ("base", "base"), ("waiting@1", "@1"), ("support@1", "@1 live")
-    ]  # fmt: skip
+        ("Base models", [("base", "base")]),
+        ("Adapters", [("support", "@1 live")]),
+        ("Aliases", [("support@canary", "@1")]),
+        ("Versions", [("waiting@1", "@1"), ("support@1", "@1 live")]),
+    ]
     assert page.context["model"] == "waiting@1"
+    unasked = client.get(f"/t/{tenant.slug}/playground").context
+    assert [unasked[name] for name in ("model", "base", "adapter")] == ["", "base", "support"]
+
+
+def test_a_base_model_with_an_engine_is_the_first(tenant: Tenant, gateways: FakeGateways) -> None:
+    make_base("another")
+    make_base("base")
+    gateways.engines = [{"id": "e1", "base_model": "base"}]
+    context = client_of(tenant, "developer").get(f"/t/{tenant.slug}/playground").context
+    assert context["base"] == "base"
+    assert context["models"] == [("Base models", [("base", "base"), ("another", "base")])]
 
 
 def test_without_any_model_it_says_so(tenant: Tenant) -> None:

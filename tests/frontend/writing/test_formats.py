@@ -34,6 +34,14 @@ def test_money(pico: int, rounded: str, exact: str) -> None:
     assert (formats.money(pico), formats.exact_money(pico)) == (rounded, exact)
 
 
+def test_the_costs_of_a_column_are_exact_and_aligned() -> None:
+    text = formats.aligned_money([0, 3_104_000_000, 1284 * PICO])
+    assert [text(one) for one in (0, 3_104_000_000, 1284 * PICO)] == [
+        "$0.000000", "$0.003104", "$1,284.000000",
+    ]  # fmt: skip
+    assert formats.aligned_money([5 * PICO])(5 * PICO) == "$5.00"
+
+
 @pytest.mark.parametrize(
     ("number", "beside", "said"),
     [

@@ -89,6 +89,8 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("key-refused", "owner", f"{at}/keys", refused)
     yield Shot("invite", "owner", f"{at}/members", partial(opened, "invite"))
     yield Shot("upload", "owner", f"{at}/adapters", partial(opened, "upload"))
+    yield Shot("role", "owner", f"{at}/members", partial(opened, "role"))
+    yield Shot("price", "operator", "/operate/prices", priced)
     yield Shot("promote", "owner", f"{at}/adapters/support/", partial(opened, "promote"))
     yield Shot("edit-limits", "owner", f"{at}/limits", partial(opened, "edit-tenant"))
     yield Shot("new-tenant", "operator", "/operate/tenants", partial(opened, "new-tenant"))
@@ -105,10 +107,14 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("two-factor-set-up", "viewer", SECOND_FACTOR)
     yield Shot("protect-account", "operator", "/account/second-factor")
     yield Shot("compare", "owner", f"{at}/playground", compare)
+    yield Shot("picker", "owner", f"{at}/playground", picker)
     yield Shot("generating", "owner", f"{at}/playground", generating)
     yield Shot("no-model", "owner", f"{at}/playground", no_model)
     yield Shot("settings", "owner", f"{at}/playground", settings)
     yield Shot("code", "owner", f"{at}/playground", code)
+    yield Shot("overview-tokens", "owner", f"{at}/?period=7d&show=tokens")
+    yield Shot("files-some", "owner", f"{at}/files", filed)
+    yield Shot("stored", "owner", f"{at}/content", stored)
 
 
 def _entrance(scenery: Scenery) -> Iterator[Shot]:
@@ -174,6 +180,51 @@ def drawer(page: Page) -> None:
     """Open a request, with its timeline."""
     page.locator(".requests tbody th a").first.click()
     expect(page.locator("#request")).to_be_visible()
+
+
+def filed(page: Page) -> None:
+    """Upload a file for batches."""
+    opened("upload", page)
+    page.set_input_files(
+        "#id_upload", {"name": "lines.jsonl", "mimeType": "application/jsonl", "buffer": b"{}"}
+    )
+    follow(page, page.get_by_role("button", name="Upload", exact=True))
+    expect(page.get_by_role("link", name="lines.jsonl").first).to_be_visible()
+
+
+def stored(page: Page) -> None:
+    """Store prompts and answers, and read one."""
+    if page.get_by_text("Not stored", exact=True).count():
+        opened("choose", page)
+        page.get_by_label("Prompts and answers", exact=True).select_option("Store for 7 days")
+        follow(page, page.get_by_role("button", name="Save"))
+    shows = page.get_by_role("button", name="Show prompt and answer")
+
+    def read() -> bool:
+        """Whether the answer to a new question is stored: the gateway may not know of it yet."""
+        follow(page, page.get_by_role("link", name="Playground", exact=True))
+        say(page, QUESTION)
+        page.locator(".foot a").last.click()
+        page.get_by_role("heading", name="Content").wait_for()
+        return shows.count() > 0
+
+    until(read)
+    follow(page, shows)
+    expect(page.get_by_role("article").first).to_be_visible()
+
+
+def priced(page: Page) -> None:
+    """Plan a price, which is then to be confirmed."""
+    for name, value in {
+        "of": MODEL_NAME,
+        "prompt": "0.2",
+        "cached_prompt": "0.02",
+        "output": "0.8",
+    }.items():
+        page.fill(f"[name={name}]", value)
+    page.fill("[name=starts_at]", "2199-01-01T00:00")
+    follow(page, page.get_by_role("button", name="Review price"))
+    expect(page.get_by_role("dialog")).to_be_visible()
 
 
 def checked(page: Page) -> None:
@@ -256,6 +307,11 @@ def compare(page: Page) -> None:
         page.locator("[data-field=model]").nth(place).fill(name)
     say(page, QUESTION)
     expect(page.locator(".foot")).to_have_count(2)
+
+
+def picker(page: Page) -> None:
+    page.click("[data-field=model]")
+    expect(page.get_by_role("listbox", name="Models")).to_be_visible()
 
 
 def generating(page: Page) -> None:

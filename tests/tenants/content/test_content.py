@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -30,6 +31,7 @@ from tenants.content.conversations import PostgresConversations
 from tenants.content.responses import PostgresResponses
 from tenants.content.sealing import Location, Unreadable
 from tenants.content.store import ContentItem, PostgresContents
+from tenants.content.turns import SpokenTurn, turns_of
 from tenants.directory.reader import Reader
 from tenants.errors import ContentUnavailable, NoContentKey
 from tenants.housekeeping import forget_content
@@ -316,7 +318,8 @@ async def test_content_captured_by_a_gateway_is_written_and_read(store: Postgres
     capture.end(Done("r1", Usage(1, 0, 1), "stop"), "base", time.time())
     await writing.write(contents, store)
     found = await sync_to_async(reading.read)(tenant, "r1")
-    assert found == reading.ContentExchange('{\n  "messages": []\n}', ["Hello"], False)
+    said = [SpokenTurn("assistant", "Hello")]
+    assert found == reading.ContentExchange('{\n  "messages": []\n}', said, False)
     assert contents.dropped == 0
 
 
@@ -385,7 +388,59 @@ WHOLE = (
     ],
 )
 def test_answers_as_people_read_them(fields: Any, answers: list[str]) -> None:
-    assert list(reading.answers_of(KeptContent("chat", "base", "{}", **fields))) == answers
+    kept = KeptContent("chat", "base", "{}", **fields)
+    assert [one.whole for one in reading.answers_of(kept)] == answers
+
+
+TOOL = {"name": "sky", "arguments": '{"in": 1}'}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("body", "turns"),
+    [
+        (
+            {"messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": [
+                    {"type": "text", "text": "One"}, {"type": "image_url"}]},
+                {"role": "assistant", "content": None, "tool_calls": [{"function": TOOL}]},
+                {"role": "tool", "tool_call_id": "c1", "content": "clear"},
+            ]},
+            ["system: Be brief.", "user: One [1]", 'assistant: sky({"in": 1})', "tool: clear"],
+        ),
+        (
+            {"system": [{"type": "text", "text": "Be brief."}], "messages": [
+                {"role": "assistant", "content": [
+                    {"type": "tool_use", "name": "sky", "input": {"in": 1}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "content": [{"type": "text", "text": "clear"}]},
+                    {"type": "text", "text": "So?"}]},
+            ]},
+            ["system: Be brief.", 'assistant: sky({"in": 1})', "tool: clear", "user: So?"],
+        ),
+        (
+            {"instructions": "Be brief.", "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "One"}]},
+                {"type": "function_call", **TOOL},
+                {"type": "function_call_output", "output": "clear"},
+            ]},
+            ["system: Be brief.", "user: One", 'assistant: sky({"in": 1})', "tool: clear"],
+        ),
+        ({"prompt": "One"}, ["user: One"]),
+        ({"input": ["One", "Two"]}, ["user: One", "user: Two"]),
+        ({"prompt": [[1, 2]]}, ["user: [1, 2]"]),
+        ({"messages": 3}, []),
+        (["One"], []),
+    ],
+)  # fmt: skip
+def test_what_was_asked_by_speaker(body: Any, turns: list[str]) -> None:
+    found = [
+        f"{one.role}: {one.whole}{f' [{one.pictures}]' if one.pictures else ''}"
+        for one in turns_of(json.dumps(body))
+    ]
+    assert found == turns
+    assert turns_of('{"messages": [') == []
 
 
 async def test_conversations_change_by_version_and_stay_as_long_as_they_were_to(

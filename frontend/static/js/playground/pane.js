@@ -1,6 +1,7 @@
 // One pane: a model, its parameters, a tree of messages.
 import { element } from "./elements.js";
 import { PHASES, footline, seconds, waits } from "./figures.js";
+import { Picker, badgeOf } from "./picker.js";
 import { Tree } from "./tree.js";
 import { Turn } from "./turn.js";
 
@@ -26,7 +27,8 @@ class Pane extends HTMLElement {
     this.#fill(model, parameters);
     this.addEventListener("click", (event) => this.#clicked(event.target.closest("[data-act]")));
     this.addEventListener("change", (event) => event.target.dataset.field && this.#altered(event.target));
-    this.field("model").addEventListener("input", () => this.#tellVersion());
+    for (const event of ["input", "change"]) this.field("model").addEventListener(event, () => this.#tellVersion());
+    if (!this.readOnly) new Picker(this.field("model"));
     this.#tellVersion();
     this.tree = Tree.of({ nodes, leaf });
     this.#show();
@@ -179,9 +181,8 @@ class Pane extends HTMLElement {
   #tellVersion() {
     const badge = this.querySelector("[data-badge]");
     const name = this.field("model").value.trim();
-    const known = document.querySelector(`#models option[value="${CSS.escape(name)}"]`);
-    badge.hidden = !known;
-    badge.textContent = known?.label ?? "";
+    badge.textContent = badgeOf(name) ?? "";
+    badge.hidden = !badge.textContent;
     badge.classList.toggle("ok", badge.textContent.endsWith("live"));
     badge.classList.toggle("warn", badge.textContent.endsWith("candidate"));
   }

@@ -5,6 +5,7 @@ import { forget, keep, kept } from "./drafts.js";
 import { Keeping } from "./keeping.js";
 import { Link } from "./link.js";
 import "./pane.js";
+import { badgeOf } from "./picker.js";
 import { Prompts } from "./prompts/prompts.js";
 import { Run } from "./prompts/run.js";
 import { Sets } from "./prompts/sets.js";
@@ -30,7 +31,7 @@ class Playground extends HTMLElement {
     this.keeping = this.#keeping();
     const left = this.hasAttribute("data-posted") ? null : this.#draft();
     this.link = new Link(this.dataset.slug, (state) => this.#linked(state));
-    this.#open(left?.panes.map((pane) => ({ ...pane, recent: left.recent })) ?? given("kept") ?? [{ model: this.dataset.model }]);
+    this.#open(left?.panes.map((pane) => ({ ...pane, recent: left.recent })) ?? given("kept") ?? [{ model: this.#usual() }]);
     if (left) this.message.value = left.message;
     this.#listen();
     if (left?.run) this.begin(left.run, left.recent && left.run.answers.flat().some((one) => one.id));
@@ -150,6 +151,17 @@ class Playground extends HTMLElement {
     this.#tellDraft();
   }
 
+  // The model of an empty playground: the one in the URL, else what this user asked last, if it is
+  // still there, else a base model.
+  #usual() {
+    const last = localStorage.getItem(this.#lastModel);
+    return this.dataset.model || (badgeOf(last) ? last : this.dataset.base);
+  }
+
+  get #lastModel() {
+    return `model-${this.dataset.user}-${this.dataset.slug}`;
+  }
+
   #open(panes) {
     for (const pane of panes) this.#add(pane);
   }
@@ -164,9 +176,9 @@ class Playground extends HTMLElement {
 
   #listen() {
     document.getElementById("add-pane").addEventListener("click", () => {
-      const used = new Set(this.all.map((pane) => pane.field("model").value));
-      const other = used.has(this.dataset.other) ? this.dataset.model : this.dataset.other;
-      this.#add({ model: other }).field("model").focus();
+      const used = new Set(this.asked());
+      const { base, adapter } = this.dataset;
+      this.#add({ model: [base, adapter].find((one) => one && !used.has(one)) ?? base }).field("model").focus();
       this.edited();
     });
     document.getElementById("new").addEventListener("click", () => this.#begin());
@@ -206,6 +218,7 @@ class Playground extends HTMLElement {
     if (!text || this.all.some((pane) => pane.running)) return;
     const wrong = this.all.find((pane) => pane.problem());
     if (wrong) return wrong.showProblem();
+    localStorage.setItem(this.#lastModel, this.asked()[0]);
     for (const pane of this.all) this.#replacing ? pane.replace(text) : pane.send(text);
     this.#replaces(false);
     this.altered();

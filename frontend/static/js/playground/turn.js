@@ -11,6 +11,7 @@ export class Turn {
     this.pane = pane;
     this.node = node;
     this.root = element("div", `turn ${node.role}`);
+    this.root.append(element("span", "visually-hidden", node.role === "user" ? "You:" : "Model:"));
     if (node.role === "user") this.body = this.root.appendChild(this.#asked());
     else this.body = this.root.appendChild(element("div", "said"));
     if (node.role === "assistant") this.calls = new Calls(this.root.appendChild(element("div", "calls")));

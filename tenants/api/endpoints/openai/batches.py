@@ -108,7 +108,7 @@ def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 
 def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     wanted = body_of(request, _Wanted)
-    operation = _operation(wanted.endpoint)
+    operation = operation_at(wanted.endpoint)
     _check_metadata(wanted.metadata or {})
     now = timezone.now()
     batch = Batch(
@@ -177,7 +177,12 @@ def start(batch: Batch, tenant: Tenant) -> None:
     jobs.read_later(batch)
 
 
-def _operation(endpoint: str) -> Operation:
+def operation_at(endpoint: str) -> Operation:
+    """The operation of the lines.
+
+    Raises:
+        InvalidRequest: batches have none at this path.
+    """
     operation = OPERATIONS.at(endpoint)
     if operation is None or not operation.in_batches:
         there = ", ".join(one.path for one in OPERATIONS if one.in_batches)

@@ -78,7 +78,7 @@ def cancel(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
     except BatchEnded:
         messages.error(request, "The batch had already ended.")
     else:
-        _note(request, caller, "cancelled batch", found.pk)
+        note(request, caller, "cancelled batch", found.pk)
         messages.success(request, "Batch cancelled. Finished requests keep their results.")
     return redirect("batches-one", caller.tenant.slug, found.pk)
 
@@ -91,7 +91,7 @@ def cancel_some(request: HttpRequest, caller: Caller) -> HttpResponse:
     def one(id: str) -> None:
         found = _of(caller.tenant, id)
         found.cancel()
-        _note(request, caller, "cancelled batch", found.pk)
+        note(request, caller, "cancelled batch", found.pk)
 
     bulk.act(request, one, "batch,batches", "cancelled")
     return redirect("batches", caller.tenant.slug)
@@ -105,7 +105,7 @@ def download(request: HttpRequest, caller: Caller, batch_id: str, role: str) -> 
         raise Http404
     id = getattr(_of(caller.tenant, batch_id), f"{role}_file_id")
     file = get_object_or_404(caller.tenant.files.current(), pk=id)
-    _note(request, caller, "downloaded file", file.pk)
+    note(request, caller, "downloaded file", file.pk)
     return answer_with(file, attached=True)
 
 
@@ -144,7 +144,8 @@ def _cost(batch: Batch) -> int:
     return int(events.aggregate(cost=Sum("cost", default=0))["cost"])
 
 
-def _note(request: HttpRequest, caller: Caller, action: str, name: str) -> None:
+def note(request: HttpRequest, caller: Caller, action: str, name: str) -> None:
+    """Log what the caller did, with the id of the batch or file."""
     actor = actor_of(request)
     assert actor is not None, "tenant_page lets nobody else in"
     AuditEntry.objects.note(actor, caller.tenant, action, name)

@@ -1,0 +1,1 @@
+"""A tenant's batches, and the files that it keeps for them and more."""
