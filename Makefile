@@ -161,4 +161,4 @@ INSTALLER := requirements/install.txt requirements/cpu.txt requirements/gpu.txt 
 	@touch $@ .venv/.ready
 
 clean: ## delete the virtual environments and var/
-	rm -rf .venv .venv-clients var
+	rm -rf .venv .venv-clients .venv-python var

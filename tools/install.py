@@ -7,6 +7,9 @@
 Does nothing when the environment already holds exactly this lock. With an NVIDIA GPU (or
 LORIKEET_DEVICE=gpu) the CUDA build of vLLM is installed, otherwise the CPU build.
 
+The locks are for Python 3.11. Another Python is used only to install uv, which finds one, or fetches
+one (UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_INSTALL_DIR say from where and to which folder).
+
 Every file is checked against the hashes of the lock, wherever it comes from.
 
 torch's CPU build is not on PyPI. The sources in pip's own configuration (find-links, an index) are
@@ -32,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH_INDEX = os.environ.get("LORIKEET_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
 INSTALLER = ROOT / "requirements" / "install.txt"
 """uv, which installs a lock ten times faster than pip."""
+LOCKED = "3.11"
+"""The version of Python that the locks are for."""
 
 
 def main() -> None:
@@ -39,8 +44,9 @@ def main() -> None:
     options.add_argument("--dev", action="store_true", help="also install test and lint tools")
     options.add_argument("--venv", type=Path, default=ROOT / ".venv")
     arguments = options.parse_args()
-    if sys.version_info[:2] != (3, 11):
-        sys.exit(f"lorikeet: Python 3.11 is needed, this is {sys.version.split()[0]}")
+    if "{}.{}".format(*sys.version_info) != LOCKED:
+        python = find_python(arguments.venv.with_name(".venv-python"))
+        os.execv(python, [python, __file__, *sys.argv[1:]])
     device = os.environ.get("LORIKEET_DEVICE") or ("gpu" if has_gpu() else "cpu")
     locks = [ROOT / "requirements" / f"{device}.txt"]
     locks += [ROOT / "requirements" / "dev.txt"] if arguments.dev else []
@@ -53,22 +59,45 @@ def has_gpu() -> bool:
     return smi is not None and subprocess.run([smi, "-L"], capture_output=True).returncode == 0
 
 
+def find_python(folder: Path) -> str:
+    """A Python that the locks are for: this system's, or else one that uv fetches. uv lies in an
+    environment of its own in `folder`."""
+    install_uv(folder)
+    uv = folder / "bin" / "uv"
+    find = [uv, "python", "find", "--system", LOCKED]
+    found = subprocess.run([str(part) for part in find], capture_output=True, text=True)
+    if found.returncode:
+        say(f"this is Python {sys.version.split()[0]}: uv fetches Python {LOCKED}")
+        run([uv, "python", "install", "--no-bin", LOCKED])
+        found = subprocess.run([str(part) for part in find], capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def install_uv(folder: Path) -> None:
+    """Make the environment, if it is not there, and install uv into it."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        say(f"making the virtual environment {folder.name}")
+        try:
+            venv.create(folder, with_pip=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(folder)
+            sys.exit("lorikeet: Python's venv module lacks pip: install python3-venv")
+    if not (folder / "bin" / "uv").exists():
+        run([*pip(python), "--requirement", INSTALLER])
+
+
 def install(folder: Path, locks: list[Path]) -> None:
     """Make the environment in `folder` match these locks."""
     stamps = {lock.name: hashlib.sha256(lock.read_bytes()).hexdigest() for lock in locks}
     if all(read_stamp(folder, name) == stamp for name, stamp in stamps.items()):
         return
     began = time.monotonic()
-    python = folder / "bin" / "python"
-    if not python.exists():
-        say(f"making the virtual environment {folder.name}")
-        venv.create(folder, with_pip=True)
-    if not (folder / "bin" / "uv").exists():
-        run([*pip(python), "--requirement", INSTALLER])
+    install_uv(folder)
     for lock in locks:
         if read_stamp(folder, lock.name) != stamps[lock.name]:
             say(f"installing {lock.relative_to(ROOT)}")
-            install_lock(folder, python, lock)
+            install_lock(folder, folder / "bin" / "python", lock)
             (folder / f".{lock.name}.sha256").write_text(stamps[lock.name])
     say(f"installed in {time.monotonic() - began:.0f} s")
 
