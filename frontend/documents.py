@@ -30,7 +30,7 @@ GROUPS = {
         "webhooks",
         "glossary",
     ),
-    "Operate": ("operate", "deploy", "observe", "security"),
+    "Operate": ("operate", "engines", "accounts", "deploy", "observe", "security"),
     "How it works": ("limits-and-bills", "scale", "benchmarks", "develop"),
 }
 """Names of the files without `.md`, grouped by purpose."""

@@ -7,8 +7,8 @@
 Does nothing when the environment already holds exactly this lock. With an NVIDIA GPU (or
 LORIKEET_DEVICE=gpu) the CUDA build of vLLM is installed, otherwise the CPU build.
 
-The locks are for Python 3.11. Another Python is used only to install uv, which finds one, or fetches
-one (UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_INSTALL_DIR say from where and to which folder).
+The locks are for Python 3.11. Another Python is used only to install uv, which finds or fetches it
+(UV_PYTHON_INSTALL_MIRROR and UV_PYTHON_INSTALL_DIR say from where, and to which folder).
 
 Every file is checked against the hashes of the lock, wherever it comes from.
 

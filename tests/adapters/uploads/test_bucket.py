@@ -4,6 +4,8 @@ temporary files."""
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import IO, cast
 import boto3
 import pytest
 from django.core.files.uploadedfile import TemporaryUploadedFile
-from moto.server import ThreadedMotoServer
 from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS
@@ -28,15 +29,26 @@ from tests.tenants.making import make_key, make_tenant
 BUCKET = "acme"
 KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
 Machine = Callable[[], None]
+MOTO = """
+import sys
+from moto.server import ThreadedMotoServer
+moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+moto.start()
+print("http://{}:{}".format(*moto.get_host_and_port()), flush=True)
+sys.stdin.read()
+moto.stop()
+"""
+"""In a process of its own: where Flask is imported, vLLM does not start, because it looks at every
+attribute of every module."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", MOTO], stdin=pipe, stdout=pipe, text=True) as moto:
+        assert moto.stdin is not None and moto.stdout is not None
+        yield moto.stdout.readline().strip()
+        moto.stdin.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tenants.offboarding import deletion
 class Command(BaseCommand):
     help = (
         "Suspend a tenant and have workers delete it after LORIKEET_DELETION_GRACE_DAYS "
-        "(docs/operate.md). Of a tenant that is deleted, print the signed receipt."
+        "(docs/accounts.md). Of a tenant that is deleted, print the signed receipt."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

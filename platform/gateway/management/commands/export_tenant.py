@@ -14,7 +14,7 @@ from tenants.offboarding import exports
 
 class Command(BaseCommand):
     help = (
-        "Write everything that a tenant has to one ZIP (docs/operate.md): rows as JSON Lines, "
+        "Write everything that a tenant has to one ZIP (docs/accounts.md): rows as JSON Lines, "
         "files of adapters and batches, signed receipts. Stored prompts and answers are in it in "
         "plain text."
     )
