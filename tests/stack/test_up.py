@@ -45,6 +45,7 @@ def traces() -> Iterator[Collector]:
         yield found
 
 
+@pytest.mark.timeout(900)  # it starts everything twice, and restores a backup
 def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
     tmp_path: Path, traces: Collector
 ) -> None:
