@@ -746,8 +746,9 @@ def test_tenants_that_are_deleted_are_listed_as_such_and_only_on_demand(
     operator: Client, tenant: Tenant
 ) -> None:
     make_tenant("gone")
-    asked = {"by": "ann", "by_operator": True, "grace": timedelta(days=1)}
-    deletion = TenantDeletion.objects.ask(Tenant.objects.get(slug="gone"), **asked)
+    deletion = TenantDeletion.objects.ask(
+        Tenant.objects.get(slug="gone"), by="ann", by_operator=True, grace=timedelta(days=1)
+    )
 
     def found(status: str) -> list[str]:
         page = operator.get("/operate/tenants", {"status": status} if status else {})
