@@ -39,7 +39,7 @@ from frontend.views.operate import tenants as all_tenants
 from frontend.views.operate import usage as all_usage
 from frontend.views.overview import overview
 from frontend.views.playground import conversations, playground, prompts
-from frontend.views.requests import request, requests, views
+from frontend.views.requests import annotating, dataset, request, requests, views
 from tenants.models import Tenant
 
 View = Callable[..., Any]
@@ -269,9 +269,22 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/csv", requests.export, name="requests-export"),
                 path("requests/views", views.save, name="requests-save-view"),
                 path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
+                path("requests/dataset", dataset.save, name="requests-dataset"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/content", request.content, name="requests-content"),
                 path("requests/<str:request_id>/open", request.reopen, name="requests-reopen"),
+                path("requests/<str:request_id>/tags", annotating.tag, name="requests-tag"),
+                path(
+                    "requests/<str:request_id>/tags/<int:pk>/delete",
+                    annotating.untag,
+                    name="requests-untag",
+                ),
+                path("requests/<str:request_id>/scores", annotating.score, name="requests-score"),
+                path(
+                    "requests/<str:request_id>/scores/<int:pk>/delete",
+                    annotating.unscore,
+                    name="requests-unscore",
+                ),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("batches", batches.batches, name="batches"),
                 path("batches/cancel", batches.cancel_some, name="batches-cancel-some"),

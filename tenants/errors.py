@@ -167,6 +167,12 @@ class TooManyRules(Refused):
     code = "too_many_alert_rules"
 
 
+class TooManyAnnotations(Refused):
+    """The request or the tenant has the maximum number of tags or scores. Delete some first."""
+
+    code = "too_many_annotations"
+
+
 class TooManyTests(Refused):
     """At most 5 test events are sent in a minute. Try again in a minute."""
 

@@ -22,6 +22,8 @@ from tenants.models import (
     RefusedRequest,
     RequestHour,
     RequestMinute,
+    RequestScore,
+    RequestTag,
     StoredContent,
     TotalHour,
     TotalMinute,
@@ -89,7 +91,8 @@ def forget_invitations() -> None:
 
 
 def forget_requests() -> None:
-    """Delete figures of requests, and refused requests, that are older than the settings allow."""
+    """Delete figures of requests, and refused requests with their tags and scores, that
+    are older than the settings allow."""
     now = timezone.now()
     hours = now - timedelta(days=settings.HISTORY_DAYS)
     for minutely in (RequestMinute, TotalMinute):
@@ -98,6 +101,8 @@ def forget_requests() -> None:
         hourly.objects.filter(at__lt=hours).delete()
     refused = now - timedelta(days=settings.REFUSED_REQUESTS_DAYS)
     RefusedRequest.objects.filter(started_at__lt=refused).delete()
+    RequestTag.objects.over(refused).delete()
+    RequestScore.objects.over(refused).delete()
 
 
 def forget_content() -> None:

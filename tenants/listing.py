@@ -10,12 +10,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db.models import Q
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
-from tenants.models import RefusedRequest, Tenant, UsageEvent
+from tenants.models import RefusedRequest, RequestScore, RequestTag, Tenant, UsageEvent
 from tenants.models.usage.ledger import UsageEventQuerySet
 from tenants.models.usage.listed import REQUEST_ID, Mark, Outcome
 from tenants.models.usage.outcomes import RefusedRequestQuerySet
@@ -33,6 +34,7 @@ MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Listed = UsageEvent | RefusedRequest
+R = TypeVar("R", UsageEventQuerySet, RefusedRequestQuerySet)
 Window = tuple[datetime, datetime | None]
 """Start, and end (exclusive; None: now)."""
 
@@ -63,9 +65,29 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreRange:
+    """A score of this name, by whoever; at least and at most so much, if these are given."""
+
+    name: str
+    least: float | None = None
+    most: float | None = None
+
+
+def _of_row(rows: QuerySet[Any], **which: Any) -> QuerySet[Any]:
+    """Those of these tags or scores that are the outer row's."""
+    return rows.filter(tenant=OuterRef("tenant"), request_id=OuterRef("id"), **which)
+
+
+def _tagged(rows: R) -> R:
+    """The rows with the names of their tags, for `ListEntry.tags`."""
+    names = _of_row(RequestTag.objects.order_by("name")).values("name")
+    return rows.annotate(tag_names=ArraySubquery(names))
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """Which requests to show. `member_id` is a user who made the key, `reason` a finish reason or
-    an error's code, `ttft_s` and `total_s` are minima, in seconds."""
+    an error's code, `ttft_s` and `total_s` are minima, in seconds. A request has all of `tags`."""
 
     model: str = ""
     key_id: int | None = None
@@ -76,6 +98,33 @@ class Filter:
     ttft_s: float | None = None
     total_s: float | None = None
     words: Words | None = None
+    tags: tuple[str, ...] = ()
+    score: ScoreRange | None = None
+
+    @property
+    def annotated(self) -> Q:
+        """Requests with the tags and the score."""
+        found = Q(*(Exists(_of_row(RequestTag.objects.all(), name=tag)) for tag in self.tags))
+        if (score := self.score) is None:
+            return found
+        scores = RequestScore.objects.filter(name=score.name)
+        if score.least is not None:
+            scores = scores.filter(number__gte=score.least)
+        if score.most is not None:
+            scores = scores.filter(number__lte=score.most)
+        return found & Q(Exists(_of_row(scores)))
+
+    def _shared(self, rows: R) -> R:
+        """The part of the filter that is the same for both kinds."""
+        if self.tags or self.score is not None:
+            rows = rows.filter(self.annotated)
+        if self.model:
+            rows = rows.of_model(self.model)
+        if self.key_id is not None:
+            rows = rows.filter(key=self.key_id)
+        if self.member_id is not None:
+            rows = rows.filter(key__created_by=self.member_id)
+        return rows
 
     @property
     def narrows(self) -> bool:
@@ -88,14 +137,9 @@ class Filter:
 
     def events(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
         """The events that match."""
+        events = self._shared(events)
         if self.words is not None:
             events = events.filter(self.words.of_events)
-        if self.model:
-            events = events.of_model(self.model)
-        if self.key_id is not None:
-            events = events.filter(key=self.key_id)
-        if self.member_id is not None:
-            events = events.filter(key__created_by=self.member_id)
         if self.engine:
             events = events.filter(engine_id=self.engine)
         if self.reason:
@@ -113,14 +157,9 @@ class Filter:
         neither."""
         if self.engine or self.ttft_s or self.total_s or self.outcome not in OF_REFUSED:
             return refused.none()
+        refused = self._shared(refused)
         if self.words is not None:
             refused = refused.filter(self.words.of_refused)
-        if self.model:
-            refused = refused.of_model(self.model)
-        if self.key_id is not None:
-            refused = refused.filter(key=self.key_id)
-        if self.member_id is not None:
-            refused = refused.filter(key__created_by=self.member_id)
         if self.reason:
             refused = refused.filter(code=self.reason)
         if self.outcome in (Outcome.FAILED, Outcome.REFUSED):
@@ -134,6 +173,11 @@ class ListEntry:
 
     event: Listed
     error: RefusedRequest | None
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The names of its tags."""
+        return getattr(self.event, "tag_names", ())
 
     @property
     def billed(self) -> UsageEvent | None:
@@ -225,12 +269,13 @@ class Where:
 
     def named(self, id: str) -> FoundRows:
         """The request with this id, in any form of the id."""
-        return merged(self.events.named(id), self.refused.named(id))
+        return merged(_tagged(self.events.named(id)), _tagged(self.refused.named(id)))
 
     def marked(self, marks: Sequence[Mark], filter: Filter) -> FoundRows:
         """The requests at these marks that match."""
         return merged(
-            filter.events(self.events.marked(marks)), filter.refused(self.refused.marked(marks))
+            _tagged(filter.events(self.events.marked(marks))),
+            _tagged(filter.refused(self.refused.marked(marks))),
         )
 
     def page(
@@ -251,7 +296,7 @@ class Where:
             horizon = max((end for end in ends if end is not None), default=None)
         rows: list[Any] = []
         for some, _ in kinds:
-            found = some.between(*window).newest(before)
+            found = _tagged(some.between(*window).newest(before))
             rows.append((found.filter(started_at__gte=horizon) if horizon else found)[: size + 1])
         page = merged(*rows)
         if len(page.events) > size:

@@ -47,6 +47,7 @@ class Permission(Enum):
     EDIT_LIMITS = "change the limits"
     READ_USAGE = "see the usage of all members"
     READ_OWN_USAGE = "see the usage of your own keys"
+    EDIT_ANNOTATIONS = "tag and score requests"
     USE_PLAYGROUND = "use the playground"
     GET_NOTIFICATIONS = "receive notifications"
     EDIT_WEBHOOKS = "change webhooks"
@@ -85,6 +86,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
+    P.EDIT_ANNOTATIONS: (Role.DEVELOPER, ADMIN),  # of requests that the caller sees
     P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail, and in the console
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
     P.EDIT_ALERTS: (Role.ADMIN, ADMIN),

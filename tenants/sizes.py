@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
+
 UNITS = ("bytes", "KB", "MB", "GB", "TB")
 """Each is 1024 times the one before."""
 
@@ -14,3 +17,21 @@ def size(value: int, beside: int = 0) -> str:
     if rounded == "0.0" and value:
         rounded = "<0.1"
     return f"{rounded if beside else rounded.removesuffix('.0')}\u00a0{UNITS[power]}"
+
+
+SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """The bytes of a size as people write it: `25 GB`, `1.5 gb`, or `812`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    form = SIZE.fullmatch(text.replace("\u00a0", " ").replace(",", "").strip())
+    names = [unit.lower() for unit in UNITS]
+    unit = form[2].lower() if form else ""
+    unit = "bytes" if unit in ("", "b", "byte") else unit
+    if form is None or unit not in names:
+        raise ValueError(f"{text[:40]!r} is no size such as 25 GB.")
+    return int(Decimal(form[1]) * 1024 ** names.index(unit))

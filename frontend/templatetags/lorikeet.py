@@ -113,6 +113,7 @@ STATES = {
     "revoked": "bad",
     "expired": "bad",
     "suspended": "bad",
+    "being deleted": "bad",
     "failed": "bad",
     "completed": "ok",
     "in progress": "busy",

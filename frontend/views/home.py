@@ -13,8 +13,9 @@ from frontend.navigation import slug_in
 from frontend.pages import refusals_told, signed_in, too_many_attempts
 from frontend.sign_in import second_factor, throttling
 from frontend.sign_in.accounts import INVITED, invitation_of
+from frontend.views.members import text_of
 from tenants.api.second_factor import closes
-from tenants.models import Invitation, Tenant, User
+from tenants.models import Invitation, Role, Tenant, User
 
 
 @require_GET
@@ -56,7 +57,8 @@ def join(request: HttpRequest) -> HttpResponse:
             del request.session[INVITED]
             return redirect("overview", found.tenant.slug)
         return redirect("join")
-    return render(request, "join.html", {"invitation": found})
+    context = {"invitation": found, "role_text": text_of(Role(found.role))}
+    return render(request, "join.html", context)
 
 
 def _over(request: HttpRequest) -> HttpResponse:

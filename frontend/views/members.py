@@ -21,7 +21,7 @@ from frontend.pages import refusals_told, tenant_page
 from tenants.api import second_factor
 from tenants.errors import Refused
 from tenants.models import Invitation, Membership, Role, User
-from tenants.permissions import Caller, Permission
+from tenants.permissions import RANK, Caller, Permission
 
 ROLES = {
     Role.VIEWER: "Reads adapters, limits, members, the list of API keys, and the usage of all. "
@@ -33,6 +33,13 @@ ROLES = {
     Role.OWNER: "Also manages owners, and exports or deletes the tenant.",
 }
 """What each role can do, beyond the one before it."""
+
+
+def text_of(role: Role) -> str:
+    """What a role can do, for who sees no others beside it."""
+    at = RANK.index(role)
+    before = f"All that a role of {RANK[at - 1].label.lower()} allows. " if at else ""
+    return before + ROLES[role]
 
 
 REMOVE = bulk.Action(

@@ -26,6 +26,7 @@ from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import KeyList
 from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, LimitsList
 from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
+from tenants.api.endpoints.usage.annotations import Scores, Tags
 from tenants.api.endpoints.usage.metrics import Metrics
 from tenants.api.endpoints.usage.prices import Prices
 from tenants.api.endpoints.usage.requests import OneRequest, RequestList
@@ -141,6 +142,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("metrics", Metrics.as_view()),
     path("requests", RequestList.as_view()),
     path("requests/<str:request_id>", OneRequest.as_view()),
+    path("requests/<str:request_id>/tags", Tags.as_view(CREATE)),
+    path("requests/<str:request_id>/tags/<str:name>", Tags.as_view(DELETE)),
+    path("requests/<str:request_id>/scores", Scores.as_view(CREATE)),
+    path("requests/<str:request_id>/scores/<int:pk>", Scores.as_view(DELETE)),
     path("prices", Prices.as_view(LIST | CREATE)),
     path("prices/<int:pk>", Prices.as_view(READ | DELETE)),
     path("schema/", SpectacularAPIView.as_view(**READ_ONLY), name="schema"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -31,8 +31,22 @@ def is_kept(tenant: Tenant, request_id: str) -> bool:
 
 def read(tenant: Tenant, request_id: str) -> ContentExchange | None:
     """The content of this request; None if none is stored, or it can't be read."""
-    found = _of(tenant, request_id).select_related("content_key").first()
-    if found is None or found.content_key.wrapped is None:
+    kept = kept_of(tenant, [request_id]).get(request_id)
+    if kept is None:
+        return None
+    return ContentExchange(pretty(kept.request), list(answers_of(kept)), kept.cut)
+
+
+def kept_of(tenant: Tenant, request_ids: Sequence[str]) -> dict[str, KeptContent]:
+    """The content of these requests by their ids, without those of which none is stored or that
+    can't be read. Each takes up to half a megabyte."""
+    found = _of(tenant, *request_ids).select_related("content_key")
+    opened = ((one.name, _opened(tenant, one)) for one in found)
+    return {name: kept for name, kept in opened if kept is not None}
+
+
+def _opened(tenant: Tenant, found: StoredContent) -> KeptContent | None:
+    if found.content_key.wrapped is None:
         return None
     wrapped, location = (
         bytes(found.content_key.wrapped),
@@ -40,15 +54,14 @@ def read(tenant: Tenant, request_id: str) -> ContentExchange | None:
     )
     try:
         key = sealing.tenant_key(sealing.master_keys(), tenant.pk, wrapped)
-        kept = msgspec.json.decode(key.open(location, bytes(found.data)), type=KeptContent)
+        return msgspec.json.decode(key.open(location, bytes(found.data)), type=KeptContent)
     except Unreadable:
         return None
-    return ContentExchange(pretty(kept.request), list(answers_of(kept)), kept.cut)
 
 
-def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
+def _of(tenant: Tenant, *request_ids: str) -> StoredContentQuerySet:
     return StoredContent.objects.live().filter(
-        tenant=tenant, kind=ContentKind.REQUEST, name=request_id
+        tenant=tenant, kind=ContentKind.REQUEST, name__in=request_ids
     )
 
 

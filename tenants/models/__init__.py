@@ -3,6 +3,7 @@
 from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.alerts import AlertRule
+from tenants.models.annotations import RequestScore, RequestTag
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.background import BackgroundResponse
@@ -77,6 +78,8 @@ __all__ = [
     "RefusedRequest",
     "RequestHour",
     "RequestMinute",
+    "RequestScore",
+    "RequestTag",
     "RevisionMinute",
     "Role",
     "Rollout",

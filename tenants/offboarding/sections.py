@@ -40,6 +40,8 @@ from tenants.models import (
     RefusedRequest,
     RequestHour,
     RequestMinute,
+    RequestScore,
+    RequestTag,
     RolloutTenant,
     SavedPrompt,
     SavedView,
@@ -67,6 +69,7 @@ from tenants.models import (
 
 Row = dict[str, Any]
 Reader = Callable[[models.QuerySet[Any]], Iterator[Row]]
+BY = ("created_by__username",)
 ROWS, LARGE_ROWS = 1000, 20
 """Rows in memory at a time; large ones have up to half a megabyte each."""
 LEFT_OUT: Mapping[type[models.Model], str] = {
@@ -151,6 +154,8 @@ def sections(tenant: Tenant) -> list[Section]:
         Section("usage_months", UsageMonth.objects.filter(**mine).order_by("month", "pk")),
         Section("request_hours", RequestHour.objects.filter(**mine).order_by("at", "pk")),
         Section("refused_requests", _all(RefusedRequest, **mine)),
+        Section("request_tags", _all(RequestTag, **mine), also=BY),
+        Section("request_scores", _all(RequestScore, **mine), also=BY),
         Section("audit_log", _all(AuditEntry, **mine)),
     ]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from tenants.models import AuditEntry, Invitation, Membership, Role, Tenant
 from tests.frontend.clients import address, client_of, user_of
@@ -212,3 +213,16 @@ def test_changes_are_in_the_log(tenant: Tenant, owner: Client) -> None:
         one.user.username, {"role": "viewer"}, {"role": "admin"}
     )  # fmt: skip
     assert entry.actor_kind == "user"
+
+
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ("viewer", "cannot call models"),
+        ("developer", "All that a role of viewer allows. Also uses the playground"),
+    ],
+)
+def test_an_invitation_says_what_its_role_allows(tenant: Tenant, role: str, told: str) -> None:
+    _, token = Invitation.objects.invite(tenant, role=Role(role), note="", by=None)
+    page = Client().get(reverse("invitation", args=[token]), follow=True).content.decode()
+    assert f"Your role will be {role}." in page and told in page

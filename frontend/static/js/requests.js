@@ -122,10 +122,12 @@ document.addEventListener("htmx:afterSettle", ({ target }) => {
   if (drawer.open) mark(currentLink()?.closest("tr"));
   followTail();
 });
-// A view is saved with the current filter.
-document.getElementById("save-view")?.addEventListener("submit", ({ target }) => {
-  target.elements.query.value = list.split("?")[1] ?? "";
-});
+// A view or a dataset is saved with the current filter.
+for (const id of ["save-view", "save-dataset"]) {
+  document.getElementById(id)?.addEventListener("submit", ({ target }) => {
+    target.elements.query.value = list.split("?")[1] ?? "";
+  });
+}
 
 let unfollow = null;
 function followTail() {

@@ -33,6 +33,7 @@ class InstallationFilter(RequestFilter):
     )
     field_order = ("q", "tenant")
     usual = "1h"
+    annotated = False
 
     def clean_tenant(self) -> Tenant | None:
         slug = self.cleaned_data["tenant"]

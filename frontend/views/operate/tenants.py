@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, DecimalField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
@@ -34,6 +34,7 @@ from tenants.models import (
     UsageMonth,
 )
 from tenants.models.accounts import TenantQuerySet
+from tenants.sizes import parse_size, size
 from tenants.utc import month_start
 
 if TYPE_CHECKING:
@@ -60,6 +61,17 @@ SECTIONS = {
     "data": "Export and deletion",
 }
 """The pages of a tenant that are linked from here."""
+MAX_SIZE = 1 << 50
+"""1,024 TB."""
+STATES = {
+    "": ("Active or suspended", Q(deletion=None)),
+    "active": ("Active", Q(status="active")),
+    "suspended": ("Suspended", Q(status="suspended", deletion=None)),
+    "being-deleted": ("Being deleted", Q(deletion__isnull=False, deletion__ended_at=None)),
+    "deleted": ("Deleted", Q(deletion__ended_at__isnull=False)),
+    "any": ("Any state", Q()),
+}
+"""What `?status=` lists."""
 SUSPEND = bulk.Action(
     "Suspend",
     "Suspend the selected tenants?",
@@ -84,14 +96,39 @@ class NewTenant(TenantFormBase):
         widgets = {"slug": forms.TextInput({"data-proposed-from": "name"})}
 
 
+class SizeField(forms.Field):
+    """A number of bytes, entered and shown with a unit."""
+
+    def to_python(self, value: Any) -> int | None:
+        if not value:
+            return None
+        try:
+            found = parse_size(str(value))
+        except ValueError as error:
+            raise ValidationError("Enter a size with its unit, for example 25 GB.") from error
+        if found > MAX_SIZE:
+            raise ValidationError(f"{size(found)} is too much; at most {size(MAX_SIZE)}.")
+        return found
+
+    def prepare_value(self, value: Any) -> Any:
+        """Rounded only as far as saving it unchanged changes nothing."""
+        if not isinstance(value, int):
+            return value
+        shown = size(value).replace("\u00a0", " ")
+        return shown if parse_size(shown) == value else f"{value} bytes"
+
+
 class TenantForm(TenantFormBase):
+    max_stored_bytes = SizeField(
+        required=False,
+        label="Storage limit",
+        help_text="For example 25 GB. Leave empty for the installation's default.",
+    )
+
     class Meta:
         model = Tenant
         fields = ["name", "weight", "max_stored_bytes", "max_versions"]
-        labels = {
-            "max_stored_bytes": "Storage limit in bytes",
-            "max_versions": "Adapter version limit",
-        }
+        labels = {"max_versions": "Adapter version limit"}
         help_texts = dict.fromkeys(labels, "Leave empty for the installation's default.")
 
 
@@ -180,11 +217,11 @@ def _set_status(
 def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
     words, status = words_of(request), request.GET.get("status", "")
     sort = Sort.of(request.GET.get("sort", ""), SORTS, unique="slug")
-    found = _with_cost(Tenant.objects.customers())
+    found = _with_cost(Tenant.objects.customers()).select_related("deletion")
     if words:
         found = found.filter(Q(slug__icontains=words) | Q(name__icontains=words))
-    if status in Tenant.Status.values:
-        found = found.filter(status=status)
+    status = status if status in STATES else ""
+    found = found.filter(STATES[status][1])
     rows, last = page_of(sort.behind(found, words_of(request, "after")))
     context = {
         "tenants": rows,
@@ -193,7 +230,7 @@ def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
         "sort": sort,
         "words": words,
         "status": status,
-        "statuses": Tenant.Status.choices,
+        "statuses": [(name, title) for name, (title, _) in STATES.items()],
         "filtered": bool(words or status),
         "form": form,
         "bulk": [

@@ -82,6 +82,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     used = UsedCard.since_month_began(caller, now)
     context: dict[str, Any] = {
         "steps": steps(found, caller),
+        "drawn_at": now,
         "day": used.day,
         "month": used.month,
         "own": not caller.sees_all_sums,

@@ -22,6 +22,7 @@ from frontend.formats import exact_money
 from frontend.pages import tenant_page
 from frontend.playground import reopened
 from frontend.views.playground.playground import show
+from frontend.views.requests import annotating
 from frontend.views.requests.requests import look_of
 from frontend.views.requests.timeline import SCALE, Timeline
 from inference.errors import ApiKeyRevoked
@@ -167,6 +168,7 @@ def _page(
         context |= context_of(caller, event) | {"body": "requests/request_body.html"}
     elif error is not None:
         context |= refused_context(caller, error) | {"body": "requests/refused_body.html"}
+    context |= annotating.context_of(caller, found.id)
     context |= {
         "is_kept": reading.is_kept(caller.tenant, found.id),
         "may_read": caller.may(Permission.READ_CONTENT),

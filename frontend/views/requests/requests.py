@@ -32,9 +32,21 @@ from frontend.times import MinuteField
 from frontend.views.requests.counts import counts
 from inference.errors import BY_CODE
 from tenants.billing.money import amount
+from tenants.content.datasets import MAX_REQUESTS
 from tenants.fleet.gateways import gateways
-from tenants.listing import HORIZON, OUTCOMES, Filter, FoundRows, ListEntry, Where, Words, mark_of
+from tenants.listing import (
+    HORIZON,
+    OUTCOMES,
+    Filter,
+    FoundRows,
+    ListEntry,
+    ScoreRange,
+    Where,
+    Words,
+    mark_of,
+)
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
+from tenants.models.annotations import MAX_TAGS, MAX_WORD, is_word, scores_of
 from tenants.models.usage.ledger import COMMON
 from tenants.models.usage.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
@@ -46,7 +58,11 @@ TITLES = {"1h": "Last hour"} | {
 """The titles of the periods."""
 MAX_CHOICES = 200
 """Maximum number of keys (the newest) and of models offered as choices."""
-NARROWING = ("q", "model", "key", "member", "outcome", "reason", "engine", "ttft", "total")
+ANNOTATED = ("tags", "score", "least", "most")
+"""Filters by tags and scores."""
+NARROWING = (
+    "q", "model", "key", "member", "outcome", "reason", "engine", "ttft", "total", *ANNOTATED,
+)  # fmt: skip
 """Filters other than those of time."""
 PAST = frozenset({"period", "since"})
 """Filters that every future request passes."""
@@ -67,6 +83,7 @@ COLUMNS = (
     "id", "started_at", "status", "outcome", "code", "message", "model", "adapter", "base_model",
     "key_id", "key", "engine", "prompt_tokens", "cached_tokens", "completion_tokens",
     "reasoning_tokens", "queue_s", "load_s", "ttft_s", "total_s", "attempt", "cost",
+    "tags", "scores",
 )  # fmt: skip
 
 
@@ -124,12 +141,23 @@ class RequestFilter(forms.Form):
     engine = forms.CharField(required=False, max_length=64, label="Engine", widget=chip())
     ttft = at_least("TTFT over", TTFTS_S)
     total = at_least("Total over", TOTALS_S)
+    tags = forms.CharField(
+        required=False,
+        max_length=MAX_TAGS * (MAX_WORD + 1),
+        label="Tags",
+        widget=forms.TextInput({"placeholder": "good, checked"}),
+    )
+    score = forms.CharField(required=False, label="Score", validators=[is_word])
+    least = forms.FloatField(required=False, label="At least")
+    most = forms.FloatField(required=False, label="At most")
     since = MinuteField(required=False, label="From, UTC")
     until = MinuteField(required=False, label="Before, UTC")
     usual = "24h"
     """The default period."""
     longer = "30d"
     """The period suggested on an empty page."""
+    annotated = True
+    """Whether there are filters by tags and scores."""
 
     def __init__(
         self,
@@ -144,6 +172,9 @@ class RequestFilter(forms.Form):
         # Older links have the id in a parameter of its own.
         super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
         self._keys = keys
+        if not self.annotated:
+            for name in ANNOTATED:
+                del self.fields[name]
         self.offered: dict[int | None, str] = {}
         """The names of the keys that can be chosen, by their ids."""
         self._offer("model", [("", "Model"), *((name, name) for name in models)])
@@ -176,8 +207,20 @@ class RequestFilter(forms.Form):
         more = [] if known else [(chosen, title)]
         self.fields[name].widget.choices = [*choices, *more]
 
+    def clean_tags(self) -> tuple[str, ...]:
+        """The tags, which are separated by commas or spaces."""
+        names = tuple(dict.fromkeys(self.cleaned_data["tags"].replace(",", " ").split()))
+        if len(names) > MAX_TAGS:
+            raise ValidationError(f"There are {len(names)} tags; at most {MAX_TAGS} are allowed.")
+        for name in names:
+            is_word(name)
+        return names
+
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
+        bounds = [given.get("least"), given.get("most")]
+        if bounds != [None, None] and not given.get("score") and "score" not in self.errors:
+            raise ValidationError({"score": "Name the score that the numbers are of."})
         since, until = given.get("since"), given.get("until")
         if since and until and until <= since:
             raise ValidationError({"until": "This must be after the start."})
@@ -207,6 +250,15 @@ class RequestFilter(forms.Form):
         return [self["since"], self["until"]]
 
     @property
+    def annotations(self) -> list[forms.BoundField]:
+        return [self[name] for name in ANNOTATED if name in self.fields]
+
+    @property
+    def annotations_on(self) -> bool:
+        """Whether requests are filtered by tags or scores."""
+        return any(self.data.get(field.name) for field in self.annotations)
+
+    @property
     def exact(self) -> bool:
         """Whether times are given, instead of a period."""
         return bool(self.data.get("since") or self.data.get("until"))
@@ -232,7 +284,14 @@ class RequestFilter(forms.Form):
             given["ttft"] or None,
             given["total"] or None,
             self._words(given["q"]),
+            given.get("tags", ()),
+            self._score(given),
         )
+
+    @staticmethod
+    def _score(given: Mapping[str, Any]) -> ScoreRange | None:
+        name = given.get("score")
+        return ScoreRange(name, given["least"], given["most"]) if name else None
 
     def _words(self, text: str) -> Words | None:
         if not text:
@@ -410,6 +469,8 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
         "csv": f"{reverse('requests-export', args=[tenant.slug])}?{query}",
         "may_keep": caller.role is not None,
         "views": views_of(caller, query),
+        "may_save_dataset": caller.may(Permission.READ_CONTENT) and tenant.content_days > 0,
+        "most_saved": MAX_REQUESTS,
     }
     return render(request, "requests/requests.html", context, status=422 if form.errors else 200)
 
@@ -448,10 +509,24 @@ def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
 def exported(form: RequestFilter, caller: Caller) -> Iterator[list[Any]]:
     """The rows of the CSV."""
     names = dict(caller.tenant.keys.values_list("pk", "name"))
-    where, before, left = Where.of(caller), "", CSV_ROWS
+    for page in _pages(form, caller, CSV_ROWS):
+        scored = scores_of(caller.tenant, [one.event.id for one in page])
+        for one in page:
+            scores = (f"{score.name}={score.shown}" for score in scored.get(one.event.id, ()))
+            yield [*_cells(one, names), " ".join(one.tags), " ".join(scores)]
+
+
+def found_by(form: RequestFilter, caller: Caller, most: int) -> list[ListEntry]:
+    """The newest requests that match a valid form."""
+    return [one for page in _pages(form, caller, most) for one in page]
+
+
+def _pages(form: RequestFilter, caller: Caller, most: int) -> Iterator[list[ListEntry]]:
+    """The newest requests that match, at most `most`."""
+    where, before, left = Where.of(caller), "", most
     while left > 0:
         found = search(form, where, before, size=min(CSV_PAGE, left))
-        yield from (_cells(one, names) for one in found.entries())
+        yield found.entries()
         left -= len(found.events)
         before = found.next
         if not before:

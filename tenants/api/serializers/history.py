@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from inference.gateway.measuring.measures import DURATION_S
+from tenants.api.serializers.annotations import ScoreSerializer
 from tenants.billing.money import amount
 from tenants.listing import ListEntry
 from tenants.models.usage.listed import Outcome
@@ -141,6 +142,13 @@ class RequestSerializer(serializers.Serializer[ListEntry]):
     trace_id = TextOrNull(
         source="event.trace_id", help_text="Id of the request's OpenTelemetry trace, if it has one."
     )
+    tags = serializers.ListField(child=serializers.CharField())
+    scores = serializers.SerializerMethodField()
+
+    @extend_schema_field(ScoreSerializer(many=True))
+    def get_scores(self, entry: ListEntry) -> Any:
+        scores = self.context["scores"].get(entry.event.id, [])
+        return ScoreSerializer(scores, many=True).data
 
     @extend_schema_field(serializers.DecimalField(max_digits=38, decimal_places=12))
     def get_cost(self, entry: ListEntry) -> str:

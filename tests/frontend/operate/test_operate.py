@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
+from pytest_django.asserts import assertContains
 
 from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
@@ -30,6 +31,7 @@ from tenants.models import (
     LimitSet,
     Price,
     Tenant,
+    TenantDeletion,
     UsageRollup,
 )
 from tenants.naming import ISOLATION_TENANTS
@@ -738,3 +740,50 @@ def test_a_lost_gateway_is_told_on_top(operator: Client) -> None:
     said = operator.get(reverse("operate")).text
     assert "No gateway is running" not in said and "http://old:8000" not in said
     assert "A gateway is lost</strong>, without having shut down: <code>http://gone:8000" in said
+
+
+def test_tenants_that_are_deleted_are_listed_as_such_and_only_on_demand(
+    operator: Client, tenant: Tenant
+) -> None:
+    make_tenant("gone")
+    deletion = TenantDeletion.objects.ask(
+        Tenant.objects.get(slug="gone"), by="ann", by_operator=True, grace=timedelta(days=1)
+    )
+
+    def found(status: str) -> list[str]:
+        page = operator.get("/operate/tenants", {"status": status} if status else {})
+        return [one.slug for one in page.context["tenants"]]
+
+    assert found("") == ["acme"] and found("suspended") == []
+    assert found("being-deleted") == ["gone"] and found("any") == ["acme", "gone"]
+    assertContains(operator.get("/operate/tenants", {"status": "any"}), ">Being deleted</span>")
+    deletion.ended_at = timezone.now()
+    deletion.save()
+    assert found("deleted") == ["gone"] and found("being-deleted") == []
+    assertContains(operator.get("/operate/tenants", {"status": "deleted"}), ">Deleted</span>")
+
+
+@pytest.mark.parametrize(
+    ("given", "stored", "shown"),
+    [
+        ("25 GB", 25 << 30, "25 GB"),
+        ("1.5gb", 3 << 29, "1.5 GB"),
+        ("1234567", 1234567, "1234567 bytes"),
+        ("", None, None),
+    ],
+)
+def test_a_storage_limit_has_a_unit(
+    operator: Client, tenant: Tenant, given: str, stored: int | None, shown: str | None
+) -> None:
+    where = f"/operate/tenants/{tenant.slug}"
+    body = {"name": "Acme", "weight": "1", "max_stored_bytes": given, "max_versions": ""}
+    assert operator.post(where, body).status_code == 302
+    tenant.refresh_from_db()
+    assert tenant.max_stored_bytes == stored
+    assert operator.get(where).context["form"]["max_stored_bytes"].value() == shown
+
+
+@pytest.mark.parametrize("given", ["25 XB", "-1", "lots", "9999 TB", "1e9"])
+def test_what_is_no_size_is_refused(operator: Client, tenant: Tenant, given: str) -> None:
+    body = {"name": "Acme", "weight": "1", "max_stored_bytes": given}
+    assert operator.post(f"/operate/tenants/{tenant.slug}", body).status_code == 422

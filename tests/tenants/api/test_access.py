@@ -25,10 +25,13 @@ from tenants.models import (
     Notification,
     Price,
     QuarantinedEntry,
+    RequestScore,
+    RequestTag,
     Role,
     Target,
     Tenant,
 )
+from tenants.models.annotations import ScoreValue
 from tenants.models.notifications import NotificationKind
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import (
@@ -227,6 +230,15 @@ ROWS = [
         {"owner", "admin", "admin key", "usage key", *STAFF},
         others={"developer": 404, "viewer": 404},
     ),
+    *(
+        Row(endpoint, ADMINS, status, body, others={"developer": 404})
+        for endpoint, status, body in (
+            ("POST requests/<request_id>/tags", 201, {"name": "good"}),
+            ("DELETE requests/<request_id>/tags/<name>", 204, None),
+            ("POST requests/<request_id>/scores", 201, {"name": "quality", "value": 0.5}),
+            ("DELETE requests/<request_id>/scores/<pk>", 204, None),
+        )
+    ),
     Row("GET prices", SEE_USAGE),
     Row("POST prices", STAFF, 201, {"base_model": "base", **PRICE}),
     Row("GET prices/<pk>", SEE_USAGE),
@@ -258,6 +270,10 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     }
     rule = AlertRule.objects.add(acme, None, name="x", metric="ttft_p95", threshold=900)
     export = acme.exports.create(asked_by="x", content=False, finished_at=timezone.now())
+    refused = refuse(key, timezone.now())
+    of_request = (acme, refused.pk, refused.started_at, None)
+    tag = RequestTag.objects.put(*of_request, "good")
+    score = RequestScore.objects.put(*of_request, name="quality", value=ScoreValue.of(0.5))
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return notified | {
         "GET base-models/<name>": "base",
@@ -273,11 +289,13 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "alert-rules/<pk>": f"alert-rules/{rule.pk}",
         "revisions/<pk>": f"revisions/{rollout.revision_id}",
         "rollouts/<pk>": f"rollouts/{rollout.pk}",
+        "tags/<name>": f"tags/{tag.name}",
+        "scores/<pk>": f"scores/{score.pk}",
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",
         "<id>": str(upload.pk),
-        "<request_id>": refuse(key, timezone.now()).pk,
+        "<request_id>": refused.pk,
     }
 
 

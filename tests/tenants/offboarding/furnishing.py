@@ -39,6 +39,8 @@ from tenants.models import (
     RefusedRequest,
     RequestHour,
     RequestMinute,
+    RequestScore,
+    RequestTag,
     Role,
     Rollout,
     RolloutTenant,
@@ -58,6 +60,7 @@ from tenants.models import (
     UsageRollup,
     User,
 )
+from tenants.models.annotations import ScoreValue
 from tenants.models.notifications import NotificationKind
 from tenants.naming import REQUEST
 from tests.storing import make_bytes, make_chunk
@@ -98,6 +101,11 @@ def furnish(tenant: Tenant, mark: str) -> Furnished:
     kind = NotificationKind.ADAPTER_READY
     Notification.objects.post(kind, {"adapter": mark}, tenant=tenant)
     ReadMark.objects.create(user=owner, tenant=tenant, until=timezone.now())
+    of_request = (tenant, mark, timezone.now(), owner)
+    RequestTag.objects.put(*of_request, mark)
+    RequestScore.objects.put(
+        *of_request, name="quality", value=ScoreValue.of(True), comment=f"comment of {mark}"
+    )
     AlertRule.objects.add(tenant, owner, name=mark, metric="ttft_p95", threshold=900)
     Muted.objects.create(user=owner, tenant=tenant, kinds=["adapter.ready"])
     _saved(member, mark)

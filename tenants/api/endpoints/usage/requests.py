@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +16,8 @@ from rest_framework.response import Response
 from tenants.api.periods import moment, shown
 from tenants.api.permissions import TenantView
 from tenants.api.serializers.history import OneRequestSerializer, RequestsSerializer
-from tenants.listing import OUTCOMES, Filter, Where, Window, mark_of
+from tenants.listing import OUTCOMES, Filter, ListEntry, ScoreRange, Where, Window, mark_of
+from tenants.models.annotations import MAX_NUMBER, MAX_TAGS, WORD, WORD_RULE, scores_of
 from tenants.models.usage.listed import Mark
 from tenants.permissions import Permission
 
@@ -23,12 +25,17 @@ USUAL = timedelta(days=1)
 SIZE, MOST = 50, 200
 NAMES = [name for name, _ in OUTCOMES]
 MAX_NAME = 255
+BOUNDS = ("score_min", "score_max")
 PARAMETERS = [
     OpenApiParameter("model", str, description="Name of an adapter or model, as requests had it."),
     OpenApiParameter("key", int, description="Id of the API key."),
     OpenApiParameter("engine", str, description="Id of the engine that answered."),
     OpenApiParameter("reason", str, description="A finish reason, or an error's code."),
     OpenApiParameter("outcome", str, enum=NAMES, description="`wrong`: `failed` or `refused`."),
+    OpenApiParameter("tags", str, description="Tags, separated by commas: requests have all."),
+    OpenApiParameter("score", str, description="Name of a score that requests have."),
+    OpenApiParameter("score_min", float, description="Least value of that score."),
+    OpenApiParameter("score_max", float, description="Greatest value of that score."),
     OpenApiParameter(
         "start", datetime, description="Start of the period. Default: one day before the end."
     ),
@@ -40,7 +47,13 @@ PARAMETERS = [
 ]
 
 
-class RequestList(TenantView):
+class _Requests(TenantView):
+    def _scores(self, entries: Sequence[ListEntry]) -> dict[str, Any]:
+        """Context of the serializers."""
+        return {"scores": scores_of(self.caller.tenant, [one.event.id for one in entries])}
+
+
+class RequestList(_Requests):
     """The requests that ended, including refused ones with their errors. Of more than 20 similar
     refused ones in a minute the rest are only counted, in the metrics."""
 
@@ -61,11 +74,11 @@ class RequestList(TenantView):
             query = request.query_params.copy()
             query["before"] = found.next
             address = request.build_absolute_uri(f"{request.path}?{query.urlencode()}")
-        page = {"next": address, "results": found.entries()}
-        return Response(RequestsSerializer(page).data)
+        page: dict[str, Any] = {"next": address, "results": found.entries()}
+        return Response(RequestsSerializer(page, context=self._scores(page["results"])).data)
 
 
-class OneRequest(TenantView):
+class OneRequest(_Requests):
     """One request, by its id in any form, with its attempts on engines."""
 
     needs = {"retrieve": Permission.READ_OWN_USAGE}
@@ -76,7 +89,7 @@ class OneRequest(TenantView):
         entries = Where.of(self.caller).named(request_id).entries()
         if not entries:
             raise Http404
-        return Response(OneRequestSerializer(entries[0]).data)
+        return Response(OneRequestSerializer(entries[0], context=self._scores(entries)).data)
 
 
 def _filter(params: dict[str, str]) -> Filter:
@@ -93,7 +106,42 @@ def _filter(params: dict[str, str]) -> Filter:
         outcome,
         engine=names["engine"],
         reason=names["reason"],
+        tags=_tags(params),
+        score=_score(params),
     )
+
+
+def _tags(params: dict[str, str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(params["tags"].split(","))) if "tags" in params else ()
+    if len(names) > MAX_TAGS:
+        raise ValidationError({"tags": f"{len(names)} tags; at most {MAX_TAGS} are allowed."})
+    if not all(WORD.fullmatch(name) for name in names):
+        raise ValidationError({"tags": WORD_RULE})
+    return names
+
+
+def _score(params: dict[str, str]) -> ScoreRange | None:
+    name, least, most = params.get("score"), *(_decimal(params, one) for one in BOUNDS)
+    if name is None:
+        if (least, most) != (None, None):
+            raise ValidationError({"score": "Name the score that the bounds are of."})
+        return None
+    if not WORD.fullmatch(name):
+        raise ValidationError({"score": WORD_RULE})
+    return ScoreRange(name, least, most)
+
+
+def _decimal(params: dict[str, str], name: str) -> float | None:
+    if (text := params.get(name)) is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not -MAX_NUMBER <= number <= MAX_NUMBER:
+        rule = f"{text[:64]!r} is not a number from -{MAX_NUMBER:g} to {MAX_NUMBER:g}."
+        raise ValidationError({name: rule})
+    return number
 
 
 def _window(params: dict[str, str]) -> Window:
