@@ -122,13 +122,6 @@ document.addEventListener("submit", (event) => {
   sessionStorage.clear();
 });
 
-// Success messages disappear after a while, unless hovered or focused; errors and warnings stay.
-const TOAST_MS = 8000;
-for (const toast of document.querySelectorAll(".toast:not(.error, .warning)")) {
-  const leave = () => (toast.matches(":hover, :focus-within") ? setTimeout(leave, TOAST_MS) : toast.remove());
-  setTimeout(leave, TOAST_MS);
-}
-
 // Tells the server the time zone of this browser, or that UTC is preferred.
 function tellZone() {
   const zone = localStorage.getItem("times") === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;

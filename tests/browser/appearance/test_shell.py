@@ -1,4 +1,4 @@
-"""The shell around every page: sidebar, menus, toasts, the alert of a lost connection; and what all
+"""The shell around every page: sidebar, menus, messages, the alert of a lost connection; and what all
 tables and dialogs have in common."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_an_operator_has_one_navigation_at_a_time_and_all_of_it_in_sight(
     expect(operator.locator(".opblock").first).to_be_visible()
 
 
-def test_dialogs_toasts_and_secrets(owner: Page, street: Street) -> None:
+def test_dialogs_messages_and_secrets(owner: Page, street: Street) -> None:
     go(owner, "API keys")
     secret = create_key(owner, "first")
     expect(owner.get_by_role("region", name="Your new key").get_by_role("button")).to_be_focused()
@@ -78,14 +78,14 @@ def test_dialogs_toasts_and_secrets(owner: Page, street: Street) -> None:
     owner.keyboard.press("Escape")
     owner.get_by_role("button", name="Revoke").first.click()
     assert owner.evaluate(FOCUSED) == "Cancel"
-    top = owner.get_by_role("heading", name="API keys", exact=True).bounding_box()
     dialog = owner.get_by_role("dialog")
     follow(owner, dialog.get_by_role("button", name="Revoke"))
-    toast = owner.locator(".toast")
-    expect(toast).to_contain_text("is revoked")
-    assert owner.get_by_role("heading", name="API keys", exact=True).bounding_box() == top
-    toast.get_by_role("button", name="Dismiss").click()
-    expect(toast).to_have_count(0)
+    message = owner.locator(".flash")
+    expect(message).to_contain_text("is revoked")
+    box, below = message.bounding_box(), owner.locator(".page-head").bounding_box()
+    assert box is not None and below is not None and box["y"] + box["height"] <= below["y"]
+    message.get_by_role("button", name="Dismiss").click()
+    expect(message).to_have_count(0)
 
 
 def test_the_head_and_the_actions_of_a_table_stay_in_sight(owner: Page, customer: Customer) -> None:
