@@ -19,18 +19,25 @@ from markdown_it.token import Token
 
 GROUPS = {
     "Use": (
-        "is-it-for-me",
         "quick-start",
+        "api",
+        "clients",
         "adapters",
         "keys-and-limits",
         "bill",
-        "api",
-        "clients",
         "content",
         "webhooks",
         "glossary",
     ),
-    "Operate": ("operate", "engines", "accounts", "deploy", "observe", "security"),
+    "Operate": (
+        "is-it-for-me",
+        "operate",
+        "engines",
+        "accounts",
+        "deploy",
+        "observe",
+        "security",
+    ),
     "How it works": ("limits-and-bills", "scale", "benchmarks", "develop"),
 }
 """Names of the files without `.md`, grouped by purpose."""
