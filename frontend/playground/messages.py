@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from frontend.playground.checks import check_extra, check_tools
 from frontend.sockets.messages import Ping, SocketMessage
 from inference.errors import InferenceError, InvalidRequest
 from inference.operations.bodies.shape import BodyShape
@@ -54,30 +55,47 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     max_tokens: int | None = None
     stop: list[str] = []
     seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     schema: dict[str, Any] | None = None
     """The JSON schema that the answer must conform to."""
-    tools: list[dict[str, Any]] = []
+    tools: list[Any] = []
     """Tools that the model may call, in OpenAI's format."""
+    extra: dict[str, Any] = {}
+    """Other fields of the request, such as `tool_choice`."""
     logprobs: bool = False
     """Whether to show the probability and the alternatives of each token."""
 
     def fields(self) -> dict[str, Any]:
-        """As fields of an OpenAI request."""
-        plain = {
+        """As fields of an OpenAI request.
+
+        Raises:
+            InvalidRequest: the tools have a wrong shape, or another field is set elsewhere.
+        """
+        check_tools(self.tools)
+        check_extra(self.extra, has_schema=self.schema is not None)
+        plain: dict[str, Any] = {
+            **self.extra,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
             "stop": self.stop or None,
             "seed": self.seed,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
             "tools": self.tools or None,
             "logprobs": self.logprobs or None,
             "top_logprobs": TOP_LOGPROBS if self.logprobs else None,
         }
-        found: dict[str, Any] = {k: value for k, value in plain.items() if value is not None}
         if self.schema is not None:
-            schema = {"name": "answer", "schema": self.schema, "strict": True}
-            found["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return found
+            plain["response_format"] = self.response_format
+        return {name: value for name, value in plain.items() if value is not None}
+
+    @property
+    def response_format(self) -> dict[str, Any]:
+        """The response format with the schema."""
+        schema = {"name": "answer", "schema": self.schema, "strict": True}
+        return {"type": "json_schema", "json_schema": schema}
 
 
 class Start(SocketMessage, tag="start"):
@@ -89,7 +107,11 @@ class Start(SocketMessage, tag="start"):
     parameters: Parameters = Parameters()
 
     def body(self) -> bytes:
-        """The request as a client of the API would have sent it."""
+        """The request as a client of the API would have sent it.
+
+        Raises:
+            InvalidRequest: see `Parameters.fields`.
+        """
         turns: list[Any] = list(self.messages)
         if self.parameters.system:
             turns.insert(0, {"role": "system", "content": self.parameters.system})

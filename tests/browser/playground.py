@@ -22,10 +22,17 @@ def log(page: Page) -> Locator:
     return pane(page).get_by_role("log")
 
 
+def settings(page: Page) -> Locator:
+    """The drawer with the settings of a pane."""
+    return page.get_by_role("dialog", name="Settings")
+
+
 def be_exact(pane: Locator) -> None:
     """Set temperature 0, so that the pane's answers are always the same."""
     pane.get_by_role("button", name="Settings").click()
-    pane.get_by_label("Temperature").fill("0")
+    drawer = settings(pane.page)
+    drawer.get_by_label("Temperature").fill("0")
+    drawer.get_by_role("button", name="Close settings").click()
 
 
 def open_playground(page: Page) -> None:

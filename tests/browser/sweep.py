@@ -56,7 +56,7 @@ NOT_OURS = ".swagger-ui"
 
 DRAWERS = {
     "requests": (".requests tbody th a", "#request"),
-    "playground": ("[data-act=settings]", ".settings"),
+    "playground": ("[data-act=settings]", "#settings"),
 }
 """What else opens, by the name of a page: what is clicked, and what then appears."""
 READY = {"the API reference": "#swagger-ui .opblock"}

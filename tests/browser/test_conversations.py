@@ -21,6 +21,7 @@ from tests.browser.playground import (
     open_playground,
     pane,
     said,
+    settings,
 )
 from tests.stack.asking import until
 
@@ -121,7 +122,7 @@ def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
     answered(page, QUESTION)
 
     def late(route: Route) -> None:
-        pane(page).get_by_label("Show token probabilities").check()
+        settings(page).get_by_label("Show token probabilities").check()
         route.continue_()
 
     page.route("**/playground/conversations", late)
@@ -129,7 +130,7 @@ def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
     expect(page.get_by_role("button", name="Share")).to_be_visible()
     saved(page)
     page.reload()
-    expect(pane(page).get_by_label("Show token probabilities")).to_be_checked()
+    expect(settings(page).get_by_label("Show token probabilities")).to_be_checked()
 
 
 def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: Customer) -> None:
@@ -144,7 +145,7 @@ def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: 
     for number in (1, 2):
         expect(said(pane(page, number))).to_have_text(answer_to(LONG))
         expect(foot(pane(page, number))).to_be_visible()
-    expect(pane(page).get_by_label("Temperature")).to_have_value("0")
+    expect(settings(page).get_by_label("Temperature")).to_have_value("0")
     expect(page.get_by_label("Message")).to_have_value("And then")
     expect(page.get_by_role("status").get_by_text("Draft")).to_be_visible()
 

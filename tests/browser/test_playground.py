@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from demo import ADAPTERS, MODEL_NAME
 from tests.browser.people import PATIENCE_MS, Customer, Street, go
-from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said
+from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said, settings
 from tests.browser.scenery import upload
 from tests.browser.scripts.sockets import Sockets
 from tests.stack.asking import QUESTION, serves, until
@@ -42,7 +42,7 @@ def test_the_last_message_can_be_edited_and_asked_from_a_program(page: Page) -> 
     expect(foot(pane(page))).to_be_visible()
     pane(page).get_by_role("button", name="Code").click()
     dialog = page.get_by_role("dialog", name="Use this request in code")
-    for part in ("curl http", "OpenAI(base_url", "await fetch("):
+    for part in ("curl http", "OpenAI(base_url", "new OpenAI("):
         code = dialog.locator("pre").filter(has_text=part)
         expect(code).to_contain_text(QUESTION)
         expect(code).to_contain_text(MODEL_NAME)
@@ -144,10 +144,13 @@ def test_a_prompt_set_runs_over_the_panes_and_votes_add_up(page: Page) -> None:
     expect(dialog.get_by_text("2 prompts")).to_be_visible()
     dialog.get_by_role("button", name="Greetings", exact=True).click()
     run = page.get_by_role("region", name="Greetings")
+    expect(run.get_by_text("0 of 2 prompts answered")).to_be_visible()
+    run.get_by_role("button", name="Run 2 over 2 panes").click()
     expect(run.get_by_text("2 of 2 prompts answered")).to_be_visible()
     expect(run.get_by_role("article")).to_have_count(4)
     expect(run.get_by_text(answer_to("Good morning"))).to_have_count(2)
     expect(pane(page)).to_be_hidden()
+    run.get_by_label("Blind").uncheck()
     run.get_by_role("group", name="Which answer to prompt 1").get_by_label("B better").check()
     run.get_by_role("group", name="Which answer to prompt 2").get_by_label("Tie").check()
 
@@ -204,8 +207,10 @@ def test_votes_are_there_when_the_set_is_opened_again(page: Page, customer: Cust
     dialog.get_by_role("button", name="Farewells", exact=True).click()
     run = page.get_by_role("region", name="Farewells")
     votes = run.get_by_role("region", name="Votes").get_by_role("row")
+    run.get_by_role("button", name="Run 1 over 2 panes").click()
     expect(run.get_by_text("1 of 1 prompts answered")).to_be_visible()
     expect(votes).to_have_count(0)
+    run.get_by_label("Blind").uncheck()
     run.get_by_label("A better").check()
     expect(votes.nth(1)).to_contain_text("1 (100%)")
     assert votes.get_by_role("rowheader").all_inner_texts() == [MODEL_NAME, "support@1"]
@@ -220,6 +225,108 @@ def test_votes_are_there_when_the_set_is_opened_again(page: Page, customer: Cust
     expect(votes.nth(1).locator("td")).to_have_text(["1 (100%)", "0", "1", "1"])
 
 
+def test_a_blind_vote_reveals_the_models_and_is_final(page: Page, customer: Customer) -> None:
+    with customer.stack.manager(customer.key("adapters:write")) as manager:
+        upload(manager, "support", ADAPTERS["support"])
+    page.reload()
+    page.get_by_role("button", name="Add pane").click()
+    page.get_by_role("button", name="Prompt sets").click()
+    dialog = page.get_by_role("dialog", name="Prompt sets")
+    dialog.get_by_text("New prompt set").click()
+    dialog.get_by_label("Name").fill("Blind")
+    dialog.get_by_label("Prompts", exact=True).fill("Bye")
+    dialog.get_by_role("button", name="Save prompt set").click()
+    dialog.get_by_role("button", name="Blind", exact=True).click()
+    run = page.get_by_role("region", name="Blind")
+    answers, best = run.get_by_role("article"), run.get_by_label("A better")
+    titles = answers.get_by_role("heading", level=4)
+    expect(titles).to_have_text(["Answer A", "Answer B"])
+    expect(best).to_be_disabled()
+    run.get_by_role("button", name="Run 1 over 2 panes").click()
+    expect(run.get_by_text("1 of 1 prompts answered")).to_be_visible()
+    for figure in (answers.locator(".foot"), run.locator(".stats")):
+        expect(figure.first).to_be_hidden()
+    page.reload()
+    expect(titles).to_have_text(["Answer A", "Answer B"])
+    with page.expect_response("**/votes") as saved:
+        best.check()
+    winner, loser = (text.split(" · ")[1] for text in titles.all_inner_texts())
+    assert {winner, loser} == {MODEL_NAME, "support@1"}
+    won = {one["model"]: one["wins"] for one in saved.value.json()["scores"]}
+    assert won == {winner: 1, loser: 0}
+    expect(run.locator(".stats")).to_be_visible()
+    expect(answers.locator(".foot").first).to_be_visible()
+    expect(best).to_be_disabled()
+
+
+def test_settings_are_in_a_drawer_that_stays_open(page: Page) -> None:
+    page.get_by_role("button", name="Add pane").click()
+    opener = pane(page, 2).get_by_role("button", name="Settings")
+    opener.press("Enter")
+    expect(settings(page).get_by_role("heading", name="Settings of pane 2")).to_be_visible()
+    expect(settings(page).get_by_label("System prompt")).to_be_focused()
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    settings(page).get_by_label("Seed").fill("7")
+    pane(page, 1).get_by_role("button", name="Settings").click()
+    expect(settings(page).get_by_label("Seed")).to_have_value("")
+    expect(page.get_by_label("Message")).to_be_in_viewport(ratio=1)
+    page.reload()
+    expect(settings(page)).to_be_visible()
+    expect(page.get_by_label("Message")).to_be_focused()
+    opener.click()
+    expect(settings(page).get_by_label("Seed")).to_have_value("7")
+    page.keyboard.press("Escape")
+    expect(settings(page)).to_be_hidden()
+    expect(opener).to_be_focused()
+    opener.press("Enter")
+    pane(page, 2).get_by_role("button", name="Remove this pane").click()
+    expect(settings(page).get_by_role("heading", name="Settings", exact=True)).to_be_visible()
+
+
+def test_what_is_wrong_in_the_settings_is_said_as_it_is_typed(page: Page) -> None:
+    pane(page).get_by_role("button", name="Settings").click()
+    tools, send = settings(page).get_by_label("Tools"), page.get_by_role("button", name="Send")
+    tools.fill('[{"function": {"name": "a b"}}]')
+    said = '`tools[0].function.name` must have 1 to 64 letters, digits, "_" or "-".'
+    expect(settings(page).get_by_role("alert").get_by_text(said)).to_be_visible()
+    expect(send).to_be_disabled()
+    expect(send).to_have_accessible_description(f"Settings: {said}")
+    tools.fill("[\n{]")
+    expect(settings(page).get_by_role("alert").get_by_text("line 2, column 2")).to_be_visible()
+    tools.fill(TOOLS)
+    expect(send).to_be_enabled()
+    expect(page.locator("#cannot-send")).to_be_hidden()
+
+
+def test_four_panes_fit_and_a_phone_has_tabs(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    for _ in range(3):
+        page.get_by_role("button", name="Add pane").click()
+    ask(page, LONG)
+    for number in range(1, 5):
+        expect(foot(pane(page, number))).to_be_visible()
+        expect(pane(page, number)).to_be_in_viewport(ratio=1)
+    expect(page.get_by_label("Message")).to_be_in_viewport(ratio=1)
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    assert not page.evaluate("document.documentElement.scrollHeight > innerHeight")
+    page.set_viewport_size({"width": 390, "height": 820})
+    tabs = page.get_by_role("tablist", name="Panes").get_by_role("tab")
+    shown = page.get_by_role("tabpanel")
+    expect(tabs).to_have_count(4)
+    expect(shown).to_have_count(1)
+    tabs.first.click()
+    page.keyboard.press("ArrowLeft")
+    expect(tabs.nth(3)).to_be_focused()
+    expect(shown).to_have_accessible_name("Pane 4")
+    page.keyboard.press("ArrowRight")
+    expect(shown).to_have_accessible_name("Pane 1")
+    shown.get_by_role("button", name="Settings").click()
+    box = settings(page).bounding_box()
+    assert box is not None and (box["width"], box["height"]) == (390, 820)
+    settings(page).get_by_role("button", name="Close settings").click()
+    expect(shown.get_by_role("button", name="Settings")).to_be_focused()
+
+
 TOOLS = '[{"type": "function", "function": {"name": "weather", "parameters": {}}}]'
 
 
@@ -227,11 +334,7 @@ def test_a_called_tool_is_a_card_and_its_result_goes_on(page: Page) -> None:
     sockets = Sockets(page, "/ws/playground/*")
     page.reload()
     pane(page).get_by_role("button", name="Settings").click()
-    tools = pane(page).get_by_label("Tools")
-    tools.fill("{}")
-    tools.blur()
-    expect(pane(page).get_by_text("Tools are a list of objects")).to_be_visible()
-    tools.fill(TOOLS)
+    settings(page).get_by_label("Tools").fill(TOOLS)
     pane(page).get_by_role("button", name="Settings").click()
     ask(page, "Is it sunny?")
     asked = sockets.until(1, 3)[-1]

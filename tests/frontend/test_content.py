@@ -182,6 +182,7 @@ def test_a_stored_request_opens_in_the_playground(tenant: Tenant) -> None:
     assert pane["nodes"][2]["results"] == {"c1": "clear"} and pane["leaf"] == 4
     assert "no-store" in page["Cache-Control"]
     assert AuditEntry.objects.filter(kind="content", action="read").count() == 2
+    assert page.context["notice"] == "Not carried over from the request: 1 picture."
     for role, status in (("viewer", 403), ("developer", 403), ("operator", 403), ("outsider", 404)):
         assert client_of(tenant, role).post(f"{where}/open").status_code == status
 

@@ -1,4 +1,6 @@
 // On every page: the theme, the menu on small screens, dialogs and copy buttons.
+import { fetched } from "./loading.js";
+
 function choose(theme) {
   if (theme === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
@@ -46,7 +48,7 @@ document.addEventListener("change", (event) => {
 async function load(link) {
   const dialog = document.getElementById("loaded");
   try {
-    const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+    const answer = await fetched(link.href, { headers: { "HX-Request": "true" } });
     if (answer.status !== 200) throw new Error(answer.statusText);
     dialog.innerHTML = await answer.text();
   } catch {
@@ -162,7 +164,7 @@ function openNamed() {
   const name = location.hash.slice(1);
   if (!name) return;
   const [opener, dialog] = [document.querySelector(`[data-opens="${CSS.escape(name)}"]:not([data-to])`), document.getElementById(name)];
-  if (!opener || !(dialog instanceof HTMLDialogElement) || document.querySelector("dialog[open]")) return;
+  if (!opener || !(dialog instanceof HTMLDialogElement) || document.querySelector("dialog:modal")) return;
   show(dialog);
   history.replaceState(history.state, "", location.pathname + location.search); // a reload does not open it again
 }

@@ -101,7 +101,7 @@ async function find() {
 }
 
 function open(dialog) {
-  if (!document.querySelector("dialog[open]")) dialog.showModal();
+  if (!document.querySelector("dialog:modal")) dialog.showModal();
 }
 
 words.addEventListener("focus", () => {
@@ -176,7 +176,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   const modified = event.ctrlKey || event.metaKey || event.altKey;
-  const elsewhere = typing(event.target) || document.querySelector("dialog[open]");
+  const elsewhere = typing(event.target) || document.querySelector("dialog:modal");
   if (modified || elsewhere || !setting.checked) return;
   if (pressed(event)) event.preventDefault();
 });

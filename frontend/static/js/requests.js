@@ -1,5 +1,7 @@
 // The list of requests: filters that apply at once, a drawer for one request with a URL of its own,
 // and keyboard navigation of the rows.
+import { fetched } from "./loading.js";
+
 const drawer = document.getElementById("request");
 const form = document.querySelector(".requests-filter");
 const beside = matchMedia("(min-width: 1200px)"); // the drawer leaves the list usable
@@ -28,7 +30,7 @@ async function open(link) {
   const ours = (asking = Object.assign(new AbortController(), { href: link.href }));
   let html;
   try {
-    const answer = await fetch(link.href, { headers: { "HX-Request": "true" }, signal: ours.signal });
+    const answer = await fetched(link.href, { headers: { "HX-Request": "true" }, signal: ours.signal });
     html = answer.status === 200 && (await answer.text());
   } catch (error) {
     if (error.name === "AbortError") return;

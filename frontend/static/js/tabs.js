@@ -1,6 +1,17 @@
 // Shows one section of code at a time, by the ARIA tabs pattern. Without this script all are shown.
 const REMEMBERED = "code-tab";
 
+// The tab to which a key goes from the focused one, if it is a key of tabs.
+export function step(event, tabs) {
+  const here = tabs.indexOf(event.target);
+  const last = tabs.length - 1;
+  const right = here === last ? 0 : here + 1;
+  const left = here === 0 ? last : here - 1;
+  const to = { ArrowRight: right, ArrowLeft: left, Home: 0, End: last }[event.key];
+  if (to !== undefined) event.preventDefault();
+  return to;
+}
+
 class CodeTabs extends HTMLElement {
   connectedCallback() {
     this.sections = [...this.querySelectorAll(":scope > section")];
@@ -42,15 +53,10 @@ class CodeTabs extends HTMLElement {
   }
 
   #move(event) {
-    const here = this.tabs.indexOf(event.target);
-    const last = this.tabs.length - 1;
-    const right = here === last ? 0 : here + 1;
-    const left = here === 0 ? last : here - 1;
-    const to = { ArrowRight: right, ArrowLeft: left, Home: 0, End: last };
-    if (!(event.key in to)) return;
-    event.preventDefault();
-    this.#show(to[event.key]);
-    this.tabs[to[event.key]].focus();
+    const to = step(event, this.tabs);
+    if (to === undefined) return;
+    this.#show(to);
+    this.tabs[to].focus();
   }
 }
 customElements.define("code-tabs", CodeTabs);

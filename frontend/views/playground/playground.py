@@ -43,8 +43,10 @@ def show(
     *,
     read_only: bool = False,
     panes: list[dict[str, Any]] | None = None,
+    notice: str = "",
 ) -> HttpResponse:
-    """Render the playground, empty, with a saved conversation, or with these panes."""
+    """Render the playground, empty, with a saved conversation, or with these panes; `notice` says
+    what they lack."""
     bases = list(
         BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)[:MAX_NAMES]
     )
@@ -61,6 +63,7 @@ def show(
         "base_url": f"{settings.API_URL}/v1",
         "kept": kept,
         "panes": json.loads(kept.panes) if kept else panes,
+        "notice": notice,
         "link": _link(request, caller, kept),
         "read_only": read_only,
         "is_own": kept is not None and kept.member.user == caller.user,

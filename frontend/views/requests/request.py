@@ -20,7 +20,7 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
-from frontend.playground import reopened
+from frontend.playground.reopened import reopened
 from frontend.views.playground.playground import show
 from frontend.views.requests import annotating
 from frontend.views.requests.requests import look_of
@@ -82,7 +82,7 @@ def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
     if exchange is not None:
         shown["turns"], shown["settings"] = turns_of(exchange.request), settings_of(exchange)
     if exchange is not None and caller.may(Permission.USE_PLAYGROUND):
-        shown["may_open"] = reopened.pane_of(exchange.request, "") is not None
+        shown["may_open"] = reopened(exchange.request, None) is not None
     if "HX-Request" in request.headers:
         shown |= {"caller": caller, "id": found.pk}
         return render(request, "requests/content.html", shown)
@@ -98,11 +98,11 @@ def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespons
     _, exchange = _read(request, caller, request_id)
     if exchange is None:
         raise Http404
-    answer = next((one.whole for one in exchange.answers), "")
-    pane = reopened.pane_of(exchange.request, answer)
-    if pane is None:
+    found = reopened(exchange.request, next(iter(exchange.answers), None))
+    if found is None:
         raise Http404
-    return show(request, caller, panes=[msgspec.to_builtins(pane)])
+    panes = [msgspec.to_builtins(found.pane)]
+    return show(request, caller, panes=panes, notice=found.notice)
 
 
 def _read(

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.people import PASSWORD, Customer, Street, copied, staying
-from tests.browser.playground import ENDLESS, foot, pane, said
+from tests.browser.playground import ENDLESS, foot, pane, said, settings
 
 pytestmark = pytest.mark.stack
 
@@ -88,7 +88,7 @@ def test_from_signing_in_to_a_key(page: Page, customer: Customer) -> None:
 def test_an_answer_is_asked_for_and_stopped(owner: Page) -> None:
     lead(owner, owner.get_by_role("complementary").get_by_role("link", name="Playground"))
     press(owner, pane(owner).get_by_role("button", name="Settings"), "Space")
-    write(owner, pane(owner).get_by_label("JSON schema for the answer"), '{"type": "string"}')
+    write(owner, settings(owner).get_by_label("JSON schema for the answer"), '{"type": "string"}')
     write(owner, owner.get_by_label("Message"), ENDLESS)
     owner.keyboard.press("Control+Enter")
     expect(said(pane(owner))).to_contain_text("word5 ")

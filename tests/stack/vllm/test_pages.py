@@ -10,7 +10,16 @@ from playwright.sync_api import Page, expect
 from demo import MODEL_NAME, QUESTIONS
 from tests.browser.adapters import PIRATE, inert, own
 from tests.browser.people import await_ready, await_rejected, go, upload
-from tests.browser.playground import ask, be_exact, foot, log, open_playground, pane, said
+from tests.browser.playground import (
+    ask,
+    be_exact,
+    foot,
+    log,
+    open_playground,
+    pane,
+    said,
+    settings,
+)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -51,7 +60,8 @@ def test_an_adapter_that_changes_nothing_is_rejected_with_the_reason(
 
 
 def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> None:
-    pane(page).get_by_label("Show token probabilities").check()
+    pane(page).get_by_role("button", name="Settings").click()
+    settings(page).get_by_label("Show token probabilities").check()
     ask(page, QUESTION)
     expect(foot(pane(page))).to_be_visible()
     expect(said(pane(page))).to_have_text(f"{ANSWERS['base']}<|eos|>")
@@ -67,17 +77,18 @@ def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> Non
 
 
 def test_a_schema_is_checked_here_and_by_the_engine(page: Page) -> None:
-    settings = pane(page).get_by_label("JSON schema for the answer")
+    pane(page).get_by_role("button", name="Settings").click()
+    schema = settings(page).get_by_label("JSON schema for the answer")
     for wrong, why in (("{nope", "This is not JSON"), ("[1]", "A JSON schema is an object")):
-        settings.fill(wrong)
+        schema.fill(wrong)
         ask(page, "Hello")
-        expect(pane(page).get_by_role("alert").get_by_text(why)).to_be_visible()
-        expect(settings).to_be_focused()
+        expect(settings(page).get_by_role("alert").get_by_text(why)).to_be_visible()
+        expect(schema).to_be_focused()
         expect(log(page).get_by_text("Hello", exact=True)).to_have_count(0)
-    settings.fill('{"type": "nonsense"}')
+    schema.fill('{"type": "nonsense"}')
     ask(page, "Hello")
     expect(log(page).get_by_role("alert")).to_contain_text("nonsense")
-    settings.fill('{"enum": ["first", "second"]}')
+    schema.fill('{"enum": ["first", "second"]}')
     log(page).get_by_role("button", name="Retry").click()
     expect(foot(pane(page))).to_be_visible()
     assert said(pane(page)).inner_text() in ('"first"', '"second"')

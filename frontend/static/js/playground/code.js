@@ -12,30 +12,42 @@ function python(value, indent = "    ") {
   return open + inner.join(", ") + close;
 }
 
-const pythonArguments = (body) =>
-  Object.entries(body).map(([name, value]) => `    ${name}=${python(value)},\n`).join("");
+// The arguments of the SDK's method; Python's takes any other field in `extra_body`.
+export const OF_SDK = new Set(["frequency_penalty", "logit_bias", "logprobs", "max_tokens", "messages", "model", "parallel_tool_calls", "presence_penalty", "reasoning_effort", "response_format", "seed", "stop", "temperature", "tool_choice", "tools", "top_logprobs", "top_p"]);
 
+function pythonArguments(body) {
+  const split = Object.groupBy(Object.entries(body), ([name]) => (OF_SDK.has(name) ? "own" : "extra"));
+  const own = split.own ?? [];
+  if (split.extra) own.push(["extra_body", Object.fromEntries(split.extra)]);
+  return own.map(([name, value]) => `    ${name}=${python(value)},\n`).join("");
+}
+
+function javascriptFields(body) {
+  const indented = (value) => JSON.stringify(value, null, 2).replaceAll("\n", "\n  ");
+  return Object.entries(body).map(([name, value]) => `  ${/^[A-Za-z_]\w*$/.test(name) ? name : JSON.stringify(name)}: ${indented(value)},\n`).join("");
+}
+
+// A call of a tool is not in the content of the message.
+const said = (body) => `answer.choices[0].message${body.tools ? "" : ".content"}`;
+
+// The request for curl, and in the words of OpenAI's SDKs for Python and JavaScript.
 export function snippets(body, baseUrl) {
-  const json = JSON.stringify(body, null, 2);
   return {
     curl: `curl ${baseUrl}/chat/completions \\
   -H "Authorization: Bearer $LORIKEET_KEY" -H "Content-Type: application/json" \\
-  -d ${quoted(json)}`,
+  -d ${quoted(JSON.stringify(body, null, 2))}`,
     python: `import os
 from openai import OpenAI
 
 client = OpenAI(base_url=${JSON.stringify(baseUrl)}, api_key=os.environ["LORIKEET_KEY"])
 answer = client.chat.completions.create(
 ${pythonArguments(body)})
-print(answer.choices[0].message.content)`,
-    javascript: `const answer = await fetch(${JSON.stringify(`${baseUrl}/chat/completions`)}, {
-  method: "POST",
-  headers: {
-    "Authorization": \`Bearer \${process.env.LORIKEET_KEY}\`,
-    "Content-Type": "application/json",
-  },
-  body: JSON.stringify(${json.replaceAll("\n", "\n  ")}),
-});
-console.log((await answer.json()).choices[0].message.content);`,
+print(${said(body)})`,
+    javascript: `import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: ${JSON.stringify(baseUrl)}, apiKey: process.env.LORIKEET_KEY });
+const answer = await client.chat.completions.create({
+${javascriptFields(body)}});
+console.log(${said(body)});`,
   };
 }

@@ -1,5 +1,6 @@
 // Writes an answer as JSON or Markdown, depending on its first characters.
 import { Markdown, colour } from "./markdown.js";
+import { markSpecial } from "./special.js";
 
 const OBJECT = /^\s*\{\s*["}]/;
 const LIST = /^\s*\[\s*[[{"\]\d-]/;
@@ -24,6 +25,7 @@ export class Answer {
     // What began like a list may be text after all; an object may have been cut short.
     if (this.#writer instanceof Json && !OBJECT.test(this.#text) && !isJson(this.#text)) this.#choose(false);
     this.#writer.end();
+    markSpecial(this.element);
   }
 
   #choose(json) {

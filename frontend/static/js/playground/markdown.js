@@ -14,9 +14,15 @@ for (const [name, grammar] of Object.entries({ bash, javascript, json, python, s
   hljs.registerLanguage(name, grammar);
 }
 
+// The underscores of special tokens such as <|im_start|> emphasize nothing: the parser does not see them.
+const HIDDEN = "\ue05f"; // a character for private use
+const NAMES = /<[|\uff5c][^\s<>]{1,60}[|\uff5c]>|<(?:start|end)_of_\w{1,20}>/g;
+const BEGUN = /<[^\s<>]{0,63}$/; // may become one with the next part of the text
+
 function renderer(root) {
   const plain = smd.default_renderer(root);
-  return { ...plain, add_token: addToken(plain), end_token: endToken(plain), set_attr: setAttr };
+  const add_text = (data, text) => plain.add_text(data, text.replaceAll(HIDDEN, "_"));
+  return { ...plain, add_text, add_token: addToken(plain), end_token: endToken(plain), set_attr: setAttr };
 }
 
 const addToken = (plain) => (data, type) => {
@@ -60,15 +66,24 @@ export function colour(code) {
 
 // Renders a growing text into an element.
 export class Markdown {
+  held = "";
+
   constructor(element) {
     this.parser = smd.parser(renderer(element));
   }
 
   add(text) {
-    smd.parser_write(this.parser, text);
+    const whole = this.held + text;
+    this.held = whole.match(BEGUN)?.[0] ?? "";
+    this.#write(whole.slice(0, whole.length - this.held.length));
   }
 
   end() {
+    this.#write(this.held);
     smd.parser_end(this.parser);
+  }
+
+  #write(text) {
+    smd.parser_write(this.parser, text.replace(NAMES, (name) => name.replaceAll("_", HIDDEN)));
   }
 }

@@ -1,4 +1,5 @@
 // One pane: a model, its parameters, a tree of messages.
+import { extraProblem, jsonProblem, schemaProblem, toolsProblem } from "./checks.js";
 import { element } from "./elements.js";
 import { PHASES, footline, seconds, waits } from "./figures.js";
 import { Picker, badgeOf } from "./picker.js";
@@ -6,14 +7,15 @@ import { Tree } from "./tree.js";
 import { Turn } from "./turn.js";
 
 const REASONS = { length: "Ended at the token limit.", cancelled: "Stopped. Billed so far:" };
-const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
+const NUMBERS = ["temperature", "top_p", "max_tokens", "seed", "presence_penalty", "frequency_penalty"];
 
 class Pane extends HTMLElement {
   tree = new Tree();
   running = null; // the id of the answer that is being generated
   #turns = new Map(); // node -> Turn, also of versions that are not shown
 
-  // `home` has: link, readOnly, removed(pane), showCode(pane), altered(), edited(). An answer to
+  // `home` has: link, readOnly, drawer, all, removed(pane), showCode(pane), altered(), edited(),
+  // changed(), named(). An answer to
   // `resume` is begun again only if it is `recent`; otherwise it is only continued, if possible.
   open(home, { model, parameters = {}, nodes = [], leaf = null, resume = null, recent = true }) {
     this.home = home;
@@ -21,12 +23,14 @@ class Pane extends HTMLElement {
     this.className = "pane panel";
     this.setAttribute("role", "group");
     this.append(document.getElementById("pane").content.cloneNode(true));
+    this.settings = document.getElementById("pane-settings").content.cloneNode(true).firstElementChild;
     this.talk = this.querySelector(".talk");
     this.phase = this.querySelector(".phase [role=status]");
     this.clock = this.querySelector(".clock");
     this.#fill(model, parameters);
     this.addEventListener("click", (event) => this.#clicked(event.target.closest("[data-act]")));
-    this.addEventListener("change", (event) => event.target.dataset.field && this.#altered(event.target));
+    for (const root of [this, this.settings]) root.addEventListener("change", (event) => event.target.dataset.field && this.home.edited());
+    this.settings.addEventListener("input", (event) => event.target.dataset.field in JSON_FIELDS && this.home.changed());
     for (const event of ["input", "change"]) this.field("model").addEventListener(event, () => this.#tellVersion());
     if (!this.readOnly) new Picker(this.field("model"));
     this.#tellVersion();
@@ -36,16 +40,17 @@ class Pane extends HTMLElement {
   }
 
   field(name) {
-    return this.querySelector(`[data-field="${name}"]`);
+    const place = `[data-field="${name}"]`;
+    return this.settings.querySelector(place) ?? this.querySelector(place);
   }
 
   // The first error in the settings, also shown at its field; empty if there is none.
   problem() {
-    const found = Object.entries(JSON_FIELDS).map(([name, check]) => {
-      const field = this.field(name);
-      const said = jsonProblem(field.value.trim(), check);
-      this.querySelector(`[data-problem="${name}"]`).textContent = said;
-      field.setAttribute("aria-invalid", String(Boolean(said)));
+    const found = Object.keys(JSON_FIELDS).map((name) => {
+      const said = this.#problemOf(name);
+      const shown = this.settings.querySelector(`[data-problem="${name}"]`);
+      if (shown.textContent !== said) shown.textContent = said; // else it would be read out again
+      this.field(name).setAttribute("aria-invalid", String(Boolean(said)));
       return said;
     });
     return found.find(Boolean) ?? "";
@@ -53,24 +58,28 @@ class Pane extends HTMLElement {
 
   // Open the settings at the field with an error.
   showProblem() {
-    this.#settings(true);
-    this.querySelector('[aria-invalid="true"]').focus();
+    this.home.drawer.open(this);
+  }
+
+  // Whether the drawer shows the settings of this pane.
+  tellSettings(open) {
+    this.querySelector('[data-act="settings"]').setAttribute("aria-expanded", String(open));
   }
 
   // The same as the body of an OpenAI request.
   body() {
-    const { system, schema, logprobs, ...fields } = this.parameters();
+    const { system, schema, logprobs, extra, ...fields } = this.parameters();
     const messages = [...(system ? [{ role: "system", content: system }] : []), ...this.#asked()];
     const format = schema && {
       response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } },
     };
     const shown = logprobs && { logprobs, top_logprobs: 5 };
-    return { model: this.field("model").value.trim(), messages, ...fields, ...format, ...shown };
+    return { model: this.field("model").value.trim(), messages, ...fields, ...extra, ...format, ...shown };
   }
 
   // The pane to store; with `running`, also the answer in progress, so that it can be continued.
   stored({ running = false } = {}) {
-    const parameters = this.problem() ? {} : this.parameters();
+    const parameters = this.parameters();
     const model = this.field("model").value.trim();
     return { model, parameters, ...this.tree.stored({ running }), ...(running && { resume: this.running }) };
   }
@@ -149,7 +158,7 @@ class Pane extends HTMLElement {
     for (const node of this.tree.path) this.#turn(node).offer();
   }
 
-  // Throws a SyntaxError if the schema or the tools are not JSON: check `problem` first.
+  // The settings, without those that `problem` finds wrong.
   parameters() {
     const found = {};
     for (const name of NUMBERS) {
@@ -157,24 +166,29 @@ class Pane extends HTMLElement {
       if (value !== "") found[name] = Number(value);
     }
     const stop = this.field("stop").value.split("\n").filter(Boolean);
-    const schema = this.field("schema").value.trim();
     if (stop.length) found.stop = stop;
     if (this.field("system").value) found.system = this.field("system").value;
-    const tools = this.field("tools").value.trim();
-    if (schema) found.schema = JSON.parse(schema);
-    if (tools) found.tools = JSON.parse(tools);
+    for (const name of Object.keys(JSON_FIELDS)) {
+      const text = this.field(name).value.trim();
+      if (text && !this.#problemOf(name)) found[name] = JSON.parse(text);
+    }
     if (this.field("logprobs").checked) found.logprobs = true;
     return found;
   }
 
-  #fill(model, { stop = [], schema, tools, logprobs, ...plain }) {
+  #problemOf(name) {
+    return jsonProblem(this.field(name).value.trim(), (value) => JSON_FIELDS[name](value, this));
+  }
+
+  #fill(model, { stop = [], logprobs, ...plain }) {
     this.field("model").value = model;
-    for (const [name, value] of Object.entries(plain)) this.field(name).value = value ?? "";
+    for (const [name, value] of Object.entries(plain)) {
+      this.field(name).value = name in JSON_FIELDS && value ? JSON.stringify(value, null, 2) : value ?? "";
+    }
     this.field("stop").value = stop.join("\n");
-    this.field("schema").value = schema ? JSON.stringify(schema, null, 2) : "";
-    this.field("tools").value = tools ? JSON.stringify(tools, null, 2) : "";
     this.field("logprobs").checked = Boolean(logprobs);
-    if (this.readOnly) for (const field of this.querySelectorAll("[data-field]")) field.disabled = true;
+    if (!this.readOnly) return;
+    for (const root of [this, this.settings]) for (const field of root.querySelectorAll("[data-field]")) field.disabled = true;
   }
 
   // Show which version the entered name means, if the page knows it.
@@ -185,6 +199,7 @@ class Pane extends HTMLElement {
     badge.hidden = !badge.textContent;
     badge.classList.toggle("ok", badge.textContent.endsWith("live"));
     badge.classList.toggle("warn", badge.textContent.endsWith("candidate"));
+    this.home.named();
   }
 
   #asked() {
@@ -193,19 +208,9 @@ class Pane extends HTMLElement {
   }
 
   #clicked(target) {
-    if (target?.dataset.act === "settings") this.#settings(this.querySelector(".settings").hidden);
+    if (target?.dataset.act === "settings") this.home.drawer.toggle(this);
     else if (target?.dataset.act === "code") this.home.showCode(this);
     else if (target?.dataset.act === "remove") this.home.removed(this);
-  }
-
-  #settings(open) {
-    this.querySelector(".settings").hidden = !open;
-    this.querySelector('[data-act="settings"]').setAttribute("aria-expanded", String(open));
-  }
-
-  #altered(field) {
-    if (field.dataset.field in JSON_FIELDS) this.problem();
-    this.home.edited();
   }
 
   #turn(node) {
@@ -316,21 +321,11 @@ class Pane extends HTMLElement {
   }
 }
 
-const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-
 // The check of each field with JSON: returns the error, or an empty string.
 const JSON_FIELDS = {
-  schema: (value) => (isObject(value) ? "" : "A JSON schema is an object, such as {\"type\": \"object\"}."),
-  tools: (value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools are a list of objects, such as [{\"type\": \"function\", …}]."),
+  schema: schemaProblem,
+  tools: toolsProblem,
+  extra: (value, pane) => extraProblem(value, pane.field("schema").value.trim() !== ""),
 };
-
-function jsonProblem(text, check) {
-  if (!text) return "";
-  try {
-    return check(JSON.parse(text));
-  } catch (error) {
-    return `This is not JSON: ${error.message}`;
-  }
-}
 
 customElements.define("lora-chat", Pane);

@@ -1,13 +1,13 @@
 // The page: panes side by side, one composer below them.
 import { interrupted, restored } from "../interruption.js";
-import { snippets } from "./code.js";
+import { Drawer } from "./drawer.js";
 import { forget, keep, kept } from "./drafts.js";
 import { Keeping } from "./keeping.js";
 import { Link } from "./link.js";
 import "./pane.js";
+import { PaneTabs } from "./pane_tabs.js";
 import { badgeOf } from "./picker.js";
 import { Prompts } from "./prompts/prompts.js";
-import { Run } from "./prompts/run.js";
 import { Sets } from "./prompts/sets.js";
 
 const MAX_PANES = 4;
@@ -24,6 +24,8 @@ class Playground extends HTMLElement {
   connectedCallback() {
     this.panes = this.querySelector(".panes");
     this.message = this.querySelector("#message");
+    this.tabs = new PaneTabs(this.querySelector(".pane-tabs"));
+    this.drawer = new Drawer(this.querySelector("#settings"));
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
     // A posted pane is kept like any draft, so that a reload does not post again.
@@ -34,8 +36,9 @@ class Playground extends HTMLElement {
     this.#open(left?.panes.map((pane) => ({ ...pane, recent: left.recent })) ?? given("kept") ?? [{ model: this.#usual() }]);
     if (left) this.message.value = left.message;
     this.#listen();
+    this.drawer.restore(this.all[0]);
     if (left?.run) this.begin(left.run, left.recent && left.run.answers.flat().some((one) => one.id));
-    else if (this.dataset.set) this.sets?.run(this.dataset.set, false);
+    else if (this.dataset.set) this.sets?.run(this.dataset.set);
     this.#tellDraft();
     if (matchMedia("(hover: hover)").matches) this.message.focus(); // otherwise an on-screen keyboard would cover the page
   }
@@ -57,6 +60,11 @@ class Playground extends HTMLElement {
     return { panes: this.all.map((pane) => pane.stored()) };
   }
 
+  // A pane's model has another name.
+  named() {
+    this.tabs.tell(this.all);
+  }
+
   removed(pane) {
     pane.stop();
     pane.remove();
@@ -64,7 +72,8 @@ class Playground extends HTMLElement {
     this.message.focus();
   }
 
-  showCode(pane) {
+  async showCode(pane) {
+    const { snippets } = await import("./code.js");
     const dialog = document.getElementById("code");
     const wrong = pane.problem();
     const texts = wrong ? { curl: wrong } : snippets(pane.body(), this.dataset.baseUrl);
@@ -97,10 +106,12 @@ class Playground extends HTMLElement {
     return this.all.map((pane, at) => ({ ...pane.asks(), model: models[at] }));
   }
 
-  // Show a prompt set, which runs over the panes, in place of them.
-  begin(run, started) {
+  // Show a prompt set, which runs over the panes, in place of them. Its script is loaded only now: most
+  // visits run no set.
+  async begin(run, started) {
     const wrong = this.all.find((pane) => pane.problem());
     if (wrong) return wrong.showProblem();
+    const { Run } = await import("./prompts/run.js");
     this.toggleAttribute("data-runs", true);
     document.getElementById("add-pane").hidden = true;
     this.run = new Run(this, this.querySelector("#run"), run);
@@ -134,14 +145,28 @@ class Playground extends HTMLElement {
       pane.setAttribute("aria-label", `Pane ${at + 1}`);
       pane.querySelector('[data-act="remove"]').disabled = panes.length === 1;
     });
+    this.tabs.tell(panes);
+    this.drawer.tell(panes);
+    const wrong = panes.map((pane) => pane.problem());
     if (this.readOnly) return;
     const busy = panes.some((pane) => pane.running);
     const asked = panes.some((pane) => pane.tree.leaf);
-    this.querySelector("#send").disabled = busy;
+    this.#tellWrong(wrong);
+    this.querySelector("#send").disabled = busy || wrong.some(Boolean);
     this.querySelector("#stop").disabled = !busy;
     this.querySelector("#edit").disabled = busy || !asked;
     document.getElementById("add-pane").disabled = panes.length >= MAX_PANES;
     for (const one of document.querySelectorAll("[data-when-asked]")) one.disabled = busy || !asked;
+  }
+
+  // Say beside the disabled button why nothing can be sent.
+  #tellWrong(wrong) {
+    const shown = this.querySelector("#cannot-send");
+    const at = wrong.findIndex(Boolean);
+    const whose = wrong.length > 1 ? `Settings of pane ${at + 1}` : "Settings";
+    const said = at < 0 ? "" : `${whose}: ${wrong[at]}`;
+    if (shown.textContent !== said) shown.textContent = said;
+    shown.hidden = !said;
   }
 
   // The messages here differ from the stored ones.
@@ -178,7 +203,9 @@ class Playground extends HTMLElement {
     document.getElementById("add-pane").addEventListener("click", () => {
       const used = new Set(this.asked());
       const { base, adapter } = this.dataset;
-      this.#add({ model: [base, adapter].find((one) => one && !used.has(one)) ?? base }).field("model").focus();
+      const pane = this.#add({ model: [base, adapter].find((one) => one && !used.has(one)) ?? base });
+      this.tabs.show(pane);
+      pane.field("model").focus();
       this.edited();
     });
     document.getElementById("new").addEventListener("click", () => this.#begin());
@@ -201,7 +228,7 @@ class Playground extends HTMLElement {
   }
 
   #pressed(event) {
-    if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog[open]")) {
+    if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog:modal")) {
       if (this.#replacing) this.#replaces(false);
       else this.#stop();
     }

@@ -1,4 +1,6 @@
 // Shows an answer token by token, each with its probability and its alternatives.
+import { isSpecial } from "./special.js";
+
 const utf8 = new TextDecoder("utf-8", { fatal: true });
 const SURE = 0.5;
 const DOUBTFUL = 0.2;
@@ -129,7 +131,7 @@ export class Tokens {
     const span = document.createElement("span");
     const least = Math.min(...tokens.map(probability));
     const doubt = least < DOUBTFUL ? "doubtful" : least < SURE ? "unsure" : "";
-    span.className = ["token", kind, doubt].filter(Boolean).join(" ");
+    span.className = ["token", kind, isSpecial(text) && "special", doubt].filter(Boolean).join(" ");
     span.textContent = text;
     span.tokens = tokens;
     span.setAttribute("role", "button");

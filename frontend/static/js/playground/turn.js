@@ -2,6 +2,7 @@
 import { Calls, resultsOf } from "./calls.js";
 import { button, element, footed } from "./elements.js";
 import { Answer } from "./json.js";
+import { markSpecial } from "./special.js";
 import { Tokens } from "./tokens.js";
 
 // `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node), answer(node),
@@ -14,6 +15,7 @@ export class Turn {
     this.root.append(element("span", "visually-hidden", node.role === "user" ? "You:" : "Model:"));
     if (node.role === "user") this.body = this.root.appendChild(this.#asked());
     else this.body = this.root.appendChild(element("div", "said"));
+    this.body.dir = "auto";
     if (node.role === "assistant") this.calls = new Calls(this.root.appendChild(element("div", "calls")));
     this.notes = this.root.appendChild(element("div", "notes"));
     this.tools = this.root.appendChild(element("div", "tools"));
@@ -98,6 +100,7 @@ export class Turn {
     const text = element("textarea");
     text.value = this.node.content;
     text.setAttribute("aria-label", "Edit the message");
+    text.dir = "auto";
     const send = button("Send as a new version", () => form.requestSubmit());
     send.className = "button primary";
     const close = () => {
@@ -126,7 +129,10 @@ export class Turn {
   }
 
   #asked() {
-    return this.node.results ? resultsOf(this.pane.tree.get(this.node.parent), this.node) : element("div", "asked", this.node.content);
+    if (this.node.results) return resultsOf(this.pane.tree.get(this.node.parent), this.node);
+    const asked = element("div", "asked", this.node.content);
+    markSpecial(asked);
+    return asked;
   }
 
   // The form for the results of its tool calls.

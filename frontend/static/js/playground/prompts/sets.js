@@ -5,7 +5,7 @@ import { Shelf } from "./shelf.js";
 const BETWEEN = /^\s*-{3,}\s*$/m; // prompts are separated by a line of dashes
 
 export class Sets extends Shelf {
-  // `home` has: begin(set, started) and asked(), the models of its panes.
+  // `home` has: begin(set) and asked(), the models of its panes.
   constructor(home, known) {
     super("sets", known);
     this.home = home;
@@ -20,14 +20,14 @@ export class Sets extends Shelf {
   }
 
   async choose(one) {
-    if (await this.run(one.id, true)) this.dialog.close();
+    if (await this.run(one.id)) this.dialog.close();
   }
 
-  // Open this set's run; `started`: its first prompt is asked at once.
-  async run(id, started) {
+  // Open this set's run, which a button starts: its answers are billed.
+  async run(id) {
     const models = new URLSearchParams(this.home.asked().map((model) => ["model", model]));
     const found = await this.ask(`${this.saving.action}/${id}?${models}`);
-    if (found) this.home.begin({ ...found, panes: this.home.panesOver(found.models) }, started);
+    if (found) this.home.begin({ ...found, panes: this.home.panesOver(found.models) });
     return found;
   }
 

@@ -1,5 +1,6 @@
 // A dialog with things that members save under names: a list with actions for each, and a form to save
 // another.
+import { fetched } from "../../loading.js";
 import { button, element } from "../elements.js";
 
 export class Shelf {
@@ -30,7 +31,9 @@ export class Shelf {
     const line = element("li");
     const whose = one.by ? `shared by ${one.by}` : one.shared ? "shared" : "";
     const told = [this.note(one), whose].filter(Boolean).join(" · ");
-    line.append(button(one.name, () => this.choose(one)), element("span", "faint", told), ...this.more(one));
+    const name = line.appendChild(button(one.name, () => this.choose(one)));
+    name.dir = "auto";
+    line.append(element("span", "faint", told), ...this.more(one));
     if (!one.by) line.append(button("Delete", () => this.#delete(one), `Delete ${one.name}`));
     return line;
   }
@@ -68,7 +71,7 @@ export class Shelf {
   async ask(url, options = {}) {
     this.problem.textContent = "";
     try {
-      const answer = await fetch(url, { ...options, redirect: "error" });
+      const answer = await fetched(url, { ...options, redirect: "error" });
       const said = await answer.json();
       if (answer.ok) return said;
       this.problem.textContent = said.message;
