@@ -36,6 +36,11 @@ def own(tenant: Tenant, developer: Client) -> ApiKey:
     return make_key(tenant, created_by=user_of(developer))[0]
 
 
+def stored(id: str) -> bytes:
+    with blobs.open(id) as file:
+        return file.read()
+
+
 def test_a_file_is_uploaded_listed_downloaded_and_deleted(
     tenant: Tenant, developer: Client
 ) -> None:
@@ -43,7 +48,7 @@ def test_a_file_is_uploaded_listed_downloaded_and_deleted(
     assert made.status_code == 302
     file = tenant.files.get()
     assert (file.filename, file.size_bytes, file.purpose) == ("lines.jsonl", len(LINE), "batch")
-    assert file.expires_at is not None and blobs.open(file.pk).read() == LINE
+    assert file.expires_at is not None and stored(file.pk) == LINE
     page = developer.get(at(tenant, "files")).text
     assert "lines.jsonl" in page and f"batches/new?file={file.pk}" in page
     assert "No file matches" in developer.get(at(tenant, "files"), {"q": "other"}).text
@@ -117,7 +122,7 @@ def test_a_batch_is_created_of_a_file(
     assert made["Location"] == at(tenant, "batches", batch.pk)
     assert (batch.key, batch.endpoint, batch.operation) == (own, "/v1/embeddings", "embeddings")
     assert batch.status == Status.VALIDATING and batch.seal
-    assert blobs.open(batch.input_file_id).read() == LINE
+    assert stored(batch.input_file_id) == LINE
     assert AuditEntry.objects.filter(action="created batch", name=batch.pk).count() == 1
 
 

@@ -1,5 +1,5 @@
-"""The shell around every page: sidebar, menus, messages, the alert of a lost connection; and what all
-tables and dialogs have in common."""
+"""The shell around every page: sidebar, menus, messages, the alert of a lost connection; and what
+all tables and dialogs have in common."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
             "model": "base", "adapter": None, "base_model": None, "engine": None,
             "prompt_tokens": None, "cached_tokens": None, "output_tokens": None,
             "cost": "0.000000000000", "currency": "usd", "ttft_s": None, "total_s": 0.002,
-            "trace_id": None,
+            "trace_id": None, "tags": [], "scores": [],
         },
         {
             "id": event.id, "started_at": "2026-05-01T12:00:00Z", "outcome": "answered",
@@ -164,7 +164,7 @@ def test_requests_come_with_their_errors(owner: Api, key: ApiKey) -> None:
             "limit_scope": None, "key": key.pk, "model": "base", "adapter": None,
             "base_model": "base", "engine": "e1", "prompt_tokens": 100, "cached_tokens": 40,
             "output_tokens": 7, "cost": "0.000016200000", "currency": "usd", "ttft_s": 0.3,
-            "total_s": 0.9, "trace_id": "7" * 32,
+            "total_s": 0.9, "trace_id": "7" * 32, "tags": [], "scores": [],
         },
     ]  # fmt: skip
     one = owner("GET", f"requests/req_{refused.id}").json()
