@@ -38,7 +38,7 @@ is_word = RegexValidator(rf"\A{WORD.pattern}\Z", WORD_RULE)
 A = TypeVar("A", bound="Annotation", covariant=True)
 
 
-class Source(models.TextChoices):
+class ScoreSource(models.TextChoices):
     """Who gave a score: one of each may give one of the same name."""
 
     PERSON = "person"
@@ -190,7 +190,7 @@ class RequestScoreQuerySet(AnnotationQuerySet["RequestScore"]):
                 f"The comment has {len(comment)} characters; at most {MAX_COMMENT} are allowed, "
                 "none of them NUL."
             )
-        source = Source.EVALUATOR if by is None else Source.PERSON
+        source = ScoreSource.EVALUATOR if by is None else ScoreSource.PERSON
         found = {"tenant": tenant, "request_id": id, "name": name, "source": source}
         said = {"kind": value.kind, "number": value.number, "category": value.category}
         return self._put(
@@ -201,7 +201,7 @@ class RequestScoreQuerySet(AnnotationQuerySet["RequestScore"]):
 class RequestScore(Annotation):
     """`number` of a boolean is 1 or 0, so that a filter by number finds it; a category has none."""
 
-    source = models.CharField(max_length=16, choices=Source)
+    source = models.CharField(max_length=16, choices=ScoreSource)
     kind = models.CharField(max_length=16, choices=ScoreKind)
     number = models.FloatField(null=True)
     category = models.CharField(max_length=MAX_WORD, blank=True)
