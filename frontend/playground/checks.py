@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from inference.errors import InvalidRequest
-
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""OpenAI's rule for the names of functions."""
 
 OWN = {
     "frequency_penalty": "Frequency penalty",
@@ -52,9 +48,8 @@ def _wrong(tool: Any, path: str) -> tuple[str, str] | None:
         return f"{path}.function", "must be an object with a `name`"
     if "name" not in function:
         return f"{path}.function.name", "is missing"
-    name = function["name"]
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        return f"{path}.function.name", 'must have 1 to 64 letters, digits, "_" or "-"'
+    if not isinstance(function["name"], str) or not function["name"]:
+        return f"{path}.function.name", "must be a text that is not empty"
     if not isinstance(function.get("parameters"), dict | None):
         return f"{path}.function.parameters", "must be an object: a JSON schema"
     return None

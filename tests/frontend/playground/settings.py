@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-NAME = '`tools[0].function.name` must have 1 to 64 letters, digits, "_" or "-".'
+NAME = "`tools[0].function.name` must be a text that is not empty."
 
 
 def tool(name: Any = "sky", **fields: Any) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def tool(name: Any = "sky", **fields: Any) -> dict[str, Any]:
 
 
 TOOLS: list[tuple[Any, str]] = [
-    ([], ""), ([tool()], ""), ([{"function": {"name": "sky"}}], ""), ([tool("a" * 64)], ""),
+    ([], ""), ([tool()], ""), ([{"function": {"name": "sky"}}], ""), ([tool("files.read")], ""),
     ([tool(parameters=None)], ""), ([tool(parameters={"type": "object"})], ""),
     ({}, "`tools` must be a list of tools."), ("sky", "`tools` must be a list of tools."),
     (None, "`tools` must be a list of tools."),
@@ -22,8 +22,7 @@ TOOLS: list[tuple[Any, str]] = [
     ([{"type": "function"}], "`tools[0].function` must be an object with a `name`."),
     ([{"function": []}], "`tools[0].function` must be an object with a `name`."),
     ([{"function": {}}], "`tools[0].function.name` is missing."),
-    ([tool("get weather")], NAME), ([tool("")], NAME), ([tool("a" * 65)], NAME),
-    ([tool(7)], NAME), ([tool(None)], NAME), ([tool("sky\n")], NAME), ([tool("höhe")], NAME),
+    ([tool("")], NAME), ([tool(7)], NAME), ([tool(None)], NAME), ([tool([])], NAME),
     ([tool(parameters=[])], "`tools[0].function.parameters` must be an object: a JSON schema."),
     ([tool(parameters="")], "`tools[0].function.parameters` must be an object: a JSON schema."),
 ]  # fmt: skip

@@ -1,6 +1,5 @@
 // Checks the settings that are JSON while they are typed. The rules and the words about tools and other
 // fields are those of the server, frontend/playground/checks.py; a test compares them.
-const NAME = /^[a-zA-Z0-9_-]{1,64}$/;
 const OWN = {
   frequency_penalty: "Frequency penalty",
   logprobs: "Show token probabilities",
@@ -34,7 +33,7 @@ function toolProblem(tool, at) {
   const { function: called } = tool;
   if (!isObject(called)) return `\`${path}.function\` must be an object with a \`name\`.`;
   if (called.name === undefined) return `\`${path}.function.name\` is missing.`;
-  if (!NAME.test(called.name) || typeof called.name !== "string") return `\`${path}.function.name\` must have 1 to 64 letters, digits, "_" or "-".`;
+  if (typeof called.name !== "string" || !called.name) return `\`${path}.function.name\` must be a text that is not empty.`;
   const { parameters = {} } = called;
   return parameters === null || isObject(parameters) ? "" : `\`${path}.function.parameters\` must be an object: a JSON schema.`;
 }
